@@ -1,0 +1,75 @@
+"""The language of token rules, in Python and as text; see `rlobj.expressions.nodes`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
+
+from rlobj.errors import ConfigError
+from rlobj.expressions.nodes import (
+    COLUMNS,
+    Column,
+    Constant,
+    Controlled,
+    Cut,
+    Expr,
+    Number,
+    Quantile,
+    Rule,
+    Sample,
+    When,
+    when,
+)
+from rlobj.expressions.parsing import parse
+
+__all__ = [
+    "COLUMNS",
+    "Column",
+    "Constant",
+    "Controlled",
+    "Cut",
+    "Expr",
+    "Number",
+    "NumberField",
+    "Quantile",
+    "Rule",
+    "RuleField",
+    "Sample",
+    "When",
+    "parse",
+    "when",
+]
+
+
+def _read_rule(value: Any) -> Any:
+    value = parse(value) if isinstance(value, str) else value
+    if not isinstance(value, Rule):
+        raise ConfigError(f"expected a rule such as 'prob < 0.002', got {str(value)!r}")
+    return value
+
+
+def _read_number(value: Any) -> Any:
+    value = parse(value) if isinstance(value, str) else value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = Constant(value)
+    if not isinstance(value, Number):
+        raise ConfigError(f"expected a number or an expression, got {str(value)!r}")
+    return value
+
+
+RuleField = Annotated[
+    InstanceOf[Rule],
+    BeforeValidator(_read_rule),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string"}),
+]
+"""A pydantic field that holds a Rule and is written as its text."""
+
+NumberField = Annotated[
+    InstanceOf[Number],
+    BeforeValidator(_read_number),
+    PlainSerializer(lambda e: e.value if isinstance(e, Constant) else str(e)),
+    WithJsonSchema({"type": ["number", "string"]}),
+]
+"""A pydantic field that holds a Number and is written as its text."""

@@ -1,0 +1,177 @@
+"""Pure tensor functions, one published equation each.
+
+Notation of the library (shapes: N trained tokens, B responses):
+
+    l = log π_θ(o_t)     log-probability of the sampled token under the policy being trained, nats
+    l0                   the same under π_old, the policy at the start of the rollout's updates
+    r = exp(l − l0)      importance ratio
+    A                    advantage
+    sg[x]                x without gradient
+
+Surrogates return what is maximised; only `Objective.loss` negates.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "MAX_LOG_RATIO",
+    "abs_log_ratio",
+    "cispo",
+    "clip",
+    "dppo_tv",
+    "geometric_clip",
+    "gradient_norm",
+    "k1",
+    "k2",
+    "k3",
+    "log_ratio",
+    "soft_gate",
+    "vespo_weight",
+]
+
+MAX_LOG_RATIO = 20.0
+"""l − l0 is clamped to ±20 nats before `exp`, as every released implementation does."""
+
+
+def log_ratio(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """l − l_reference clamped to ±20 nats, [N]."""
+    return (logprobs - reference).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def clip(
+    ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
+) -> Tensor:
+    """Clipped surrogate, S = min(r·A, clip(r, 1 − ε_low, 1 + ε_high)·A).
+
+    With `dual` = c, where A < 0 also S ← max(S, c·A), which bounds the loss of tokens whose
+    ratio exploded.
+
+    Args:
+        ratio: r, [N].
+        advantages: A, [N].
+        low: ε_low, an offset below 1.
+        high: ε_high, an offset above 1.
+        dual: c > 1, an absolute ratio, or None.
+
+    Source: PPO, arXiv:1707.06347 eq. 7; asymmetric ε: DAPO, arXiv:2503.14476 eq. 8; dual clip:
+        arXiv:1912.09729 eq. 5.
+    """
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    if dual is None:
+        return surrogate
+    return torch.where(advantages < 0, torch.maximum(surrogate, dual * advantages), surrogate)
+
+
+def cispo(
+    logprobs: Tensor, ratio: Tensor, advantages: Tensor, max: float, min: float = 0.0
+) -> Tensor:
+    """CISPO, S = sg[clip(r, min, max)]·A·l: the weight is clipped, the gradient never is.
+
+    `max` is the absolute cap of r (not an offset from 1).
+
+    Source: MiniMax-M1, arXiv:2506.13585 eq. 4-5; absolute cap 5: ScaleRL, arXiv:2510.13786.
+    """
+    return ratio.detach().clamp(min, max) * advantages * logprobs
+
+
+def soft_gate(ratio: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """SAPO's soft gate, S = (4/τ)·σ(τ·(r − 1))·A with τ = τ_pos where A > 0, else τ_neg.
+
+    At r = 1 its gradient in r is A, that of the unclipped surrogate.
+
+    Source: SAPO, arXiv:2511.20347 eq. 5-6.
+    """
+    tau = torch.full_like(advantages, tau_neg).masked_fill(advantages > 0, tau_pos)
+    return 4 / tau * torch.sigmoid(tau * (ratio - 1)) * advantages
+
+
+def geometric_clip(log_ratio: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
+    """GMPO's token-level clip in log space, on the side that the sign of A makes risky.
+
+        f = min(l − l0, ε) where A > 0, max(l − l0, −ε) where A ≤ 0
+
+    Source: GMPO, arXiv:2507.20673 eq. 4.
+    """
+    return torch.where(advantages > 0, log_ratio.clamp(max=epsilon), log_ratio.clamp(min=-epsilon))
+
+
+def dppo_tv(
+    logprobs: Tensor,
+    behaviour: Tensor,
+    advantages: Tensor,
+    low: float,
+    high: float,
+    cap: float | None,
+) -> Tensor:
+    """DPPO with the total-variation trust region.
+
+        S = sg[min(r, cap)]·A·l   while π − π_b ≤ high (A > 0) or π − π_b ≥ −low (A ≤ 0), else 0
+
+    Args:
+        logprobs: l, [N].
+        behaviour: log-probabilities of the policy the trust region is around, [N].
+        advantages: A, [N].
+        low: largest fall of the token's probability that is still trained.
+        high: largest rise of the token's probability that is still trained.
+        cap: absolute cap of r, or None.
+
+    Source: DPPO, arXiv:2602.04879 eq. 9-12.
+    """
+    current = logprobs.detach()
+    moved = current.exp() - behaviour.exp()
+    inside = torch.where(advantages > 0, moved <= high, moved >= -low)
+    ratio = log_ratio(current, behaviour).exp().clamp(max=cap)
+    return torch.where(inside, ratio, torch.zeros_like(ratio)) * advantages * logprobs
+
+
+def vespo_weight(log_weight: Tensor, k: Tensor, lam: Tensor) -> Tensor:
+    """VESPO's soft sequence weight, φ(w) = w^k·exp(λ·(1 − w)) = exp(λ + k·log w − λ·w).
+
+    Equal to 1 at w = 1.
+
+    Source: VESPO, arXiv:2602.10693 eq. 13.
+    """
+    return torch.exp(lam + k * log_weight - lam * log_weight.exp())
+
+
+def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """k1 = l − l_ref, unbiased estimate of KL(π ‖ π_ref), [N]. Source: Schulman 2020, k1."""
+    return logprobs - reference
+
+
+def abs_log_ratio(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """|l − l_ref|, [N]. Source: KL-Cov's penalty, arXiv:2505.22617 eq. 13."""
+    return (logprobs - reference).abs()
+
+
+def k2(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """k2 = ½(l − l_ref)², whose gradient estimates that of the KL, [N]. Source: Schulman 2020."""
+    return 0.5 * (logprobs - reference).square()
+
+
+def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """k3 = exp(l_ref − l) − (l_ref − l) − 1 ≥ 0, [N].
+
+    Unbiased and of low variance as a value; its gradient is not that of the KL (multiply by r
+    for that: `KL(unbiased=True)`). l_ref − l is clamped to ±20 nats.
+
+    Source: Schulman 2020, k3; GRPO, arXiv:2402.03300 eq. 4.
+    """
+    difference = log_ratio(reference, logprobs)
+    return difference.exp() - difference - 1
+
+
+def gradient_norm(logprobs: Tensor, collision: Tensor, weight: Tensor) -> Tensor:
+    """Norm of the surrogate's gradient in the token's logits, |w|·sqrt(1 − 2π + Σ_k π_k²), [N].
+
+    Args:
+        logprobs: l, [N].
+        collision: Σ_k π_k² over the vocabulary at the token's position, [N].
+        weight: w = ∂S/∂l, [N].
+
+    Source: STAPO, arXiv:2602.15620, the norm its bounds enclose.
+    """
+    return weight.abs() * (1 - 2 * logprobs.exp() + collision).clamp(min=0).sqrt()

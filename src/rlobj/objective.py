@@ -1,0 +1,472 @@
+"""Objective: a policy-optimization objective as data.
+
+    loss = − (1/Z) Σ m·ω·S(r, A)  +  Σ_k (1/Z_k) Σ c_k·P_k
+
+m keeps or drops a token, ω weighs it, S is the surrogate, Z the divisor, P_k the penalties.
+`plan` looks at a whole optimizer update once, without gradient, and freezes m, ω and Z; `loss`
+looks at one micro-batch, with gradient. The micro-batch losses over all micro-batches and all
+ranks SUM to the objective of the whole update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Self
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from torch import Tensor
+
+from rlobj import functional, statistics
+from rlobj.advantages import Advantage, GroupNormalized
+from rlobj.controllers import ControllerField
+from rlobj.divisors import Divisor, DivisorField, FixedLength, TokenMean
+from rlobj.errors import BatchError, ConfigError, nearest
+from rlobj.explanation import Explanation, explain
+from rlobj.expressions import (
+    COLUMNS,
+    Column,
+    Controlled,
+    Expr,
+    Number,
+    NumberField,
+    Rule,
+    RuleField,
+)
+from rlobj.frame import Frame
+from rlobj.mismatch import MismatchField
+from rlobj.penalties import PenaltyField
+from rlobj.statistics import Comm, SingleProcess
+from rlobj.surrogates import Clip, SurrogateField, Terms
+from rlobj.tokens import TokenBatch
+from rlobj.validation import Model
+
+__all__ = ["LossOutput", "Needs", "Objective", "Plan"]
+
+State = Mapping[str, Any]
+AdvantageField = Annotated[SerializeAsAny[Advantage], BeforeValidator(Advantage.build)]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The TokenBatch columns that each stage reads."""
+
+    observe: frozenset[str]
+    plan: frozenset[str]
+    loss: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `plan` froze for one optimizer update, per table.
+
+    Attributes:
+        weights: m·ω/Z_t, [N] per table; the policy loss is −Σ weights·S.
+        penalties: c_k/Z_k on each penalty's tokens, [N] per table and penalty.
+        advantages: A, [N] per table.
+        masks: the surrogate's own rules by their text, bool [N], per table.
+        empty: nothing in the update counts, on any rank; the trainer skips it.
+        tokens: tokens of decided responses over all ranks.
+        kept: tokens that the objective keeps over all ranks.
+        metrics: global facts of the update (fractions, controllers' values).
+    """
+
+    weights: tuple[Tensor, ...]
+    penalties: tuple[tuple[Tensor, ...], ...]
+    advantages: tuple[Tensor, ...]
+    masks: tuple[dict[str, Tensor], ...]
+    empty: bool
+    tokens: int
+    kept: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """One micro-batch's share of the loss.
+
+    Attributes:
+        loss: scalar with a graph, also where nothing counts.
+        weights: m·ω/Z_t of each token, [N].
+        metrics: contributions that add up over micro-batches and ranks.
+        extremes: values of which the largest over micro-batches and ranks counts.
+    """
+
+    loss: Tensor
+    weights: Tensor
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    extremes: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Objective(Model):
+    """A policy-optimization objective; immutable, built once, printed and compared as data.
+
+    Example:
+        >>> from rlobj import Objective, advantage, entropy, prob
+        >>> from rlobj.surrogates import Clip
+        >>> dapo = Objective(surrogate=Clip(low=0.2, high=0.28))
+        >>> stapo = dapo.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8))
+    """
+
+    advantage: AdvantageField = Field(
+        default=GroupNormalized(), description="rewards to advantages, A"
+    )
+    surrogate: SurrogateField = Field(default=Clip(), description="S(r, A)")
+    divisor: DivisorField = Field(
+        default=TokenMean(), description="Z, how tokens become one number"
+    )
+    drop_rule: RuleField | None = Field(default=None, alias="drop", description="tokens with m = 0")
+    keep_rule: RuleField | None = Field(
+        default=None, alias="keep", description="the others have m = 0"
+    )
+    weight: NumberField | None = Field(default=None, alias="reweight", description="ω")
+    penalties: tuple[PenaltyField, ...] = Field(
+        default=(), description="P_k: KL, entropy bonus, ..."
+    )
+    controllers: dict[str, ControllerField] = Field(
+        default={}, description="values that move with the run, by a name in capitals"
+    )
+    mismatch: MismatchField | None = Field(
+        default=None, description="importance weight between sampler and trainer, a factor on ω"
+    )
+    reward_kl: float = Field(
+        default=0.0, ge=0, description="β of Σ_t (l0 − l_ref), taken from each response's reward"
+    )
+    split_rule: RuleField | None = Field(
+        default=None, alias="split", description="train these tokens in one phase, then the others"
+    )
+    phase: RuleField | None = Field(
+        default=None, description="tokens that act in this phase; the others stay in the divisor"
+    )
+
+    @model_validator(mode="after")
+    def _names_known(self) -> Self:
+        for name in self.controllers:
+            if not (name.isidentifier() and name[0].isupper()):
+                raise ConfigError(f"controller '{name}': the name must begin with a capital")
+        for who, expression in self._expressions():
+            for node in expression.walk():
+                if isinstance(node, Controlled) and node.name not in self.controllers:
+                    known = [*self.controllers, *COLUMNS]
+                    raise ConfigError(
+                        f"{who} reads unknown '{node.name}'.{nearest(node.name, known)}"
+                    )
+        return self
+
+    # Builders.
+
+    def but(self, **fields: Any) -> Objective:
+        """A copy with other fields: `dapo.but(divisor=SequenceMean())`."""
+        own = {f.alias or name: getattr(self, name) for name, f in type(self).model_fields.items()}
+        return Objective(**{**own, **fields})
+
+    def keep(self, rule: Rule | str) -> Objective:
+        """Only tokens that the rule keeps (and those before it kept) have m = 1."""
+        rule = _rule(rule)
+        return self.but(keep=rule if self.keep_rule is None else self.keep_rule & rule)
+
+    def drop(self, rule: Rule | str) -> Objective:
+        """Tokens that the rule selects (or those before it did) have m = 0."""
+        rule = _rule(rule)
+        return self.but(drop=rule if self.drop_rule is None else self.drop_rule | rule)
+
+    def reweight(self, weight: Number | str | float) -> Objective:
+        """ω ← ω·weight."""
+        number = Objective(reweight=weight).weight  # type: ignore[arg-type]
+        assert number is not None
+        return self.but(reweight=number if self.weight is None else self.weight * number)
+
+    def split(self, rule: Rule | str) -> Objective:
+        """Two phases of updates: the rule's tokens, then the others (Lopti)."""
+        return self.but(split=_rule(rule))
+
+    @property
+    def phases(self) -> tuple[Objective, ...]:
+        """The objectives that the trainer runs one after another on the same rollout."""
+        if self.split_rule is None:
+            return (self,)
+        return tuple(self.but(split=None, phase=part) for part in self._parts())
+
+    def resolve(self, max_tokens: int) -> Objective:
+        """A copy in which "max_tokens" is a number of tokens."""
+        penalties = tuple(
+            penalty.model_copy(update={"divisor": _resolved(penalty.divisor, max_tokens)})
+            for penalty in self.penalties
+        )
+        return self.but(divisor=_resolved(self.divisor, max_tokens), penalties=penalties)
+
+    # The stages.
+
+    def init(self) -> dict[str, Any]:
+        """The controllers' memory before the first rollout; {} for most objectives."""
+        return {name: controller.init() for name, controller in self.controllers.items()}
+
+    def observe(
+        self, tables: Sequence[TokenBatch], state: State | None = None, comm: Comm | None = None
+    ) -> dict[str, Any]:
+        """The state after seeing a rollout; called once per rollout, on all ranks."""
+        state = {**self.init(), **(state or {})}
+        if not self.controllers:
+            return state
+        frame = Frame(tables, self._readers("observe"), comm or SingleProcess(), state)
+        for name, controller in self.controllers.items():
+            state[name] = controller.observe(state[name], frame, self.divisor)
+        return state
+
+    def with_advantages(
+        self, tables: Sequence[TokenBatch], comm: Comm | None = None
+    ) -> list[TokenBatch]:
+        """The tables with the column `advantages`, computed from all ranks' rewards.
+
+        Tables that bring their own advantages are left alone. `plan` calls this; a trainer with
+        several updates per rollout calls it once per rollout.
+        """
+        if tables and all(table.advantages is not None for table in tables):
+            return list(tables)
+        comm = comm or SingleProcess()
+        who = f"the advantage {self.advantage}"
+        rewards = [self._total_rewards(table, who) for table in tables]
+        floats = [
+            torch.stack([r, t.lengths.double()], 1) for r, t in zip(rewards, tables, strict=True)
+        ]
+        rows, start = statistics.gather(torch.cat([torch.zeros(0, 2).double(), *floats]), comm)
+        names = torch.cat([torch.zeros(0).long(), *(table.groups.cpu() for table in tables)])
+        groups, _ = statistics.gather(names, comm)
+        advantages = self.advantage(rows[:, 0], groups, rows[:, 1])[start:]
+        filled = []
+        for table in tables:
+            size = len(table.lengths)
+            own, advantages = advantages[:size], advantages[size:]
+            filled.append(table.replace(advantages=own.to(table.logprobs)))
+        return filled
+
+    def plan(
+        self, tables: Sequence[TokenBatch], state: State | None = None, comm: Comm | None = None
+    ) -> Plan:
+        """Freeze masks, weights and divisors for one optimizer update, over all ranks.
+
+        Args:
+            tables: this rank's micro-batches (possibly none); rules read their columns detached.
+            state: from `init` and `observe`; `state["update"]` numbers the update.
+            comm: the process group; None = this process alone.
+
+        Raises:
+            BatchError: a column is absent, or not finite; on all ranks together.
+        """
+        comm = comm or SingleProcess()
+        state = {**self.init(), **(state or {})}
+        tables = self.with_advantages(tables, comm)
+        frame = Frame(tables, self._readers("plan"), comm, state)
+        kept = frame.rule(self.keep_rule)
+        if self.drop_rule is not None:
+            kept = kept & ~frame.rule(self.drop_rule)
+        acting = kept & frame.rule(self.phase)
+        weights = self._share(frame, self.divisor, kept, acting, self._omega(frame))
+        penalties = [self._penalty_weights(frame, penalty) for penalty in self.penalties]
+        masks = {str(rule): frame.rule(rule) for rule in self.surrogate.rules()}
+        active = torch.stack([w != 0 for w in (weights, *penalties)]).any(0)
+        tokens, kept_tokens = (statistics.count(x, comm) for x in (frame.valid, kept))
+        cut = _cutter([len(table) for table in tables])
+        return Plan(
+            weights=cut(weights),
+            penalties=tuple(zip(*map(cut, penalties), strict=True)) or ((),) * len(tables),
+            advantages=cut(frame.number(Column("advantage"))),
+            masks=tuple(
+                dict(zip(masks, parts, strict=True))
+                for parts in zip(*map(cut, masks.values()), strict=True)
+            )
+            or ({},) * len(tables),
+            empty=statistics.count(active, comm) == 0,
+            tokens=tokens,
+            kept=kept_tokens,
+            metrics=self._plan_metrics(frame, tokens, kept_tokens),
+        )
+
+    def loss(self, table: TokenBatch, plan: Plan, index: int | None = None) -> LossOutput:
+        """One micro-batch's share of the objective, with gradient through `logprobs`.
+
+        Args:
+            table: the micro-batch; its log-probs may be newer than those `plan` saw.
+            plan: from `plan` over all tables of the update.
+            index: the table's place in the plan; None = the table's own index, else 0.
+
+        Raises:
+            BatchError: the table does not fit its place in the plan.
+        """
+        index = (table.index or 0) if index is None else index
+        if not 0 <= index < len(plan.weights) or len(plan.weights[index]) != len(table):
+            sizes = [len(weights) for weights in plan.weights]
+            raise BatchError(
+                f"table {index} has {len(table)} tokens; the plan was made for tables of {sizes} "
+                "tokens. Pass loss(table, plan, index=...)"
+            )
+        decided, weights = table.decided, plan.weights[index]
+        logprobs = torch.where(decided, table.logprobs, torch.zeros_like(table.logprobs))
+        terms = Terms(table, logprobs, plan.advantages[index], plan.masks[index])
+        policy = -_weighted(weights, self.surrogate(terms))
+        loss = policy
+        metrics = {"loss/policy": policy.detach()}
+        for penalty, share in zip(self.penalties, plan.penalties[index], strict=True):
+            value = _weighted(share, penalty(terms))
+            loss = loss + value
+            metrics[f"loss/{penalty.name}"] = value.detach()
+        measured, extremes = self._measure(terms, plan, weights, decided)
+        return LossOutput(loss, weights, {**metrics, **measured}, extremes)
+
+    def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:
+        """All of it for one table: observe, plan and loss."""
+        batch = batch.replace(index=None)
+        state = self.observe([batch], state)
+        return self.loss(batch, self.plan([batch], state))
+
+    @property
+    def needs(self) -> Needs:
+        """The TokenBatch columns that `observe`, `plan` and `loss` read."""
+        rewards = {"rewards"} | ({"old_logprobs", "ref_logprobs"} if self.reward_kl else set())
+        loss = {"logprobs", *self.surrogate.needs()}
+        loss.update(column for penalty in self.penalties for column in penalty.needs())
+        return Needs(
+            observe=frozenset(self._readers("observe")),
+            plan=frozenset(rewards | set(self._readers("plan")) - {"advantages"}),
+            loss=frozenset(loss),
+        )
+
+    def explain(self, updates_per_step: int | None = None) -> Explanation:
+        """The formula, what each rule selects and over which population, and settings that
+        cannot act (given the number of optimizer updates per rollout, if it is known)."""
+        return explain(self, updates_per_step)
+
+    # Inside the stages.
+
+    def _parts(self) -> tuple[Rule | None, ...]:
+        """The rules of the phases; (phase,) for an objective that is not split."""
+        if self.split_rule is None:
+            return (self.phase,)
+        parts = (self.split_rule, ~self.split_rule)
+        return parts if self.phase is None else tuple(self.phase & part for part in parts)
+
+    def _expressions(self) -> list[tuple[str, Expr]]:
+        """Every expression, with its place."""
+        places: list[tuple[str, Expr | None]] = [
+            ("drop", self.drop_rule),
+            ("keep", self.keep_rule),
+            ("reweight", self.weight),
+            ("split", self.split_rule),
+            ("phase", self.phase),
+            *(("surrogate", rule) for rule in self.surrogate.rules()),
+            *((penalty.kind, penalty.where) for penalty in self.penalties),
+            *((penalty.kind, penalty.coefficient) for penalty in self.penalties),
+        ]
+        return [(who, expression) for who, expression in places if expression is not None]
+
+    def _readers(self, stage: str) -> dict[str, str]:
+        """TokenBatch column -> who reads it, in one order on all ranks."""
+        if stage == "observe":
+            controllers = self.controllers.items()
+            return {c: f"the controller {name}" for name, each in controllers for c in each.reads}
+        readers = {"advantages": "the surrogate"}
+        for who, expression in self._expressions():
+            for node in expression.walk():
+                if isinstance(node, Column):
+                    for column in COLUMNS[node.name][1]:
+                        readers.setdefault(column, f"{who} '{expression}'")
+        if self.mismatch is not None:
+            for column in ("old_logprobs", "sampler_logprobs"):
+                readers.setdefault(column, f"the mismatch correction {self.mismatch}")
+        return readers
+
+    def _total_rewards(self, table: TokenBatch, who: str) -> Tensor:
+        """R − β·Σ_t (l0 − l_ref), float64 [B] on the CPU."""
+        rewards = table.column("rewards", who).double()
+        if self.reward_kl:
+            gap = table.column("old_logprobs", "reward_kl") - table.column(
+                "ref_logprobs", "reward_kl"
+            )
+            rewards = rewards - self.reward_kl * table.sum_by_response(gap.double())
+        return rewards.detach().cpu()
+
+    def _omega(self, frame: Frame) -> Tensor:
+        """ω, the weight times the mismatch factor, [N]."""
+        omega = torch.ones(len(frame.table), dtype=frame.dtype, device=frame.device)
+        if self.weight is not None:
+            omega = omega * frame.number(self.weight)
+        if self.mismatch is not None:
+            omega = omega * self.mismatch(frame.number(Column("sampler_gap")), frame.table)
+        return omega
+
+    @staticmethod
+    def _share(
+        frame: Frame, divisor: Divisor, kept: Tensor, acting: Tensor, scale: Tensor
+    ) -> Tensor:
+        """scale/Z_t on the acting tokens, 0 elsewhere, [N]."""
+        counted = kept if divisor.over == "kept" else frame.valid
+        z = divisor(counted, frame.table, frame.comm)
+        acting = acting & (z > 0)
+        return torch.where(acting, scale / torch.where(acting, z, 1.0), 0.0).to(frame.dtype)
+
+    def _penalty_weights(self, frame: Frame, penalty: Any) -> Tensor:
+        """c_k/Z_k on the penalty's tokens; each phase counts its own, [N]."""
+        divisor = penalty.divisor or self.divisor.model_copy(update={"over": "all"})
+        total = torch.zeros(len(frame.table), dtype=frame.dtype, device=frame.device)
+        for part in self._parts():
+            population = frame.rule(part)
+            acting = population & frame.rule(penalty.where)
+            counted = acting if divisor.over == "kept" else population
+            coefficient = frame.number(penalty.coefficient)
+            total = total + self._share(
+                frame, divisor.model_copy(update={"over": "kept"}), counted, acting, coefficient
+            )
+        return total
+
+    def _plan_metrics(self, frame: Frame, tokens: int, kept: int) -> dict[str, float]:
+        metrics = {
+            "objective/kept_fraction": kept / tokens if tokens else 0.0,
+            "objective/dropped_tokens": float(tokens - kept),
+        }
+        for name in self.controllers:
+            metrics[f"controller/{name}"] = float(frame.state[name]["value"])
+        for text, (selected, population) in frame.selections.items():
+            metrics[f"selected/{text}"] = selected / population if population else 0.0
+        return metrics
+
+    def _measure(
+        self, terms: Terms, plan: Plan, weights: Tensor, decided: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Contributions to means over the update, and extremes."""
+        with torch.no_grad():
+            acting, ratio = weights != 0, terms.token_ratio.detach()
+            clipped = (self.surrogate.clipped(terms) & acting).sum() / max(plan.kept, 1)
+            kl = functional.k3(terms.column("old_logprobs"), terms.logprobs.detach())
+            tokens = max(plan.tokens, 1)
+            means = {
+                "objective/clip_fraction": clipped,
+                "policy/kl_old": torch.where(decided, kl, 0.0).sum() / tokens,
+                "policy/ratio": torch.where(decided, ratio, 0.0).sum() / tokens,
+            }
+            if terms.table.entropy is not None:
+                entropy = terms.table.entropy.detach()
+                means["policy/entropy"] = torch.where(decided, entropy, 0.0).sum() / tokens
+            largest = ratio[decided].max() if bool(decided.any()) else ratio.new_zeros(())
+        return means, {"policy/ratio_max": largest}
+
+
+def _rule(rule: Rule | str) -> Rule:
+    """A rule from text or as it is."""
+    checked = Objective(drop=rule).drop_rule  # type: ignore[arg-type]
+    assert checked is not None
+    return checked
+
+
+def _resolved(divisor: Divisor | None, max_tokens: int) -> Any:
+    return divisor.resolve(max_tokens) if isinstance(divisor, FixedLength) else divisor
+
+
+def _weighted(weights: Tensor, values: Tensor) -> Tensor:
+    """Σ weights·values, where a weight of 0 silences even a value that is not finite."""
+    return (weights * torch.where(weights != 0, values, torch.zeros_like(values))).sum()
+
+
+def _cutter(sizes: list[int]) -> Any:
+    """[N] -> one [N] per table."""
+    return lambda flat: flat.split(sizes) if sizes else ()

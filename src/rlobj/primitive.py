@@ -1,0 +1,95 @@
+"""Primitive: one published equation as one small frozen model, found by its `kind`.
+
+A family (Surrogate, Divisor, ...) is a direct subclass of Primitive; its members register under
+their class name in snake_case. In YAML:
+
+    surrogate: {kind: clip, low: 0.2, high: 0.28}
+    surrogate: unclipped                                             # a kind without settings
+    surrogate: {kind: custom, target: "my_pkg.losses:MySurrogate"}   # any importable member
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any, ClassVar, Self
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from rlobj.errors import ConfigError, nearest
+from rlobj.validation import Model
+
+__all__ = ["Primitive", "import_target"]
+
+
+class Primitive(Model):
+    """Base of all families."""
+
+    kind: ClassVar[str] = ""
+    registry: ClassVar[dict[str, type[Primitive]]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if Primitive in cls.__bases__:
+            cls.registry = {}
+            return
+        own = cls.__module__.startswith("rlobj.")
+        cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower() if own else "custom"
+        if own:
+            cls.registry[cls.kind] = cls
+
+    @classmethod
+    def build(cls, value: Any) -> Self:
+        """A member of this family from an instance, a kind, or a mapping with `kind`.
+
+        Raises:
+            ConfigError: no such kind, no such target, or wrong settings (all of them at once).
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            value = {"kind": value}
+        if not isinstance(value, dict):
+            raise ConfigError(f"expected a {cls.__name__} or a mapping with 'kind', got {value!r}")
+        settings = dict(value)
+        kind = settings.pop("kind", None)
+        if kind == "custom":
+            member = import_target(settings.pop("target", None), cls)
+        elif kind in cls.registry:
+            member = cls.registry[kind]
+        else:
+            known = [*cls.registry, "custom"]
+            given = "is missing" if kind is None else f"{kind!r} is unknown"
+            raise ConfigError(f"kind {given}.{nearest(str(kind), known)}")
+        return member(**settings)  # type: ignore[return-value]
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        head = {"kind": self.kind}
+        if self.kind == "custom":
+            head["target"] = f"{type(self).__module__}:{type(self).__qualname__}"
+        return {**head, **handler(self)}
+
+    def __str__(self) -> str:
+        settings = self.model_dump(exclude_defaults=True)
+        settings.pop("kind")
+        settings.pop("target", None)
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"
+
+
+def import_target(target: str | None, family: type) -> type:
+    """The class that 'package.module:Name' names, checked to be a member of the family."""
+    if not target or ":" not in target:
+        raise ConfigError(f'kind: custom needs target: "package.module:Name", got {target!r}')
+    module_name, _, name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"target {target!r}: cannot import '{module_name}': {error}") from error
+    member = getattr(module, name, None)
+    if member is None:
+        raise ConfigError(f"target {target!r}: no such name.{nearest(name, vars(module))}")
+    if not (isinstance(member, type) and issubclass(member, family)):
+        raise ConfigError(f"target {target!r} must be a subclass of rlobj's {family.__name__}")
+    return member
