@@ -1,0 +1,109 @@
+"""What can be decided about an answer without a computer algebra system.
+
+Equal text and integers are settled here. An answer too long, too deep or too large to evaluate is
+refused here and counts as wrong; what the gold answer itself contains is never refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+__all__ = ["decide", "refusal"]
+
+MAX_LENGTH = 500
+"""Characters an answer may have (or four times the gold answer's, if that is more)."""
+MAX_DEPTH = 12
+"""Brackets of any kind that may be open at once; math-verify takes seconds at this depth."""
+MAX_EXPONENT = 100_000
+"""Largest literal exponent, or value of the upper part of a tower a^b^c."""
+MAX_FACTORIAL = 5_000
+"""Largest literal number under a factorial or on top of a binomial."""
+
+_INTEGER = re.compile(r"[+-]?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)")
+_SEPARATOR = re.compile(r",\\!|\{,\}|\\,|\\!")  # how LaTeX sets thousands apart
+_OPEN = r"[\s{(]*"
+_TOWER = re.compile(rf"\^{_OPEN}(?=([0-9]+){_OPEN}\^{_OPEN}([0-9]+))")
+_EXPONENT = re.compile(rf"\^{_OPEN}[+-]?\s*([0-9]+)")
+_FACTORIAL = re.compile(r"([0-9]+)[\s})]*!")
+_REPEATED_FACTORIAL = re.compile(r"!(?:[\s})]|\\right)*!")
+_BINOMIAL = re.compile(r"\\[dt]?binom[\s{]*([0-9]+)")
+
+
+def decide(answer: str, gold: str) -> tuple[bool, str] | None:
+    """Decide `answer` against `gold` if text alone is enough.
+
+    Returns:
+        `(correct, reason)`, or None if the pair needs a computer algebra system.
+
+    Example:
+        >>> decide("1,024", "1024")
+        (True, 'integers')
+        >>> decide("9^{9^{9^{9}}}", "5")
+        (False, 'refused: exponent above 100000')
+        >>> decide("2^{10}", "1024") is None
+        True
+    """
+    if answer == gold:
+        return True, "same text"
+    if len(answer) > max(MAX_LENGTH, 4 * len(gold)):
+        return False, f"refused: longer than {MAX_LENGTH} characters"
+    given, expected = _integer(answer), _integer(gold)
+    if given is not None and expected is not None:
+        return given == expected, "integers"
+    reason = refusal(answer)
+    if reason is not None and refusal(gold) is None:
+        return False, f"refused: {reason}"
+    return None
+
+
+def refusal(text: str) -> str | None:
+    """Why an answer is not worth evaluating: nesting, exponents, factorials, braces; or None."""
+    depth = _depth(text)
+    if depth is None:
+        return "unbalanced braces"
+    if depth > MAX_DEPTH:
+        return f"brackets deeper than {MAX_DEPTH}"
+    towers = (_exceeds_power(a, b) for a, b in _TOWER.findall(text))
+    if any(towers) or _exceeds(_EXPONENT, text, MAX_EXPONENT):
+        return f"exponent above {MAX_EXPONENT}"
+    if _exceeds(_FACTORIAL, text, MAX_FACTORIAL) or _exceeds(_BINOMIAL, text, MAX_FACTORIAL):
+        return f"factorial above {MAX_FACTORIAL}"
+    if _REPEATED_FACTORIAL.search(text):
+        return "factorial of a factorial"
+    return None
+
+
+def _integer(text: str) -> tuple[bool, str] | None:
+    """Sign and digits of an integer, compared as text: no limit on the number of digits."""
+    text = _SEPARATOR.sub(",", text)
+    if not _INTEGER.fullmatch(text):
+        return None
+    digits = text.lstrip("+-").replace(",", "").lstrip("0")
+    return text.startswith("-") and digits != "", digits
+
+
+def _depth(text: str) -> int | None:
+    """Brackets open at once, or None where the grouping braces do not match."""
+    depth = deepest = braces = 0
+    escaped = False
+    for character in text:
+        braces += 0 if escaped else (character == "{") - (character == "}")
+        depth += (character in "{[(") - (character in "}])")
+        deepest = max(deepest, depth)
+        if braces < 0:
+            return None
+        escaped = character == "\\" and not escaped
+    return None if braces else deepest
+
+
+def _exceeds(pattern: re.Pattern[str], text: str, limit: int) -> bool:
+    return any(
+        len(digits) > len(str(limit)) or int(digits) > limit for digits in pattern.findall(text)
+    )
+
+
+def _exceeds_power(base: str, exponent: str) -> bool:
+    """Whether base^exponent is above MAX_EXPONENT, without computing it."""
+    below, above = int(base[:20]), int(exponent[:20])
+    return below > 1 and above > math.log(MAX_EXPONENT) / math.log(below)

@@ -1,0 +1,217 @@
+"""The reward of a run: what grades a response against the answer of its problem.
+
+rewards: math                                            # a kind without settings
+rewards: {kind: math, deadline: 5, overlong: {cache: 0.2}}
+rewards: {kind: custom, target: "my_rewards.py:score"}
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from rlobj.errors import RunError
+from rlobj.primitive import Primitive
+from rlobj.rewards.overlong import Overlong
+from rlobj.rewards.targets import import_function
+from rlobj.rewards.verifier import MathVerifier
+
+if TYPE_CHECKING:
+    from rlobj.data import Problem
+
+__all__ = ["Custom", "Exact", "Graded", "Grader", "Math", "Reward", "RewardConfig"]
+
+
+@dataclass(frozen=True)
+class Graded:
+    """The grade of one response, before any shaping."""
+
+    reward: float
+    """NaN = undecided."""
+    correct: bool | None
+    """None = undecided; accuracy counts only decided responses."""
+    reason: str
+    """What decided, or why nothing could."""
+    answer: str | None
+    """What was graded: the final answer found in the response, or None."""
+
+
+class Grader(Protocol):
+    """An open reward: a context manager that grades batches of responses."""
+
+    undecided: Counter[str]
+    """How many responses were left undecided, by reason, since it was opened."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
+        """One grade a response; `problems[i]` is what `responses[i]` answers."""
+        ...
+
+
+class Reward(Primitive):
+    """Family of rewards."""
+
+    overlong: Overlong | None = Field(
+        default=None, description="soft overlong punishment (DAPO) added to the reward"
+    )
+
+    @classmethod
+    def build(cls, value: Any) -> Reward:
+        """A reward from an instance, a kind, or a mapping; without a `kind` it is `math`.
+
+        Raises:
+            ConfigError: no such kind, or wrong settings (all of them at once).
+        """
+        if value == "custom":
+            return Custom()  # type: ignore[call-arg]  # the error names what is missing
+        if isinstance(value, Mapping):
+            settings = {"kind": "math", **value}
+            if settings["kind"] == "custom":  # a function here, not a class of this family
+                del settings["kind"]
+                return Custom(**settings)
+            value = settings
+        return super().build(value)
+
+    def open(self) -> Grader:
+        """A grader with these settings, to be entered with `with`."""
+        raise NotImplementedError
+
+
+RewardConfig = Annotated[SerializeAsAny[Reward], BeforeValidator(Reward.build)]
+
+
+class Math(Reward):
+    """1 if the final answer equals the gold answer as mathematics, else 0; see MathVerifier."""
+
+    deadline: float = Field(
+        default=5.0, gt=0, description="seconds one answer may take; then it is undecided"
+    )
+    workers: int = Field(default=1, ge=1, description="processes that check answers")
+
+    def open(self) -> _MathGrader:
+        """A grader backed by `workers` processes, which start on entering."""
+        return _MathGrader(MathVerifier(self.deadline, self.workers))
+
+
+class Exact(Reward):
+    """1 if the response is the answer, blanks around both aside, else 0."""
+
+    def open(self) -> _FunctionGrader:
+        """A grader that compares strings."""
+        return _FunctionGrader(_exact)
+
+
+class Custom(Reward):
+    """The value of your function `f(response, answer, **extra) -> float | bool | None`.
+
+    `answer` is the problem's gold answer and `extra` the other columns of its row. None and NaN
+    mean undecided. A response counts as correct if its reward is above 0. An exception in the
+    function ends the run with an error that names the problem.
+    """
+
+    target: str = Field(description="package.module:function, or path/to/file.py:function")
+
+    def open(self) -> _FunctionGrader:
+        """A grader that calls the function.
+
+        Raises:
+            ConfigError: the target cannot be imported or is not a function.
+        """
+        return _FunctionGrader(
+            functools.partial(_custom, self.target, import_function(self.target))
+        )
+
+
+class _MathGrader:
+    def __init__(self, verifier: MathVerifier) -> None:
+        self._verifier = verifier
+        self.undecided = verifier.undecided
+
+    def __enter__(self) -> Self:
+        self._verifier.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._verifier.close()
+
+    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
+        answers = [problem.answer for problem in problems]
+        verdicts = self._verifier.verify_many(list(zip(responses, answers, strict=True)))
+        return [
+            Graded(
+                reward=math.nan if verdict.correct is None else float(verdict.correct),
+                correct=verdict.correct,
+                reason=verdict.reason,
+                answer=verdict.answer,
+            )
+            for verdict in verdicts
+        ]
+
+
+class _FunctionGrader:
+    def __init__(self, grade: Callable[[str, Problem], Graded]) -> None:
+        self._grade = grade
+        self.undecided: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
+        graded = [self._grade(*pair) for pair in zip(responses, problems, strict=True)]
+        self.undecided.update(grade.reason for grade in graded if grade.correct is None)
+        return graded
+
+
+def _exact(response: str, problem: Problem) -> Graded:
+    answer = response.strip()
+    correct = answer == problem.answer.strip()
+    return Graded(float(correct), correct, "same text" if correct else "other text", answer)
+
+
+def _custom(target: str, function: Callable[..., Any], response: str, problem: Problem) -> Graded:
+    try:
+        value = function(response, problem.answer, **problem.extra)
+    except Exception as error:
+        raise RunError(
+            f"Reward {target} failed on problem {problem.id!r}: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        reward = math.nan if value is None else float(value)
+    except (TypeError, ValueError):
+        reward = math.inf
+    if math.isinf(reward):
+        raise RunError(
+            f"Reward {target} returned {value!r} on problem {problem.id!r}; "
+            "expected a finite number, True, False, or None for undecided."
+        )
+    if math.isnan(reward):
+        return Graded(reward, None, "custom", None)
+    return Graded(reward, reward > 0, "custom", None)
