@@ -135,8 +135,8 @@ def test_a_value_that_is_no_number_ends_the_run(tmp_path, value):
         ("no_such_module_here:score", "No module named"),
         ("missing.py:score", "there is no file"),
         ("math:sqr", "Did you mean 'sqrt'"),
-        ("math", "has no function"),
-        ("math:pi", "no function 'pi'"),
+        ("math", "target is 'math'"),
+        ("math:pi", "is no function"),
     ],
 )
 def test_a_target_that_is_not_there_is_explained(target, message):

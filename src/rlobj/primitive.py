@@ -10,22 +10,23 @@ their class name in snake_case. In YAML:
 
 from __future__ import annotations
 
-import importlib
 import re
 from typing import Any, ClassVar, Self
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from rlobj.errors import ConfigError, nearest
+from rlobj.targets import import_target
 from rlobj.validation import Model
 
-__all__ = ["Primitive", "import_target"]
+__all__ = ["Primitive"]
 
 
 class Primitive(Model):
     """Base of all families."""
 
     kind: ClassVar[str] = ""
+    origin: ClassVar[str] = ""  # the target that a custom class was imported from
     registry: ClassVar[dict[str, type[Primitive]]] = {}
 
     @classmethod
@@ -55,7 +56,7 @@ class Primitive(Model):
         settings = dict(value)
         kind = settings.pop("kind", None)
         if kind == "custom":
-            member = import_target(settings.pop("target", None), cls)
+            member = _import_member(settings.pop("target", None), cls)
         elif kind in cls.registry:
             member = cls.registry[kind]
         else:
@@ -68,7 +69,7 @@ class Primitive(Model):
     def _with_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         head = {"kind": self.kind}
         if self.kind == "custom":
-            head["target"] = f"{type(self).__module__}:{type(self).__qualname__}"
+            head["target"] = self.origin or f"{type(self).__module__}:{type(self).__qualname__}"
         return {**head, **handler(self)}
 
     def __str__(self) -> str:
@@ -78,18 +79,10 @@ class Primitive(Model):
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"
 
 
-def import_target(target: str | None, family: type) -> type:
-    """The class that 'package.module:Name' names, checked to be a member of the family."""
-    if not target or ":" not in target:
-        raise ConfigError(f'kind: custom needs target: "package.module:Name", got {target!r}')
-    module_name, _, name = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"target {target!r}: cannot import '{module_name}': {error}") from error
-    member = getattr(module, name, None)
-    if member is None:
-        raise ConfigError(f"target {target!r}: no such name.{nearest(name, vars(module))}")
+def _import_member(target: str | None, family: type[Primitive]) -> type[Primitive]:
+    """The class that a target names, checked to be a member of the family."""
+    member = import_target(target)
     if not (isinstance(member, type) and issubclass(member, family)):
         raise ConfigError(f"target {target!r} must be a subclass of rlobj's {family.__name__}")
+    member.origin = str(target)
     return member

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from rlobj.errors import RunError
+from rlobj.errors import ConfigError, RunError
 from rlobj.primitive import Primitive
 from rlobj.rewards.overlong import Overlong
-from rlobj.rewards.targets import import_function
 from rlobj.rewards.verifier import MathVerifier
+from rlobj.targets import import_target
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
@@ -132,9 +132,10 @@ class Custom(Reward):
         Raises:
             ConfigError: the target cannot be imported or is not a function.
         """
-        return _FunctionGrader(
-            functools.partial(_custom, self.target, import_function(self.target))
-        )
+        function = import_target(self.target)
+        if not callable(function):
+            raise ConfigError(f"rewards.target {self.target!r} is no function")
+        return _FunctionGrader(functools.partial(_custom, self.target, function))
 
 
 class _MathGrader:

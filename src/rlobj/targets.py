@@ -1,35 +1,35 @@
-"""A user's function by name: from an importable module or from a file."""
+"""A user's class or function by name: from an importable module or from a file."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rlobj.errors import ConfigError, nearest
 
-__all__ = ["import_function"]
+__all__ = ["import_target"]
 
-_EXPECTED = 'Expected "package.module:function" or "path/to/file.py:function".'
+_EXPECTED = 'Expected "package.module:name" or "path/to/file.py:name".'
 
 
-def import_function(target: str) -> Callable[..., Any]:
-    """The function that `package.module:function` or `path/to/file.py:function` names.
+def import_target(target: str | None) -> Any:
+    """The object that `package.module:name` or `path/to/file.py:name` names.
 
     Raises:
-        ConfigError: there is no such module, file or function, or it cannot be imported.
+        ConfigError: there is no such module, file or name, or it cannot be imported.
 
     Example:
-        >>> import_function("math:sqrt")(9)
+        >>> import_target("math:sqrt")(9)
         3.0
     """
-    place, _, name = target.rpartition(":")
+    place, _, name = (target or "").rpartition(":")
     if not place or not name:
-        raise ConfigError(f"target {target!r} has no function. {_EXPECTED}")
+        raise ConfigError(f"target is {target!r}. {_EXPECTED}")
+    assert target is not None
     try:
         from_file = place.endswith(".py")
         module = _load_file(target, place) if from_file else importlib.import_module(place)
@@ -40,11 +40,10 @@ def import_function(target: str) -> Callable[..., Any]:
             f"target {target!r}: importing {place!r} failed: {type(error).__name__}: {error}. "
             f"{_EXPECTED}"
         ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        functions = [key for key, value in vars(module).items() if callable(value)]
-        raise ConfigError(f"target {target!r}: no function {name!r}.{nearest(name, functions)}")
-    return function
+    if not hasattr(module, name):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise ConfigError(f"target {target!r}: no such name.{nearest(name, public)}")
+    return getattr(module, name)
 
 
 def _load_file(target: str, place: str) -> ModuleType:

@@ -1,0 +1,186 @@
+"""Rollouts: problems to groups of graded responses."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rlobj.config import RunConfig
+from rlobj.data import Problem, ProblemStream
+from rlobj.rewards import Graded, Grader
+from rlobj.samplers import Sample, Sampler
+from rlobj.statistics import Comm
+from rlobj.tokens import TokenBatch
+from rlobj.training.policy import Policy
+
+__all__ = ["Collector", "Response", "Rollout", "derive_seed"]
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A seed in [0, 2^62) that depends on every part, the same on every machine."""
+    text = "/".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
+
+
+@dataclass(frozen=True)
+class Response:
+    """One graded response.
+
+    Attributes:
+        id: unique in the step, over all ranks.
+        group: its prompt's group, unique in the step, over all ranks.
+        problem: what it answers.
+        sample: its tokens.
+        grade: the verdict, before shaping.
+        reward: the shaped reward; NaN = undecided.
+    """
+
+    id: int
+    group: int
+    problem: Problem
+    sample: Sample
+    grade: Graded
+    reward: float
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """This rank's responses of one step.
+
+    Attributes:
+        responses: whole groups, one after another.
+        batches: sampling rounds that dynamic sampling took (1 without it).
+        dead_groups: groups that dynamic sampling left out, on this rank.
+        seconds: time by phase.
+    """
+
+    responses: list[Response]
+    batches: int
+    dead_groups: int
+    seconds: dict[str, float]
+
+    @property
+    def sequences(self) -> list[tuple[list[int], list[int]]]:
+        """(prompt ids, response ids) of each response."""
+        return [(r.sample.prompt_ids, r.sample.token_ids) for r in self.responses]
+
+    def table(self, device: torch.device) -> TokenBatch:
+        """The rollout as a table; `logprobs` are the sampler's until the policy scores it."""
+        logprobs = [x for r in self.responses for x in r.sample.logprobs]
+        sampler = torch.tensor(logprobs, dtype=torch.float32, device=device)
+        return TokenBatch(
+            lengths=torch.tensor([len(r.sample.token_ids) for r in self.responses]).long(),
+            groups=torch.tensor([r.group for r in self.responses]).long(),
+            ids=torch.tensor([r.id for r in self.responses]).long(),
+            rewards=torch.tensor([r.reward for r in self.responses], dtype=torch.float64),
+            logprobs=sampler,
+            sampler_logprobs=sampler,
+        )
+
+
+class Collector:
+    """Samples groups, has them graded, and refills groups without signal.
+
+    Args:
+        config: the run's.
+        policy: encodes problems.
+        sampler: draws responses.
+        grader: grades them.
+        stream: the endless order of training problems, the same on all ranks.
+        comm: the process group.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: Policy,
+        sampler: Sampler,
+        grader: Grader,
+        stream: ProblemStream,
+        comm: Comm,
+    ) -> None:
+        self.config = config
+        self.policy = policy
+        self.sampler = sampler
+        self.grader = grader
+        self.stream = stream
+        self.comm = comm
+
+    def collect(self, step: int) -> Rollout:
+        """The step's groups: sampled, graded, shaped; with dynamic sampling only live groups."""
+        dynamic = self.config.sampling.dynamic
+        rounds = dynamic.max_batches if dynamic else 1
+        seconds = {"sample": 0.0, "grade": 0.0}
+        kept: list[list[Response]] = []
+        missing, dead, first, used = self.config.sampling.prompts_per_step, 0, 0, 0
+        for batch in range(rounds):
+            problems = self.stream.next(missing)
+            own = list(enumerate(problems, first))[self.comm.rank :: self.comm.size]
+            first += missing
+            groups = self._groups(step, batch, own, seconds)
+            live = [group for group in groups if dynamic is None or self._live(group)]
+            dead += len(groups) - len(live)
+            kept += live
+            used = batch + 1
+            missing -= int(self.comm.sum(torch.tensor(len(live))))
+            if missing <= 0:
+                break
+        return Rollout([r for group in kept for r in group], used, dead, seconds)
+
+    def _groups(
+        self,
+        step: int,
+        batch: int,
+        problems: Sequence[tuple[int, Problem]],
+        seconds: dict[str, float],
+    ) -> list[list[Response]]:
+        """One group of graded responses for each (group id, problem)."""
+        size = self.config.sampling.group_size
+        start = time.perf_counter()
+        samples = self.sampler.sample(
+            [self.policy.encode(problem) for _, problem in problems],
+            count=size,
+            settings=self.config.sampling.settings(),
+            seed=derive_seed(self.config.seed, "rollout", step, batch, self.comm.rank),
+        )
+        seconds["sample"] += time.perf_counter() - start
+        start = time.perf_counter()
+        flat = [sample for group in samples for sample in group]
+        asked = [problem for _, problem in problems for _ in range(size)]
+        grades = self.grader.score([sample.text for sample in flat], asked)
+        rewards = self._shaped(grades, flat)
+        seconds["grade"] += time.perf_counter() - start
+        responses = [
+            Response(group * size + j, group, problem, sample, grade, reward)
+            for (group, problem, j), sample, grade, reward in zip(
+                [(g, p, j) for g, p in problems for j in range(size)],
+                flat,
+                grades,
+                rewards,
+                strict=True,
+            )
+        ]
+        return [responses[i : i + size] for i in range(0, len(responses), size)]
+
+    def _shaped(self, grades: Iterable[Graded], samples: Sequence[Sample]) -> list[float]:
+        """The rewards, less the penalty on overlong responses."""
+        rewards = torch.tensor([grade.reward for grade in grades], dtype=torch.float64)
+        overlong = self.config.rewards.overlong
+        if overlong is not None:
+            lengths = torch.tensor([len(sample.token_ids) for sample in samples])
+            rewards = overlong.shape(rewards, lengths, self.config.sampling.max_tokens)
+        return rewards.tolist()
+
+    def _live(self, group: Sequence[Response]) -> bool:
+        """Does the group carry signal, among its decided responses?"""
+        assert self.config.sampling.dynamic is not None
+        if self.config.sampling.dynamic.by == "accuracy":
+            verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
+            return len(verdicts) == 2
+        rewards = [r.reward for r in group if not math.isnan(r.reward)]
+        return len(rewards) > 1 and min(rewards) < max(rewards)

@@ -1,0 +1,25 @@
+"""A tiny policy and run configurations that tests share: real models, seconds on one thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlobj.config import RunConfig, build_config
+from rlobj.embedded import SCRATCH_PROFILE, build_policy, build_tokenizer
+from rlobj.presets import load_preset, merge
+
+
+def save_tiny_policy(folder: Path, seed: int = 0) -> Path:
+    """The embedded architecture with random weights, as a Hugging Face folder."""
+    build_policy(seed).save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def tiny_config(model: Path, preset: str = "stapo", **sections: dict[str, Any]) -> RunConfig:
+    """A preset on `max-digits` from random weights; sections override."""
+    quick = {"evaluation": {"every": 0}, "checkpoint": {"every": 0}, "output": {"tokens_every": 0}}
+    mine = merge({"model": {"name": str(model)}, **quick}, sections)
+    layers = [(preset, load_preset(preset).config), ("profile", SCRATCH_PROFILE), ("test", mine)]
+    return build_config(layers)
