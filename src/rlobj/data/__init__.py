@@ -1,0 +1,24 @@
+"""Problems: where they come from, the order they are drawn in, and how they become prompts.
+
+    source (file, folder, hub id, built-in task) -> load_problems -> list[Problem]
+    ProblemStream: the same problems in a shuffled endless order that can be resumed exactly
+    format_prompt, encode_prompt: problem -> text -> token ids
+
+`rlobj.data.tasks` holds the built-in synthetic tasks.
+"""
+
+from rlobj.data.columns import Columns
+from rlobj.data.problems import Problem, ProblemStream
+from rlobj.data.prompts import MATH_TEMPLATE, encode_prompt, format_prompt
+from rlobj.data.sources import DataConfig, load_problems
+
+__all__ = [
+    "MATH_TEMPLATE",
+    "Columns",
+    "DataConfig",
+    "Problem",
+    "ProblemStream",
+    "encode_prompt",
+    "format_prompt",
+    "load_problems",
+]

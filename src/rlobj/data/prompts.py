@@ -1,0 +1,95 @@
+"""From a problem to the token ids a model is asked to continue."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from rlobj.data.problems import Problem
+from rlobj.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["MATH_TEMPLATE", "PLAIN_TEMPLATE", "encode_prompt", "format_prompt", "placeholders"]
+
+PLAIN_TEMPLATE = "{prompt}"
+"""The question and nothing else."""
+
+MATH_TEMPLATE = "{prompt} Please reason step by step, and put your final answer within \\boxed{}."
+"""The wording of the JustRL and Qwen evaluations, behind one space. Another space or newline is
+another protocol: scores move."""
+
+_PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
+
+
+def placeholders(template: str) -> list[str]:
+    """Names in single braces: `placeholders("{prompt} in \\boxed{}, {{x}}") == ["prompt"]`."""
+    return [match[2] for match in _PLACEHOLDER.finditer(template) if match[2]]
+
+
+def format_prompt(template: str, problem: Problem) -> str:
+    r"""Put a problem into a template.
+
+    `{prompt}` is the question and `{name}` another column of the row. `{{name}}` stands for the
+    literal `{name}`; every other brace, in the template or in the problem, stays as it is.
+
+    Raises:
+        ConfigError: a placeholder that is no column of this problem. The answer is never one.
+
+    Example:
+        >>> problem = Problem("1", "What is 4^{2}?", "16")
+        >>> format_prompt("{prompt} Answer with {{digits}}.", problem)
+        'What is 4^{2}? Answer with {digits}.'
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        literal, name = match[1], match[2]
+        if literal:
+            return "{" + literal + "}"
+        if name == "prompt":
+            return problem.prompt
+        if name in problem.extra:
+            return str(problem.extra[name])
+        raise ConfigError(
+            f"data.template asks for '{{{name}}}', which problem {problem.id} does not have."
+            f"{nearest(name, ['prompt', *problem.extra])} "
+            f"For the literal text write '{{{{{name}}}}}'."
+        )
+
+    return _PLACEHOLDER.sub(fill, template)
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: bool) -> list[int]:
+    """Token ids of a formatted prompt.
+
+    With `chat` the text becomes one user message in the tokenizer's chat template, up to the point
+    where the assistant speaks; the template writes its own special tokens, so none are added.
+    Without it, the text follows the BOS token if the tokenizer puts one in front of texts and the
+    text does not start with it already. An EOS that a tokenizer appends is left out: the model is
+    to go on from here.
+
+    Raises:
+        ConfigError: `chat` for a tokenizer without a chat template, or a prompt without tokens.
+    """
+    if chat:
+        if not tokenizer.chat_template:
+            raise ConfigError(
+                f"{type(tokenizer).__name__} has no chat template, and model.chat_template asks "
+                "for one. Set model.chat_template=false, or use a model that was trained to chat."
+            )
+        message = [{"role": "user", "content": text}]
+        text = str(
+            tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        )
+    ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    if not chat:
+        bos = tokenizer.bos_token_id
+        whole = tokenizer(text, add_special_tokens=True)["input_ids"]
+        if bos is not None and whole[:1] == [bos] and ids[:1] != [bos]:
+            ids = [bos, *ids]
+    if not ids:
+        raise ConfigError(
+            f"The prompt {text!r} has no tokens; a model needs at least one to continue."
+        )
+    return ids

@@ -1,0 +1,315 @@
+"""Sampling with the trainer's own module: a plain decode loop over a transformers causal LM.
+
+    prefill each prompt once -> one row per sample -> draw, drop finished rows, forward -> ...
+
+No weights are copied: the policy that is sampled is the policy that is trained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rlobj.errors import ConfigError, RunError
+from rlobj.samplers.distribution import draw
+from rlobj.samplers.types import Sample, SamplingSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["TransformersSampler"]
+
+
+class TransformersSampler:
+    """Samples from any transformers causal LM, in the process and module that train it.
+
+    The settings of a call are all that shapes the distribution: the model's generation_config.json
+    is not read, except that the special tokens it lists as EOS end a response, next to the
+    tokenizer's own. Responses depend on the seed, the prompts and the weights; the global random
+    state is neither read nor changed. The module is in eval mode while sampling, and afterwards in
+    the modes it was in.
+
+    Args:
+        model: the policy, a causal LM.
+        tokenizer: its tokenizer.
+        batch_tokens: bound on rows x (prompt + max_tokens) of one batch, in tokens; the key-value
+            cache is as large. A single response may exceed it.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        batch_tokens: int = 65536,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.batch_tokens = batch_tokens
+        self.version = 0
+        self._eos = _eos_ids(model, tokenizer)
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        count: int,
+        settings: SamplingSettings,
+        seed: int,
+    ) -> list[list[Sample]]:
+        """`count` responses for each prompt, in the prompts' order.
+
+        Raises:
+            ConfigError: a prompt without tokens, or too long for the model with `max_tokens`.
+            RunError: the model gave logits that are not finite.
+        """
+        self._check(prompts, settings)
+        total = len(prompts) * count
+        samples: list[Sample | None] = [None] * total
+        with _evaluating(self.model), torch.no_grad():
+            for rows in self._batches(prompts, count, settings.max_tokens):
+                responses = self._respond(prompts, count, rows, settings, seed)
+                for row, sample in zip(rows, responses, strict=True):
+                    samples[row] = sample
+        done = [sample for sample in samples if sample is not None]
+        assert len(done) == total
+        return [done[start : start + count] for start in range(0, total, count)]
+
+    def sync(self, model: Any, version: int) -> None:
+        """Mark samples with `version`. The weights are the trainer's own: nothing is copied.
+
+        Raises:
+            RunError: `model` is another module, which this sampler would not sample from.
+        """
+        if getattr(model, "module", model) is not self.model:
+            raise RunError(
+                "TransformersSampler samples from the module it was built with, and was asked to "
+                f"sync with another {type(model).__name__}. Build a new sampler for that one."
+            )
+        self.version = version
+
+    def close(self) -> None:
+        """Nothing to free: the module belongs to the trainer."""
+
+    def _check(self, prompts: Sequence[Sequence[int]], settings: SamplingSettings) -> None:
+        config = self.model.config.get_text_config()
+        context = getattr(config, "max_position_embeddings", None)
+        for index, prompt in enumerate(prompts):
+            if not len(prompt):
+                raise ConfigError(f"Prompt {index} has no tokens; a model needs one to go on from.")
+            if context is not None and len(prompt) + settings.max_tokens > context:
+                raise ConfigError(
+                    f"Prompt {index} has {len(prompt)} tokens; with sampling.max_tokens="
+                    f"{settings.max_tokens} that is beyond the {context} positions of this model. "
+                    f"Set sampling.max_tokens to at most {max(0, context - len(prompt))}, or leave "
+                    "out long prompts."
+                )
+
+    def _batches(
+        self, prompts: Sequence[Sequence[int]], count: int, max_tokens: int
+    ) -> Iterator[list[int]]:
+        """Rows (prompt index x count + sample index) by prompt length, in batches of the budget."""
+        rows = sorted(range(len(prompts) * count), key=lambda row: len(prompts[row // count]))
+        batch: list[int] = []
+        for row in rows:
+            width = len(prompts[row // count]) + max_tokens
+            if batch and (len(batch) + 1) * width > self.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(row)
+        if batch:
+            yield batch
+
+    def _respond(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        rows: list[int],
+        settings: SamplingSettings,
+        seed: int,
+    ) -> list[Sample]:
+        """Samples for the rows of one batch."""
+        owners = sorted({row // count for row in rows})
+        context = _Context(self.model, [prompts[owner] for owner in owners])
+        place = {owner: index for index, owner in enumerate(owners)}
+        context.select([place[row // count] for row in rows])
+        drawn = self._decode(context, rows, settings, seed, total=len(prompts) * count)
+        if not torch.isfinite(drawn.logprobs).all():
+            raise RunError(
+                "The model gave logits that are not finite while sampling. Its weights have "
+                "diverged (lower training.learning_rate), or its dtype overflows (model.dtype)."
+            )
+        lengths = drawn.lengths.tolist()
+        ids = [tokens[:size] for tokens, size in zip(drawn.tokens.tolist(), lengths, strict=True)]
+        logprobs = drawn.logprobs.tolist()
+        stopped = drawn.stopped.tolist()
+        texts = self._texts(ids)
+        return [
+            Sample(
+                prompt_ids=list(prompts[row // count]),
+                token_ids=ids[index],
+                logprobs=logprobs[index][: lengths[index]],
+                text=texts[index],
+                finish="stop" if stopped[index] else "length",
+                weight_version=self.version,
+            )
+            for index, row in enumerate(rows)
+        ]
+
+    def _decode(
+        self, context: _Context, rows: list[int], settings: SamplingSettings, seed: int, total: int
+    ) -> _Drawn:
+        """Draw until every row has stopped or has `max_tokens`; finished rows leave the batch.
+
+        Each step draws one number in (0, 1] for each of the call's `total` responses, so that a
+        response's numbers depend on the seed and its place alone, not on the batches. They are
+        made on the CPU: the same on every device.
+        """
+        device = context.logits.device
+        eos = torch.tensor(self._eos, dtype=torch.long, device=device)
+        drawn = _Drawn.empty(len(rows), settings.max_tokens, device)
+        alive = torch.arange(len(rows), device=device)
+        places = torch.tensor(rows)
+        generator = torch.Generator().manual_seed(seed)
+        for position in range(settings.max_tokens):
+            uniform = 1 - torch.rand(total, generator=generator, dtype=torch.float64)[places]
+            tokens, logprobs = draw(context.logits, uniform.to(device), settings)
+            drawn.tokens[alive, position] = tokens
+            drawn.logprobs[alive, position] = logprobs
+            drawn.lengths[alive] = position + 1
+            ended = torch.isin(tokens, eos)
+            if settings.stop:
+                recent = drawn.tokens[alive, : position + 1]
+                ended |= self._contains(recent, settings.stop).to(device)
+            drawn.stopped[alive] = ended
+            going = (~ended).nonzero()[:, 0]
+            if position + 1 == settings.max_tokens or not len(going):
+                break
+            if len(going) < len(alive):
+                alive, tokens, places = alive[going], tokens[going], places[going.cpu()]
+                context.select(going)
+            context.append(tokens)
+        return drawn
+
+    def _contains(self, tokens: Tensor, stop: tuple[str, ...]) -> Tensor:
+        """Which rows hold a stop string in their newest tokens: bool [B].
+
+        A text of n characters spans at most 4n tokens (UTF-8 bytes); tokens further back were
+        looked at before.
+        """
+        window = 4 * max(map(len, stop)) + 4
+        texts = self.tokenizer.batch_decode(tokens[:, -window:])
+        return torch.tensor([any(text in recent for text in stop) for recent in texts])
+
+    def _texts(self, responses: list[list[int]]) -> list[str]:
+        """Responses decoded without special tokens; equal ones are decoded once."""
+        distinct = list({tuple(response): None for response in responses})
+        texts = self.tokenizer.batch_decode(
+            [list(response) for response in distinct], skip_special_tokens=True
+        )
+        known = dict(zip(distinct, texts, strict=True))
+        return [known[tuple(response)] for response in responses]
+
+
+@dataclass
+class _Drawn:
+    """Responses of one batch in rows of `max_tokens`; what lies past `lengths` means nothing."""
+
+    tokens: Tensor  # int64 [B, max_tokens]
+    logprobs: Tensor  # float32 [B, max_tokens]
+    lengths: Tensor  # int64 [B]
+    stopped: Tensor  # bool [B]
+
+    @classmethod
+    def empty(cls, rows: int, max_tokens: int, device: torch.device) -> _Drawn:
+        return cls(
+            tokens=torch.zeros(rows, max_tokens, dtype=torch.long, device=device),
+            logprobs=torch.zeros(rows, max_tokens, device=device),
+            lengths=torch.zeros(rows, dtype=torch.long, device=device),
+            stopped=torch.zeros(rows, dtype=torch.bool, device=device),
+        )
+
+
+class _Context:
+    """A batch of token sequences inside the model, with the logits of what follows each.
+
+    Prompts are padded on the left and masked; positions count real tokens only. A model without a
+    cache that can be indexed by row is given the whole sequences again at each step: slow, same
+    result.
+    """
+
+    def __init__(self, model: Any, prompts: list[Sequence[int]]) -> None:
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._accepted = inspect.signature(inner.forward).parameters.keys()
+        self._model = model
+        device = next(model.parameters()).device
+        width = max(map(len, prompts))
+        padded = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+        self._ids = torch.tensor(padded, device=device)  # [B, T]
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        self._mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
+        self._padded = any(len(prompt) < width for prompt in prompts)
+        self._cache: Any = None
+        self.logits = self._forward(self._ids)  # [B, V]
+
+    def select(self, rows: Tensor | list[int]) -> None:
+        """Go on with these rows, in this order; a row may be taken several times."""
+        index = torch.as_tensor(rows, device=self.logits.device)
+        self.logits, self._ids, self._mask = (
+            self.logits[index],
+            self._ids[index],
+            self._mask[index],
+        )
+        if self._cache is not None:
+            self._cache.reorder_cache(index)
+
+    def append(self, tokens: Tensor) -> None:
+        """Add one token [B] to each row."""
+        self._ids = torch.cat([self._ids, tokens[:, None]], dim=1)
+        self._mask = torch.cat([self._mask, torch.ones_like(tokens)[:, None]], dim=1)
+        self.logits = self._forward(self._ids if self._cache is None else tokens[:, None])
+
+    def _forward(self, ids: Tensor) -> Tensor:
+        arguments: dict[str, Any] = {"use_cache": True, "past_key_values": self._cache}
+        if self._padded:
+            arguments["attention_mask"] = self._mask
+            positions = (self._mask.cumsum(1) - 1).clamp(min=0)
+            arguments["position_ids"] = positions[:, -ids.shape[1] :]
+        arguments["logits_to_keep"] = 1
+        accepted = {name: value for name, value in arguments.items() if name in self._accepted}
+        output = self._model(input_ids=ids, **accepted)
+        cache = output.get("past_key_values")
+        self._cache = cache if hasattr(cache, "reorder_cache") else None
+        return output.logits[:, -1]
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
+    """The tokenizer's EOS, and those of the generation config that the tokenizer holds special.
+
+    (A configuration class may list an EOS by default that is a common token of this tokenizer.)
+    """
+    listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    listed = listed if isinstance(listed, list) else [listed]
+    special = [
+        i for i in listed if i is not None and not tokenizer.decode([i], skip_special_tokens=True)
+    ]
+    own = tokenizer.eos_token_id
+    return sorted({*special, *([] if own is None else [own])})
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; afterwards each submodule is back in the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
