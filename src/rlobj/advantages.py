@@ -74,7 +74,8 @@ class Groups:
         tokens = self.lengths.sum().clamp(min=1)
         centred = values - (values * self.lengths).sum() / tokens
         variance = (centred.square() * self.lengths).sum() / (tokens - 1).clamp(min=1)
-        constant = bool((values == values[:1]).all())
+        told = values[self.lengths > 0]
+        constant = bool((told == told[:1]).all())  # a rounding must not become a sign
         return torch.zeros_like(values) if constant else centred / (variance + 1e-8).sqrt()
 
 

@@ -69,8 +69,8 @@ class TokenMean(Divisor):
     """Z = number of counted tokens. Source: DAPO, arXiv:2503.14476 eq. 8."""
 
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
-        total = float(statistics.count(counted, comm))
-        return torch.full(counted.shape, total, dtype=torch.float64, device=counted.device)
+        total = torch.tensor(statistics.count(counted, comm), dtype=torch.float64)
+        return total.to(counted.device).expand(counted.shape)
 
 
 class SequenceMean(Divisor):

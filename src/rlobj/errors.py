@@ -64,6 +64,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         where nothing comes close.
     """
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    question = f" Did you mean '{close[0]}'?" if close else ""
+    folded = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    question = f" Did you mean '{folded[close[0]]}'?" if close else ""
     return f"{question} Known: {', '.join(known)}."

@@ -34,7 +34,7 @@ from rlobj.expressions.nodes import Arithmetic, Compare, Logic, Magnitude, Negat
 from rlobj.statistics import Comm
 from rlobj.tokens import TokenBatch
 
-__all__ = ["Frame"]
+__all__ = ["Frame", "finite_column"]
 
 _OPERATORS = {
     "+": operator.add,
@@ -94,17 +94,9 @@ class Frame:
 
     def _read(self, name: str, who: str) -> Tensor:
         """A detached batch column, checked to be finite on rows that count."""
-        values = self.table.column(name, who).detach()
         if name == "rewards":  # NaN is a meaning there
-            return values
-        bad = ~values.isfinite() & self.table.decided
-        if bad.any():
-            row = int(bad.nonzero()[0])
-            raise BatchError(
-                f"column '{name}' is {values[row].item()} at row {row} ({self.table.row(row)}); "
-                f"{who} reads it"
-            )
-        return values
+            return self.table.column(name, who).detach()
+        return finite_column(self.table, name, who)
 
     def batch(self, name: str) -> Tensor:
         """A column of the joined table in the frame's dtype, 0 on undecided rows, [N]."""
@@ -194,7 +186,8 @@ class Frame:
         n = statistics.count(candidates, self.comm)
         k = node.size(n, statistics.count(self.valid, self.comm))
         table = self.table
-        if table.ids is None and self.comm.size > 1:
+        absent = self.comm.sum(torch.tensor(int(table.ids is None)))
+        if int(absent) and self.comm.size > 1:
             raise BatchError(
                 f"'{node}' on several ranks needs TokenBatch(ids=...), unique over all"
             )
@@ -273,6 +266,23 @@ class Frame:
 
     def _gradient_norm(self) -> Tensor:
         return functional.gradient_norm(self._logprob(), self._collision(), self._advantage())
+
+
+def finite_column(table: TokenBatch, name: str, who: str) -> Tensor:
+    """A detached column per token, finite on the rows of decided responses, [N].
+
+    Raises:
+        BatchError: the column is absent or not finite; names it, the row and who reads it.
+    """
+    values = table.column(name, who).detach()
+    bad = ~values.isfinite() & table.decided
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise BatchError(
+            f"column '{name}' is {values[row].item()} at row {row} ({table.row(row)}); "
+            f"{who} reads it"
+        )
+    return values
 
 
 def _join(tables: Sequence[TokenBatch]) -> TokenBatch:

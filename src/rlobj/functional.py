@@ -123,7 +123,8 @@ def dppo_tv(
     current = logprobs.detach()
     moved = current.exp() - behaviour.exp()
     inside = torch.where(advantages > 0, moved <= high, moved >= -low)
-    ratio = log_ratio(current, behaviour).exp().clamp(max=cap)
+    ratio = log_ratio(current, behaviour).exp()
+    ratio = ratio if cap is None else ratio.clamp(max=cap)
     return torch.where(inside, ratio, torch.zeros_like(ratio)) * advantages * logprobs
 
 

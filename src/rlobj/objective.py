@@ -11,7 +11,7 @@ ranks SUM to the objective of the whole update.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
 import torch
@@ -33,8 +33,10 @@ from rlobj.expressions import (
     NumberField,
     Rule,
     RuleField,
+    read_number,
+    read_rule,
 )
-from rlobj.frame import Frame
+from rlobj.frame import Frame, finite_column
 from rlobj.mismatch import MismatchField
 from rlobj.penalties import PenaltyField
 from rlobj.statistics import Comm, SingleProcess
@@ -80,6 +82,16 @@ class Plan:
     tokens: int
     kept: int
     metrics: dict[str, float]
+
+    def head(self, rows: int) -> Plan:
+        """The plan of the first rows of its only table."""
+        return replace(
+            self,
+            weights=(self.weights[0][:rows],),
+            penalties=(tuple(penalty[:rows] for penalty in self.penalties[0]),),
+            advantages=(self.advantages[0][:rows],),
+            masks=({text: mask[:rows] for text, mask in self.masks[0].items()},),
+        )
 
 
 @dataclass(frozen=True)
@@ -163,23 +175,22 @@ class Objective(Model):
 
     def keep(self, rule: Rule | str) -> Objective:
         """Only tokens that the rule keeps (and those before it kept) have m = 1."""
-        rule = _rule(rule)
+        rule = read_rule(rule)
         return self.but(keep=rule if self.keep_rule is None else self.keep_rule & rule)
 
     def drop(self, rule: Rule | str) -> Objective:
         """Tokens that the rule selects (or those before it did) have m = 0."""
-        rule = _rule(rule)
+        rule = read_rule(rule)
         return self.but(drop=rule if self.drop_rule is None else self.drop_rule | rule)
 
     def reweight(self, weight: Number | str | float) -> Objective:
         """ω ← ω·weight."""
-        number = Objective(reweight=weight).weight  # type: ignore[arg-type]
-        assert number is not None
+        number = read_number(weight)
         return self.but(reweight=number if self.weight is None else self.weight * number)
 
     def split(self, rule: Rule | str) -> Objective:
         """Two phases of updates: the rule's tokens, then the others (Lopti)."""
-        return self.but(split=_rule(rule))
+        return self.but(split=read_rule(rule))
 
     @property
     def phases(self) -> tuple[Objective, ...]:
@@ -221,12 +232,26 @@ class Objective(Model):
 
         Tables that bring their own advantages are left alone. `plan` calls this; a trainer with
         several updates per rollout calls it once per rollout.
+
+        Raises:
+            BatchError: rewards that are missing or not finite, or advantages in some tables
+                only; on all ranks together.
         """
-        if tables and all(table.advantages is not None for table in tables):
-            return list(tables)
         comm = comm or SingleProcess()
-        who = f"the advantage {self.advantage}"
-        rewards = [self._total_rewards(table, who) for table in tables]
+        given = sum(table.advantages is not None for table in tables)
+        rewards, error = [], ""
+        try:
+            rewards = [] if given else [self._total_rewards(table) for table in tables]
+        except BatchError as exception:
+            error = str(exception)
+        facts = torch.tensor([given, len(tables) - given, int(bool(error))])
+        brought, lacking, failed = comm.sum(facts).tolist()
+        if brought and lacking:
+            raise BatchError("column 'advantages' is in some tables of the update, not in all")
+        if failed:
+            raise BatchError(error or "another rank's rewards cannot be used; see its error")
+        if brought:
+            return list(tables)
         floats = [
             torch.stack([r, t.lengths.double()], 1) for r, t in zip(rewards, tables, strict=True)
         ]
@@ -238,7 +263,8 @@ class Objective(Model):
         for table in tables:
             size = len(table.lengths)
             own, advantages = advantages[:size], advantages[size:]
-            filled.append(table.replace(advantages=own.to(table.logprobs)))
+            dtype = torch.promote_types(table.logprobs.dtype, torch.float32)
+            filled.append(table.replace(advantages=own.to(table.logprobs.device, dtype)))
         return filled
 
     def plan(
@@ -257,7 +283,7 @@ class Objective(Model):
         comm = comm or SingleProcess()
         state = {**self.init(), **(state or {})}
         tables = self.with_advantages(tables, comm)
-        frame = Frame(tables, self._readers("plan"), comm, state)
+        frame = Frame(tables, {**self._present(tables), **self._readers("plan")}, comm, state)
         kept = frame.rule(self.keep_rule)
         if self.drop_rule is not None:
             kept = kept & ~frame.rule(self.drop_rule)
@@ -301,6 +327,8 @@ class Objective(Model):
                 f"table {index} has {len(table)} tokens; the plan was made for tables of {sizes} "
                 "tokens. Pass loss(table, plan, index=...)"
             )
+        for name, who in self._readers("loss").items():
+            table.column(name, who)
         decided, weights = table.decided, plan.weights[index]
         logprobs = torch.where(decided, table.logprobs, torch.zeros_like(table.logprobs))
         terms = Terms(table, logprobs, plan.advantages[index], plan.masks[index])
@@ -310,7 +338,8 @@ class Objective(Model):
         for penalty, share in zip(self.penalties, plan.penalties[index], strict=True):
             value = _weighted(share, penalty(terms))
             loss = loss + value
-            metrics[f"loss/{penalty.name}"] = value.detach()
+            name = f"loss/{penalty.name}"
+            metrics[name] = metrics.get(name, 0) + value.detach()
         measured, extremes = self._measure(terms, plan, weights, decided)
         return LossOutput(loss, weights, {**metrics, **measured}, extremes)
 
@@ -324,12 +353,10 @@ class Objective(Model):
     def needs(self) -> Needs:
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
         rewards = {"rewards"} | ({"old_logprobs", "ref_logprobs"} if self.reward_kl else set())
-        loss = {"logprobs", *self.surrogate.needs()}
-        loss.update(column for penalty in self.penalties for column in penalty.needs())
         return Needs(
             observe=frozenset(self._readers("observe")),
             plan=frozenset(rewards | set(self._readers("plan")) - {"advantages"}),
-            loss=frozenset(loss),
+            loss=frozenset({"logprobs", *self._readers("loss")}),
         )
 
     def explain(self, updates_per_step: int | None = None) -> Explanation:
@@ -365,6 +392,9 @@ class Objective(Model):
         if stage == "observe":
             controllers = self.controllers.items()
             return {c: f"the controller {name}" for name, each in controllers for c in each.reads}
+        if stage == "loss":
+            terms = (self.surrogate, *self.penalties)
+            return {column: f"{type(term).__name__}" for term in terms for column in term.needs()}
         readers = {"advantages": "the surrogate"}
         for who, expression in self._expressions():
             for node in expression.walk():
@@ -376,15 +406,26 @@ class Objective(Model):
                 readers.setdefault(column, f"the mismatch correction {self.mismatch}")
         return readers
 
-    def _total_rewards(self, table: TokenBatch, who: str) -> Tensor:
+    def _present(self, tables: Sequence[TokenBatch]) -> dict[str, str]:
+        """The detached columns of the loss that the tables hold, for `plan` to check."""
+        if not tables:
+            return {}
+        return {
+            name: who
+            for name, who in self._readers("loss").items()
+            if name != "entropy" and all(getattr(table, name) is not None for table in tables)
+        }
+
+    def _total_rewards(self, table: TokenBatch) -> Tensor:
         """R − β·Σ_t (l0 − l_ref), float64 [B] on the CPU."""
-        rewards = table.column("rewards", who).double()
+        rewards = table.column("rewards", f"the advantage {self.advantage}").detach().double()
         if self.reward_kl:
-            gap = table.column("old_logprobs", "reward_kl") - table.column(
-                "ref_logprobs", "reward_kl"
+            old, reference = (
+                finite_column(table, name, "reward_kl") for name in ("old_logprobs", "ref_logprobs")
             )
-            rewards = rewards - self.reward_kl * table.sum_by_response(gap.double())
-        return rewards.detach().cpu()
+            gap = table.sum_by_response(old.double() - reference.double())
+            rewards = rewards - self.reward_kl * gap
+        return rewards.cpu()
 
     def _omega(self, frame: Frame) -> Tensor:
         """ω, the weight times the mismatch factor, [N]."""
@@ -403,7 +444,7 @@ class Objective(Model):
         counted = kept if divisor.over == "kept" else frame.valid
         z = divisor(counted, frame.table, frame.comm)
         acting = acting & (z > 0)
-        return torch.where(acting, scale / torch.where(acting, z, 1.0), 0.0).to(frame.dtype)
+        return torch.where(acting, scale / z.to(frame.dtype), 0.0)
 
     def _penalty_weights(self, frame: Frame, penalty: Any) -> Tensor:
         """c_k/Z_k on the penalty's tokens; each phase counts its own, [N]."""
@@ -436,7 +477,7 @@ class Objective(Model):
         """Contributions to means over the update, and extremes."""
         with torch.no_grad():
             acting, ratio = weights != 0, terms.token_ratio.detach()
-            clipped = (self.surrogate.clipped(terms) & acting).sum() / max(plan.kept, 1)
+            clipped = (self.surrogate.clipped(terms) & acting).sum().double() / max(plan.kept, 1)
             kl = functional.k3(terms.column("old_logprobs"), terms.logprobs.detach())
             tokens = max(plan.tokens, 1)
             means = {
@@ -449,13 +490,6 @@ class Objective(Model):
                 means["policy/entropy"] = torch.where(decided, entropy, 0.0).sum() / tokens
             largest = ratio[decided].max() if bool(decided.any()) else ratio.new_zeros(())
         return means, {"policy/ratio_max": largest}
-
-
-def _rule(rule: Rule | str) -> Rule:
-    """A rule from text or as it is."""
-    checked = Objective(drop=rule).drop_rule  # type: ignore[arg-type]
-    assert checked is not None
-    return checked
 
 
 def _resolved(divisor: Divisor | None, max_tokens: int) -> Any:

@@ -61,8 +61,8 @@ class Preset:
         except InvalidFields as error:
             problems = [(f"objective.{path}", text) for path, text in error.problems]
             raise ConfigError(f"{self.path}:\n{InvalidFields(problems)}") from None
-        max_tokens = self.config.get("sampling", {}).get("max_tokens", DEFAULT_MAX_TOKENS)
-        return objective.resolve(max_tokens)
+        sampling = self.config.get("sampling") or {}
+        return objective.resolve(sampling.get("max_tokens", DEFAULT_MAX_TOKENS))
 
 
 def preset_folder() -> Path:
@@ -82,15 +82,17 @@ def load_preset(name_or_path: str | Path) -> Preset:
     Raises:
         ConfigError: no such preset (with the nearest name), or a file that cannot be read.
     """
-    path, seen = _find(str(name_or_path), None), []
+    path, bases = _find(str(name_or_path), None), []
+    seen = {path.resolve()}
     name, top = path.stem, read_yaml(path)
     config: Any = {key: value for key, value in top.items() if key not in _OWN_KEYS}
     layer, here = top, path
     while layer.get("base") is not None:
         here = _find(str(layer["base"]), here)
-        if here.stem in seen or here == path:
+        if here.resolve() in seen:
             raise ConfigError(f"{path}: base '{layer['base']}' leads back to itself")
-        seen.append(here.stem)
+        seen.add(here.resolve())
+        bases.append(here.stem)
         layer = read_yaml(here)
         below = {key: value for key, value in layer.items() if key not in _OWN_KEYS}
         config = merge(below, config)
@@ -100,7 +102,7 @@ def load_preset(name_or_path: str | Path) -> Preset:
         name=name,
         paper=str(top.get("paper", "")),
         summary=str(top.get("summary", "")),
-        bases=tuple(seen),
+        bases=tuple(bases),
         config=config,
         path=path,
         text=path.read_text(encoding="utf-8"),
@@ -147,10 +149,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def merge(below: Any, above: Any) -> Any:
-    """`above` over `below`: mappings merge key by key, unless `above` names a `kind`."""
+    """`above` over `below`: mappings merge key by key, unless `above` names a `kind`.
+
+    A text below a mapping is a primitive's kind: {scale: batch} over group_normalized.
+    """
+    if isinstance(below, str) and isinstance(above, dict) and "kind" not in above:
+        below = {"kind": below}
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
-    if "kind" in above and above["kind"] != below.get("kind"):
+    if "kind" in above:
         return above
     return {**below, **{key: merge(below.get(key), value) for key, value in above.items()}}
 

@@ -59,18 +59,20 @@ def count(mask: Tensor, comm: Comm) -> int:
 
 
 def exact_sum(values: Tensor, comm: Comm) -> float:
-    """Σ values over all ranks, correctly rounded: independent of split, ranks and order.
+    """Σ values over all ranks, rounded once: independent of split, ranks and order.
 
-    Each value is cut into 30-bit integers on one common grid, 150 bits below the largest
-    exponent, and the integers are added in int64. Raises ValueError on a value that is not
-    finite; callers check columns first.
+    Each value is cut into 30-bit integers on one common grid, and the integers are added in
+    int64. The grid ends 150 bits below the largest exponent, so the sum is the correctly rounded
+    one unless values more than 2^97 apart cancel. nan where a value is not finite.
     """
     values = values.detach().double()
     _, exponents = torch.frexp(values)
-    occupied = torch.bincount((exponents[values != 0] + 1100).long(), minlength=2200)
-    occupied = comm.sum(occupied).nonzero()
+    places = torch.where(values.isfinite(), exponents.long() + 1100, 2199)
+    occupied = comm.sum(torch.bincount(places[values != 0], minlength=2200)).nonzero()
     if not len(occupied):
         return 0.0
+    if int(occupied[-1]) == 2199:
+        return float("nan")
     exponent = int(occupied[-1]) - 1100
     limbs = torch.zeros(5, dtype=torch.int64, device=values.device)
     for block in values.split(_CHUNK):

@@ -146,21 +146,20 @@ class TokenBatch:
     @cached_property
     def responses(self) -> Tensor:
         """int [N], the response that each row belongs to."""
-        every = torch.arange(len(self.lengths), device=self.lengths.device)
-        return every.repeat_interleave(self.lengths)
+        return self.spread(torch.arange(len(self.lengths), device=self.lengths.device))
 
     @cached_property
     def positions(self) -> Tensor:
         """int [N], each row's place in its response, from 0."""
         rows = torch.arange(len(self), device=self.lengths.device)
-        return rows - self.starts[self.responses]
+        return rows - self.spread(self.starts)
 
     @cached_property
     def decided(self) -> Tensor:
         """bool [N], rows of responses that have a reward (or need none)."""
         if self.rewards is None:
             return torch.ones(len(self), dtype=torch.bool, device=self.logprobs.device)
-        return ~self.rewards.isnan()[self.responses]
+        return self.spread(~self.rewards.isnan())
 
     def row(self, n: int) -> str:
         """Row n in words, for messages."""
@@ -168,7 +167,7 @@ class TokenBatch:
 
     def spread(self, per_response: Tensor) -> Tensor:
         """[B] -> [N]: each row gets its response's value."""
-        return per_response[self.responses]
+        return per_response.repeat_interleave(self.lengths, 0, output_size=len(self))
 
     def sum_by_response(self, per_token: Tensor) -> Tensor:
         """[N] -> [B]: Σ over the rows of each response, differentiable."""
@@ -237,20 +236,38 @@ class TokenBatch:
                 raise BatchError(f"split sizes {sizes} must add up to the {total} responses")
         ids = torch.arange(total, device=self.lengths.device) if self.ids is None else self.ids
         whole = dataclasses.replace(self, ids=ids)
-        ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
+        ends = torch.tensor([0, *sizes]).cumsum(0)
+        rows = torch.cat([ends[:1], self.lengths.cpu().cumsum(0)])[ends].tolist()
+        spans = zip(pairwise(ends.tolist()), pairwise(rows), strict=True)
         return [
-            whole._slice(start, stop, index) for index, (start, stop) in enumerate(pairwise(ends))
+            whole._take(slice(*responses), slice(*span), index)
+            for index, (responses, span) in enumerate(spans)
         ]
 
-    def _slice(self, start: int, stop: int, index: int) -> TokenBatch:
-        rows = self.lengths[:start].sum(), self.lengths[:stop].sum()
-        columns: dict[str, Any] = {"lengths": self.lengths[start:stop], "index": index}
+    def select(self, responses: Sequence[int], index: int | None = None) -> TokenBatch:
+        """A table of these responses, in this order.
+
+        Args:
+            responses: places in this table, from 0.
+            index: the new table's place among its siblings.
+        """
+        chosen = torch.as_tensor(list(responses), dtype=torch.int64, device=self.lengths.device)
+        starts, lengths = self.starts[chosen], self.lengths[chosen]
+        offsets = torch.arange(int(lengths.sum()), device=lengths.device)
+        rows = offsets + (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths)
+        return self._take(chosen, rows, index)
+
+    def _take(
+        self, responses: Tensor | slice, rows: Tensor | slice, index: int | None
+    ) -> TokenBatch:
+        """The table of these responses and rows; slices copy nothing."""
+        columns: dict[str, Any] = {"lengths": self.lengths[responses], "index": index}
         for name in (*_PER_RESPONSE, "mask"):
             value = getattr(self, name)
-            columns[name] = None if value is None else value[start:stop]
+            columns[name] = None if value is None else value[responses]
         for name in (*_PER_TOKEN, "advantages"):
             value = getattr(self, name)
-            columns[name] = None if value is None else value[rows[0] : rows[1]]
+            columns[name] = None if value is None else value[rows]
         return TokenBatch(**columns, _spread=True)
 
     @staticmethod
