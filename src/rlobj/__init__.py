@@ -20,7 +20,8 @@ from rlobj.errors import (
     RunError,
 )
 from rlobj.expressions import Column, Expr, parse, when
-from rlobj.objective import LossOutput, Objective, Plan
+from rlobj.objective import Objective
+from rlobj.plan import LossOutput, Plan
 from rlobj.presets import Preset, load_preset
 from rlobj.tokens import TokenBatch
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from torch import Tensor
 
 from rlobj import statistics
@@ -102,6 +102,12 @@ class FixedLength(Divisor):
     length: int | Literal["max_tokens"] = Field(
         description='L, tokens; "max_tokens" = sampling.max_tokens of the run'
     )
+
+    @model_validator(mode="after")
+    def _positive(self) -> FixedLength:
+        if self.length != "max_tokens" and self.length < 1:
+            raise ConfigError(f"length must be a positive number of tokens, got {self.length}")
+        return self
 
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
         if self.length == "max_tokens":

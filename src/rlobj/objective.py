@@ -11,14 +11,13 @@ ranks SUM to the objective of the whole update.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
 import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from torch import Tensor
 
-from rlobj import functional, statistics
+from rlobj import statistics
 from rlobj.advantages import Advantage, GroupNormalized
 from rlobj.controllers import ControllerField
 from rlobj.divisors import Divisor, DivisorField, FixedLength, TokenMean
@@ -36,79 +35,20 @@ from rlobj.expressions import (
     read_number,
     read_rule,
 )
-from rlobj.frame import Frame, finite_column
+from rlobj.frame import Frame
 from rlobj.mismatch import MismatchField
 from rlobj.penalties import PenaltyField
+from rlobj.plan import LossOutput, Needs, Plan, measure, weighted
+from rlobj.rollout_advantages import rollout_advantages
 from rlobj.statistics import Comm, SingleProcess
 from rlobj.surrogates import Clip, SurrogateField, Terms
 from rlobj.tokens import TokenBatch
 from rlobj.validation import Model
 
-__all__ = ["LossOutput", "Needs", "Objective", "Plan"]
+__all__ = ["Objective"]
 
 State = Mapping[str, Any]
 AdvantageField = Annotated[SerializeAsAny[Advantage], BeforeValidator(Advantage.build)]
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The TokenBatch columns that each stage reads."""
-
-    observe: frozenset[str]
-    plan: frozenset[str]
-    loss: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What `plan` froze for one optimizer update, per table.
-
-    Attributes:
-        weights: m·ω/Z_t, [N] per table; the policy loss is −Σ weights·S.
-        penalties: c_k/Z_k on each penalty's tokens, [N] per table and penalty.
-        advantages: A, [N] per table.
-        masks: the surrogate's own rules by their text, bool [N], per table.
-        empty: nothing in the update counts, on any rank; the trainer skips it.
-        tokens: tokens of decided responses over all ranks.
-        kept: tokens that the objective keeps over all ranks.
-        metrics: global facts of the update (fractions, controllers' values).
-    """
-
-    weights: tuple[Tensor, ...]
-    penalties: tuple[tuple[Tensor, ...], ...]
-    advantages: tuple[Tensor, ...]
-    masks: tuple[dict[str, Tensor], ...]
-    empty: bool
-    tokens: int
-    kept: int
-    metrics: dict[str, float]
-
-    def head(self, rows: int) -> Plan:
-        """The plan of the first rows of its only table."""
-        return replace(
-            self,
-            weights=(self.weights[0][:rows],),
-            penalties=(tuple(penalty[:rows] for penalty in self.penalties[0]),),
-            advantages=(self.advantages[0][:rows],),
-            masks=({text: mask[:rows] for text, mask in self.masks[0].items()},),
-        )
-
-
-@dataclass(frozen=True)
-class LossOutput:
-    """One micro-batch's share of the loss.
-
-    Attributes:
-        loss: scalar with a graph, also where nothing counts.
-        weights: m·ω/Z_t of each token, [N].
-        metrics: contributions that add up over micro-batches and ranks.
-        extremes: values of which the largest over micro-batches and ranks counts.
-    """
-
-    loss: Tensor
-    weights: Tensor
-    metrics: dict[str, Tensor] = field(default_factory=dict)
-    extremes: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Objective(Model):
@@ -237,35 +177,7 @@ class Objective(Model):
             BatchError: rewards that are missing or not finite, or advantages in some tables
                 only; on all ranks together.
         """
-        comm = comm or SingleProcess()
-        given = sum(table.advantages is not None for table in tables)
-        rewards, error = [], ""
-        try:
-            rewards = [] if given else [self._total_rewards(table) for table in tables]
-        except BatchError as exception:
-            error = str(exception)
-        facts = torch.tensor([given, len(tables) - given, int(bool(error))])
-        brought, lacking, failed = comm.sum(facts).tolist()
-        if brought and lacking:
-            raise BatchError("column 'advantages' is in some tables of the update, not in all")
-        if failed:
-            raise BatchError(error or "another rank's rewards cannot be used; see its error")
-        if brought:
-            return list(tables)
-        floats = [
-            torch.stack([r, t.lengths.double()], 1) for r, t in zip(rewards, tables, strict=True)
-        ]
-        rows, start = statistics.gather(torch.cat([torch.zeros(0, 2).double(), *floats]), comm)
-        names = torch.cat([torch.zeros(0).long(), *(table.groups.cpu() for table in tables)])
-        groups, _ = statistics.gather(names, comm)
-        advantages = self.advantage(rows[:, 0], groups, rows[:, 1])[start:]
-        filled = []
-        for table in tables:
-            size = len(table.lengths)
-            own, advantages = advantages[:size], advantages[size:]
-            dtype = torch.promote_types(table.logprobs.dtype, torch.float32)
-            filled.append(table.replace(advantages=own.to(table.logprobs.device, dtype)))
-        return filled
+        return rollout_advantages(self.advantage, self.reward_kl, tables, comm or SingleProcess())
 
     def plan(
         self, tables: Sequence[TokenBatch], state: State | None = None, comm: Comm | None = None
@@ -332,15 +244,15 @@ class Objective(Model):
         decided, weights = table.decided, plan.weights[index]
         logprobs = torch.where(decided, table.logprobs, torch.zeros_like(table.logprobs))
         terms = Terms(table, logprobs, plan.advantages[index], plan.masks[index])
-        policy = -_weighted(weights, self.surrogate(terms))
+        policy = -weighted(weights, self.surrogate(terms))
         loss = policy
         metrics = {"loss/policy": policy.detach()}
         for penalty, share in zip(self.penalties, plan.penalties[index], strict=True):
-            value = _weighted(share, penalty(terms))
+            value = weighted(share, penalty(terms))
             loss = loss + value
             name = f"loss/{penalty.name}"
             metrics[name] = metrics.get(name, 0) + value.detach()
-        measured, extremes = self._measure(terms, plan, weights, decided)
+        measured, extremes = measure(self.surrogate, terms, plan, weights)
         return LossOutput(loss, weights, {**metrics, **measured}, extremes)
 
     def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:
@@ -416,17 +328,6 @@ class Objective(Model):
             if name != "entropy" and all(getattr(table, name) is not None for table in tables)
         }
 
-    def _total_rewards(self, table: TokenBatch) -> Tensor:
-        """R − β·Σ_t (l0 − l_ref), float64 [B] on the CPU."""
-        rewards = table.column("rewards", f"the advantage {self.advantage}").detach().double()
-        if self.reward_kl:
-            old, reference = (
-                finite_column(table, name, "reward_kl") for name in ("old_logprobs", "ref_logprobs")
-            )
-            gap = table.sum_by_response(old.double() - reference.double())
-            rewards = rewards - self.reward_kl * gap
-        return rewards.cpu()
-
     def _omega(self, frame: Frame) -> Tensor:
         """ω, the weight times the mismatch factor, [N]."""
         omega = torch.ones(len(frame.table), dtype=frame.dtype, device=frame.device)
@@ -471,34 +372,9 @@ class Objective(Model):
             metrics[f"selected/{text}"] = selected / population if population else 0.0
         return metrics
 
-    def _measure(
-        self, terms: Terms, plan: Plan, weights: Tensor, decided: Tensor
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Contributions to means over the update, and extremes."""
-        with torch.no_grad():
-            acting, ratio = weights != 0, terms.token_ratio.detach()
-            clipped = (self.surrogate.clipped(terms) & acting).sum().double() / max(plan.kept, 1)
-            kl = functional.k3(terms.column("old_logprobs"), terms.logprobs.detach())
-            tokens = max(plan.tokens, 1)
-            means = {
-                "objective/clip_fraction": clipped,
-                "policy/kl_old": torch.where(decided, kl, 0.0).sum() / tokens,
-                "policy/ratio": torch.where(decided, ratio, 0.0).sum() / tokens,
-            }
-            if terms.table.entropy is not None:
-                entropy = terms.table.entropy.detach()
-                means["policy/entropy"] = torch.where(decided, entropy, 0.0).sum() / tokens
-            largest = ratio[decided].max() if bool(decided.any()) else ratio.new_zeros(())
-        return means, {"policy/ratio_max": largest}
-
 
 def _resolved(divisor: Divisor | None, max_tokens: int) -> Any:
     return divisor.resolve(max_tokens) if isinstance(divisor, FixedLength) else divisor
-
-
-def _weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """Σ weights·values, where a weight of 0 silences even a value that is not finite."""
-    return (weights * torch.where(weights != 0, values, torch.zeros_like(values))).sum()
 
 
 def _cutter(sizes: list[int]) -> Any:

@@ -61,7 +61,8 @@ class Preset:
         except InvalidFields as error:
             problems = [(f"objective.{path}", text) for path, text in error.problems]
             raise ConfigError(f"{self.path}:\n{InvalidFields(problems)}") from None
-        sampling = self.config.get("sampling") or {}
+        sampling = self.config.get("sampling")
+        sampling = sampling if isinstance(sampling, dict) else {}
         return objective.resolve(sampling.get("max_tokens", DEFAULT_MAX_TOKENS))
 
 

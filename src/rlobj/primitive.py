@@ -57,7 +57,7 @@ class Primitive(Model):
         kind = settings.pop("kind", None)
         if kind == "custom":
             member = _import_member(settings.pop("target", None), cls)
-        elif kind in cls.registry:
+        elif isinstance(kind, str) and kind in cls.registry:
             member = cls.registry[kind]
         else:
             known = [*cls.registry, "custom"]

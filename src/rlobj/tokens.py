@@ -105,11 +105,11 @@ class TokenBatch:
             object.__setattr__(self, "_spread", True)
 
     def _check_shapes(self) -> None:
-        if self.lengths.dim() != 1 or (self.lengths < 0).any():
-            raise BatchError(
-                "column 'lengths' must be [B] non-negative integers, got "
-                f"shape {list(self.lengths.shape)}, smallest {self.lengths.min().item()}"
-            )
+        if self.lengths.dim() != 1:
+            raise BatchError(f"column 'lengths' must be [B], got {list(self.lengths.shape)}")
+        if (self.lengths < 0).any():
+            row = int((self.lengths < 0).nonzero()[0])
+            raise BatchError(f"column 'lengths' is {int(self.lengths[row])} at response {row}")
         responses, tokens = len(self.lengths), int(self.lengths.sum())
         for name in (*_PER_RESPONSE, *_PER_TOKEN, "advantages"):
             value = getattr(self, name)

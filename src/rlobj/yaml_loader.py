@@ -11,15 +11,23 @@ __all__ = ["Loader"]
 
 
 class Loader(yaml.SafeLoader):
-    """`on`, `off`, `yes` and `no` are text; `1e-6` is a number; a key given twice is an error."""
+    """`on`, `off`, `yes` and `no` are text; `1e-6` is a number; a key is a text, given once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
-        for i, key in enumerate(keys):
-            if key in keys[:i]:
+        seen: list[Any] = []
+        for place, _ in node.value:
+            if place.tag == "tag:yaml.org,2002:merge":  # <<, which PyYAML resolves below
+                continue
+            key = self.construct_object(place, deep=True)  # type: ignore[no-untyped-call]
+            if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", node.value[i][0].start_mark
+                    None, None, f"a key must be text, got {key!r}", place.start_mark
                 )
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is given twice", place.start_mark
+                )
+            seen.append(key)
         return super().construct_mapping(node, deep)
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from rlobj import functional
 from rlobj.config import RunConfig
 from rlobj.errors import RunError
-from rlobj.objective import LossOutput, Objective, Plan
+from rlobj.objective import Objective
 from rlobj.penalties import ProxyKL
+from rlobj.plan import LossOutput, Plan
 from rlobj.scoring import PolicyScorer, micro_batches, pad_sequences
 from rlobj.statistics import Comm
 from rlobj.tokens import TokenBatch

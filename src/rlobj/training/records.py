@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rlobj.objective import Plan
+from rlobj.plan import Plan
 from rlobj.tokens import TokenBatch
 from rlobj.training.rollout import Response
 from rlobj.training.run_directory import RunDirectory
