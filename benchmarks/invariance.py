@@ -65,7 +65,7 @@ def widen(objective: Objective) -> Objective:
 
 
 def selected(name: str, plan: Plan) -> torch.Tensor:
-    """The tokens that the preset's rule picked, bool [N]: kept, dropped, reweighted or penalised."""
+    """The tokens that the preset's rule picked, bool [N]; how is what `PRESETS` says."""
     weights = torch.cat(plan.weights)
     if PRESETS[name] == "penalised":
         return torch.cat([penalties[0] for penalties in plan.penalties]) != 0

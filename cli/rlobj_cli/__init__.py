@@ -1,0 +1,1 @@
+"""The command line of rlobj: `rlobj --help`, or `python -m rlobj_cli --help`."""

@@ -225,6 +225,8 @@ def _value(text: str) -> Any:
             return list(ast.literal_eval(value))
         except (ValueError, SyntaxError, TypeError):
             return text
+    if isinstance(value, dict) and all(entry is None for entry in value.values()):
+        return text  # {prompt} is a template, not a mapping without values
     return value if not isinstance(value, str) else text
 
 

@@ -27,6 +27,7 @@ from rlobj.validation import InvalidFields
 __all__ = ["Preset", "difference", "load_preset", "merge", "preset_names", "read_yaml"]
 
 _OWN_KEYS = ("base", "paper", "summary")
+_ANY_KIND = ("overlong",)  # stays when another kind grades: the length penalty is no grader's own
 DEFAULT_MAX_TOKENS = 1024
 """Stands for `sampling.max_tokens` where neither a preset nor a run says a number."""
 

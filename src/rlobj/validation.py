@@ -43,7 +43,7 @@ def _problems(error: ValidationError, model: type[Model]) -> list[tuple[str, str
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, InvalidFields):
             found += [
-                (f"{path}.{inner}" if inner else path, text) for inner, text in cause.problems
+                (".".join(filter(None, (path, inner))), text) for inner, text in cause.problems
             ]
         elif isinstance(cause, ConfigError):
             found.append((path, str(cause)))

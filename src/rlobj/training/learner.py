@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -166,7 +167,9 @@ class Learner:
                 table = table.replace(**self._forward(self.scorer, sequences, **settings))
         parts = self._pack(sequences)
         tables = [table.select(part, index) for index, part in enumerate(parts)]
+        start = time.perf_counter()
         plan = objective.plan(tables, self.state, self.comm)
+        planning = time.perf_counter() - start
         self.state["update"] += 1
         outputs = []
         for index, part in enumerate(parts):
@@ -177,7 +180,8 @@ class Learner:
             output = objective.loss(micro, plan)
             backward(self.accelerator, self.scorer, output.loss, last=index + 1 == len(parts))
             outputs.append(_detached(output))
-        return {**plan.metrics, **self._combine(outputs), **self._step(plan)}
+        metrics = {**plan.metrics, **self._combine(outputs), **self._step(plan)}
+        return {**metrics, "time/planning": planning}
 
     def _step(self, plan: Plan) -> dict[str, float]:
         """Clip and step, unless nothing counted or the gradient is not finite."""

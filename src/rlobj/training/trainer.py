@@ -159,7 +159,8 @@ class Trainer:
         if self._due(step, config.evaluation.every) or step + 1 == config.training.steps:
             clock.start("evaluating")
             metrics.update(self._evaluate(step + 1))
-        self._write({**metrics, **clock.stop(rollout, metrics["tokens/step"])})
+        metrics.update(clock.stop(rollout, metrics["tokens/step"]))
+        self._write(metrics)
         self.observer.stepped(step + 1, metrics)
         if self._due(step, config.checkpoint.every) or step + 1 == config.training.steps:
             self._save(step + 1)
@@ -287,7 +288,7 @@ def mini_batches(rollout: Rollout, updates: int) -> list[list[int]]:
 
 def _average(name: str, every: Sequence[dict[str, float]]) -> float:
     values = [metrics[name] for metrics in every if name in metrics]
-    if name in ("train/skipped_updates", "objective/dropped_tokens"):
+    if name in ("train/skipped_updates", "objective/dropped_tokens", "time/planning"):
         return sum(values)
     return max(values) if name.endswith("_max") else sum(values) / len(values)
 

@@ -1,0 +1,70 @@
+"""The `rlobj` program: its commands, and the version.
+
+The library is imported inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from rlobj_cli.errors import GuardedGroup
+from rlobj_cli.evaluate import evaluate
+from rlobj_cli.explain import explain
+from rlobj_cli.presets import presets
+from rlobj_cli.train import train
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="rlobj",
+    cls=GuardedGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("train")(train)
+app.command("eval")(evaluate)
+app.add_typer(presets)
+app.command("explain")(explain)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            number = version("rlobj")
+        except PackageNotFoundError:  # a checkout on the path, not installed
+            from rlobj import __version__ as number
+        typer.echo(f"rlobj {number}")
+        raise typer.Exit
+
+
+@app.callback()
+def _rlobj(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Policy-optimization objectives for RL of language models, read like their papers.
+
+    [bold]First steps[/bold], on any CPU and without a download:
+
+    \b  rlobj presets list                 published objectives
+      rlobj train --preset stapo         watch a tiny policy learn
+      rlobj explain stapo                what that objective does, token by token
+    """
+
+
+def main() -> None:
+    """Run the program; ends the process with 0, 1 (the work failed), 2 (wrong input) or 130."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows '?' and goes on
+            stream.reconfigure(errors="replace")
+    app(prog_name="rlobj")

@@ -1,0 +1,71 @@
+"""Errors on screen: one message, no traceback, and the exit code.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the work failed |
+| 2 | the input was wrong |
+| 130 | interrupted |
+
+`RLOBJ_TRACEBACK=1` in the environment shows where an error came from.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+__all__ = ["FAILED", "INTERRUPTED", "WRONG_INPUT", "GuardedGroup", "report"]
+
+FAILED = 1
+WRONG_INPUT = 2
+INTERRUPTED = 130
+
+
+def report(title: str, message: str) -> None:
+    """A message on stderr: a panel on a terminal, plain lines elsewhere."""
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        panel = Panel(Text(message), title=title, title_align="left", border_style="red")
+        console.print(panel)
+    else:
+        console.print(Text(f"{title}: {message}"), soft_wrap=True)
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """Errors that rlobj raises on purpose, and Ctrl-C, as messages and exit codes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        report("Interrupted", "stopped; nothing is left half written")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if "rlobj.errors" not in sys.modules:  # then it cannot be one of them
+            raise
+        from rlobj.errors import RlobjError, RunError
+
+        if not isinstance(error, RlobjError) or os.environ.get("RLOBJ_TRACEBACK") == "1":
+            raise
+        failed = isinstance(error, RunError)
+        report("Failed" if failed else "Wrong input", str(error))
+        raise typer.Exit(FAILED if failed else WRONG_INPUT) from None
+
+
+class GuardedGroup(TyperGroup):
+    """Commands whose errors are messages."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command under guard."""
+        with _guarded():
+            return super().invoke(ctx)
