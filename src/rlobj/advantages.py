@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rlobj.expressions.nodes import share
+from rlobj.expressions.checks import share
 from rlobj.primitive import Primitive
 
 __all__ = [
@@ -128,7 +128,7 @@ def _group(rewards: Tensor, groups: Tensor, lengths: Tensor, everyone: Tensor) -
 class GroupNormalized(Advantage):
     """A = (R − mean_g) / (std + ε), unbiased std.
 
-    Source: GRPO, arXiv:2402.03300 §4.1.2; scale="batch": TRL's scale_rewards, arXiv:2508.08221.
+    Source: GRPO, arXiv:2402.03300; scale="batch": TRL's scale_rewards, arXiv:2508.08221.
     """
 
     epsilon: float = Field(default=1e-6, ge=0, description="ε added to the standard deviation")
@@ -147,7 +147,7 @@ class GroupNormalized(Advantage):
 
 
 class GroupCentered(Advantage):
-    """A = R − mean_g. Source: Dr.GRPO, arXiv:2503.20783 §3.2."""
+    """A = R − mean_g. Source: Dr.GRPO, arXiv:2503.20783."""
 
     def estimate(self, groups: Groups) -> Tensor:
         return groups.centred()
@@ -164,7 +164,7 @@ class AccurateGroupCentered(Advantage):
 class LeaveOneOut(Advantage):
     """A = R − mean of the other G − 1 rewards = G/(G − 1)·(R − mean_g).
 
-    Source: RLOO, arXiv:2402.14740 eq. 7.
+    Source: RLOO, arXiv:2402.14740.
     """
 
     def estimate(self, groups: Groups) -> Tensor:
@@ -175,7 +175,7 @@ class LeaveOneOut(Advantage):
 class BatchWhitened(Advantage):
     """A = (R − mean) / sqrt(var + 1e-8) over all response tokens (unbiased variance).
 
-    Source: REINFORCE++, arXiv:2501.03262 eq. 8.
+    Source: REINFORCE++, arXiv:2501.03262.
     """
 
     relative: ClassVar[bool] = False
@@ -188,7 +188,7 @@ class GroupCenteredBatchWhitened(Advantage):
     """R − mean_g, then whitened over all response tokens.
 
     A group without signal enters with exactly 0 and leaves with the batch's shift.
-    Source: REINFORCE++-baseline, arXiv:2501.03262 eq. 10.
+    Source: REINFORCE++-baseline, arXiv:2501.03262.
     """
 
     relative: ClassVar[bool] = False
@@ -198,7 +198,7 @@ class GroupCenteredBatchWhitened(Advantage):
 
 
 class LengthWeighted(Advantage):
-    """A = R − Σ_j |o_j|·R_j / Σ_j |o_j| within the group. Source: OPO, arXiv:2505.23585 eq. 6."""
+    """A = R − Σ_j |o_j|·R_j / Σ_j |o_j| within the group. Source: OPO, arXiv:2505.23585."""
 
     def estimate(self, groups: Groups) -> Tensor:
         tokens = groups.sum(groups.lengths)
@@ -210,7 +210,7 @@ class QuantileBaseline(Advantage):
     """A = (R − b) / (std_g + ε), b = the smallest reward x of the group with F(x) ≥ K.
 
     The released code interpolates between rewards linearly; the paper's quantile is one of them.
-    Source: QAE, arXiv:2509.22611 eq. 5.
+    Source: QAE, arXiv:2509.22611.
     """
 
     K: float = Field(default=0.4, gt=0, le=1, description="K, the quantile that is the baseline")

@@ -157,7 +157,7 @@ class RunConfig(Model):
     )
     checkpoint: CheckpointConfig = Field(default=CheckpointConfig(), description="checkpoints")
     output: OutputConfig = Field(default=OutputConfig(), description="sample and token tables")
-    seed: int = Field(default=0, ge=0, description="of sampling, data order and the policy")
+    seed: int = Field(default=0, ge=0, description="of sampling and data order")
 
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:

@@ -46,7 +46,7 @@ class Gate(Controller):
     """`on` while the rollout's mean entropy is below the target, else `off`.
 
     A mean that is not finite (an empty rollout) leaves the memory alone.
-    Source: STARE, arXiv:2606.19236 §3.3, target-entropy gate.
+    Source: STARE, arXiv:2606.19236, target-entropy gate.
     """
 
     target: float = Field(description="H_tgt, nats")
@@ -69,7 +69,7 @@ class AdaptiveGate(Controller):
     The value is the level while H̄ < H_tgt, else `off`. STARE's W and M: start 1.1 (0.9),
     step 0.01 (−0.01), within [1, 1.5] ([0.5, 1]), off 1. An adaptive entropy coefficient: off 0.
 
-    Source: STARE, arXiv:2606.19236 §3.3, adaptive schedule; Skywork-OR1, arXiv:2505.22312 eq. 8.
+    Source: STARE, arXiv:2606.19236, adaptive schedule; Skywork-OR1, arXiv:2505.22312.
     """
 
     target: float = Field(description="H_tgt, nats")

@@ -96,7 +96,7 @@ class FixedLength(Divisor):
     """Z = B·L with a constant length L, tokens.
 
     L = "max_tokens" stands for the run's `sampling.max_tokens`.
-    Source: Dr.GRPO, arXiv:2503.20783 §3.2.
+    Source: Dr.GRPO, arXiv:2503.20783.
     """
 
     length: int | Literal["max_tokens"] = Field(

@@ -57,7 +57,7 @@ def clip(
         dual: c > 1, an absolute ratio, or None.
 
     Source: PPO, arXiv:1707.06347 eq. 7; asymmetric ε: DAPO, arXiv:2503.14476 eq. 8; dual clip:
-        arXiv:1912.09729 eq. 5.
+        arXiv:1912.09729.
     """
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
     if dual is None:
@@ -72,7 +72,7 @@ def cispo(
 
     `max` is the absolute cap of r (not an offset from 1).
 
-    Source: MiniMax-M1, arXiv:2506.13585 eq. 4-5; absolute cap 5: ScaleRL, arXiv:2510.13786.
+    Source: MiniMax-M1, arXiv:2506.13585; absolute cap 5: ScaleRL, arXiv:2510.13786.
     """
     return ratio.detach().clamp(min, max) * advantages * logprobs
 
@@ -82,7 +82,7 @@ def soft_gate(ratio: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float)
 
     At r = 1 its gradient in r is A, that of the unclipped surrogate.
 
-    Source: SAPO, arXiv:2511.20347 eq. 5-6.
+    Source: SAPO, arXiv:2511.20347.
     """
     tau = torch.full_like(advantages, tau_neg).masked_fill(advantages > 0, tau_pos)
     return 4 / tau * torch.sigmoid(tau * (ratio - 1)) * advantages
@@ -93,7 +93,7 @@ def geometric_clip(log_ratio: Tensor, advantages: Tensor, epsilon: float) -> Ten
 
         f = min(l − l0, ε) where A > 0, max(l − l0, −ε) where A ≤ 0
 
-    Source: GMPO, arXiv:2507.20673 eq. 4.
+    Source: GMPO, arXiv:2507.20673.
     """
     return torch.where(advantages > 0, log_ratio.clamp(max=epsilon), log_ratio.clamp(min=-epsilon))
 
@@ -118,7 +118,7 @@ def dppo_tv(
         high: largest rise of the token's probability that is still trained.
         cap: absolute cap of r, or None.
 
-    Source: DPPO, arXiv:2602.04879 eq. 9-12.
+    Source: DPPO, arXiv:2602.04879.
     """
     current = logprobs.detach()
     moved = current.exp() - behaviour.exp()
@@ -133,7 +133,7 @@ def vespo_weight(log_weight: Tensor, k: Tensor, lam: Tensor) -> Tensor:
 
     Equal to 1 at w = 1.
 
-    Source: VESPO, arXiv:2602.10693 eq. 13.
+    Source: VESPO, arXiv:2602.10693.
     """
     return torch.exp(lam + k * log_weight - lam * log_weight.exp())
 
@@ -144,7 +144,7 @@ def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
 
 
 def abs_log_ratio(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """|l − l_ref|, [N]. Source: KL-Cov's penalty, arXiv:2505.22617 eq. 13."""
+    """|l − l_ref|, [N]. Source: KL-Cov's penalty, arXiv:2505.22617."""
     return (logprobs - reference).abs()
 
 

@@ -55,7 +55,7 @@ class Mask(Mismatch):
     """exp(d) inside [low, high], 0 outside; a masked token stays in the divisor.
 
     Token level with both bounds is IcePop (0.5 to 5 there).
-    Source: masked importance sampling (MIS), Liu et al. 2025; IcePop, arXiv:2510.18855 eq. 4.
+    Source: masked importance sampling (MIS), Liu et al. 2025; IcePop, arXiv:2510.18855.
     """
 
     low: float = Field(default=0.0, ge=0, description="C_min, absolute")

@@ -96,7 +96,7 @@ class ProxyKL(Penalty):
     The proxy is the softmax restricted to tokens with probability ≥ min_p·(largest probability),
     renormalised; a token outside has l_proxy = −1e4.
 
-    Source: Lp-Reg, arXiv:2510.03222 eq. 6-9.
+    Source: Lp-Reg, arXiv:2510.03222.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("proxy_logprobs",)
@@ -110,7 +110,7 @@ class ProxyKL(Penalty):
 
 
 class EntropyBonus(Penalty):
-    """P = −H: the loss falls as entropy rises, −c·mean(H). Source: arXiv:1602.01783 §4."""
+    """P = −H: the loss falls as entropy rises, −c·mean(H). Source: arXiv:1602.01783."""
 
     reads: ClassVar[tuple[str, ...]] = ("entropy",)
 

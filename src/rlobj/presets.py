@@ -27,7 +27,7 @@ from rlobj.validation import InvalidFields
 __all__ = ["Preset", "difference", "load_preset", "merge", "preset_names", "read_yaml"]
 
 _OWN_KEYS = ("base", "paper", "summary")
-_ANY_KIND = ("overlong",)  # stays when another kind grades: the length penalty is no grader's own
+_ANY_KIND = ("overlong",)
 DEFAULT_MAX_TOKENS = 1024
 """Stands for `sampling.max_tokens` where neither a preset nor a run says a number."""
 
@@ -153,14 +153,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def merge(below: Any, above: Any) -> Any:
     """`above` over `below`: mappings merge key by key, unless `above` names a `kind`.
 
-    A text below a mapping is a primitive's kind: {scale: batch} over group_normalized.
+    A text below a mapping is a primitive's kind: {scale: batch} over group_normalized. The length
+    penalty of `rewards` is no grader's own and stays when another kind grades.
     """
     if isinstance(below, str) and isinstance(above, dict) and "kind" not in above:
         below = {"kind": below}
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
     if "kind" in above:
-        return above
+        return {**{key: below[key] for key in _ANY_KIND if key in below}, **above}
     return {**below, **{key: merge(below.get(key), value) for key, value in above.items()}}
 
 

@@ -70,7 +70,7 @@ class Terms:
     def sequence_ratio(self) -> Tensor:
         """s_i·exp(l − sg l), s_i = sg exp(mean_t(l − l0)): each token has the sequence's gradient.
 
-        Source: GSPO, arXiv:2507.18071 eq. 7 and 14 (GSPO-token).
+        Source: GSPO, arXiv:2507.18071 eq. 7 (GSPO-token).
         """
         mean = self.table.mean_by_response(self.log_ratio).detach()
         return (self.table.spread(mean) + self.logprobs - self.logprobs.detach()).exp()
@@ -79,7 +79,7 @@ class Terms:
     def product_ratio(self) -> Tensor:
         """Π_t r_t of the whole response on each of its tokens, [N].
 
-        Source: RLOO's sequence-level action, arXiv:2402.14740 §3.
+        Source: RLOO's sequence-level action, arXiv:2402.14740.
         """
         product = self.table.sum_by_response(self.log_ratio)
         limit = functional.MAX_LOG_RATIO
@@ -143,14 +143,14 @@ class Clip(Surrogate):
 
 
 class Unclipped(Surrogate):
-    """S = r·A. Source: KL-Cov, arXiv:2505.22617 eq. 13; Lp-Reg, arXiv:2510.03222 eq. 8."""
+    """S = r·A. Source: KL-Cov, arXiv:2505.22617; Lp-Reg, arXiv:2510.03222."""
 
     def __call__(self, terms: Terms) -> Tensor:
         return terms.token_ratio * terms.advantages
 
 
 class Reinforce(Surrogate):
-    """S = l·A. Source: Williams 1992; GPG, arXiv:2504.02546 eq. 5."""
+    """S = l·A. Source: Williams 1992; GPG, arXiv:2504.02546."""
 
     reads: ClassVar[tuple[str, ...]] = ()
 
@@ -159,7 +159,7 @@ class Reinforce(Surrogate):
 
 
 class Cispo(Surrogate):
-    """S = sg[clip(r, min, max)]·A·l; max is absolute. Source: arXiv:2506.13585 eq. 4-5."""
+    """S = sg[clip(r, min, max)]·A·l; max is absolute. Source: arXiv:2506.13585."""
 
     max: float = Field(default=5.0, gt=0, description="absolute cap of r")
     min: float = Field(default=0.0, ge=0, description="absolute floor of r")
@@ -171,7 +171,7 @@ class Cispo(Surrogate):
 
 
 class SoftGate(Surrogate):
-    """S = (4/τ)·σ(τ(r − 1))·A, τ by the sign of A. Source: SAPO, arXiv:2511.20347 eq. 5-6."""
+    """S = (4/τ)·σ(τ(r − 1))·A, τ by the sign of A. Source: SAPO, arXiv:2511.20347."""
 
     tau_pos: float = Field(default=1.0, gt=0, description="τ where A > 0")
     tau_neg: float = Field(default=1.05, gt=0, description="τ where A ≤ 0")
@@ -184,7 +184,7 @@ class GeometricMean(Surrogate):
     """S = A·exp(mean_t f), f = l − l0 clipped at ±eps on the risky side; the response's value.
 
     Every token of a response carries the same S; with `sequence_mean` they add up to it once.
-    Source: GMPO, arXiv:2507.20673 eq. 4.
+    Source: GMPO, arXiv:2507.20673.
     """
 
     eps: float = Field(default=0.4, gt=0, description="ε in log space, nats")
@@ -236,7 +236,7 @@ class Vespo(Surrogate):
     """S = sg[φ(w)]·A·l, φ = exp(λ + k·log w − λ·w), w = Π_t r_t of the response.
 
     Each log r is clamped to ±20, summed, and the sum clamped to [log 1e-8, 20].
-    Source: VESPO, arXiv:2602.10693 eq. 13; TRL 1.16's values of k and λ.
+    Source: VESPO, arXiv:2602.10693; TRL 1.16's values of k and λ.
     """
 
     k_pos: float = Field(default=2.0, description="k where A ≥ 0")

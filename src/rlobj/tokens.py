@@ -220,7 +220,7 @@ class TokenBatch:
     # Splitting and joining.
 
     def split(self, parts: int | Sequence[int]) -> list[TokenBatch]:
-        """Consecutive tables of whole responses that carry their index.
+        """Consecutive tables of whole responses that carry their index, and ids of the whole.
 
         Args:
             parts: how many tables (sizes differ by at most one), or how many responses in each.

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
 from rlobj.errors import ConfigError
+from rlobj.expressions.columns import COLUMNS
 from rlobj.expressions.nodes import (
-    COLUMNS,
     Column,
     Constant,
     Controlled,
@@ -38,18 +38,22 @@ __all__ = [
     "Sample",
     "When",
     "parse",
+    "read_number",
+    "read_rule",
     "when",
 ]
 
 
-def _read_rule(value: Any) -> Any:
+def read_rule(value: Any) -> Rule:
+    """A rule from text or as it is."""
     value = parse(value) if isinstance(value, str) else value
     if not isinstance(value, Rule):
         raise ConfigError(f"expected a rule such as 'prob < 0.002', got {str(value)!r}")
     return value
 
 
-def _read_number(value: Any) -> Any:
+def read_number(value: Any) -> Number:
+    """A number per token from text, a number or as it is."""
     value = parse(value) if isinstance(value, str) else value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = Constant(value)
@@ -60,7 +64,7 @@ def _read_number(value: Any) -> Any:
 
 RuleField = Annotated[
     InstanceOf[Rule],
-    BeforeValidator(_read_rule),
+    BeforeValidator(read_rule),
     PlainSerializer(str),
     WithJsonSchema({"type": "string"}),
 ]
@@ -68,7 +72,7 @@ RuleField = Annotated[
 
 NumberField = Annotated[
     InstanceOf[Number],
-    BeforeValidator(_read_number),
+    BeforeValidator(read_number),
     PlainSerializer(lambda e: e.value if isinstance(e, Constant) else str(e)),
     WithJsonSchema({"type": ["number", "string"]}),
 ]

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from rlobj.errors import ConfigError, nearest
+from rlobj.expressions.columns import COLUMNS
 from rlobj.expressions.nodes import (
-    COLUMNS,
     Column,
     Constant,
     Controlled,
@@ -24,6 +24,9 @@ from rlobj.expressions.nodes import (
 )
 
 __all__ = ["parse"]
+
+MAX_DEPTH = 100
+"""Deeper expressions are refused: printing and evaluating them would exhaust Python's stack."""
 
 _BINARY: dict[type, Callable[[Any, Any], Expr]] = {
     ast.Add: lambda a, b: a + b,
@@ -65,22 +68,32 @@ class _Parser:
         self.text = " ".join(text.split())
 
     def expression(self) -> Expr:
+        if "#" in self.text:  # lines were joined: a comment would swallow the rest of the rule
+            self.fail("a rule cannot hold a comment", self.text.index("#"))
         try:
             tree = ast.parse(self.text, mode="eval").body
         except SyntaxError as error:
             self.fail(f"cannot be read: {error.msg}", (error.offset or 1) - 1)
         except (ValueError, RecursionError, MemoryError) as error:
-            self.fail(f"cannot be read: {error}", 0)
+            self.fail(f"cannot be read: {str(error) or 'nested too deeply'}", 0)
         try:
-            return self.build(tree)
+            whole = self.build(tree)
         except RecursionError:
             self.fail("is nested too deeply", 0)
+        level: list[Expr] = [whole]
+        for _ in range(MAX_DEPTH):
+            level = [child for node in level for child in node.children()]
+        if level:
+            self.fail(f"is nested more than {MAX_DEPTH} levels deep", 0)
+        return whole
 
-    def fail(self, message: str, at: ast.AST | int) -> NoReturn:
+    def fail(self, message: str, at: ast.AST | int, last: str = "") -> NoReturn:
+        """Raise with a caret at a character or a node (or at the name that ends the node)."""
         if isinstance(at, int):
             caret = at
         else:  # ast counts bytes of UTF-8, a terminal counts characters
-            caret = len(self.text.encode()[: at.col_offset].decode(errors="ignore"))  # type: ignore[attr-defined]
+            place = at.end_col_offset - len(last.encode()) if last else at.col_offset  # type: ignore[attr-defined]
+            caret = len(self.text.encode()[:place].decode(errors="ignore"))
         raise ConfigError(f"{message}\n    {self.text}\n    {' ' * caret}^") from None
 
     def build(self, node: ast.AST) -> Expr:
@@ -153,7 +166,7 @@ class _Parser:
             self.fail(f"'{name}' is not a function.{nearest(name, ['when', 'abs'])}", node)
         method = node.func.attr
         if method not in _METHODS:
-            self.fail(f"unknown method '.{method}'.{nearest(method, _METHODS)}", node.func)
+            self.fail(f"unknown method '.{method}'.{nearest(method, _METHODS)}", node.func, method)
         owner = self.build(node.func.value)
         wanted = Rule if method == "sample" else Number
         if not isinstance(owner, wanted):

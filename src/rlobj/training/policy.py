@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ from rlobj.data import DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.errors import ConfigError
 
 __all__ = ["Policy", "load_policy"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,9 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """A Hugging Face model folder, with the tokenizer."""
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        with _no_bars():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
 
 
 def load_policy(config: ModelConfig, data: DataConfig, source: str) -> Policy:
@@ -76,10 +76,25 @@ def load_model(config: ModelConfig, source: str) -> nn.Module:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
-        source, dtype=torch.float32, trust_remote_code=config.trust_remote_code
-    )
+    with _no_bars() if Path(source).is_dir() else contextlib.nullcontext():
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=torch.float32, trust_remote_code=config.trust_remote_code
+        )
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     return model
+
+
+@contextlib.contextmanager
+def _no_bars() -> Iterator[None]:
+    """Files on this machine load and save too fast for transformers' progress bars."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

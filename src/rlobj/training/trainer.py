@@ -347,5 +347,4 @@ def _model_source(config: RunConfig, observer: Observer) -> str:
 
     if config.data.source is None:
         raise ConfigError("the embedded policy needs one of the built-in tasks as data.source")
-    progress = observer.warm_starting
-    return str(embedded_policy(config.data.source, seed=config.seed, progress=progress))
+    return str(embedded_policy(config.data.source, progress=observer.warm_starting))

@@ -1,0 +1,81 @@
+"""Sphinx: Markdown pages; the tables in them are made from the code when the pages are built."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tables
+
+import rlobj
+
+project = "rlobj"
+author = "the rlobj authors"
+copyright = "the rlobj authors"
+version = release = rlobj.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+
+html_theme = "furo"
+html_title = f"rlobj {version}"
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # signatures of pydantic fields are in the configuration tables
+autodoc_default_options = {"members": True, "exclude-members": "model_config, model_post_init"}
+autodoc_class_signature = "separated"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_custom_sections = ["Source", ("Sources", "Source")]
+
+
+def plain_docstring(_app: Any, *about: Any) -> None:
+    """Docstrings are plain text: `code` in backticks, and set-off equations and listings."""
+    lines: list[str] = about[-1]
+    found: list[str] = []
+    literal = doctest = False
+    for number, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        doctest = (doctest and bool(line.strip())) or line.lstrip().startswith(">>>")
+        if line.strip() and not indent:
+            literal = False
+        elif line.strip() and number and not lines[number - 1].strip() and not literal:
+            before = next((old for old in reversed(found) if old.strip()), "")
+            literal = not doctest and not before.startswith(" ") and not _is_section(before)
+            found += ["::", ""] if literal else []
+        found.append(line if literal or doctest else _inline(line))
+    lines[:] = found
+
+
+def _is_section(line: str) -> bool:
+    """`Args:`, `Example: of what`, ..."""
+    return re.match(r"(Args|Attributes|Returns|Raises|Source|Example)s?:", line) is not None
+
+
+def _inline(line: str) -> str:
+    """A line of prose with its code marked as code, and no other mark-up."""
+    parts = line.split("`")
+    prose = [re.sub(r"([|*])|(?<=\w)(_)(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
+    code = [f"``{part}``" if part else "``" for part in parts[1::2]]
+    mixed = [x for pair in zip(prose, [*code, ""], strict=False) for x in pair]
+    return "".join(mixed) if len(parts) % 2 else line.replace("`", "'").replace("|", "\\|")
+
+
+def setup(app: Any) -> None:
+    """Put the generated tables in place of their markers, and read docstrings as they are."""
+    app.connect("source-read", lambda _app, _page, source: source.append(tables.fill(source.pop())))
+    app.connect("autodoc-process-docstring", plain_docstring, priority=400)

@@ -1,0 +1,269 @@
+"""Tables of the documentation, made from presets/*.yaml and the code so that they cannot go stale.
+
+A page holds a marker on a line of its own, `<!-- table: NAME -->`; `fill` puts the Markdown there.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+import types
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+
+from rlobj.advantages import Advantage
+from rlobj.config import RunConfig
+from rlobj.controllers import Controller
+from rlobj.divisors import Divisor
+from rlobj.expressions import COLUMNS
+from rlobj.mismatch import Mismatch
+from rlobj.penalties import Penalty
+from rlobj.presets import Preset, difference, load_preset, preset_names
+from rlobj.primitive import Primitive
+from rlobj.rewards import Reward
+from rlobj.surrogates import Surrogate
+
+__all__ = ["TABLES", "fill", "presets_table"]
+
+FAMILIES: dict[str, type[Primitive]] = {
+    "advantage": Advantage,
+    "surrogate": Surrogate,
+    "divisor": Divisor,
+    "penalties": Penalty,
+    "controllers": Controller,
+    "mismatch": Mismatch,
+    "rewards": Reward,
+}
+_MARKER = re.compile(r"^<!-- table: ([a-z-]+) -->$", re.MULTILINE)
+
+
+def fill(text: str) -> str:
+    """A page with its markers replaced.
+
+    Raises:
+        KeyError: a marker that names no table.
+    """
+    return _MARKER.sub(lambda match: TABLES[match[1]](), text)
+
+
+# Markdown.
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    return f"`{_cell(text)}`"
+
+
+def _block(language: str, text: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def _setting(value: Any) -> str:
+    """A value on one line, as YAML writes it."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+# Presets.
+
+
+def _cited(paper: str) -> str:
+    """The citation, its arXiv number a link."""
+    link = r"[arXiv:\1](https://arxiv.org/abs/\1)"
+    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", link, paper)
+
+
+def presets_table() -> str:
+    """Every preset with its paper and what it does, one line each."""
+    presets = [load_preset(name) for name in preset_names()]
+    rows = [(f"`{p.name}`", _cited(_cell(p.paper)), _cell(p.summary)) for p in presets]
+    return _table(("preset", "paper", "what it does"), rows)
+
+
+def preset_sections() -> str:
+    """A section for each preset: its file, its formula, what it changes."""
+    return "\n\n".join(_preset_section(load_preset(name)) for name in preset_names())
+
+
+def _preset_section(preset: Preset) -> str:
+    updates = preset.config.get("training", {}).get("updates_per_step")
+    parts = [
+        f"## {preset.name}",
+        f"{preset.summary[0].upper()}{preset.summary[1:]}. {_cited(preset.paper)}.",
+        _block("yaml", preset.text),
+        "What it computes:",
+        _block("text", str(preset.objective.explain(updates))),
+    ]
+    other = preset.bases[0] if preset.bases else "grpo"
+    if other != preset.name:
+        parts += [f"Against [{other}](#{other}):", _changes(load_preset(other), preset)]
+    return "\n\n".join(parts)
+
+
+def _changes(below: Preset, preset: Preset) -> str:
+    """What a preset changes: everything against its base, the objective against another."""
+
+    def shown(value: Any) -> str:
+        return "–" if value is None else _code(_setting(value))
+
+    rows = [
+        (f"`{path}`", shown(old), shown(new))
+        for path, old, new in difference(below.config, preset.config)
+        if preset.bases or path.startswith("objective.")
+    ]
+    return _table(("setting", below.name, preset.name), rows)
+
+
+# The language of rules.
+
+
+def columns_table() -> str:
+    """The columns that a rule may read, and what the table must hold for each."""
+    rows = [
+        (f"`{name}`", _cell(meaning), ", ".join(f"`{column}`" for column in reads) or "nothing")
+        for name, (meaning, reads) in COLUMNS.items()
+    ]
+    return _table(("column", "meaning", "reads from the TokenBatch"), rows)
+
+
+# Settings.
+
+
+def configuration() -> str:
+    """A section for each part of RunConfig: key, type, default, meaning."""
+    top, sections = [], []
+    for name, field in RunConfig.model_fields.items():
+        inner = field.annotation
+        if inner is Reward:
+            continue
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            sections += [f"### {name}", _first_paragraph(inner), _settings(inner)]
+        else:
+            top.append(name)
+    return "\n\n".join(["### top level", _settings(RunConfig, only=top), *sections])
+
+
+def primitives() -> str:
+    """A section for each family of primitives, with every kind: equation, source, settings."""
+    parts = []
+    for name, family in FAMILIES.items():
+        parts.append(f"### {name} kinds")
+        shared = list(family.model_fields)
+        if shared:
+            parts += ["Every kind has:", _settings(family, only=shared)]
+        for kind, member in family.registry.items():
+            parts += [f"#### {kind}", _block("text", inspect.cleandoc(member.__doc__ or ""))]
+            own = [key for key in member.model_fields if key not in shared]
+            if own:
+                parts.append(_settings(member, only=own))
+    return "\n\n".join(parts)
+
+
+def _settings(model: type[BaseModel], only: Sequence[str] | None = None) -> str:
+    names = model.model_fields if only is None else only
+    rows = [row for name in names for row in _rows(model, name, "")]
+    return _table(("key", "type", "default", "meaning"), rows)
+
+
+def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str, str, str]]:
+    """The row of a field, and those of the mapping inside it."""
+    field = model.model_fields[name]
+    key = f"{prefix}{field.alias or name}"
+    inner = [
+        part
+        for part in (get_args(field.annotation) or (field.annotation,))
+        if isinstance(part, type) and issubclass(part, BaseModel)
+    ]
+    plain = [part for part in inner if not issubclass(part, Primitive)]
+    default = "required" if field.is_required() else _code(_default(field.get_default()))
+    if plain and field.get_default() is not None:
+        default = "–"
+    meaning = field.description or _attribute_docs(model).get(name, "")
+    row = (f"`{key}`", _cell(_type(field.annotation)), default, _meaning(meaning))
+    nested = [r for part in plain for n in part.model_fields for r in _rows(part, n, f"{key}.")]
+    return [row, *nested]
+
+
+def _meaning(text: str) -> str:
+    """A description; rules and names in it stay as they are typed."""
+    return _cell(text).replace("<", "\\<").replace("_", "\\_").replace("*", "\\*")
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, Primitive):
+        return _setting(value.kind)
+    if isinstance(value, tuple):
+        return _setting(list(value))
+    plain = value is None or isinstance(value, int | float | str | dict)
+    return _setting(value) if plain else str(value)
+
+
+def _type(annotation: Any) -> str:
+    """A type as a person writes it in YAML terms."""
+    if get_origin(annotation) is Annotated:
+        return _type(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"`{value}`" for value in get_args(annotation))
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(_type(part) for part in get_args(annotation))
+    if get_origin(annotation) in (tuple, list):
+        return "list"
+    if get_origin(annotation) is dict:
+        return "mapping"
+    names = {int: "integer", float: "number", str: "text", bool: "true or false"}
+    if annotation in names:
+        return names[annotation]
+    if annotation is type(None):
+        return "null"
+    name = getattr(annotation, "__name__", str(annotation))
+    known = {"Rule": "rule", "Number": "number or expression"}
+    if name in known:
+        return known[name]
+    return "kind or mapping" if issubclass(annotation, Primitive) else "mapping"
+
+
+@cache
+def _attribute_docs(model: type[BaseModel]) -> dict[str, str]:
+    """The strings under the fields of a class and its bases, by field."""
+    found: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        if not (issubclass(owner, BaseModel) and owner.__module__.startswith("rlobj")):
+            continue
+        [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in zip(tree.body, tree.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
+                found[field.target.id] = str(text.value.value)
+    return found
+
+
+def _first_paragraph(model: type) -> str:
+    return inspect.cleandoc(model.__doc__ or "").split("\n\n")[0]
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "presets": presets_table,
+    "preset-sections": preset_sections,
+    "columns": columns_table,
+    "configuration": configuration,
+    "primitives": primitives,
+}

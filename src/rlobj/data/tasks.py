@@ -1,0 +1,94 @@
+"""Built-in synthetic tasks: arithmetic small enough for a tiny policy on one CPU thread.
+
+Every task is a finite list of problems, split once and for all into train and test. The split
+holds out whole families: a problem and its reorderings (3+4+8=, 8+3+4=) are on the same side, so
+that a test problem cannot be answered by remembering a reordered training problem.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from rlobj.data.problems import Problem, digest
+
+__all__ = ["TASKS", "Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Problems over digits, of the form `operands=` -> `answer`.
+
+    Attributes:
+        name: what `data.source` calls it.
+        description: one line for people.
+        operands: digits in a problem; every combination of them is one.
+        separator: stands between the digits.
+        solve: digits -> the answer, a non-negative number.
+        held_out: least share of the problems in the test split.
+
+    Example:
+        >>> task = TASKS["addition"]
+        >>> problem = task.problems("train")[0]
+        >>> problem.prompt, problem.answer
+        ('0+0+0=', '0')
+        >>> len(task.problems("train")), len(task.problems("test"))
+        (798, 202)
+    """
+
+    name: str
+    description: str
+    operands: int
+    separator: str
+    solve: Callable[[tuple[int, ...]], int]
+    held_out: float = 0.2
+
+    def problems(self, split: Literal["train", "test"]) -> list[Problem]:
+        """One side of the split: train in counting order, test in a fixed shuffled order.
+
+        Raises:
+            ValueError: no such split.
+        """
+        if split not in ("train", "test"):
+            raise ValueError(f"split {split!r}: expected 'train' or 'test'")
+        test = self._test_families()
+        numbers = itertools.product(range(10), repeat=self.operands)
+        chosen = [digits for digits in numbers if (_family(digits) in test) == (split == "test")]
+        problems = [self._problem(digits) for digits in chosen]
+        return problems if split == "train" else sorted(problems, key=lambda item: digest(item.id))
+
+    def _problem(self, digits: tuple[int, ...]) -> Problem:
+        question = self.separator.join(map(str, digits))
+        return Problem(
+            id=f"{self.name}/{question}", prompt=f"{question}=", answer=str(self.solve(digits))
+        )
+
+    def _test_families(self) -> set[tuple[int, ...]]:
+        """Families in the order of a hash, until their problems are the share held out."""
+        sizes: dict[tuple[int, ...], int] = {}
+        for digits in itertools.product(range(10), repeat=self.operands):
+            sizes[_family(digits)] = sizes.get(_family(digits), 0) + 1
+        chosen: set[tuple[int, ...]] = set()
+        missing = self.held_out * 10**self.operands
+        for family in sorted(sizes, key=lambda family: digest(f"{self.name}/{family}")):
+            if missing <= 0:
+                break
+            chosen.add(family)
+            missing -= sizes[family]
+        return chosen
+
+
+def _family(digits: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(digits))
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("addition", "the sum of three digits: 3+4+8= -> 15", 3, "+", sum),
+        Task("max-digits", "the larger of two digits: 3,7= -> 7", 2, ",", max),
+    )
+}
+"""The built-in tasks by name."""

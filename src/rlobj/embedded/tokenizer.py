@@ -1,0 +1,45 @@
+"""The embedded policy's tokenizer: one token a character."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedTokenizerFast
+
+__all__ = ["ALPHABET", "SPECIAL", "VOCABULARY", "build_tokenizer"]
+
+ALPHABET = "0123456789+-*,= "
+"""Every character that the policy reads and writes."""
+
+SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
+"""Token ids 0 to 3; the characters follow."""
+
+VOCABULARY = len(SPECIAL) + len(ALPHABET)
+"""V, the number of tokens."""
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """A transformers tokenizer over `ALPHABET`.
+
+    It adds no special tokens to a text, so that a prompt reads the same with and without them, and
+    pads on the left. A character outside the alphabet becomes `<unk>`.
+
+    Example:
+        >>> tokenizer = build_tokenizer()
+        >>> tokenizer.decode(tokenizer("3+4=").input_ids)
+        '3+4='
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = {token: index for index, token in enumerate((*SPECIAL, *ALPHABET))}
+    characters = Tokenizer(models.WordLevel(tokens, unk_token="<unk>"))
+    characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    characters.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=characters,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=128,
+    )

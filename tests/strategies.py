@@ -1,0 +1,231 @@
+"""Batches, objectives and expressions that several tests draw from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rlobj import (
+    Objective,
+    TokenBatch,
+    advantage,
+    covariance,
+    entropy,
+    load_preset,
+    parse,
+    prob,
+    ratio,
+    surprisal,
+    when,
+)
+from rlobj.advantages import GroupCentered, LeaveOneOut
+from rlobj.controllers import AdaptiveGate, Gate
+from rlobj.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum
+from rlobj.expressions import COLUMNS, Column, Constant, Controlled, Expr
+from rlobj.mismatch import Mask, Truncate
+from rlobj.penalties import KL, EntropyBonus
+from rlobj.presets import preset_names
+from rlobj.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Switch, Unclipped
+
+NAN = float("nan")
+
+
+def tokens(lengths: list[int], logprobs: list[float], **columns: Any) -> TokenBatch:
+    """A small float64 batch, one group unless `groups` is given."""
+    columns.setdefault("groups", [0] * len(lengths))
+    columns["logprobs"] = logprobs
+    for name, value in columns.items():
+        if isinstance(value, list):
+            integer = name in ("groups", "ids")
+            columns[name] = torch.tensor(value, dtype=torch.int64 if integer else torch.float64)
+    return TokenBatch(lengths=torch.tensor(lengths, dtype=torch.int64), **columns)
+
+
+def awkward_batch(
+    seed: int = 0, groups: int = 16, dtype: torch.dtype = torch.float64, longest: int = 24
+) -> TokenBatch:
+    """All columns, three or more groups of four, every special case of the tables.
+
+    Numbers are coarse, so that cuts fall on ties. Responses are empty now and then, rewards are
+    undecided, groups have equal rewards or fewer than two decided members, the last response is
+    a group of one. Non-finite numbers stand on the undecided rows, where nobody may read them.
+    """
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(low: float, high: float, step: float, size: int) -> Tensor:
+        levels = round((high - low) / step) + 1
+        places = torch.randint(levels, (size,), generator=random)
+        return low + step * places.double()
+
+    responses = 4 * groups + 1
+    lengths = torch.randint(1, longest + 1, (responses,), generator=random)
+    lengths[torch.rand(responses, generator=random) < 0.1] = 0
+    rewards = draw(-1, 1, 0.5, responses)
+    rewards[torch.rand(responses, generator=random) < 0.1] = NAN
+    rewards[:4] = 1.0  # no signal
+    rewards[4:7] = NAN  # one decided member
+    rewards[8:12] = torch.tensor([1.0, 0.0, 0.0, 1.0])
+    total = int(lengths.sum())
+    old = draw(-8, 0, 0.25, total)
+    columns = {
+        "logprobs": (old + draw(-0.5, 0.5, 0.125, total)).clamp(max=-0.015625),
+        "old_logprobs": old,
+        "entropy": draw(0, 3, 0.125, total),
+        "old_entropy": draw(0, 3, 0.125, total),
+        "ref_logprobs": old + draw(-0.5, 0.5, 0.25, total),
+        "sampler_logprobs": old + draw(-0.5, 0.5, 0.25, total),
+        "proxy_logprobs": draw(-6, 0, 0.25, total),
+        "collision": draw(0, 1, 0.125, total),
+    }
+    columns["proxy_logprobs"][torch.rand(total, generator=random) < 0.3] = -1e4
+    undecided = rewards.isnan().repeat_interleave(lengths)
+    for column in columns.values():
+        column[undecided] = NAN
+    return TokenBatch(
+        lengths=lengths,
+        groups=torch.arange(responses) // 4 * 7 + 3,
+        ids=torch.arange(responses),
+        rewards=rewards,
+        **{name: column.to(dtype) for name, column in columns.items()},
+    )
+
+
+def leaf(table: TokenBatch) -> TokenBatch:
+    """The table with fresh leaves that collect gradients: `logprobs` and `entropy`."""
+    columns: dict[str, Any] = {"logprobs": table.logprobs.detach().clone().requires_grad_()}
+    if table.entropy is not None:
+        columns["entropy"] = table.entropy.detach().clone().requires_grad_()
+    return table.replace(**columns)
+
+
+def gradients(table: TokenBatch) -> Tensor:
+    """The gradients that `leaf`'s columns collected, [2, N]."""
+    assert table.entropy is not None
+    columns = (table.logprobs, table.entropy)
+    return torch.stack([torch.zeros_like(x) if x.grad is None else x.grad for x in columns])
+
+
+def compositions() -> dict[str, Objective]:
+    """Objectives that no preset covers, each for one path through `plan`."""
+    base = Objective(surrogate=Clip(low=0.2, high=0.28))
+    rare = (advantage > 0) & (prob < 0.1) & entropy.bottom(0.8)
+    open_gate = {"W": Gate(target=10.0, on=1.1)}
+    climbing = AdaptiveGate(target=10.0, start=0.01, low=0.0, high=1.0, off=0.0)
+    bonus = EntropyBonus(coefficient="C", where=entropy.top(0.5), divisor=PromptMean())
+    return {
+        "drop, prompt mean": base.drop(rare).but(divisor=PromptMean()),
+        "drop, sequence mean": base.drop(rare).but(divisor=SequenceMean()),
+        "drop, sequence mean over all": base.drop(rare).but(divisor=SequenceMean(over="all")),
+        "keep, sequence sum": base.keep(entropy.top(0.2)).but(divisor=SequenceSum()),
+        "keep, fixed length": base.keep(entropy.top(0.2)).but(divisor=FixedLength(length=9)),
+        "quantile": base.keep(entropy <= entropy.quantile(0.3, within=advantage < 0)),
+        "sample": base.drop((covariance > 0).sample(0.25, seed=3)),
+        "gate open": base.but(controllers=open_gate).reweight(
+            when(surprisal.top(0.1, within=advantage > 0), "W", 1)
+        ),
+        "truncate": base.but(mismatch=Truncate(level="sequence", cap=1.5)),
+        "mask": base.but(mismatch=Mask(low=0.8, high=1.2)).reweight(1 - 0.5 * prob),
+        "entropy bonus": base.but(penalties=[bonus], controllers={"C": climbing}),
+        "two penalties": base.split(prob < 0.3).but(
+            penalties=[
+                KL(coefficient=0.1, where=advantage > 0, unbiased=True),
+                KL(coefficient=0.2, estimator="k2", divisor=SequenceMean(over="all")),
+            ]
+        ),
+        "switch": base.but(
+            advantage=LeaveOneOut(),
+            surrogate=Switch(
+                surprisal.top(0.3),
+                GeometricMean(),
+                Switch(ratio < 1, SoftGate(), Clip(ratio="product")),
+            ),
+        ),
+        "phase": Objective(
+            advantage=GroupCentered(), surrogate=DppoTv(against="sampler", cap=None)
+        ).but(phase=parse("old_prob < 0.5")),
+        "unclipped on length": Objective(
+            surrogate=Unclipped(), keep="position < length / 2 and reward > 0"
+        ),
+    }
+
+
+def objectives() -> dict[str, Objective]:
+    """Every preset and every composition, by name."""
+    presets = {name: load_preset(name).objective for name in preset_names()}
+    return {**presets, **compositions()}
+
+
+fractions = st.floats(0, 1) | st.sampled_from([0, 1, 0.1, 0.07, 2e-4])
+counts = st.integers(0, 5)
+constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
+roundings = st.sampled_from(["ceil", "floor"])
+
+
+def _cut(side: str) -> Any:
+    def build(value: Any, f: float, within: Any, round: Any, least: int, below: int) -> Expr:
+        return getattr(value, side)(f, within, round, least, below)
+
+    return build
+
+
+def _numbers(expressions: tuple[Any, Any]) -> Any:
+    numbers, rules = expressions
+    pairs = st.tuples(numbers, numbers)
+    return st.one_of(
+        pairs.map(lambda p: p[0] + p[1]),
+        pairs.map(lambda p: p[0] - p[1]),
+        pairs.map(lambda p: p[0] * p[1]),
+        pairs.map(lambda p: p[0] / p[1]),
+        numbers.map(lambda x: -x),
+        numbers.map(abs),
+        st.builds(lambda x, q, w: x.quantile(q, w), ranked(numbers), fractions, st.none() | rules),
+        st.builds(when, rules, numbers, numbers),
+    )
+
+
+def _rules(expressions: tuple[Any, Any]) -> Any:
+    numbers, rules = expressions
+    pairs, joined = st.tuples(numbers, numbers), st.tuples(rules, rules)
+    settings = (fractions, st.none() | rules, roundings, counts, counts)
+    return st.one_of(
+        pairs.map(lambda p: p[0] < p[1]),
+        pairs.map(lambda p: p[0] <= p[1]),
+        pairs.map(lambda p: p[0] > p[1]),
+        pairs.map(lambda p: p[0] >= p[1]),
+        joined.map(lambda p: p[0] & p[1]),
+        joined.map(lambda p: p[0] | p[1]),
+        rules.map(lambda r: ~r),
+        st.builds(_cut("top"), ranked(numbers), *settings),
+        st.builds(_cut("bottom"), ranked(numbers), *settings),
+        st.builds(
+            lambda r, size, seed, of, round, least: r.sample(size, seed, of, round, least),
+            rules,
+            st.integers(0, 99) | st.floats(0, 1),
+            st.integers(-5, 5),
+            st.sampled_from(["rule", "all"]),
+            roundings,
+            counts,
+        ),
+    )
+
+
+def ranked(numbers: Any) -> Any:
+    """Numbers that a cut may rank: those that read a column."""
+    return numbers.filter(lambda x: any(isinstance(node, Column) for node in x.walk()))
+
+
+def expressions(depth: int = 3) -> tuple[Any, Any]:
+    """Strategies for (numbers, rules), built through the operators that users write."""
+    columns = st.sampled_from(sorted(COLUMNS)).map(Column)
+    names = st.sampled_from(["W", "M", "Beta_2"]).map(Controlled)
+    numbers: Any = columns | columns | names | constants.map(Constant)
+    rules: Any = st.builds(lambda c, x: c < x, columns, constants)
+    for _ in range(depth):
+        numbers, rules = (
+            st.one_of(numbers, _numbers((numbers, rules))),
+            st.one_of(rules, _rules((numbers, rules))),
+        )
+    return numbers, rules

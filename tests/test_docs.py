@@ -1,0 +1,247 @@
+"""What the documentation shows is run: its code, its commands, its files, its tables."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer.main
+import yaml
+
+import rlobj
+from rlobj.composition import EMBEDDED_LAYER, file_layer, layers_of
+from rlobj.config import build_config, parse_setting
+from rlobj.data import load_problems
+from rlobj.presets import load_preset, preset_names
+from rlobj_cli.app import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
+
+
+def blocks(page: Path) -> list[tuple[str, str, int]]:
+    """(language, text, line before its first) of each fenced block."""
+    text = page.read_text(encoding="utf-8")
+    return [(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text)]
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The arguments of each `rlobj ...` line."""
+    for language, text, _ in blocks(page):
+        if language == "bash":
+            for command in re.split(r"\n|&&", text.replace("\\\n", " ")):
+                words = shlex.split(command, comments=True)
+                if words and Path(words[0]).name == "rlobj":
+                    yield words[1:]
+
+
+def pages_with(*languages: str) -> list[Path]:
+    return [page for page in PAGES if any(block[0] in languages for block in blocks(page))]
+
+
+@pytest.fixture
+def docs_tables(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    yield importlib.import_module("tables")
+    sys.modules.pop("tables", None)
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the files that the blocks of all pages name in their first line."""
+    monkeypatch.chdir(tmp_path)
+    for page in PAGES:
+        for _, text, _ in blocks(page):
+            if name := _FILE.match(text):
+                (tmp_path / name[1]).write_text(text, encoding="utf-8")
+    (tmp_path / "problems.jsonl").write_text(
+        "\n".join(
+            text.strip() for page in PAGES for kind, text, _ in blocks(page) if kind == "json"
+        )
+    )
+    return tmp_path
+
+
+def run_examples(text: str, names: dict[str, Any], page: Path, line: int) -> None:
+    """Run `>>>` lines in a namespace and compare what they print."""
+    example = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), line)
+    told: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    runner.run(example, out=told.append, clear_globs=False)
+    names.update(example.globs)
+    assert runner.summarize(verbose=False).failed == 0, "".join(told)
+
+
+@pytest.mark.parametrize("page", pages_with("python", "pycon"), ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, written: Path) -> None:
+    names: dict[str, Any] = {"__name__": page.stem}
+    state = torch.get_rng_state()
+    for language, text, line in blocks(page):
+        if language == "python":
+            exec(compile("\n" * line + text, str(page), "exec"), names)
+        elif language == "pycon":
+            run_examples(text, names, page, line)
+    torch.set_rng_state(state)
+
+
+def modules() -> list[str]:
+    """All modules of the library; the verifier's worker is a program, not a module."""
+    found = [info.name for info in pkgutil.walk_packages(rlobj.__path__, "rlobj.")]
+    return ["rlobj", *(name for name in found if name != "rlobj.rewards.worker")]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_the_examples_in_docstrings_hold(name: str) -> None:
+    told: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    for example in doctest.DocTestFinder().find(importlib.import_module(name)):
+        runner.run(example, out=told.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(told)
+
+
+def test_every_page_shows_commands_that_exist() -> None:
+    """Names of commands, their options and how many arguments they take."""
+    shown = [words for page in PAGES for words in commands(page)]
+    assert len(shown) > 10
+    for words in shown:
+        command: Any = typer.main.get_command(app)
+        rest = list(words)
+        context = None
+        while hasattr(command, "commands"):
+            assert rest, f"rlobj {shlex.join(words)} stops before a command"
+            name = rest.pop(0)
+            if name.startswith("-"):
+                break
+            assert name in command.commands, f"rlobj {shlex.join(words)}: no command {name}"
+            command = command.commands[name]
+        else:
+            context = command.make_context(name, rest)
+        assert context is not None or name in ("--version", "--help")
+
+
+def test_every_training_command_shown_is_a_valid_run() -> None:
+    checked = 0
+    for words in (words for page in PAGES for words in commands(page)):
+        if words[0] != "train" or "--resume" in words or "--config" in words:
+            continue
+        options = list(pairwise(words))
+        given = dict(options)
+        if not (ROOT / "presets" / f"{given['--preset']}.yaml").exists():
+            continue  # a file of the reader's, checked below
+        layers = [("--model", {"model": {"name": given.get("--model")}})]
+        layers += [("--data", {"data": {"source": given.get("--data")}})]
+        layers += [("--set", parse_setting(text)) for flag, text in options if flag == "--set"]
+        build_config(layers_of(given["--preset"], layers))
+        checked += 1
+    assert checked > 3
+
+
+def test_every_setting_named_in_the_text_exists(docs_tables: Any) -> None:
+    """`training.selection` and its like, in code spans: a renamed key must not stay behind."""
+    sections = ("data", "model", "rewards", "sampling", "training", "evaluation", "checkpoint")
+    known = set(re.findall(r"^\| `([\w.]+)` \|", docs_tables.configuration(), re.MULTILINE))
+    known |= {"kind", "overlong", "target", "columns"}
+    for page in PAGES:
+        text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+        for section, key in re.findall(rf"`({'|'.join(sections)})\.([\w.]+)", text):
+            assert key in known, f"{page.name}: {section}.{key} is no setting"
+
+
+@pytest.mark.parametrize("page", pages_with("yaml"), ids=lambda page: page.stem)
+def test_every_file_shown_is_a_valid_configuration(page: Path, written: Path) -> None:
+    for language, text, line in blocks(page):
+        if language != "yaml":
+            continue
+        path = written / f"shown-{line}.yaml"
+        path.write_text(text, encoding="utf-8")
+        layers = layers_of(None, [file_layer(path)])
+        build_config([layer for layer in layers if layer[0] != EMBEDDED_LAYER])
+
+
+def test_the_problem_file_shown_is_read(written: Path) -> None:
+    config = build_config([("test", {"data": {"source": "problems.jsonl"}})])
+    assert [problem.answer for problem in load_problems(config.data, "train")] == ["42"]
+
+
+def test_the_readme_lists_every_preset_as_the_files_say(docs_tables: Any) -> None:
+    table = docs_tables.presets_table()
+    assert table in (ROOT / "README.md").read_text(encoding="utf-8"), f"paste:\n{table}"
+    assert len(preset_names()) == len(table.splitlines()) - 2
+
+
+def test_the_readme_builds_the_stapo_preset(written: Path) -> None:
+    [first, *_] = [text for kind, text, _ in blocks(ROOT / "README.md") if kind == "python"]
+    names: dict[str, Any] = {}
+    exec(first, names)
+    assert names["stapo"] == load_preset("stapo").objective
+    code = [line for line in first.splitlines() if line and not line.startswith("from")]
+    assert len(code) <= 6
+
+
+def test_every_marker_of_a_table_is_filled(docs_tables: Any) -> None:
+    used = set()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        used |= set(re.findall(r"<!-- table: (\S+) -->", text))
+        assert "<!-- table" not in docs_tables.fill(text)
+    assert used == set(docs_tables.TABLES)
+
+
+def test_every_preset_has_a_section_with_its_file_and_its_changes(docs_tables: Any) -> None:
+    text = docs_tables.preset_sections()
+    for name in preset_names():
+        preset = load_preset(name)
+        section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        assert preset.text.rstrip() in section
+        assert preset.objective.explain().formula[0] in section
+        assert name == "grpo" or f"Against [{(*preset.bases, 'grpo')[0]}]" in section
+
+
+def test_every_setting_is_in_the_configuration_tables_with_a_meaning(docs_tables: Any) -> None:
+    text = docs_tables.configuration()
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            assert not line.endswith("|  |"), f"no meaning: {line}"
+    keys = yaml.safe_load(yaml.safe_dump(build_config([]).model_dump(mode="json", by_alias=True)))
+    for section, values in keys.items():
+        for key in values if isinstance(values, dict) and section != "rewards" else ():
+            assert f"| `{key}` |" in text, f"{section}.{key} is not in the tables"
+
+
+def test_the_metrics_that_the_pages_name_are_written(tmp_path: Path) -> None:
+    from tiny import save_tiny_policy, tiny_config
+
+    from rlobj.training import train
+
+    config = tiny_config(
+        save_tiny_policy(tmp_path / "policy"),
+        training={"steps": 1},
+        evaluation={"every": 1, "problems": 4},
+    )
+    summary = train(config, tmp_path / "run")
+    written = {name for line in summary.history for name in line}
+    groups = "reward|eval|policy|objective|tokens|time|train|response|sampler"
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        named = set(re.findall(rf"`((?:{groups})/\w+)`", text))
+        assert named <= written, f"{page.name}: {named - written}"
+
+
+def test_no_page_knows_the_machine_it_was_written_on() -> None:
+    home = os.sep + "root" + os.sep
+    for page in PAGES:
+        assert home not in page.read_text(encoding="utf-8")

@@ -1,0 +1,148 @@
+"""The floors: what may import what, what `import rlobj` loads, how long code gets."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
+
+FLOORS = (
+    {"errors", "functional"},
+    {"validation", "targets", "tokens", "statistics", "yaml_loader", "expressions"},
+    {"primitive", "frame"},
+    {"advantages", "divisors", "mismatch", "surrogates"},
+    {"controllers", "penalties"},
+    {"explanation", "plan", "rollout_advantages"},
+    {"objective"},
+    {"presets", "scoring", "rewards", "data", "samplers"},
+    {"config"},
+    {"embedded", "evaluation"},
+    {"composition", "training"},
+    {"rlobj_cli"},
+)
+"""Rooms from the ground up: a module or package of rlobj, or the command line. A room may use the
+floors below it, and itself, never its neighbours."""
+
+LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+HEAVY = {
+    *("transformers", "accelerate", "vllm", "datasets", "pyarrow", "math_verify", "safetensors"),
+    *("yaml", "typer", "rich", "platformdirs", "rlobj_cli"),
+}
+MAX_FILE, MAX_FUNCTION = 400, 60
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a file; `rlobj.data` for rlobj/data/__init__.py."""
+    base = ROOT / ("cli" if "cli" in path.relative_to(ROOT).parts[:1] else "src")
+    parts = path.relative_to(base).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str | None:
+    """The room of a module of ours; "" for the front door, `rlobj` itself."""
+    top, _, rest = module.partition(".")
+    if top == "rlobj_cli":
+        return top
+    return rest.partition(".")[0] if top == "rlobj" else None
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import, those in functions too; not those for the type checker."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    checking = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for branch in node.body
+        for inner in ast.walk(branch)
+    }
+    for node in ast.walk(tree):
+        if id(node) in checking:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
+            module = str(node.module)
+            bare = module == "rlobj"  # `from rlobj import statistics` names a room
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}" if bare else module
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_a_file_imports_from_floors_below_only(path: Path) -> None:
+    own = room_of(module_of(path))
+    if own == "":  # the front door gathers names for users
+        return
+    assert own in LEVEL, f"{own} has no floor yet: give it one in FLOORS"
+    for line, module in imports(path):
+        room = room_of(module)
+        if room is None or room == own:
+            continue
+        if room not in LEVEL:
+            assert own == "rlobj_cli", f"{relative(path)}:{line} goes through the front door"
+            continue
+        assert LEVEL[room] < LEVEL[own], f"{relative(path)}:{line}: {own} may not import {room}"
+
+
+def test_every_room_of_the_floors_exists() -> None:
+    assert {room_of(module_of(path)) for path in FILES} - {""} == set(LEVEL)
+
+
+def test_the_contributing_page_draws_the_same_floors() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    drawn = text.partition("```text\n")[2].partition("```")[0].splitlines()
+    assert [set(line.split()) for line in reversed(drawn)] == list(FLOORS)
+
+
+def test_importing_the_library_loads_torch_and_pydantic_and_nothing_heavy() -> None:
+    code = (
+        "import sys, rlobj; rlobj.Objective(); rlobj.parse('prob < 0.1');"
+        f"print(*[name for name in {sorted(HEAVY)!r} if name in sys.modules]);"
+        "print('torch' in sys.modules and 'pydantic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["", "True"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_public_names_exist(path: Path) -> None:
+    name = module_of(path)
+    if path.name in ("worker.py", "__main__.py"):  # programs
+        return
+    module = importlib.import_module(name)
+    names = getattr(module, "__all__", [])
+    assert len(names) == len(set(names))
+    assert [each for each in names if not hasattr(module, each)] == []
+    assert names or name.count(".") != 1 or room_of(name) == "rlobj_cli", f"{name} has no __all__"
+
+
+def test_files_are_short() -> None:
+    lengths = {relative(path): len(path.read_text("utf-8").splitlines()) for path in FILES}
+    assert {path: length for path, length in lengths.items() if length > MAX_FILE} == {}
+
+
+def test_functions_are_short() -> None:
+    """Their bodies: a signature and a docstring may be as long as they need."""
+    found = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                documented = ast.get_docstring(node) is not None and len(node.body) > 1
+                first = node.body[1 if documented else 0].lineno
+                length = int(node.end_lineno or 0) - first + 1
+                if length > MAX_FUNCTION:
+                    found[f"{relative(path)}:{node.name}"] = length
+    assert found == {}

@@ -1,0 +1,245 @@
+"""TokenBatch: the flat table, its messages, splitting, joining and the padded layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import NAN, awkward_batch, leaf, objectives, tokens
+
+from rlobj import BatchError, TokenBatch
+
+COLUMNS = (
+    "lengths",
+    "groups",
+    "ids",
+    "rewards",
+    "logprobs",
+    "old_logprobs",
+    "entropy",
+    "old_entropy",
+    "ref_logprobs",
+    "sampler_logprobs",
+    "proxy_logprobs",
+    "collision",
+    "advantages",
+)
+
+
+def same(left: TokenBatch, right: TokenBatch) -> None:
+    for name in COLUMNS:
+        a, b = getattr(left, name), getattr(right, name)
+        assert (a is None) == (b is None), name
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def test_rows_responses_and_positions() -> None:
+    batch = tokens([2, 0, 1], [-0.1, -0.2, -0.3], groups=[0, 0, 1])
+    assert len(batch) == 3
+    assert batch.starts.tolist() == [0, 2, 2]
+    assert batch.responses.tolist() == [0, 0, 2]
+    assert batch.positions.tolist() == [0, 1, 0]
+    assert batch.row(2) == "response 2, token 0"
+    assert repr(batch) == "TokenBatch(3 responses, 3 tokens: ['lengths', 'groups', 'logprobs'])"
+
+
+def test_sums_and_means_by_response() -> None:
+    batch = tokens([2, 0, 1], [-0.1, -0.2, -0.3])
+    values = torch.tensor([1.0, 2.0, 5.0])
+    assert batch.sum_by_response(values).tolist() == [3, 0, 5]
+    assert batch.mean_by_response(values).tolist() == [1.5, 0, 5]
+    assert batch.spread(torch.tensor([7, 8, 9])).tolist() == [7, 7, 9]
+
+
+def test_plain_lists_become_columns_of_one_dtype() -> None:
+    batch = TokenBatch([1, 1], [0, 0], [-0.5, -1.0], rewards=[1, 0], old_logprobs=[0, -1])  # type: ignore[arg-type]
+    assert batch.rewards is not None
+    assert batch.rewards.dtype == batch.logprobs.dtype == torch.float32
+    assert batch.lengths.dtype == batch.groups.dtype == torch.int64
+
+
+def test_advantages_per_response_are_spread_once() -> None:
+    batch = tokens([2, 1], [-1.0] * 3, advantages=[5.0, 7.0])
+    assert batch.advantages is not None
+    assert batch.advantages.tolist() == [5, 5, 7]
+    assert batch.replace(advantages=[1.0, 2.0, 3.0]).advantages.tolist() == [1, 2, 3]  # type: ignore[union-attr]
+    assert batch.replace(advantages=[1.0, 2.0]).advantages.tolist() == [1, 1, 2]  # type: ignore[union-attr]
+
+
+def test_advantages_per_token_survive_split_and_concat_where_tokens_equal_responses() -> None:
+    """[N] must not be taken for [B] again when a part has as many tokens as responses."""
+    batch = tokens([0, 2, 3], [-1.0] * 5, advantages=[1.0, 2.0, 3.0, 4.0, 5.0])
+    parts = batch.split([2, 1])
+    assert parts[0].advantages.tolist() == [1, 2]  # type: ignore[union-attr]
+    assert parts[0].replace(index=7).advantages.tolist() == [1, 2]  # type: ignore[union-attr]
+    assert TokenBatch.concat(parts).advantages.tolist() == [1, 2, 3, 4, 5]  # type: ignore[union-attr]
+
+
+def test_defaults_are_those_of_an_on_policy_table() -> None:
+    batch = tokens([1], [-0.5], entropy=[0.25])
+    assert batch.column("old_logprobs", "me").tolist() == [-0.5]
+    assert (
+        not batch.replace(logprobs=torch.tensor([-0.5], requires_grad=True))
+        .column("old_logprobs", "me")
+        .requires_grad
+    )
+    assert batch.column("old_entropy", "me").tolist() == [0.25]
+    with pytest.raises(BatchError, match="gate needs the column 'old_entropy'"):
+        batch.replace(old_logprobs=[-0.5]).column("old_entropy", "gate")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"entropy": [1.0]}, r"column 'entropy' has shape \[1\], expected \[3\]"),
+        ({"rewards": [1.0]}, r"column 'rewards' has shape \[1\], expected \[2\]"),
+        ({"groups": [0]}, r"column 'groups' has shape \[1\], expected \[2\]"),
+        ({"ids": [0, 1, 2]}, r"column 'ids' has shape \[3\], expected \[2\]"),
+        ({"advantages": [1.0] * 4}, r"'advantages' has shape \[4\], expected \[2\] or \[3\]"),
+        ({"rewards": [1.0, float("inf")]}, "column 'rewards' is infinite at response 1"),
+        ({"lengths": [4, -1]}, "column 'lengths' is -1 at response 1"),
+        ({"lengths": [[2, 1]]}, r"column 'lengths' must be \[B\], got \[1, 2\]"),
+        ({"lengths": torch.zeros(0, 2)}, r"column 'lengths' must be \[B\], got \[0, 2\]"),
+        ({"lengths": [2.5, 0.5]}, "column 'lengths' must hold integers"),
+        ({"groups": [0.5, 1.0]}, "column 'groups' must hold integers"),
+        ({"logprobs": [1, 2, 3]}, "column 'logprobs' must be float"),
+        ({"logprobs": [[-1.0] * 3]}, "column 'logprobs' has shape"),
+    ],
+)
+def test_a_wrong_column_is_named(columns: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"lengths": [2, 1], "groups": [0, 0], "logprobs": [-1.0] * 3}
+    with pytest.raises(BatchError, match=message):
+        TokenBatch(**{**given, **columns})
+
+
+def test_an_unknown_column_has_the_nearest_name() -> None:
+    batch = tokens([1], [-1.0])
+    with pytest.raises(BatchError, match=r"no column 'entropies'\. Did you mean 'entropy'"):
+        batch.replace(entropies=[1.0])
+    with pytest.raises(BatchError, match="Did you mean 'ref_logprobs'"):
+        TokenBatch.from_padded(torch.ones(1, 1), torch.zeros(1, 1), ref_logprob=torch.zeros(1, 1))
+
+
+@given(st.integers(0, 9), st.integers(1, 70))
+def test_concat_is_the_inverse_of_split(seed: int, parts: int) -> None:
+    batch = awkward_batch(seed, groups=4)
+    tables = batch.split(parts)
+    assert [table.index for table in tables] == list(range(parts))
+    sizes = [len(table.lengths) for table in tables]
+    assert max(sizes) - min(sizes) <= 1
+    same(TokenBatch.concat(tables), batch)
+
+
+def test_split_by_sizes_and_its_mistakes() -> None:
+    batch = tokens([1] * 5, [-1.0] * 5)
+    assert [len(table.lengths) for table in batch.split([2, 0, 3])] == [2, 0, 3]
+    for wrong in (0, [1, 1], [6, -1]):
+        with pytest.raises(BatchError, match="split"):
+            batch.split(wrong)
+
+
+def test_split_hands_out_ids_of_the_whole() -> None:
+    parts = tokens([1, 1, 1], [-1.0] * 3).split(2)
+    assert [part.ids.tolist() for part in parts] == [[0, 1], [2]]  # type: ignore[union-attr]
+
+
+def test_concat_refuses_nothing_and_half_a_column() -> None:
+    full, bare = tokens([1], [-1.0], entropy=[1.0]), tokens([1], [-1.0])
+    with pytest.raises(BatchError, match="at least one"):
+        TokenBatch.concat([])
+    with pytest.raises(BatchError, match=r"column 'entropy' is in some tables but absent in \[1\]"):
+        TokenBatch.concat([full, bare])
+
+
+def test_gradients_flow_through_split_and_concat() -> None:
+    batch = leaf(awkward_batch(groups=3))
+    TokenBatch.concat(batch.split(3)).logprobs.nan_to_num().sum().backward()
+    assert batch.logprobs.grad is not None
+    assert batch.logprobs.grad[batch.decided].tolist() == [1.0] * int(batch.decided.sum())
+
+
+@given(st.data())
+def test_padded_columns_come_back_where_they_stood(data: st.DataObject) -> None:
+    """The mask may have holes (tool output), empty rows and no row at all."""
+    height, width = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 6))
+    bits = data.draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
+    mask = torch.tensor(bits, dtype=torch.bool).reshape(height, width)
+    padded = torch.arange(height * width, dtype=torch.float64).reshape(height, width) - 99
+    batch = TokenBatch.from_padded(mask, padded, entropy=-padded, rewards=torch.zeros(height))
+    assert batch.lengths.tolist() == mask.sum(1).tolist()
+    expected = torch.where(mask, padded, 7.0)
+    assert batch.to_padded(batch.logprobs, fill=7.0).tolist() == expected.tolist()
+    if height:
+        tables = batch.split(2)
+        again = torch.cat([table.to_padded(table.logprobs, fill=7.0) for table in tables])
+        assert again.tolist() == expected.tolist()
+        whole = TokenBatch.concat(tables)
+        assert whole.to_padded(whole.logprobs, fill=7.0).tolist() == expected.tolist()
+
+
+def test_padded_advantages_per_token_or_per_response() -> None:
+    mask = torch.tensor([[1, 1], [1, 0]])
+    zeros = torch.zeros(2, 2)
+    per_token = TokenBatch.from_padded(mask, zeros, advantages=torch.tensor([[1.0, 2.0], [3, 4]]))
+    per_response = TokenBatch.from_padded(mask, zeros, advantages=torch.tensor([1.0, 2.0]))
+    assert per_token.advantages.tolist() == [1, 2, 3]  # type: ignore[union-attr]
+    assert per_response.advantages.tolist() == [1, 1, 2]  # type: ignore[union-attr]
+
+
+def test_a_table_that_never_was_padded_is_left_aligned() -> None:
+    batch = tokens([1, 0, 2], [-1.0, -2.0, -3.0])
+    assert batch.to_padded(batch.logprobs).tolist() == [[-1, 0], [0, 0], [-2, -3]]
+    with pytest.raises(BatchError, match=r"expects \[3\], got \[2\]"):
+        batch.to_padded(batch.logprobs[:2])
+
+
+def test_from_padded_names_a_wrong_shape() -> None:
+    with pytest.raises(BatchError, match=r"column 'entropy' has shape \[2\], expected \[2, 3\]"):
+        TokenBatch.from_padded(torch.ones(2, 3), torch.zeros(2, 3), entropy=torch.zeros(2))
+    with pytest.raises(BatchError, match=r"mask must be \[B, T\]"):
+        TokenBatch.from_padded(torch.ones(3), torch.zeros(3))
+
+
+@pytest.mark.parametrize("name", sorted(objectives()))
+def test_an_undecided_response_is_an_absent_one(name: str) -> None:
+    """Its rows may hold anything; removing it changes no weight, no loss, no gradient."""
+    objective = objectives()[name]
+    whole = awkward_batch(3)
+    lone = torch.zeros(len(whole.lengths), dtype=torch.bool)
+    lone[4:8] = True  # a group of several with one decided member is no group of one
+    some = whole.select([i for i in range(len(lone)) if not lone[i]])
+    assert some.rewards is not None
+    decided = (~some.rewards.isnan()).nonzero().squeeze(1).tolist()
+    with_them, without = leaf(some), leaf(some.select(decided))
+    outputs = [objective(table) for table in (with_them, without)]
+    for output in outputs:
+        output.loss.backward()
+    rows = with_them.decided
+    assert rows.sum() < len(rows)
+    assert outputs[0].weights[rows].tolist() == outputs[1].weights.tolist()
+    assert outputs[0].weights[~rows].count_nonzero() == 0
+    gradient = with_them.logprobs.grad
+    assert gradient is not None
+    assert without.logprobs.grad is not None
+    assert gradient[~rows].tolist() == [0.0] * int((~rows).sum())
+    torch.testing.assert_close(gradient[rows], without.logprobs.grad, rtol=0, atol=0)
+    torch.testing.assert_close(outputs[0].loss, outputs[1].loss, rtol=1e-14, atol=0)
+
+
+def test_nothing_decided_is_an_empty_update() -> None:
+    for name, objective in objectives().items():
+        table = leaf(tokens([2, 1], [NAN] * 3, rewards=[NAN, NAN]))
+        empty = dict.fromkeys(sorted({*objective.needs.plan, *objective.needs.loss}), [NAN] * 3)
+        columns = {key: value for key, value in empty.items() if key not in ("rewards", "logprobs")}
+        table = table.replace(**columns, old_entropy=[NAN] * 3)
+        plan = objective.plan([table], objective.observe([table]))
+        output = objective.loss(table, plan)
+        output.loss.backward()
+        assert plan.empty, name
+        assert output.loss.item() == 0, name
+        assert table.logprobs.grad.tolist() == [0.0] * 3, name  # type: ignore[union-attr]
+        assert all(torch.isfinite(value).all() for value in output.metrics.values()), name
