@@ -37,7 +37,8 @@ def run(tmp_path: Path, problems: Path) -> Path:
         "sampling": {"max_tokens": 7, "top_k": 5},
         "evaluation": {"temperature": 0.5, "samples": 9},
     }
-    made = RunDirectory.create(tmp_path / "run", compose("stapo", [("test", own)])[0])
+    made = RunDirectory(tmp_path / "run")
+    made.create(compose("stapo", [("test", own)])[0])
     for step in (2, 10):
         (made.checkpoints / f"step-{step:06d}" / "model").mkdir(parents=True)
     return made.path
@@ -103,7 +104,7 @@ def test_a_path_that_is_not_there_is_no_hub_id(run: Path) -> None:
 
 
 def test_a_run_without_a_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
-    RunDirectory.create(tmp_path / "run", compose("stapo", [])[0])
+    RunDirectory(tmp_path / "run").create(compose("stapo", [])[0])
     with pytest.raises(ConfigError, match="no checkpoint yet"):
         find_target(str(tmp_path / "run"), None, {})
 

@@ -19,7 +19,12 @@ def save_tiny_policy(folder: Path, seed: int = 0) -> Path:
 
 def tiny_config(model: Path, preset: str = "stapo", **sections: dict[str, Any]) -> RunConfig:
     """A preset on `max-digits` from random weights; sections override."""
-    quick = {"evaluation": {"every": 0}, "checkpoint": {"every": 0}, "output": {"tokens_every": 0}}
+    quick = {
+        "training": {"updates_per_step": 1},
+        "evaluation": {"every": 0},
+        "checkpoint": {"every": 0},
+        "output": {"tokens_every": 0},
+    }
     mine = merge({"model": {"name": str(model)}, **quick}, sections)
     layers = [(preset, load_preset(preset).config), ("profile", SCRATCH_PROFILE), ("test", mine)]
     return build_config(layers)

@@ -61,6 +61,12 @@ def resume(console: Console, path: Path, settings: Sequence[str], given: Sequenc
         longer = [("--set", parse_setting(text)) for text in settings]
         config = build_config([("run", stored), *longer])
     steps = config.training.steps
+    if settings and config.training.schedule != "constant" and steps > done:
+        stretched = (
+            f"training.schedule is {config.training.schedule}: it is stretched over {steps} steps, "
+            "so the learning rate jumps up here and falls anew"
+        )
+        console.print(Text(stretched, style="yellow"), soft_wrap=True)
     if steps < done:
         raise ConfigError(f"training.steps={steps}: {path} has {done} steps done already")
     console.print(Text.assemble(("rlobj train", "bold"), f"  {path} from step {done} of {steps}"))

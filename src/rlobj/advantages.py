@@ -230,7 +230,7 @@ class PassAtK(Advantage):
     """A = (best − second best) / (std_g + ε) for the group's best response, 0 for the others.
 
     Nothing where the best is shared or the group has one member.
-    Source: Pass@K training, arXiv:2508.10751; released as verl's grpo_passk.
+    Source: arXiv:2503.19595, as released in verl's grpo_passk.
     """
 
     epsilon: float = Field(default=1e-6, ge=0, description="ε added to the standard deviation")

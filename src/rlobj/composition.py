@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.config import RunConfig, build_config
+from rlobj.embedded.profile import EMBEDDED_PROFILE, MOST_UPDATES, PROFILES
 from rlobj.errors import ConfigError
 from rlobj.presets import load_preset, merge
 
@@ -61,7 +62,11 @@ def layers_of(
             )
         layers.append((f"preset {preset}", {"preset": str(preset), **config}))
     if _last([*layers, *above], "model", "name") is None:
-        layers.append((EMBEDDED_LAYER, _profile(_last([*layers, *above], "data", "source"))))
+        profile = _profile(_last([*layers, *above], "data", "source"))
+        updates = _last(layers, "training", "updates_per_step")
+        if isinstance(updates, int) and updates > MOST_UPDATES:
+            profile = merge(profile, {"training": {"updates_per_step": MOST_UPDATES}})
+        layers.append((EMBEDDED_LAYER, profile))
     return [*layers, *above]
 
 
@@ -117,8 +122,6 @@ def _profile(source: Any) -> dict[str, Any]:
     Raises:
         ConfigError: the embedded policy does not read such problems.
     """
-    from rlobj.embedded import EMBEDDED_PROFILE, PROFILES
-
     if source is None:
         return EMBEDDED_PROFILE
     if not isinstance(source, str) or source not in PROFILES:

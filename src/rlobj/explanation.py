@@ -123,13 +123,17 @@ def _inert(objective: Objective, updates: int | None) -> list[str]:
     phases = len(objective.phases)
     if updates is not None and updates * phases == 1:
         for part in _surrogates(objective.surrogate):
-            if isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate)):
+            around_sampler = isinstance(part, DppoTv) and part.against == "sampler"
+            bounded = isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate))
+            if bounded and not around_sampler:
                 found.append(
                     f"the bounds of {part}: with one update per rollout every ratio is 1 "
                     "(training.updates_per_step > 1 makes them act)"
                 )
         for penalty in objective.penalties:
-            if isinstance(penalty, KL) and penalty.against == "old":
+            if not isinstance(penalty, KL) or penalty.estimator == "k1":
+                continue  # k1's gradient is that of l, also where l = l0
+            if penalty.against == "old":
                 found.append(f"{penalty}: on-policy l = l0, so it has no gradient")
     for name, gate in objective.controllers.items():
         if isinstance(gate, (Gate, AdaptiveGate)) and gate.target <= 0:

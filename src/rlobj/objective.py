@@ -37,7 +37,7 @@ from rlobj.expressions import (
 )
 from rlobj.frame import Frame
 from rlobj.mismatch import MismatchField
-from rlobj.penalties import PenaltyField
+from rlobj.penalties import PenaltyField, ProxyKL
 from rlobj.plan import LossOutput, Needs, Plan, measure, weighted
 from rlobj.rollout_advantages import rollout_advantages
 from rlobj.statistics import Comm, SingleProcess
@@ -97,6 +97,8 @@ class Objective(Model):
         for name in self.controllers:
             if not (name.isidentifier() and name[0].isupper()):
                 raise ConfigError(f"controller '{name}': the name must begin with a capital")
+        if len({penalty.min_p for penalty in self.penalties if isinstance(penalty, ProxyKL)}) > 1:
+            raise ConfigError("penalties: there is one proxy, so every proxy_kl needs one min_p")
         for who, expression in self._expressions():
             for node in expression.walk():
                 if isinstance(node, Controlled) and node.name not in self.controllers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -45,16 +45,6 @@ class Plan:
     tokens: int
     kept: int
     metrics: dict[str, float]
-
-    def head(self, rows: int) -> Plan:
-        """The plan of the first rows of its only table."""
-        return replace(
-            self,
-            weights=(self.weights[0][:rows],),
-            penalties=(tuple(penalty[:rows] for penalty in self.penalties[0]),),
-            advantages=(self.advantages[0][:rows],),
-            masks=({text: mask[:rows] for text, mask in self.masks[0].items()},),
-        )
 
 
 @dataclass(frozen=True)

@@ -153,11 +153,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def merge(below: Any, above: Any) -> Any:
     """`above` over `below`: mappings merge key by key, unless `above` names a `kind`.
 
-    A text below a mapping is a primitive's kind: {scale: batch} over group_normalized. The length
+    A text beside a mapping is a primitive's kind: {scale: batch} over group_normalized. The length
     penalty of `rewards` is no grader's own and stays when another kind grades.
     """
     if isinstance(below, str) and isinstance(above, dict) and "kind" not in above:
         below = {"kind": below}
+    if (
+        isinstance(above, str)
+        and isinstance(below, dict)
+        and not below.keys().isdisjoint(_ANY_KIND)
+    ):
+        above = {"kind": above}
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
     if "kind" in above:

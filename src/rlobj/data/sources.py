@@ -54,6 +54,9 @@ class DataConfig(Model):
     test_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of `source` kept out of training and tested on, where `test` is not given. Chosen by a
     hash of the question, so it does not depend on the order of the rows."""
+    max_prompt_tokens: int | None = Field(default=None, ge=1)
+    """Leave out problems whose prompt is longer; default: what the model's context leaves beside
+    `sampling.max_tokens`."""
     limit: int | None = Field(default=None, ge=1)
     """Use at most this many problems of each split: the first of the file."""
 

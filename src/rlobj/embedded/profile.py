@@ -1,14 +1,15 @@
 """What replaces a paper's scale when the policy is the embedded one.
 
 A profile is a partial RunConfig. It sets sizes, lengths, rates and the reward; the objective, and
-what else a preset says about the method, stays as it is.
+what else a preset says about the method, stays as it is. Of a preset with several updates per
+rollout it takes at most two, so that ratios leave 1; an on-policy preset stays on-policy.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["EMBEDDED_PROFILE", "PROFILES", "SCRATCH_PROFILE"]
+__all__ = ["EMBEDDED_PROFILE", "MOST_UPDATES", "PROFILES", "SCRATCH_PROFILE"]
 
 EMBEDDED_PROFILE: dict[str, Any] = {
     "data": {"source": "addition"},
@@ -16,7 +17,6 @@ EMBEDDED_PROFILE: dict[str, Any] = {
     "sampling": {"prompts_per_step": 32, "group_size": 8, "max_tokens": 5},
     "training": {
         "steps": 100,
-        "updates_per_step": 2,
         "learning_rate": 5e-4,
         "warmup_steps": 10,
         "schedule": "linear",
@@ -32,7 +32,6 @@ SCRATCH_PROFILE: dict[str, Any] = {
     "sampling": {"prompts_per_step": 32, "group_size": 8, "max_tokens": 1},
     "training": {
         "steps": 100,
-        "updates_per_step": 1,
         "learning_rate": 2e-3,
         "warmup_steps": 10,
         "schedule": "constant",
@@ -41,6 +40,9 @@ SCRATCH_PROFILE: dict[str, Any] = {
     "evaluation": {"every": 0},
 }
 """RL on `max-digits` from random weights, in seconds: the smallest run that shows learning."""
+
+MOST_UPDATES = 2
+"""Updates per rollout at most: what a rollout of the embedded policy has data for."""
 
 PROFILES = {profile["data"]["source"]: profile for profile in (EMBEDDED_PROFILE, SCRATCH_PROFILE)}
 """The profile of each task that has an embedded policy."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,11 @@ class Math(Reward):
     deadline: float = Field(
         default=5.0, gt=0, description="seconds one answer may take; then it is undecided"
     )
-    workers: int = Field(default=1, ge=1, description="processes that check answers")
+    workers: int = Field(
+        default_factory=lambda: min(8, os.cpu_count() or 1),
+        ge=1,
+        description="processes that check answers; default: one per core, at most 8",
+    )
 
     def open(self) -> _MathGrader:
         """A grader backed by `workers` processes, which start on entering."""

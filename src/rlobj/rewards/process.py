@@ -70,6 +70,9 @@ class Worker:
                 correct, reason = None, "timeout"
         except (EOFError, OSError):
             correct, reason = None, "crash"
+        except BaseException:  # an interrupt leaves a reply on its way: not the next question's
+            self.stop()
+            raise
         self._asked += 1
         if self._asked >= self._recycle_after or reason in ("timeout", "crash", "memory"):
             self.start()

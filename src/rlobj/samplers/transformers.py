@@ -40,6 +40,7 @@ class TransformersSampler:
         tokenizer: its tokenizer.
         batch_tokens: bound on rows x (prompt + max_tokens) of one batch, in tokens; the key-value
             cache is as large. A single response may exceed it.
+        autocast: arithmetic of the forward pass, as the trainer scores; None = the weights' own.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class TransformersSampler:
         tokenizer: PreTrainedTokenizerBase,
         *,
         batch_tokens: int = 65536,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
+        self.autocast = autocast
         self.version = 0
         self._eos = _eos_ids(model, tokenizer)
 
@@ -72,7 +75,7 @@ class TransformersSampler:
         self._check(prompts, settings)
         total = len(prompts) * count
         samples: list[Sample | None] = [None] * total
-        with _evaluating(self.model), torch.no_grad():
+        with _evaluating(self.model), torch.no_grad(), self._arithmetic():
             for rows in self._batches(prompts, count, settings.max_tokens):
                 responses = self._respond(prompts, count, rows, settings, seed)
                 for row, sample in zip(rows, responses, strict=True):
@@ -80,6 +83,10 @@ class TransformersSampler:
         done = [sample for sample in samples if sample is not None]
         assert len(done) == total
         return [done[start : start + count] for start in range(0, total, count)]
+
+    def _arithmetic(self) -> contextlib.AbstractContextManager[Any]:
+        device = next(self.model.parameters()).device.type
+        return torch.autocast(device, self.autocast, enabled=self.autocast is not None)
 
     def sync(self, model: Any, version: int) -> None:
         """Mark samples with `version`. The weights are the trainer's own: nothing is copied.

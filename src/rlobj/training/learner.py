@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,13 +17,14 @@ from rlobj.objective import Objective
 from rlobj.penalties import ProxyKL
 from rlobj.plan import LossOutput, Plan
 from rlobj.scoring import PolicyScorer, micro_batches, pad_sequences
-from rlobj.statistics import Comm
 from rlobj.tokens import TokenBatch
+from rlobj.training.comm import ProcessGroup
 from rlobj.training.schedule import learning_rate
 
 __all__ = ["Learner", "backward"]
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
+Witness = Callable[[list[TokenBatch], list[list[int]], Plan], None]
 
 _SCORED = {"logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "proxy_logprobs"}
 _CURRENT = {"logprobs", "entropy", "collision"}
@@ -49,7 +50,7 @@ class Learner:
         accelerator: Accelerate's, with gradient accumulation 1.
         scorer: the policy as a `PolicyScorer`, not yet prepared.
         reference: the reference policy's scorer, where a KL term needs one.
-        comm: the process group.
+        autocast: arithmetic of the forward pass; None = the weights' own.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Learner:
         accelerator: Any,
         scorer: PolicyScorer,
         reference: PolicyScorer | None,
-        comm: Comm,
+        autocast: torch.dtype | None,
     ) -> None:
         training = config.training
         optimizer = torch.optim.AdamW(
@@ -73,7 +74,8 @@ class Learner:
         self.accelerator = accelerator
         self.scorer, self.optimizer = accelerator.prepare(scorer, optimizer)
         self.reference = reference
-        self.comm = comm
+        self.comm = ProcessGroup(accelerator.device)
+        self.autocast = autocast
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
         self.skipped_in_a_row = 0
         self._min_p = next((p.min_p for p in objective.penalties if isinstance(p, ProxyKL)), 0.02)
@@ -81,8 +83,8 @@ class Learner:
         updates = training.updates_per_step * len(objective.phases)
         self._single = updates == 1
         self._wanted = ((needs.observe | needs.plan) | (needs.loss & {"proxy_logprobs"})) & _SCORED
-        if not self._single:
-            self._wanted |= needs.loss & {"old_logprobs"}
+        if not self._single:  # later updates need l0, if only for what is logged
+            self._wanted |= {"old_logprobs"}
         self._reread = bool(needs.plan & _CURRENT) and training.selection == "current"
 
     # Scoring.
@@ -139,7 +141,8 @@ class Learner:
     def _score_part(self, scorer: Any, sequences: Sequences, **settings: Any) -> dict[str, Tensor]:
         temperature = self.config.sampling.temperature
         padded = pad_sequences(sequences, self.accelerator.device)
-        with self.accelerator.autocast():
+        enabled, device = self.autocast is not None, self.accelerator.device.type
+        with torch.autocast(device, self.autocast, enabled=enabled):
             scores = scorer(*padded, temperature=temperature, **settings)
         return {name: values for name, values in vars(scores).items() if values is not None}
 
@@ -151,7 +154,13 @@ class Learner:
         self.state = {**state, "update": self.state["update"]}
 
     def update(
-        self, objective: Objective, table: TokenBatch, sequences: Sequences, *, stale: bool
+        self,
+        objective: Objective,
+        table: TokenBatch,
+        sequences: Sequences,
+        *,
+        stale: bool,
+        witness: Witness | None = None,
     ) -> dict[str, float]:
         """One optimizer update of one phase on one mini-batch; its metrics.
 
@@ -160,6 +169,7 @@ class Learner:
             table: the mini-batch, with advantages and the scoring pass's columns.
             sequences: its token ids.
             stale: the weights have moved since the scoring pass.
+            witness: shown the micro-batches' tables, their places in `table`, and the plan.
         """
         if stale and self._reread:
             with torch.no_grad():
@@ -170,6 +180,8 @@ class Learner:
         start = time.perf_counter()
         plan = objective.plan(tables, self.state, self.comm)
         planning = time.perf_counter() - start
+        if witness is not None:
+            witness(tables, parts, plan)
         self.state["update"] += 1
         outputs = []
         for index, part in enumerate(parts):
@@ -234,8 +246,9 @@ class Learner:
         """Mean k3 and largest ratio between the trainer's and the sampler's log-probs."""
         if table.old_logprobs is None and not self._wanted:
             return {}
-        trainer = table.column("old_logprobs", "metrics").detach()
-        sampler = table.column("sampler_logprobs", "metrics")
+        decided = table.decided
+        trainer = table.column("old_logprobs", "metrics").detach()[decided]
+        sampler = table.column("sampler_logprobs", "metrics")[decided]
         ratio = functional.log_ratio(trainer, sampler).exp()
         return {
             "sampler/kl": float(functional.k3(sampler, trainer).mean()) if len(ratio) else 0.0,

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from rlobj.plan import Plan
 from rlobj.tokens import TokenBatch
-from rlobj.training.rollout import Response
+from rlobj.training.rollout import Response, Rollout
 from rlobj.training.run_directory import RunDirectory
 
 __all__ = ["write_samples", "write_tokens"]
 
+_SCORED = ("logprobs", "old_logprobs", "ref_logprobs", "proxy_logprobs", "entropy", "collision")
 
-def write_samples(run: RunDirectory, step: int, responses: Sequence[Response]) -> None:
-    """One row per response: what was asked, what was said, how it was graded."""
+
+def write_samples(run: RunDirectory, step: int, rollout: Rollout) -> None:
+    """One row per response: what was asked, what was said, how it was graded, whether kept."""
+    responses = [*rollout.responses, *rollout.dead]
     columns = {
         "id": [r.id for r in responses],
         "group": [r.group for r in responses],
@@ -31,6 +32,7 @@ def write_samples(run: RunDirectory, step: int, responses: Sequence[Response]) -
         "length": [len(r.sample.token_ids) for r in responses],
         "finish": [r.sample.finish for r in responses],
         "weight_version": [r.sample.weight_version for r in responses],
+        "kept": [i < len(rollout.responses) for i in range(len(responses))],
     }
     _write(run, f"samples/step-{step:06d}.parquet", columns)
 
@@ -38,41 +40,49 @@ def write_samples(run: RunDirectory, step: int, responses: Sequence[Response]) -
 def write_tokens(
     run: RunDirectory,
     step: int,
-    table: TokenBatch,
-    plan: Plan,
-    responses: Sequence[Response],
+    shown: Sequence[tuple[TokenBatch, Plan, Sequence[Response]]],
     tokenizer: Any,
 ) -> None:
     """One row per token: what it was, what the policy thought of it, what the objective did to it.
 
-    `weight` is m·ω/Z of the step's first update and `kept` whether it acts; log-probs and entropy
-    are those that the rules read.
+    Args:
+        run: where to write.
+        step: the step, from 1.
+        shown: micro-batches of the step's first update, each with its plan and its first
+            responses, which are shown.
+            `weight` is m·ω/Z, `kept` whether it acts, `penalty_k` c_k/Z_k; log-probs and entropy
+            are those that the rules read.
+        tokenizer: spells the tokens.
     """
-    ids = [token for r in responses for token in r.sample.token_ids]
-    columns: dict[str, Any] = {
-        "response": table.spread(table.column("ids", "the token table")).tolist(),
-        "position": table.positions.tolist(),
-        "token": ids,
-        "text": tokenizer.convert_ids_to_tokens(ids),
-        "advantage": plan.advantages[0].tolist(),
-        "weight": plan.weights[0].tolist(),
-        "kept": (plan.weights[0] != 0).tolist(),
-    }
-    for k, penalty in enumerate(plan.penalties[0]):
-        columns[f"penalty_{k + 1}"] = penalty.tolist()
-    for name in (
-        "logprobs",
-        "old_logprobs",
-        "sampler_logprobs",
-        "ref_logprobs",
-        "proxy_logprobs",
-        "entropy",
-        "collision",
-    ):
-        values: torch.Tensor | None = getattr(table, name)
-        if values is not None:
-            columns[name] = values.detach().tolist()
+    columns: dict[str, list[Any]] = {}
+    for table, plan, responses in shown:
+        for name, values in _token_columns(table, plan, responses, tokenizer).items():
+            columns.setdefault(name, []).extend(values)
     _write(run, f"tokens/step-{step:06d}.parquet", columns)
+
+
+def _token_columns(
+    table: TokenBatch, plan: Plan, responses: Sequence[Response], tokenizer: Any
+) -> dict[str, list[Any]]:
+    index, rows = table.index or 0, sum(len(r.sample.token_ids) for r in responses)
+    ids = [token for r in responses for token in r.sample.token_ids]
+    weights = plan.weights[index]
+    values = {
+        "response": table.spread(table.column("ids", "the token table")),
+        "position": table.positions,
+        "advantage": plan.advantages[index],
+        "weight": weights,
+        "kept": weights != 0,
+        **{f"penalty_{k + 1}": penalty for k, penalty in enumerate(plan.penalties[index])},
+        "sampler_logprobs": table.sampler_logprobs,
+    }
+    if table.entropy is not None or table.old_logprobs is not None:  # the policy was scored
+        values |= {name: getattr(table, name) for name in _SCORED}
+    columns = {"token": ids, "text": tokenizer.convert_ids_to_tokens(ids)}
+    for name, column in values.items():
+        if column is not None:
+            columns[name] = column.detach()[:rows].tolist()
+    return columns
 
 
 def _write(run: RunDirectory, name: str, columns: dict[str, Any]) -> None:

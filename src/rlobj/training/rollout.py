@@ -54,14 +54,14 @@ class Rollout:
 
     Attributes:
         responses: whole groups, one after another.
+        dead: responses of the groups that dynamic sampling left out.
         batches: sampling rounds that dynamic sampling took (1 without it).
-        dead_groups: groups that dynamic sampling left out, on this rank.
         seconds: time by phase.
     """
 
     responses: list[Response]
+    dead: list[Response]
     batches: int
-    dead_groups: int
     seconds: dict[str, float]
 
     @property
@@ -116,21 +116,24 @@ class Collector:
         dynamic = self.config.sampling.dynamic
         rounds = dynamic.max_batches if dynamic else 1
         seconds = {"sample": 0.0, "grade": 0.0}
-        kept: list[list[Response]] = []
-        missing, dead, first, used = self.config.sampling.prompts_per_step, 0, 0, 0
+        kept: list[Response] = []
+        dead: list[Response] = []
+        missing, first, used = self.config.sampling.prompts_per_step, 0, 0
         for batch in range(rounds):
             problems = self.stream.next(missing)
             own = list(enumerate(problems, first))[self.comm.rank :: self.comm.size]
             first += missing
             groups = self._groups(step, batch, own, seconds)
-            live = [group for group in groups if dynamic is None or self._live(group)]
-            dead += len(groups) - len(live)
-            kept += live
+            live = 0
+            for group in groups:
+                alive = dynamic is None or self._live(group)
+                live += alive
+                (kept if alive else dead).extend(group)
             used = batch + 1
-            missing -= int(self.comm.sum(torch.tensor(len(live))))
+            missing -= int(self.comm.sum(torch.tensor(live)))
             if missing <= 0:
                 break
-        return Rollout([r for group in kept for r in group], used, dead, seconds)
+        return Rollout(kept, dead, used, seconds)
 
     def _groups(
         self,

@@ -11,8 +11,10 @@ Every file appears whole or not at all: written beside its place, then renamed.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import math
 import os
 import random
 import re
@@ -20,9 +22,11 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from rlobj.config import RunConfig
 from rlobj.errors import ConfigError, RunError
@@ -54,27 +58,42 @@ class RunDirectory:
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
 
-    @classmethod
-    def create(cls, path: Path, config: RunConfig) -> RunDirectory:
+    def refuse_if_taken(self) -> None:
+        """Raises ConfigError where a run lies in the folder already."""
+        if (self.path / "config.resolved.yaml").exists():
+            raise ConfigError(
+                f"{self.path} holds a run already. Continue it with: rlobj train --resume "
+                f"{self.path}\nor choose another folder with --out DIR"
+            )
+
+    def create(self, config: RunConfig) -> None:
         """A new run's folder with its configuration.
 
         Raises:
             ConfigError: a run lies there already, or the folder cannot be written.
         """
-        run = cls(path)
-        if (path / "config.resolved.yaml").exists():
-            raise ConfigError(
-                f"{path} holds a run already. Continue it with: rlobj train --resume {path}\n"
-                "or choose another folder with --out DIR"
-            )
+        self.refuse_if_taken()
         try:
-            for folder in (path, path / "samples", path / "tokens", run.checkpoints):
-                folder.mkdir(parents=True, exist_ok=True)
-            with run.atomic("config.resolved.yaml") as place:
+            for folder in ("samples", "tokens", "checkpoints"):
+                (self.path / folder).mkdir(parents=True, exist_ok=True)
+            with self.atomic("config.resolved.yaml") as place:
                 place.write_text(dump_config(config), encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"cannot write the run to {path}: {error}") from error
-        return run
+            raise ConfigError(f"cannot write the run to {self.path}: {error}") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps a second process from training into the same folder.
+
+        Raises:
+            ConfigError: one is at it.
+        """
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(f"another process is training in {self.path}") from error
+            yield
 
     @classmethod
     def open(cls, path: Path) -> tuple[RunDirectory, RunConfig]:
@@ -94,18 +113,23 @@ class RunDirectory:
         final = self.path / name
         place = final.with_name(f".{final.name}.partial")
         _remove(place)
-        yield place
-        _sync(place)
+        try:
+            yield place
+            _sync(place)
+        except BaseException:
+            _remove(place)
+            raise
         if final.is_dir():
             shutil.rmtree(final)
         os.replace(place, final)
+        _sync_one(final.parent)
 
     # metrics.jsonl
 
     def append(self, metrics: Mapping[str, Any]) -> None:
-        """Add one line to metrics.jsonl; not-a-number becomes null, as JSON has none."""
+        """Add one line to metrics.jsonl; what is not finite becomes null."""
         finite = {
-            key: None if isinstance(value, float) and value != value else value
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in metrics.items()
         }
         with self.metrics.open("a", encoding="utf-8") as file:
@@ -157,7 +181,7 @@ class RunDirectory:
                 torch.save(optimizer.state_dict(), place / "optimizer.pt")
                 torch.save(_random_state(), place / "random.pt")
                 (place / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
-        except OSError as error:
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch's writer has no OSError
             raise RunError(f"cannot write a checkpoint to {self.checkpoints}: {error}") from error
         for old in self.saved()[:-keep]:
             _remove(old)
@@ -182,9 +206,10 @@ def load_state(checkpoint: Path, optimizer: Any) -> dict[str, Any]:
     """
     try:
         state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
-        optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
+        saved = torch.load(checkpoint / "optimizer.pt", map_location="cpu", weights_only=True)
+        optimizer.load_state_dict(saved)
         _restore_random(torch.load(checkpoint / "random.pt", weights_only=False))
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, EOFError, UnpicklingError) as error:
         raise RunError(
             f"the checkpoint {checkpoint} cannot be read: {error}\nDelete that folder to resume "
             "from the one before."
@@ -200,7 +225,7 @@ def _random_state() -> dict[str, Any]:
 def _restore_random(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
-    if state["cuda"] and torch.cuda.is_available():
+    if len(state["cuda"]) == torch.cuda.device_count() > 0:  # other hardware: other numbers
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
@@ -223,8 +248,12 @@ def _remove(path: Path) -> None:
 def _sync(path: Path) -> None:
     """Have the disk hold every byte before the rename tells of them."""
     for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_one(file)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -7,8 +7,9 @@ collect a rollout -> score it -> advantages -> observe -> for each phase and min
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,26 @@ from typing import Any
 import torch
 
 from rlobj.config import RunConfig
-from rlobj.data import ProblemStream, load_problems
-from rlobj.errors import ConfigError
+from rlobj.data import ProblemStream
+from rlobj.errors import RlobjError, RunError
 from rlobj.evaluation import Evaluation, evaluate
+from rlobj.plan import Plan
 from rlobj.samplers import TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.tokens import TokenBatch
-from rlobj.training.comm import ProcessGroup
-from rlobj.training.learner import Learner
+from rlobj.training import setup
+from rlobj.training.clock import Clock
+from rlobj.training.learner import Learner, Witness
 from rlobj.training.metrics import rollout_metrics
 from rlobj.training.observer import Observer
-from rlobj.training.policy import load_model, load_policy
+from rlobj.training.policy import load_policy
 from rlobj.training.records import write_samples, write_tokens
 from rlobj.training.rollout import Collector, Rollout, derive_seed
 from rlobj.training.run_directory import RunDirectory, load_state
 
 __all__ = ["Summary", "Trainer", "train"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,10 @@ def train(
         RunError: the work failed; `resume` continues from the last checkpoint.
     """
     start = time.perf_counter()
-    observer = observer or Observer()
-    with Trainer(config, out, resume, observer) as trainer:
+    with Trainer(config, out, resume, observer or Observer()) as trainer:
         for step in range(trainer.step, config.training.steps):
-            trainer.run_step(step)
+            with _failures_explained(step):
+                trainer.run_step(step)
         run = trainer.run
     return Summary(run.path, config.training.steps, time.perf_counter() - start, run.lines())
 
@@ -82,60 +87,74 @@ class Trainer:
         self.config = config
         self.observer = observer
         self.objective = config.resolved_objective()
-        _set_threads(config)
-        train_problems = load_problems(config.data, "train")
-        self.problems = _test_problems(config)
-        self.stream = ProblemStream(train_problems, seed=config.seed)
-        self.source = _model_source(config, observer)
-        self.run = RunDirectory(out) if resume else RunDirectory.create(out, config)
-        self._stack = contextlib.ExitStack()
-        self._checkpoint = self.run.latest() if resume else None
+        self.run = RunDirectory(out)
         self.step = 0
+        self.idle_steps = 0
+        self._resume = resume
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Trainer:
-        from accelerate import Accelerator
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _open(self) -> None:
+        """Load everything; the run's folder appears only once all of it is there."""
         config = self.config
-        torch.manual_seed(config.seed)
-        gpu = torch.cuda.is_available()
-        half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and gpu)
-        accelerator = Accelerator(cpu=not gpu, mixed_precision="bf16" if half else "no")
-        self.comm = ProcessGroup(accelerator.device)
-        weights = str(self._checkpoint / "model") if self._checkpoint else self.source
+        accelerator, autocast = setup.hardware(config)
+        if not self._resume:
+            self.run.refuse_if_taken()
+        train_problems, self.problems, note = setup.problems(config)
+        source = setup.model_source(config, self.observer)
+        checkpoint = self.run.latest() if self._resume else None
+        weights = source if checkpoint is None else str(checkpoint / "model")
         self.policy = load_policy(config.model, config.data, weights)
-        self.policy.model.to(accelerator.device)
+        self.policy.model.to(accelerator.device).train()  # dropout is off; checkpointing needs it
         if config.training.gradient_checkpointing:
             self.policy.model.gradient_checkpointing_enable()
+        limit = setup.prompt_limit(config, self.policy)
+        train_problems = setup.short_enough(train_problems, self.policy, limit, "training")
+        self.problems = setup.short_enough(self.problems, self.policy, limit, "held-out")
+        self.stream = ProblemStream(train_problems, seed=config.seed)
         self.learner = Learner(
             config,
             self.objective,
             accelerator,
             PolicyScorer(self.policy.model),
-            self._reference(accelerator.device),
-            self.comm,
+            setup.reference(config, self.objective, source, accelerator.device),
+            autocast,
         )
+        self.comm = self.learner.comm
         self.sampler = TransformersSampler(
-            self.policy.model, self.policy.tokenizer, batch_tokens=config.sampling.batch_tokens
+            self.policy.model,
+            self.policy.tokenizer,
+            batch_tokens=config.sampling.batch_tokens,
+            autocast=autocast,
         )
         self._stack.callback(self.sampler.close)
         self.grader = self._stack.enter_context(config.rewards.open())
         self.collector = Collector(
             config, self.policy, self.sampler, self.grader, self.stream, self.comm
         )
-        self._restore()
-        self.observer.started(self._facts(accelerator, half))
+        if not self._resume:
+            self.run.create(config)
+        self._stack.enter_context(self.run.locked())
+        self._restore(checkpoint)
+        self.observer.started(self._facts(note))
         if self.step == 0 and config.evaluation.every:
             self._write({"step": 0, **self._evaluate(0)})
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     # One step.
 
     def run_step(self, step: int) -> None:
         """One rollout with all its updates, then everything that is due."""
-        config, learner, clock = self.config, self.learner, _Clock(self.observer)
+        config, learner, clock = self.config, self.learner, Clock(self.observer)
         rate = learner.set_learning_rate(step)
         clock.start("sampling")
         rollout = self.collector.collect(step)
@@ -146,26 +165,25 @@ class Trainer:
             table = learner.score(table, rollout.sequences)
             [table] = self.objective.with_advantages([table], self.comm)
             learner.observe(table)
-            if self._due(step, config.output.tokens_every):
-                self._write_tokens(step, table, rollout)
             metrics.update(learner.sampler_gap(table))
             clock.start("updating")
-            metrics.update(self._updates(table, rollout))
+            metrics.update(self._updates(step, table, rollout))
             clock.start("syncing")
             self.sampler.sync(self.policy.model, step + 1)
+        self._count_idle(step, metrics)
         metrics["train/learning_rate"] = rate
         if self._due(step, config.output.samples_every):
-            write_samples(self.run, step + 1, rollout.responses)
+            write_samples(self.run, step + 1, rollout)
         if self._due(step, config.evaluation.every) or step + 1 == config.training.steps:
             clock.start("evaluating")
             metrics.update(self._evaluate(step + 1))
-        metrics.update(clock.stop(rollout, metrics["tokens/step"]))
+        metrics.update(clock.stop(rollout, metrics["tokens/sampled"]))
         self._write(metrics)
         self.observer.stepped(step + 1, metrics)
         if self._due(step, config.checkpoint.every) or step + 1 == config.training.steps:
             self._save(step + 1)
 
-    def _updates(self, table: TokenBatch, rollout: Rollout) -> dict[str, float]:
+    def _updates(self, step: int, table: TokenBatch, rollout: Rollout) -> dict[str, float]:
         """Phases outermost, mini-batches of whole groups inside; metrics averaged over updates."""
         every: list[dict[str, float]] = []
         all_sequences = rollout.sequences
@@ -173,8 +191,12 @@ class Trainer:
             for members in mini_batches(rollout, self.config.training.updates_per_step):
                 sequences = [all_sequences[i] for i in members]
                 batch = table.select(members) if len(members) < len(table.lengths) else table
-                stale = bool(every)
-                every.append(self.learner.update(phase, batch, sequences, stale=stale))
+                first = not every
+                shown = first and self._due(step, self.config.output.tokens_every)
+                witness = self._token_writer(step, rollout, members) if shown else None
+                every.append(
+                    self.learner.update(phase, batch, sequences, stale=not first, witness=witness)
+                )
         names = dict.fromkeys(name for metrics in every for name in metrics)
         return {name: _average(name, every) for name in names}
 
@@ -208,19 +230,44 @@ class Trainer:
         if self.comm.rank == 0:
             self.run.append(metrics)
 
-    def _write_tokens(self, step: int, table: TokenBatch, rollout: Rollout) -> None:
-        """The token table of the first responses, as a plan of the whole rollout treats them."""
-        plan = self.objective.plan([table], self.learner.state, self.comm)
-        few = range(min(self.config.output.token_responses, len(rollout.responses)))
-        shown = table.select(few)
-        write_tokens(
-            self.run,
-            step + 1,
-            shown,
-            plan.head(len(shown)),
-            rollout.responses[: len(few)],
-            self.policy.tokenizer,
+    def _token_writer(self, step: int, rollout: Rollout, members: Sequence[int]) -> Witness:
+        """Writes the token table of the first responses of an update."""
+
+        def write(tables: list[TokenBatch], parts: list[list[int]], plan: Plan) -> None:
+            missing, shown = self.config.output.token_responses, []
+            for table, part in zip(tables, parts, strict=True):
+                few = [rollout.responses[members[i]] for i in part[:missing]]
+                missing -= len(few)
+                shown.append((table, plan, few))
+            write_tokens(self.run, step + 1, shown, self.policy.tokenizer)
+
+        return write
+
+    def _count_idle(self, step: int, metrics: dict[str, Any]) -> None:
+        """Say when a step changed nothing, and stop after too many of them.
+
+        Raises:
+            RunError: `training.max_skipped` steps in a row without an update.
+        """
+        updates = self.config.training.updates_per_step * len(self.objective.phases)
+        skipped = metrics.setdefault("train/skipped_updates", float(updates))
+        if metrics["reward/groups"] and skipped < updates:
+            self.idle_steps = 0
+            return
+        self.idle_steps += 1
+        reasons = ", ".join(f"{n} {why}" for why, n in self.grader.undecided.items()) or "none"
+        facts = (
+            f"step {step + 1} had nothing to train on: {metrics['reward/groups']:.0f} groups kept, "
+            f"{metrics['sampling/dead_groups']:.0f} without signal, "
+            f"{metrics['reward/undecided']:.0f} responses undecided (so far: {reasons})"
         )
+        logger.warning(facts)
+        if self.idle_steps >= self.config.training.max_skipped:
+            raise RunError(
+                f"{self.idle_steps} steps in a row without an update; {facts}. Look at the rewards "
+                f"in {self.run.path / 'samples'}; sampling.dynamic.by=reward keeps every group "
+                "whose rewards differ."
+            )
 
     def _save(self, step: int) -> None:
         state = {
@@ -228,6 +275,7 @@ class Trainer:
             "objective": self.learner.state,
             "stream": self.stream.state(),
             "skipped_in_a_row": self.learner.skipped_in_a_row,
+            "idle_steps": self.idle_steps,
         }
         path = self.run.save(
             step,
@@ -238,37 +286,50 @@ class Trainer:
         )
         self.observer.saved(path)
 
-    def _restore(self) -> None:
-        if self._checkpoint is None:
-            self.run.truncate(-1)
-            return
-        state = load_state(self._checkpoint, self.learner.optimizer)
-        self.step = state["step"]
-        self.learner.state = state["objective"]
-        self.learner.skipped_in_a_row = state["skipped_in_a_row"]
-        self.stream.restore(state["stream"])
-        self.sampler.sync(self.policy.model, self.step)
-        self.run.truncate(self.step)
+    def _restore(self, checkpoint: Path | None) -> None:
+        """Go on from a checkpoint; forget what a run left behind past it."""
+        if checkpoint is not None:
+            state = load_state(checkpoint, self.learner.optimizer)
+            self.step = state["step"]
+            self.idle_steps = state["idle_steps"]
+            self.learner.state = state["objective"]
+            self.learner.skipped_in_a_row = state["skipped_in_a_row"]
+            self.stream.restore(state["stream"])
+            self.sampler.sync(self.policy.model, self.step)
+        self.run.truncate(self.step if checkpoint is not None else -1)
 
-    def _reference(self, device: torch.device) -> PolicyScorer | None:
-        """The policy as it was before training, only where the objective reads it."""
-        needs = self.objective.needs
-        if "ref_logprobs" not in needs.plan | needs.loss:
-            return None
-        model = load_model(self.config.model, self.source).to(device)
-        return PolicyScorer(model.eval().requires_grad_(False))
-
-    def _facts(self, accelerator: Any, half: bool) -> dict[str, str]:
-        parameters = sum(p.numel() for p in self.policy.model.parameters())
-        device = str(accelerator.device)
+    def _facts(self, note: str) -> dict[str, str]:
+        learner, model = self.learner, self.policy.model
+        parameters = sum(p.numel() for p in model.parameters())
+        device = str(learner.accelerator.device)
         threads = f", {torch.get_num_threads()} thread(s)" if device == "cpu" else ""
+        arithmetic = "float32" if learner.autocast is None else "bfloat16"
         return {
             "policy": f"{self.config.model.name or 'embedded'}, {parameters:,} parameters",
-            "problems": f"{len(self.stream)} to train on, {len(self.problems)} held out",
-            "device": f"{device}, {'bfloat16' if half else 'float32'}{threads}",
-            "reference": "loaded" if self.learner.reference else "not needed",
+            "problems": f"{len(self.stream)} to train on, {len(self.problems)} held out{note}",
+            "device": f"{device}, {arithmetic}{threads}",
+            "reference": "loaded" if learner.reference else "not needed",
             "run": str(self.run.path),
         }
+
+
+@contextlib.contextmanager
+def _failures_explained(step: int) -> Iterator[None]:
+    """Once steps are being made, the input was right: whatever stops them is a RunError."""
+    try:
+        yield
+    except RunError:
+        raise
+    except RlobjError as error:
+        raise RunError(f"step {step + 1} failed: {error}") from error
+    except OSError as error:
+        raise RunError(f"step {step + 1} could not be written: {error}") from error
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"step {step + 1} ran out of GPU memory: {error}\nLower training.micro_batch_tokens or "
+            "sampling.batch_tokens, or set training.gradient_checkpointing=true; none of them "
+            "changes results."
+        ) from error
 
 
 def mini_batches(rollout: Rollout, updates: int) -> list[list[int]]:
@@ -291,60 +352,3 @@ def _average(name: str, every: Sequence[dict[str, float]]) -> float:
     if name in ("train/skipped_updates", "objective/dropped_tokens", "time/planning"):
         return sum(values)
     return max(values) if name.endswith("_max") else sum(values) / len(values)
-
-
-class _Clock:
-    """Seconds by phase, telling the observer of each."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-        self._begun = self._phase_begun = time.perf_counter()
-        self._phase = ""
-        self._seconds: dict[str, float] = {}
-
-    def start(self, phase: str) -> None:
-        self._end()
-        self._phase = phase
-        self._observer.phase(phase)
-
-    def _end(self) -> None:
-        now = time.perf_counter()
-        if self._phase:
-            self._seconds[self._phase] = now - self._phase_begun
-        self._phase_begun = now
-
-    def stop(self, rollout: Rollout, tokens: float) -> dict[str, float]:
-        """time/<phase> in seconds, and tokens per second."""
-        self._end()
-        total = time.perf_counter() - self._begun
-        times = {f"time/{name}": seconds for name, seconds in self._seconds.items()}
-        times["time/grading"] = rollout.seconds["grade"]
-        times["time/sampling"] = rollout.seconds["sample"]
-        training = total - times.get("time/evaluating", 0.0)
-        return {**times, "time/step": total, "tokens/per_second": tokens / max(training, 1e-9)}
-
-
-def _set_threads(config: RunConfig) -> None:
-    """One thread on a CPU by default: two that wait for each other are slower than one."""
-    threads = config.training.threads
-    if threads == "auto":
-        threads = torch.get_num_threads() if torch.cuda.is_available() else 1
-    torch.set_num_threads(threads)
-
-
-def _test_problems(config: RunConfig) -> list[Any]:
-    if not config.evaluation.every:
-        return []
-    problems = load_problems(config.data, "test")
-    return problems[: config.evaluation.problems]
-
-
-def _model_source(config: RunConfig, observer: Observer) -> str:
-    """The folder or hub id of the policy before training; the embedded one is made on first use."""
-    if config.model.name is not None:
-        return config.model.name
-    from rlobj.embedded import embedded_policy
-
-    if config.data.source is None:
-        raise ConfigError("the embedded policy needs one of the built-in tasks as data.source")
-    return str(embedded_policy(config.data.source, progress=observer.warm_starting))

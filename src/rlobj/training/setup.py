@@ -1,0 +1,120 @@
+"""What a run needs before its first step: hardware, problems, the policy's place."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rlobj.config import RunConfig
+from rlobj.data import Problem, load_problems
+from rlobj.errors import ConfigError, DataError
+from rlobj.objective import Objective
+from rlobj.scoring import PolicyScorer
+from rlobj.training.observer import Observer
+from rlobj.training.policy import Policy, load_model
+
+__all__ = ["hardware", "model_source", "problems", "prompt_limit", "reference", "short_enough"]
+
+logger = logging.getLogger(__name__)
+
+
+def hardware(config: RunConfig) -> tuple[Any, torch.dtype | None]:
+    """Accelerate's view of the machine, and the arithmetic of forward passes (None = float32).
+
+    Sets torch's threads: one on a CPU by default, since two that wait for each other are slower.
+
+    Raises:
+        ConfigError: the process was launched as one of several.
+    """
+    from accelerate import Accelerator
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: this version trains in one process. "
+            "Start it without torchrun or accelerate launch."
+        )
+    gpu = torch.cuda.is_available()
+    threads = config.training.threads
+    if threads == "auto":
+        threads = torch.get_num_threads() if gpu else 1
+    torch.set_num_threads(threads)
+    torch.manual_seed(config.seed)
+    half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and gpu)
+    return Accelerator(cpu=not gpu), torch.bfloat16 if half else None
+
+
+def problems(config: RunConfig) -> tuple[list[Problem], list[Problem], str]:
+    """Training problems, held-out problems, and a note where there are none of the latter.
+
+    A source without a test part is trained on whole, and the run is not evaluated.
+
+    Raises:
+        DataError: a source that cannot be read, or a test source that was asked for.
+    """
+    train = load_problems(config.data, "train")
+    if not config.evaluation.every:
+        return train, [], ""
+    try:
+        test = load_problems(config.data, "test")
+    except DataError as error:
+        if config.data.test is not None or config.data.test_fraction:
+            raise
+        logger.warning("no held-out evaluation: %s", error)
+        note = " (no test part; data.test=FILE or data.test_fraction=0.1 would evaluate the run)"
+        return train, [], note
+    return train, test[: config.evaluation.problems], ""
+
+
+def prompt_limit(config: RunConfig, policy: Policy) -> int | None:
+    """Tokens that a prompt may have: as configured, else what the model's context leaves."""
+    if config.data.max_prompt_tokens is not None:
+        return config.data.max_prompt_tokens
+    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    return None if context is None else context - config.sampling.max_tokens
+
+
+def short_enough(
+    problems: Sequence[Problem], policy: Policy, limit: int | None, kind: str
+) -> list[Problem]:
+    """The problems whose prompts fit; the others are counted in the log.
+
+    Raises:
+        ConfigError: none fits.
+    """
+    if limit is None or not problems:
+        return list(problems)
+    kept = [problem for problem in problems if len(policy.encode(problem)) <= limit]
+    if not kept:
+        raise ConfigError(
+            f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens. "
+            "Lower sampling.max_tokens, or set data.max_prompt_tokens"
+        )
+    if len(kept) < len(problems):
+        left_out = len(problems) - len(kept)
+        logger.warning("left out %d %s problems: prompts over %d tokens", left_out, kind, limit)
+    return kept
+
+
+def reference(
+    config: RunConfig, objective: Objective, source: str, device: torch.device
+) -> PolicyScorer | None:
+    """The policy as it was before training, only where the objective reads it."""
+    if "ref_logprobs" not in objective.needs.plan | objective.needs.loss:
+        return None
+    model = load_model(config.model, source).to(device)
+    return PolicyScorer(model.eval().requires_grad_(False))
+
+
+def model_source(config: RunConfig, observer: Observer) -> str:
+    """The folder or hub id of the policy before training; the embedded one is made on first use."""
+    if config.model.name is not None:
+        return config.model.name
+    from rlobj.embedded import embedded_policy
+
+    if config.data.source is None:
+        raise ConfigError("the embedded policy needs one of the built-in tasks as data.source")
+    return str(embedded_policy(config.data.source, progress=observer.warm_starting))
