@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from functools import singledispatchmethod
 from typing import Any
 
 import torch
@@ -113,51 +112,41 @@ class Frame:
             return self.valid
         return self.evaluate(expression) & self.valid
 
-    @singledispatchmethod
     def evaluate(self, node: Expr) -> Tensor:
         """[N], or 0-d where the expression is one number."""
-        raise TypeError(f"no evaluation for {type(node).__name__}")
+        return getattr(self, f"_evaluate_{type(node).__name__}")(node)
 
-    @evaluate.register
-    def _(self, node: Column) -> Tensor:
+    def _evaluate_Column(self, node: Column) -> Tensor:
         if node.name not in self._columns:
             self._columns[node.name] = getattr(self, f"_{node.name}")().to(self.dtype)
         return self._columns[node.name]
 
-    @evaluate.register
-    def _(self, node: Constant) -> Tensor:
+    def _evaluate_Constant(self, node: Constant) -> Tensor:
         return torch.tensor(node.value, dtype=self.dtype, device=self.device)
 
-    @evaluate.register
-    def _(self, node: Controlled) -> Tensor:
+    def _evaluate_Controlled(self, node: Controlled) -> Tensor:
         return torch.tensor(self.state[node.name]["value"], dtype=self.dtype, device=self.device)
 
-    @evaluate.register(Arithmetic)
-    @evaluate.register(Compare)
-    @evaluate.register(Logic)
-    def _(self, node: Any) -> Tensor:
+    def _evaluate_Arithmetic(self, node: Arithmetic | Compare | Logic) -> Tensor:
         return _OPERATORS[node.operator](self.evaluate(node.left), self.evaluate(node.right))
 
-    @evaluate.register
-    def _(self, node: Negative) -> Tensor:
+    _evaluate_Compare = _evaluate_Logic = _evaluate_Arithmetic
+
+    def _evaluate_Negative(self, node: Negative) -> Tensor:
         return -self.evaluate(node.operand)
 
-    @evaluate.register
-    def _(self, node: Magnitude) -> Tensor:
+    def _evaluate_Magnitude(self, node: Magnitude) -> Tensor:
         return self.evaluate(node.operand).abs()
 
-    @evaluate.register
-    def _(self, node: Not) -> Tensor:
+    def _evaluate_Not(self, node: Not) -> Tensor:
         return ~self.evaluate(node.operand)
 
-    @evaluate.register
-    def _(self, node: When) -> Tensor:
+    def _evaluate_When(self, node: When) -> Tensor:
         return torch.where(
             self.evaluate(node.rule), self.evaluate(node.then), self.evaluate(node.otherwise)
         )
 
-    @evaluate.register
-    def _(self, node: Cut) -> Tensor:
+    def _evaluate_Cut(self, node: Cut) -> Tensor:
         keys, population, n = self._population(node.value, node.within)
         k = node.size(n)
         if k == 0:
@@ -171,8 +160,7 @@ class Frame:
         self.selections[str(node)] = (statistics.count(selected, self.comm), n)
         return selected
 
-    @evaluate.register
-    def _(self, node: Quantile) -> Tensor:
+    def _evaluate_Quantile(self, node: Quantile) -> Tensor:
         keys, population, n = self._population(node.value, node.within)
         if n == 0:
             return torch.tensor(torch.nan, dtype=self.dtype, device=self.device)
@@ -180,8 +168,7 @@ class Frame:
         key = statistics.kth_smallest(keys, k, self.comm, population)
         return statistics.from_keys(key, self.dtype).to(self.device)
 
-    @evaluate.register
-    def _(self, node: Sample) -> Tensor:
+    def _evaluate_Sample(self, node: Sample) -> Tensor:
         candidates = self.rule(node.rule)
         n = statistics.count(candidates, self.comm)
         k = node.size(n, statistics.count(self.valid, self.comm))

@@ -11,6 +11,7 @@ ranks SUM to the objective of the whole update.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 import torch
@@ -162,7 +163,7 @@ class Objective(Model):
         state = {**self.init(), **(state or {})}
         if not self.controllers:
             return state
-        frame = Frame(tables, self._readers("observe"), comm or SingleProcess(), state)
+        frame = Frame(tables, self._readers["observe"], comm or SingleProcess(), state)
         for name, controller in self.controllers.items():
             state[name] = controller.observe(state[name], frame, self.divisor)
         return state
@@ -197,7 +198,7 @@ class Objective(Model):
         comm = comm or SingleProcess()
         state = {**self.init(), **(state or {})}
         tables = self.with_advantages(tables, comm)
-        frame = Frame(tables, {**self._present(tables), **self._readers("plan")}, comm, state)
+        frame = Frame(tables, {**self._present(tables), **self._readers["plan"]}, comm, state)
         kept = frame.rule(self.keep_rule)
         if self.drop_rule is not None:
             kept = kept & ~frame.rule(self.drop_rule)
@@ -241,7 +242,7 @@ class Objective(Model):
                 f"table {index} has {len(table)} tokens; the plan was made for tables of {sizes} "
                 "tokens. Pass loss(table, plan, index=...)"
             )
-        for name, who in self._readers("loss").items():
+        for name, who in self._readers["loss"].items():
             table.column(name, who)
         decided, weights = table.decided, plan.weights[index]
         logprobs = torch.where(decided, table.logprobs, torch.zeros_like(table.logprobs))
@@ -268,9 +269,9 @@ class Objective(Model):
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
         rewards = {"rewards"} | ({"old_logprobs", "ref_logprobs"} if self.reward_kl else set())
         return Needs(
-            observe=frozenset(self._readers("observe")),
-            plan=frozenset(rewards | set(self._readers("plan")) - {"advantages"}),
-            loss=frozenset({"logprobs", *self._readers("loss")}),
+            observe=frozenset(self._readers["observe"]),
+            plan=frozenset(rewards | set(self._readers["plan"]) - {"advantages"}),
+            loss=frozenset({"logprobs", *self._readers["loss"]}),
         )
 
     def explain(self, updates_per_step: int | None = None) -> Explanation:
@@ -301,24 +302,28 @@ class Objective(Model):
         ]
         return [(who, expression) for who, expression in places if expression is not None]
 
-    def _readers(self, stage: str) -> dict[str, str]:
-        """TokenBatch column -> who reads it, in one order on all ranks."""
-        if stage == "observe":
-            controllers = self.controllers.items()
-            return {c: f"the controller {name}" for name, each in controllers for c in each.reads}
-        if stage == "loss":
-            terms = (self.surrogate, *self.penalties)
-            return {column: f"{type(term).__name__}" for term in terms for column in term.needs()}
-        readers = {"advantages": "the surrogate"}
+    @cached_property
+    def _readers(self) -> dict[str, dict[str, str]]:
+        """Stage -> TokenBatch column -> who reads it, in one order on all ranks."""
+        terms = (self.surrogate, *self.penalties)
+        plan = {"advantages": "the surrogate"}
         for who, expression in self._expressions():
             for node in expression.walk():
                 if isinstance(node, Column):
                     for column in COLUMNS[node.name][1]:
-                        readers.setdefault(column, f"{who} '{expression}'")
+                        plan.setdefault(column, f"{who} '{expression}'")
         if self.mismatch is not None:
             for column in ("old_logprobs", "sampler_logprobs"):
-                readers.setdefault(column, f"the mismatch correction {self.mismatch}")
-        return readers
+                plan.setdefault(column, f"the mismatch correction {self.mismatch}")
+        return {
+            "observe": {
+                column: f"the controller {name}"
+                for name, controller in self.controllers.items()
+                for column in controller.reads
+            },
+            "plan": plan,
+            "loss": {column: type(term).__name__ for term in terms for column in term.needs()},
+        }
 
     def _present(self, tables: Sequence[TokenBatch]) -> dict[str, str]:
         """The detached columns of the loss that the tables hold, for `plan` to check."""
@@ -326,7 +331,7 @@ class Objective(Model):
             return {}
         return {
             name: who
-            for name, who in self._readers("loss").items()
+            for name, who in self._readers["loss"].items()
             if name != "entropy" and all(getattr(table, name) is not None for table in tables)
         }
 
