@@ -39,6 +39,11 @@ class Policy:
         """The token ids that the model is asked to continue."""
         return encode_prompt(self.tokenizer, format_prompt(self.template, problem), self.chat)
 
+    def recompute_activations(self) -> None:
+        """Trade time for memory in training; newer transformers call it so."""
+        newer = getattr(self.model, "activation_checkpointing_enable", None)
+        (newer or self.model.gradient_checkpointing_enable)()
+
     def save(self, folder: Path) -> None:
         """A Hugging Face model folder, with the tokenizer."""
         with _no_bars():

@@ -117,7 +117,7 @@ class Trainer:
         self.policy = load_policy(config.model, config.data, weights)
         self.policy.model.to(accelerator.device).train()  # dropout is off; checkpointing needs it
         if config.training.gradient_checkpointing:
-            self.policy.model.gradient_checkpointing_enable()
+            self.policy.recompute_activations()
         limit = setup.prompt_limit(config, self.policy)
         train_problems = setup.short_enough(train_problems, self.policy, limit, "training")
         self.problems = setup.short_enough(self.problems, self.policy, limit, "held-out")
