@@ -191,7 +191,7 @@ def test_advantages_must_come_with_all_tables_or_none() -> None:
 def test_explain_says_what_each_rule_selects_and_what_cannot_act() -> None:
     words = str(load_preset("stare").objective.explain(updates_per_step=1))
     assert "loss = − (1/Z) Σ ω · S(r, A)" in words
-    assert "the k largest surprisal of the n tokens with advantage > 0 of the update" in words
+    assert "the k largest surprisal of the update's n tokens with advantage > 0" in words
     assert "at least 1, ties kept" in words
     assert "the bounds of Clip" in words
     assert load_preset("stare").objective.explain(updates_per_step=4).inert == ()

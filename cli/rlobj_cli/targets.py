@@ -110,7 +110,7 @@ def _refuse_missing_folder(model: str, path: Path) -> None:
     if path.is_dir() or not (local or (beside is not None and beside.is_dir())):
         return
     siblings = [str(x) for x in path.parent.iterdir()] if path.parent.is_dir() else []
-    advice = nearest(model, siblings) if siblings else ""
+    advice = nearest(model, siblings, spell_out=False)
     raise ConfigError(f"there is no run or model folder '{model}'.{advice}")
 
 

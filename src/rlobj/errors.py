@@ -56,8 +56,13 @@ class RunError(RlobjError, RuntimeError):
     """Work that was well asked for and failed all the same."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], *, spell_out: bool = True) -> str:
     """Advice for a name that is not known.
+
+    Args:
+        name: what was given.
+        known: what there is.
+        spell_out: list all that there is (files of a folder are better not).
 
     Returns:
         `" Did you mean 'entropy'? Known: advantage, entropy, prob."`, without the question
@@ -67,4 +72,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     folded = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
     question = f" Did you mean '{folded[close[0]]}'?" if close else ""
-    return f"{question} Known: {', '.join(known)}."
+    return f"{question} Known: {', '.join(known)}." if spell_out else question

@@ -60,8 +60,9 @@ def explain(objective: Objective, updates_per_step: int | None) -> Explanation:
 
 
 def _doc(primitive: Any) -> str:
-    """The equation: the first line of the docstring."""
-    return (type(primitive).__doc__ or "").strip().splitlines()[0]
+    """The equation: the first line of the docstring, without its source."""
+    first = (type(primitive).__doc__ or "").strip().splitlines()[0]
+    return first.partition(" Source:")[0]
 
 
 def _formula(objective: Objective) -> tuple[str, ...]:
@@ -99,18 +100,16 @@ def _meanings(expression: Expr) -> list[str]:
     found = []
     for node in expression.walk():
         if isinstance(node, (Cut, Quantile)):
-            people = f"tokens with {node.within}" if node.within is not None else "all tokens"
-            people += " of the update"
+            people = "the update's n tokens"
+            people += f" with {node.within}" if node.within is not None else ""
         if isinstance(node, Cut):
             which = "largest" if node.side == "top" else "smallest"
             exact = f"k = {node.round}({node.fraction}·n)"
             exact += f", at least {node.at_least}" if node.at_least else ""
             exact += f", none if k < {node.none_below}" if node.none_below else ""
-            found.append(
-                f"{node}: the k {which} {node.value} of the n {people}, {exact}, ties kept"
-            )
+            found.append(f"{node}: the k {which} {node.value} of {people}, {exact}, ties kept")
         elif isinstance(node, Quantile):
-            found.append(f"{node}: the ceil({node.q}·n)-th smallest {node.value} of the n {people}")
+            found.append(f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {people}")
         elif isinstance(node, Sample):
             size = node.amount if type(node.amount) is int else f"{node.round}({node.amount}·n)"
             whose = "all tokens of the update" if node.of == "all" else "the rule's tokens"

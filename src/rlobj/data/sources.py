@@ -198,7 +198,7 @@ def _nothing_there(source: str, path: Path) -> DataError:
         ]
     return DataError(
         f"There is no file, folder or built-in task '{source}', and a hub id reads owner/name."
-        f"{nearest(source, names)}"
+        f"{nearest(source, names, spell_out=False)} Built-in tasks: {', '.join(_tasks())}."
     )
 
 
