@@ -100,10 +100,13 @@ def show_results(console: Console, config: RunConfig, summary: Summary) -> None:
         _show_curve(console, steps, summary.history)
         _show_change(console, config, steps, summary.history)
     minutes, seconds = divmod(round(summary.seconds), 60)
+    for remark in _remarks(config, steps):
+        console.print(Text(remark, style="yellow"), soft_wrap=True)
     done = f"{summary.steps} steps done, this session took {minutes}:{seconds:02}. Run: "
     console.print(Text.assemble(done, (str(summary.path), "bold")), soft_wrap=True)
-    source = config.data.source if config.model.name is None else None
-    on = f" --on {source}" if source else ""
+    embedded = config.data.source if config.model.name is None else None
+    evaluated = any("eval/accuracy" in line for line in summary.history)
+    on = f" --on {embedded}" if embedded else ("" if evaluated else " --on FILE")
     more = max(2 * config.training.steps, 1)
     console.print("Next:")
     for command in (
@@ -111,6 +114,22 @@ def show_results(console: Console, config: RunConfig, summary: Summary) -> None:
         f"rlobj train --resume {summary.path} --set training.steps={more}",
     ):
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+
+
+def _remarks(config: RunConfig, steps: Sequence[Line]) -> list[str]:
+    """What the numbers above do not say by themselves."""
+    remarks = []
+    if any("objective/dropped_tokens" in line for line in steps):
+        dropped = sum(line.get("objective/dropped_tokens", 0) for line in steps)
+        tokens = sum(line["tokens/step"] for line in steps) * len(config.objective.phases)
+        if config.objective.drop_rule is not None or config.objective.keep_rule is not None:
+            also = "" if dropped else ": the run was that of the objective without it"
+            remarks.append(f"The rule left out {dropped:,.0f} of {tokens:,.0f} tokens{also}.")
+    if steps and all(line["reward/std"] == 0 for line in steps):
+        remarks.append(
+            "All responses of every step had one reward, so nothing was learned: see samples/."
+        )
+    return remarks
 
 
 def _show_curve(console: Console, steps: Sequence[Line], history: Sequence[Line]) -> None:

@@ -24,7 +24,7 @@ def start(console: Console, layers: list[Layer], out: Path | None, dry_run: bool
     from rlobj.config import build_config
     from rlobj_cli.report import show_dry_run, show_header
 
-    config = build_config(layers)
+    config = _located(build_config(layers))
     if dry_run:
         show_dry_run(console, config, layers)
         return
@@ -85,6 +85,23 @@ def resume(console: Console, path: Path, settings: Sequence[str], given: Sequenc
     _run(console, config, path, resume=True)
 
 
+def _located(config: RunConfig) -> RunConfig:
+    """The configuration with files named from the root: a run is resumed from any folder."""
+
+    def place(name: str | None) -> str | None:
+        return str(Path(name).absolute()) if name and Path(name).exists() else name
+
+    tasks = config.model.name is None
+    data = {} if tasks else {key: place(getattr(config.data, key)) for key in ("source", "test")}
+    model = config.model.model_copy(update={"name": place(config.model.name)})
+    rewards = config.rewards
+    file, colon, function = getattr(rewards, "target", "").rpartition(":")
+    if colon:
+        rewards = rewards.model_copy(update={"target": f"{place(file)}:{function}"})
+    located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
+    return config.model_copy(update=located)
+
+
 def _run(console: Console, config: RunConfig, out: Path, *, resume: bool) -> None:
     """Train, show it, and say how to go on: at the end, or where it was cut off."""
     from rlobj.errors import RunError
@@ -99,7 +116,8 @@ def _run(console: Console, config: RunConfig, out: Path, *, resume: bool) -> Non
             raise
         newest = _steps_done(run)
         saved = f"the newest checkpoint is at step {newest}" if newest else "no checkpoint yet"
-        advice = f"Stopped with {saved}. Continue with:\n  rlobj train --resume {out}"
+        verb = "Continue" if newest else "Start over (checkpoint.every=N saves more often)"
+        advice = f"Stopped with {saved}. {verb} with:\n  rlobj train --resume {out}"
         if isinstance(error, RunError):
             raise RunError(f"{error}\n{advice}") from error
         from rlobj_cli.errors import INTERRUPTED, report

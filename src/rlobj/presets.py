@@ -88,9 +88,14 @@ def load_preset(name_or_path: str | Path) -> Preset:
     seen = {path.resolve()}
     name, top = path.stem, read_yaml(path)
     config: Any = {key: value for key, value in top.items() if key not in _OWN_KEYS}
+    if not top:
+        raise ConfigError(f"{path} is empty; expected keys such as base, objective and training")
     layer, here = top, path
     while layer.get("base") is not None:
-        here = _find(str(layer["base"]), here)
+        try:
+            here = _find(str(layer["base"]), here)
+        except ConfigError as error:
+            raise ConfigError(f"{here}: base: {error}") from None
         if here.resolve() in seen:
             raise ConfigError(f"{path}: base '{layer['base']}' leads back to itself")
         seen.add(here.resolve())

@@ -60,7 +60,7 @@ class Primitive(Model):
         elif isinstance(kind, str) and kind in cls.registry:
             member = cls.registry[kind]
         else:
-            known = [*cls.registry, "custom"]
+            known = {*cls.registry, "custom"}
             given = "is missing" if kind is None else f"{kind!r} is unknown"
             raise ConfigError(f"kind {given}.{nearest(str(kind), known)}")
         return member(**settings)  # type: ignore[return-value]

@@ -53,10 +53,10 @@ class RunDirectory:
         path: the folder.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.metrics = path / "metrics.jsonl"
-        self.checkpoints = path / "checkpoints"
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.metrics = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
 
     def refuse_if_taken(self) -> None:
         """Raises ConfigError where a run lies in the folder already."""

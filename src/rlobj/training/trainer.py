@@ -57,7 +57,7 @@ class Summary:
 
 
 def train(
-    config: RunConfig, out: Path, *, resume: bool = False, observer: Observer | None = None
+    config: RunConfig, out: Path | str, *, resume: bool = False, observer: Observer | None = None
 ) -> Summary:
     """Run the configuration to its last step.
 
@@ -83,7 +83,9 @@ def train(
 class Trainer:
     """Everything that a step needs, opened once and closed at the end."""
 
-    def __init__(self, config: RunConfig, out: Path, resume: bool, observer: Observer) -> None:
+    def __init__(
+        self, config: RunConfig, out: Path | str, resume: bool, observer: Observer
+    ) -> None:
         self.config = config
         self.observer = observer
         self.objective = config.resolved_objective()
