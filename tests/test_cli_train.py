@@ -199,6 +199,8 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # a suite started in the background ignores Ctrl-C, and its children would inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     run = RunDirectory(tmp_path / "run")
     try:
@@ -210,6 +212,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         _, message = process.communicate(timeout=60)
     finally:
         process.kill()
+        process.communicate()
     assert process.returncode == 130
     assert "rlobj train --resume run" in message
     assert "Traceback" not in message
