@@ -152,7 +152,7 @@ def _evaluate_all(console: Console, target: Target) -> list[Result]:
     from rich.text import Text
 
     from rlobj.samplers import TransformersSampler
-    from rlobj.training.policy import load_policy
+    from rlobj.training.policy import arithmetic, load_policy
     from rlobj_cli.screen import facts_grid
 
     first = target.benchmarks[0].config
@@ -167,12 +167,11 @@ def _evaluate_all(console: Console, target: Target) -> list[Result]:
     device = "cuda" if gpu else f"cpu, {torch.get_num_threads()} thread(s)"
     console.print(facts_grid({"policy": f"{source}, {parameters:,} parameters", "device": device}))
     policy.model.to("cuda" if gpu else "cpu")
-    half = first.model.dtype == "bfloat16" or (first.model.dtype == "auto" and gpu)
     sampler = TransformersSampler(
         policy.model,
         policy.tokenizer,
         batch_tokens=first.sampling.batch_tokens,
-        autocast=torch.bfloat16 if half else None,
+        autocast=arithmetic(first.model),
     )
     return [_evaluate_one(console, policy, sampler, each) for each in target.benchmarks]
 

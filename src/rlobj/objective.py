@@ -203,7 +203,8 @@ class Objective(Model):
         if self.drop_rule is not None:
             kept = kept & ~frame.rule(self.drop_rule)
         acting = kept & frame.rule(self.phase)
-        weights = self._share(frame, self.divisor, kept, acting, self._omega(frame))
+        counted = kept if self.divisor.over == "kept" else frame.valid
+        weights = self._share(frame, self.divisor, counted, acting, self._omega(frame))
         penalties = [self._penalty_weights(frame, penalty) for penalty in self.penalties]
         masks = {str(rule): frame.rule(rule) for rule in self.surrogate.rules()}
         active = torch.stack([w != 0 for w in (weights, *penalties)]).any(0)
@@ -346,10 +347,9 @@ class Objective(Model):
 
     @staticmethod
     def _share(
-        frame: Frame, divisor: Divisor, kept: Tensor, acting: Tensor, scale: Tensor
+        frame: Frame, divisor: Divisor, counted: Tensor, acting: Tensor, scale: Tensor
     ) -> Tensor:
         """scale/Z_t on the acting tokens, 0 elsewhere, [N]."""
-        counted = kept if divisor.over == "kept" else frame.valid
         z = divisor(counted, frame.table, frame.comm)
         acting = acting & (z > 0)
         return torch.where(acting, scale / z.to(frame.dtype), 0.0)
@@ -363,9 +363,7 @@ class Objective(Model):
             acting = population & frame.rule(penalty.where)
             counted = acting if divisor.over == "kept" else population
             coefficient = frame.number(penalty.coefficient)
-            total = total + self._share(
-                frame, divisor.model_copy(update={"over": "kept"}), counted, acting, coefficient
-            )
+            total = total + self._share(frame, divisor, counted, acting, coefficient)
         return total
 
     def _plan_metrics(self, frame: Frame, tokens: int, kept: int) -> dict[str, float]:

@@ -13,7 +13,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
@@ -52,12 +51,7 @@ class Grader(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """One grade a response; `problems[i]` is what `responses[i]` answers."""
@@ -152,12 +146,7 @@ class _MathGrader:
         self._verifier.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._verifier.close()
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
@@ -182,12 +171,7 @@ class _FunctionGrader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:

@@ -95,9 +95,7 @@ class Learner:
         Where the step is one update in one micro-batch, the log-probs keep their graph and the
         update needs no second forward; where nothing is asked, no forward is made at all.
         """
-        needs = self.objective.needs
-        if "ref_logprobs" in needs.plan | needs.loss:
-            assert self.reference is not None
+        if self.reference is not None:
             with torch.no_grad():
                 scores = self._forward(self.reference, sequences)
             table = table.replace(ref_logprobs=scores["logprobs"])
@@ -150,8 +148,7 @@ class Learner:
 
     def observe(self, table: TokenBatch) -> None:
         """Let the controllers see the rollout."""
-        state = self.objective.observe([table], self.state, self.comm)
-        self.state = {**state, "update": self.state["update"]}
+        self.state = self.objective.observe([table], self.state, self.comm)
 
     def update(
         self,

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from rlobj.config import ModelConfig
 from rlobj.data import DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.errors import ConfigError
 
-__all__ = ["Policy", "load_policy"]
+__all__ = ["Policy", "arithmetic", "load_model", "load_policy"]
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,14 @@ def load_policy(config: ModelConfig, data: DataConfig, source: str) -> Policy:
     return Policy(model, tokenizer, source, chat, data.template)
 
 
+def arithmetic(config: ModelConfig) -> torch.dtype | None:
+    """What forward passes compute in, training and sampling alike; None = the weights' float32."""
+    half = config.dtype == "bfloat16" or (config.dtype == "auto" and torch.cuda.is_available())
+    return torch.bfloat16 if half else None
+
+
 def load_model(config: ModelConfig, source: str) -> nn.Module:
     """The model alone, in float32, with every dropout off (a ratio must be 1 on-policy)."""
-    import torch
     from transformers import AutoModelForCausalLM
 
     with _no_bars() if Path(source).is_dir() else contextlib.nullcontext():

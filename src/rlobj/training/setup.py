@@ -15,7 +15,7 @@ from rlobj.errors import ConfigError, DataError
 from rlobj.objective import Objective
 from rlobj.scoring import PolicyScorer
 from rlobj.training.observer import Observer
-from rlobj.training.policy import Policy, load_model
+from rlobj.training.policy import Policy, arithmetic, load_model
 
 __all__ = ["hardware", "model_source", "problems", "prompt_limit", "reference", "short_enough"]
 
@@ -43,8 +43,7 @@ def hardware(config: RunConfig) -> tuple[Any, torch.dtype | None]:
         threads = torch.get_num_threads() if gpu else 1
     torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
-    half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and gpu)
-    return Accelerator(cpu=not gpu), torch.bfloat16 if half else None
+    return Accelerator(cpu=not gpu), arithmetic(config.model)
 
 
 def problems(config: RunConfig) -> tuple[list[Problem], list[Problem], str]:
