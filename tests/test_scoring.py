@@ -658,9 +658,12 @@ def test_response_without_a_prompt_is_refused():
         pad_sequences([([1], [2]), ([], [3])])
 
 
-def test_no_sequences_are_refused():
-    with pytest.raises(BatchError, match="no sequences"):
-        pad_sequences([])
+def test_no_sequences_give_no_scores_but_a_graph_through_all_parameters():
+    model = tiny("llama")
+    scores = score_samples(model, [], entropy=True)
+    assert scores.logprobs.shape == scores.entropy.shape == (0,)
+    (scores.logprobs.sum() * 0).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or p.grad.any()] == []
 
 
 def test_padded_sequences_by_hand():

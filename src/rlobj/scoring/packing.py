@@ -60,7 +60,9 @@ def pad_sequences(
     """Sequences as one right-padded batch.
 
     Args:
-        sequences: Pairs of prompt and response token ids.
+        sequences: Pairs of prompt and response token ids. None at all give one row of one token:
+            scoring it gives no scores, but a graph through all parameters, for a rank that has to
+            compute along with the others.
         device: Where to put the tensors.
 
     Returns:
@@ -68,10 +70,9 @@ def pad_sequences(
         to be scored. The padding id is 0; no real token attends to it.
 
     Raises:
-        BatchError: No sequence at all, or a response that no token precedes.
+        BatchError: A response that no token precedes.
     """
-    if not sequences:
-        raise BatchError("there are no sequences to score; expected at least one.")
+    sequences = sequences or [((0,), ())]
     for row, (prompt, response) in enumerate(sequences):
         if len(response) and not len(prompt):
             raise BatchError(

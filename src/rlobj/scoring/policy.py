@@ -44,9 +44,10 @@ def logit_shape(config: Any) -> LogitShape:
 class PolicyScorer(nn.Module):
     """A causal language model that answers with `TokenScores` instead of logits.
 
-    Trunk and head run in one `forward`, so that DDP, FSDP, DeepSpeed and Accelerate can wrap the
-    scorer as they would the model; every parameter of the model takes part. Build it before
-    wrapping. The model is kept as it is, under `.model`.
+    Trunk and head run in one `forward`, so that DDP can wrap the scorer as it would the model;
+    every parameter of the model takes part. Build it before wrapping or sharding: `forward` reads
+    the head's weight, so whoever shards the model has to have that weight whole around it, as
+    `rlobj.training.parallel` does. The model is kept as it is, under `.model`.
 
     Args:
         model: A transformers causal language model whose head is a linear layer on the last
@@ -156,7 +157,7 @@ def score_samples(
         model: A `PolicyScorer`, wrapped or not, or a causal language model. In a loop pass a
             scorer: building one runs the model once on two tokens.
         sequences: `ScoredSequence`s, or pairs of prompt and response token ids. See `micro_batches`
-            for how many to pass at once. An empty response gives no row.
+            for how many to pass at once. An empty response gives no row, no sequences no rows.
         **settings: Of `score_tokens`: temperature, entropy, min_p, collision, sensitivity,
             chunk_bytes.
 
@@ -164,7 +165,7 @@ def score_samples(
         TokenScores of all response tokens, response after response.
 
     Raises:
-        BatchError: No sequence, a response without a prompt, or a token outside the vocabulary.
+        BatchError: A response without a prompt, or a token outside the vocabulary.
         ConfigError: A model whose logits are not known, or a setting outside its range.
     """
     scorer = PolicyScorer(model) if hasattr(model, "get_output_embeddings") else model

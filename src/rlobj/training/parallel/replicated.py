@@ -1,0 +1,62 @@
+"""Everything on every process: one process alone, or torch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlobj.scoring import PolicyScorer, TokenScores, pad_sequences
+from rlobj.training.parallel.base import MOMENTS, Columns, Moments, Parallel, Scorer, clip_and_step
+
+__all__ = ["Replicated"]
+
+
+class Replicated(Parallel):
+    """Plain training in one process, data parallelism in several."""
+
+    _module: Any
+
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
+        self._optimizer = optimizer
+        self._module = self.accelerator.prepare_model(Columns(scorer))
+        if self.size > 1:
+            self._settle()
+        return self._score, optimizer
+
+    def _settle(self) -> None:
+        """Let DDP arrange its buckets, which it does after its first backward pass.
+
+        Sums over three ranks and more depend on the arrangement, and a resumed run has to sum as
+        the run before it did.
+        """
+        scores = self._score(*pad_sequences([], self.device))
+        self.backward(scores.logprobs.sum() * 0, last=True)
+        self._optimizer.zero_grad()
+
+    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
+        with self.accelerator.no_sync(self._module):  # `backward` says when gradients travel
+            return TokenScores(**self._module(*inputs, **settings))
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        if not last:
+            (loss * self.size).backward()
+            return
+        with self.accelerator.trigger_sync_in_backward(self._module):
+            (loss * self.size).backward()
+
+    def step(self, apply: bool) -> float:
+        return clip_and_step(self._optimizer, self.max_grad_norm, apply)
+
+    def full(self, parameter: nn.Parameter) -> Tensor:
+        return parameter.detach()
+
+    def moments(self, parameter: nn.Parameter) -> Moments:
+        state = self._optimizer.state.get(parameter, {})
+        return {name: state[name] for name in (*MOMENTS, "step") if name in state}
+
+    def set_moments(self, parameter: nn.Parameter, moments: Moments) -> None:
+        if moments:
+            state = {name: moments[name].to(parameter, copy=True) for name in MOMENTS}
+            self._optimizer.state[parameter] = {**state, "step": moments["step"].cpu().clone()}

@@ -1,0 +1,79 @@
+"""Weights, gradients and moments split by torch's fully_shard (FSDP2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlobj.scoring import PolicyScorer, TokenScores
+from rlobj.training.parallel.base import MOMENTS, Columns, Moments, Parallel, Scorer, clip_and_step
+
+__all__ = ["FullySharded"]
+
+
+class FullySharded(Parallel):
+    """FSDP2: each decoder layer is whole only while it computes, the rest while the scorer does.
+
+    Gradients are summed into their shards with every micro-batch: kept back until the last one,
+    they would lie whole on every rank.
+    """
+
+    _module: Any
+
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        root = Columns(scorer).to(self.device)
+        names = {id(parameter): name for name, parameter in root.named_parameters()}
+        mesh = init_device_mesh(self.device.type, (self.size,))
+        for layer in _layers(scorer.model.get_decoder()):
+            fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+        fully_shard(root, mesh=mesh, reshard_after_forward=True)
+        shards = dict(root.named_parameters())
+        for group in optimizer.param_groups:
+            group["params"] = [shards[names[id(parameter)]] for parameter in group["params"]]
+        self._module, self._optimizer = root, optimizer
+        return self._score, optimizer
+
+    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
+        return TokenScores(**self._module(*inputs, **settings))
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        (loss * self.size).backward()
+
+    def step(self, apply: bool) -> float:
+        return clip_and_step(self._optimizer, self.max_grad_norm, apply)
+
+    def full(self, parameter: nn.Parameter) -> Tensor:
+        return _whole(parameter.detach())
+
+    def moments(self, parameter: nn.Parameter) -> Moments:
+        state = self._optimizer.state.get(parameter, {})
+        return {name: _whole(state[name]) for name in (*MOMENTS, "step") if name in state}
+
+    def set_moments(self, parameter: nn.Parameter, moments: Moments) -> None:
+        if moments:
+            state = {name: _shard_as(parameter, moments[name]) for name in MOMENTS}
+            self._optimizer.state[parameter] = {**state, "step": moments["step"].cpu().clone()}
+
+
+def _layers(decoder: nn.Module) -> list[nn.Module]:
+    """The decoder's layers: the members of its lists of modules."""
+    lists = [child for child in decoder.children() if isinstance(child, nn.ModuleList)]
+    return [layer for each in lists for layer in each]
+
+
+def _whole(tensor: Any) -> Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _shard_as(parameter: Any, whole: Tensor) -> Tensor:
+    """This rank's part of a tensor that every rank has whole, split as the parameter is."""
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = parameter.device_mesh, parameter.placements
+    whole = whole.to(parameter.device, parameter.dtype)
+    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
