@@ -18,6 +18,8 @@ COMMANDS = (
     ["train"],
     ["eval"],
     ["explain"],
+    ["serve"],
+    ["doctor"],
     ["presets", "list"],
     ["presets", "show"],
     ["presets", "diff"],

@@ -34,7 +34,7 @@ def run(tmp_path: Path, problems: Path) -> Path:
         "model": {"name": "some/model"},
         "data": {"source": str(problems), "template": "Q: {prompt}", "test": str(problems)},
         "rewards": {"kind": "exact"},
-        "sampling": {"max_tokens": 7, "top_k": 5},
+        "sampling": {"max_tokens": 7},
         "evaluation": {"temperature": 0.5, "samples": 9},
     }
     made = RunDirectory(tmp_path / "run")

@@ -73,7 +73,8 @@ def test_annotations_leave_the_values_alone() -> None:
     ("words", "expected"),
     [
         ([], "--preset stapo"),
-        (["--preset", "stapo", "--sampler", "vllm"], "samples with transformers only"),
+        (["--preset", "stapo", "--sampler", "vllm", "--async-depth", "1"], "waits for its turn"),
+        (["--preset", "stapo", "--set", "sampling.top_p=0.9"], "ratios are biased. Expected 1.0"),
         (["--preset", "stapo", "--sampler", "transfomers"], "Did you mean 'transformers'?"),
         (["--preset", "stapo", "--set", "steps"], "expected key=value"),
         (["--preset", "stapo", "--data", "x.jsonl"], "needs a model: --model"),
@@ -81,7 +82,7 @@ def test_annotations_leave_the_values_alone() -> None:
         (["--preset", "stapo", "--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--resume", "nowhere"], "nowhere is not a run"),
         (["--resume", "nowhere", "--preset", "stapo"], "Leave out: --preset"),
-        (["--resume", "nowhere", "--set", "seed=1"], "Leave out: --set seed=1"),
+        (["--resume", "nowhere", "--set", "seed=1"], "Leave out: --set seed"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -189,15 +190,15 @@ def test_eval_asks_a_run_its_own_problems(
 
 
 @pytest.mark.slow
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     write_config(tmp_path, 10_000)
     words = ["train", "--config", "run.yaml", "--out", "run"]
     process = subprocess.Popen(
         [sys.executable, "-m", "rlobj_cli", *words],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         # a suite started in the background ignores Ctrl-C, and its children would inherit that
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -209,10 +210,15 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
             assert time.monotonic() < limit, "no checkpoint after two minutes"
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        _, message = process.communicate(timeout=60)
+        message, _ = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 0, message
+    assert "this step is finished and saved" in message
+    steps = [line["step"] for line in run.lines()]
+    newest = run.latest()
+    assert newest is not None
+    assert newest.name == f"step-{steps[-1]:06d}"
+    assert f"Stopped with the newest checkpoint at step {steps[-1]}" in message
     assert "rlobj train --resume run" in message
-    assert "Traceback" not in message

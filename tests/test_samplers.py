@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from rlobj.errors import ConfigError, RunError
-from rlobj.samplers import SamplingSettings, TransformersSampler
+from rlobj.samplers import SamplingSettings, Sent, TransformersSampler, compare
 from rlobj.samplers.distribution import draw, truncate
 
 CHARACTERS = ["<pad>", "<eos>", *"abcdefghij0123456789"]
@@ -120,6 +120,11 @@ def gathered(scores, sample):
     return scores.log_softmax(-1).gather(-1, chosen)[:, 0]
 
 
+def seeds(seed):
+    """A seed for each of PROMPTS."""
+    return [100 * seed + index for index in range(len(PROMPTS))]
+
+
 def flat(samples):
     return [sample for group in samples for sample in group]
 
@@ -127,7 +132,7 @@ def flat(samples):
 def test_logprobs_are_those_of_a_forward_at_the_sampling_temperature(any_model, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
     settings = SamplingSettings(temperature=0.7, max_tokens=9)
-    samples = flat(sampler.sample(PROMPTS, count=16, settings=settings, seed=3))
+    samples = flat(sampler.sample(PROMPTS, count=16, settings=settings, seeds=seeds(3)))
     assert len({len(sample.token_ids) for sample in samples}) > 1, "no row left the batch early"
     for sample in samples:
         expected = gathered(forced_logits(any_model, sample) / 0.7, sample)
@@ -138,7 +143,7 @@ def test_logprobs_are_those_of_a_forward_at_the_sampling_temperature(any_model, 
 def test_logprobs_are_renormalised_over_what_truncation_left(sampler, change):
     settings = SamplingSettings(temperature=1.3, max_tokens=6, **change)
     moved = 0.0
-    for sample in flat(sampler.sample(PROMPTS, count=4, settings=settings, seed=0)):
+    for sample in flat(sampler.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0))):
         logits = forced_logits(sampler.model, sample)
         got = torch.tensor(sample.logprobs)
         expected = gathered(truncate(logits, settings), sample)
@@ -199,29 +204,40 @@ def test_draws_do_not_depend_on_the_working_block(monkeypatch):
 def test_a_seed_gives_the_same_samples_whatever_the_global_random_state(sampler):
     settings = SamplingSettings(max_tokens=6)
     torch.manual_seed(1)
-    first = sampler.sample(PROMPTS, count=3, settings=settings, seed=7)
+    first = sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7))
     torch.manual_seed(2)
-    assert sampler.sample(PROMPTS, count=3, settings=settings, seed=7) == first
-    assert sampler.sample(PROMPTS, count=3, settings=settings, seed=8) != first
+    assert sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7)) == first
+    assert sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(8)) != first
+
+
+def test_a_response_depends_on_its_own_prompt_and_seed_alone(sampler):
+    settings = SamplingSettings(max_tokens=6)
+    together = sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7))
+    order = [3, 0, 4]
+    others = sampler.sample(
+        [PROMPTS[i] for i in order], count=3, settings=settings, seeds=[seeds(7)[i] for i in order]
+    )
+    for index, group in zip(order, others, strict=True):
+        assert [one.token_ids for one in group] == [one.token_ids for one in together[index]]
 
 
 def test_samples_of_one_prompt_differ(sampler):
-    (group,) = sampler.sample([[2, 3]], count=8, settings=SamplingSettings(max_tokens=6), seed=0)
+    (group,) = sampler.sample([[2, 3]], count=8, settings=SamplingSettings(max_tokens=6), seeds=[0])
     assert len({tuple(sample.token_ids) for sample in group}) > 4
 
 
 def test_sampling_leaves_the_global_random_state_alone(sampler):
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    sampler.sample(PROMPTS, count=2, settings=SamplingSettings(max_tokens=4), seed=0)
+    sampler.sample(PROMPTS, count=2, settings=SamplingSettings(max_tokens=4), seeds=seeds(0))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_token_budget_does_not_change_the_samples(sampler, tokenizer):
     settings = SamplingSettings(max_tokens=6)
-    wide = flat(sampler.sample(PROMPTS, count=3, settings=settings, seed=2))
+    wide = flat(sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(2)))
     narrow_sampler = TransformersSampler(sampler.model, tokenizer, batch_tokens=25)
-    narrow = flat(narrow_sampler.sample(PROMPTS, count=3, settings=settings, seed=2))
+    narrow = flat(narrow_sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(2)))
     for one, other in zip(wide, narrow, strict=True):
         assert one.token_ids == other.token_ids
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
@@ -230,9 +246,9 @@ def test_the_token_budget_does_not_change_the_samples(sampler, tokenizer):
 def test_greedy_is_the_argmax_alone_or_in_a_batch(any_model, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
     settings = SamplingSettings(temperature=0, max_tokens=8)
-    together = sampler.sample(PROMPTS, count=1, settings=settings, seed=0)
+    together = sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0))
     for prompt, (sample,) in zip(PROMPTS, together, strict=True):
-        ((alone,),) = sampler.sample([prompt], count=1, settings=settings, seed=1)
+        ((alone,),) = sampler.sample([prompt], count=1, settings=settings, seeds=[1])
         assert sample.prompt_ids == prompt
         assert sample.token_ids == alone.token_ids
         assert sample.token_ids == forced_logits(any_model, sample).argmax(-1).tolist()
@@ -241,7 +257,7 @@ def test_greedy_is_the_argmax_alone_or_in_a_batch(any_model, tokenizer):
 
 def test_a_response_ends_with_eos_or_at_max_tokens(sampler):
     settings = SamplingSettings(max_tokens=6)
-    samples = flat(sampler.sample(PROMPTS, count=20, settings=settings, seed=0))
+    samples = flat(sampler.sample(PROMPTS, count=20, settings=settings, seeds=seeds(0)))
     assert {sample.finish for sample in samples} == {"stop", "length"}
     for sample in samples:
         assert EOS not in sample.token_ids[:-1]
@@ -254,14 +270,14 @@ def test_a_response_ends_with_eos_or_at_max_tokens(sampler):
 
 def test_a_stop_string_of_several_tokens_ends_a_response_and_stays_in_it(sampler):
     settings = SamplingSettings(max_tokens=8)
-    free = flat(sampler.sample(PROMPTS, count=20, settings=settings, seed=0))
+    free = flat(sampler.sample(PROMPTS, count=20, settings=settings, seeds=seeds(0)))
 
     def raw(sample):
         return "".join(CHARACTERS[token] for token in sample.token_ids)
 
     stop = tuple(raw(sample)[2:4] for sample in free[:20] if min(sample.token_ids[:4]) > EOS)[:3]
     settings = SamplingSettings(max_tokens=8, stop=stop)
-    stopped = flat(sampler.sample(PROMPTS, count=20, settings=settings, seed=0))
+    stopped = flat(sampler.sample(PROMPTS, count=20, settings=settings, seeds=seeds(0)))
     ends = [
         min((raw(one).find(text) + 2 for text in stop if text in raw(one)), default=None)
         for one in free
@@ -278,19 +294,19 @@ def test_a_stop_string_of_several_tokens_ends_a_response_and_stays_in_it(sampler
 
 def test_the_generation_config_does_not_leak_into_the_distribution(sampler, tokenizer):
     settings = SamplingSettings(max_tokens=6)
-    expected = sampler.sample(PROMPTS, count=4, settings=settings, seed=0)
+    expected = sampler.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0))
     config = sampler.model.generation_config
     config.do_sample, config.temperature, config.top_k, config.top_p = True, 0.1, 1, 0.1
     config.eos_token_id = [EOS, 4]  # 4 is the letter "c": no EOS of this tokenizer
     leaky = TransformersSampler(sampler.model, tokenizer)
-    assert leaky.sample(PROMPTS, count=4, settings=settings, seed=0) == expected
+    assert leaky.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0)) == expected
 
 
 def test_special_tokens_of_the_generation_config_end_a_response(sampler, tokenizer):
     sampler.model.generation_config.eos_token_id = [EOS, 0]
     samples = flat(
         TransformersSampler(sampler.model, tokenizer).sample(
-            PROMPTS, count=20, settings=SamplingSettings(max_tokens=6), seed=0
+            PROMPTS, count=20, settings=SamplingSettings(max_tokens=6), seeds=seeds(0)
         )
     )
     last = {sample.token_ids[-1] for sample in samples if sample.finish == "stop"}
@@ -302,10 +318,10 @@ def test_a_tokenizer_without_pad_token_samples_the_same(sampler, tokenizer):
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<eos>")
     assert bare.pad_token_id is None
     again = TransformersSampler(sampler.model, bare)
-    expected = sampler.sample(PROMPTS, count=2, settings=settings, seed=0)
+    expected = sampler.sample(PROMPTS, count=2, settings=settings, seeds=seeds(0))
     for one, other in zip(
         flat(expected),
-        flat(again.sample(PROMPTS, count=2, settings=settings, seed=0)),
+        flat(again.sample(PROMPTS, count=2, settings=settings, seeds=seeds(0))),
         strict=True,
     ):
         assert one.token_ids == other.token_ids
@@ -317,30 +333,53 @@ def test_dropout_is_off_while_sampling_and_modes_come_back(tokenizer):
     modes = [module.training for module in model.modules()]
     sampler = TransformersSampler(model, tokenizer)
     settings = SamplingSettings(temperature=0, max_tokens=8)
-    first = sampler.sample(PROMPTS, count=1, settings=settings, seed=0)
+    first = sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0))
     assert [module.training for module in model.modules()] == modes
-    assert sampler.sample(PROMPTS, count=1, settings=settings, seed=0) == first
+    assert sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)) == first
 
 
 def test_samples_follow_the_shared_weights_and_carry_the_version(sampler):
     settings = SamplingSettings(max_tokens=6)
-    before = flat(sampler.sample(PROMPTS, count=1, settings=settings, seed=0))
+    before = flat(sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)))
     with torch.no_grad():
         sampler.model.lm_head.weight[EOS] = 0
-    sampler.sync(sampler.model, 4)
-    after = flat(sampler.sample(PROMPTS, count=1, settings=settings, seed=0))
+    sampler.sync([], 4)
+    after = flat(sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)))
     assert {sample.weight_version for sample in before} == {0}
     assert {sample.weight_version for sample in after} == {4}
     assert [sample.logprobs for sample in before] != [sample.logprobs for sample in after]
-    with pytest.raises(RunError, match="another Qwen3ForCausalLM"):
-        sampler.sync(tiny("qwen3"), 5)
+
+
+def test_a_sampler_with_its_own_module_takes_what_it_is_sent_and_says_so(tokenizer):
+    trained, settings = tiny("qwen3"), SamplingSettings(max_tokens=6)
+    with torch.no_grad():
+        trained.lm_head.weight.neg_()
+    copying = TransformersSampler(tiny("qwen3"), tokenizer, own_copy=True)
+    assert copying.received().version == -1
+    sent = Sent(trained.named_parameters())
+    copying.sync(sent, 3)
+    compare(sent.checksums, 3, copying.received())
+    expected = TransformersSampler(trained, tokenizer).sample(
+        PROMPTS, count=2, settings=settings, seeds=seeds(0)
+    )
+    for one, other in zip(
+        flat(copying.sample(PROMPTS, count=2, settings=settings, seeds=seeds(0))),
+        flat(expected),
+        strict=True,
+    ):
+        assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
+        assert one.weight_version == 3
+    with pytest.raises(RunError, match=r"no 'other\.weight'"):
+        copying.sync([("other.weight", torch.zeros(1))], 4)
 
 
 def test_a_prompt_that_cannot_be_continued_is_refused(sampler):
     with pytest.raises(ConfigError, match="Prompt 1 has no tokens"):
-        sampler.sample([[2], []], count=1, settings=SamplingSettings(max_tokens=2), seed=0)
+        sampler.sample([[2], []], count=1, settings=SamplingSettings(max_tokens=2), seeds=seeds(0))
     with pytest.raises(ConfigError, match="at most 61"):
-        sampler.sample([[2, 3, 4]], count=1, settings=SamplingSettings(max_tokens=62), seed=0)
+        sampler.sample(
+            [[2, 3, 4]], count=1, settings=SamplingSettings(max_tokens=62), seeds=seeds(0)
+        )
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -349,7 +388,7 @@ def test_logits_that_are_not_finite_stop_the_run(sampler, temperature):
     with torch.no_grad():
         sampler.model.lm_head.weight[3, 0] = math.nan
     with pytest.raises(RunError, match="not finite"):
-        sampler.sample(PROMPTS, count=1, settings=settings, seed=0)
+        sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0))
 
 
 @pytest.mark.parametrize(

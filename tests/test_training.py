@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from runs import metrics, same, weights
 from safetensors.torch import load_file
 from tiny import save_tiny_policy, tiny_config
 
@@ -21,9 +22,9 @@ from rlobj.config import TrainingConfig
 from rlobj.errors import ConfigError, RunError
 from rlobj.presets import preset_names
 from rlobj.rewards.kinds import Graded
+from rlobj.samplers import derive_seed
 from rlobj.surrogates import Surrogate
 from rlobj.training import Observer, RunDirectory, train
-from rlobj.training.rollout import derive_seed
 from rlobj.training.run_directory import dump_config
 from rlobj.training.schedule import learning_rate
 from rlobj.training.trainer import Trainer
@@ -32,23 +33,6 @@ from rlobj.training.trainer import Trainer
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory) -> Path:
     return save_tiny_policy(tmp_path_factory.mktemp("policy"))
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    checkpoint = RunDirectory(run).latest()
-    assert checkpoint is not None
-    return load_file(checkpoint / "model" / "model.safetensors")
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def metrics(run: Path) -> list[dict]:
-    """metrics.jsonl without the clock."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    clock = ("time/", "tokens/per_second")
-    return [{k: v for k, v in line.items() if not k.startswith(clock)} for line in lines]
 
 
 def test_a_random_policy_learns_the_larger_of_two_digits_in_seconds(policy, tmp_path):
@@ -122,7 +106,7 @@ def test_later_updates_select_with_the_current_policy_unless_told_otherwise(poli
 def test_dynamic_sampling_refills_until_the_groups_carry_signal(policy, tmp_path):
     config = tiny_config(policy, "dapo", training={"steps": 1})
     with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
-        rollout = trainer.collector.collect(0)
+        rollout = trainer.pipeline.take(0)
     groups: dict[int, set] = {}
     for response in rollout.responses:
         groups.setdefault(response.group, set()).add(response.grade.correct)
@@ -210,12 +194,6 @@ def test_a_failed_start_leaves_no_run_behind(tmp_path):
     with pytest.raises(ConfigError, match="cannot load the model"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_process_launched_as_one_of_several_is_refused(policy, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="trains in one process"):
-        train(tiny_config(policy), tmp_path / "run")
 
 
 def test_a_second_process_in_the_same_folder_is_refused(policy, tmp_path):
@@ -338,21 +316,6 @@ def start(run: Path) -> subprocess.Popen:
     command = [sys.executable, "-c", CONTINUE, str(run)]
     with (run / "log").open("w") as log:
         return subprocess.Popen(command, env=environment, stderr=log)
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(policy, tmp_path):
-    config = tiny_config(policy, training={"steps": 1})
-    train(config, tmp_path / "run")
-    run = RunDirectory(tmp_path / "run")
-
-    def disk_full(folder: Path) -> None:
-        folder.mkdir()
-        raise OSError(28, "No space left on device")
-
-    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
-    with pytest.raises(RunError, match="No space left"):
-        run.save(2, {}, optimizer, disk_full, keep=1)
-    assert [path.name for path in run.saved()] == ["step-000001"]
 
 
 def test_only_the_newest_checkpoints_stay(policy, tmp_path):

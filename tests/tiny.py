@@ -17,7 +17,7 @@ def save_tiny_policy(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def tiny_config(model: Path, preset: str = "stapo", **sections: dict[str, Any]) -> RunConfig:
+def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any]) -> RunConfig:
     """A preset on `max-digits` from random weights; sections override."""
     quick = {
         "training": {"updates_per_step": 1},
@@ -25,6 +25,6 @@ def tiny_config(model: Path, preset: str = "stapo", **sections: dict[str, Any]) 
         "checkpoint": {"every": 0},
         "output": {"tokens_every": 0},
     }
-    mine = merge({"model": {"name": str(model)}, **quick}, sections)
+    mine = merge({"model": {"name": str(policy)}, **quick}, sections)
     layers = [(preset, load_preset(preset).config), ("profile", SCRATCH_PROFILE), ("test", mine)]
     return build_config(layers)

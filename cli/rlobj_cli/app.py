@@ -11,10 +11,12 @@ from typing import Annotated
 
 import typer
 
+from rlobj_cli.doctor import doctor
 from rlobj_cli.errors import GuardedGroup
 from rlobj_cli.evaluate import evaluate
 from rlobj_cli.explain import explain
 from rlobj_cli.presets import presets
+from rlobj_cli.serve import serve
 from rlobj_cli.train import train
 
 __all__ = ["app", "main"]
@@ -29,8 +31,10 @@ app = typer.Typer(
 )
 app.command("train")(train)
 app.command("eval")(evaluate)
+app.command("serve")(serve)
 app.add_typer(presets)
 app.command("explain")(explain)
+app.command("doctor")(doctor)
 
 
 def _version(wanted: bool) -> None:

@@ -20,7 +20,7 @@ __all__ = ["evaluate"]
 WHAT = "What is asked"
 HOW = "How responses are drawn"
 BLOCK = 64
-"""Problems sampled at a time; part of what the seed means, so it does not change."""
+"""Problems sampled at a time."""
 SMALL = 10_000_000
 """Parameters below which one CPU thread is faster than two that wait for each other."""
 
@@ -183,6 +183,7 @@ def _evaluate_one(
     import time
 
     from rlobj.evaluation import evaluate as run_evaluation
+    from rlobj.evaluation import problem_seeds
     from rlobj_cli.results import Result
 
     config, start = benchmark.config, time.perf_counter()
@@ -197,7 +198,7 @@ def _evaluate_one(
             grader,
             benchmark.settings,
             count=config.evaluation.samples,
-            seed=config.seed,
+            seeds=problem_seeds(config.seed, total),
             block=BLOCK,
             progress=lambda done: bar.move(done, total),
         )

@@ -32,9 +32,13 @@ __all__ = [
 
 def calm_libraries(console: Console) -> None:
     """Keep the libraries' bars and notices off the screen; rlobj's own warnings stay."""
+    import torch
+
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed prints that it guessed so
     from rich.logging import RichHandler
     from transformers.utils import logging as notices
 

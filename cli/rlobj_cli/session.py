@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from rlobj_cli import ranks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +22,30 @@ if TYPE_CHECKING:
 __all__ = ["resume", "start"]
 
 
-def start(console: Console, layers: list[Layer], out: Path | None, dry_run: bool) -> None:
+FREE = (
+    "training.steps",
+    "training.strategy",
+    "training.micro_batch_tokens",
+    "training.gradient_checkpointing",
+    "training.threads",
+    "training.max_skipped",
+    "sampling.batch_tokens",
+    "sampling.vllm",
+    "sampling.server",
+    "sampling.max_logprob_gap",
+    "checkpoint",
+    "output",
+)
+"""Settings that a run may go on with other values of: they change how, not what."""
+
+
+def start(
+    console: Console,
+    layers: list[Layer],
+    out: Path | None,
+    dry_run: bool,
+    processes: int | None,
+) -> None:
     """A new run from the layers of its configuration, or with `dry_run` a look at them."""
     from rlobj.config import build_config
     from rlobj_cli.report import show_dry_run, show_header
@@ -28,48 +54,66 @@ def start(console: Console, layers: list[Layer], out: Path | None, dry_run: bool
     if dry_run:
         show_dry_run(console, config, layers)
         return
+    named = out is not None
     if out is None:
         name = Path(config.preset).stem if config.preset else "run"
         out = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    ranks.start_others(processes, [] if named else ["--out", str(out)])
     show_header(console, config, layers)
     _run(console, config, out, resume=False)
 
 
-def resume(console: Console, path: Path, settings: Sequence[str], given: Sequence[str]) -> None:
-    """Continue a run under its own configuration, of which only the number of steps may change.
+def resume(
+    console: Console,
+    path: Path,
+    overrides: Sequence[Layer],
+    given: Sequence[str],
+    processes: int | None,
+) -> None:
+    """Continue a run under its own configuration, of which only what changes no result may change.
 
     Raises:
         ConfigError: no run there, or options that would make another run of it.
     """
     from rich.text import Text
 
-    from rlobj.config import TrainingConfig, build_config, parse_setting
+    from rlobj.config import TrainingConfig, build_config
     from rlobj.errors import ConfigError
     from rlobj.training import RunDirectory
-    from rlobj.training.run_directory import dump_config
 
-    wrong = [*given, *(f"--set {s}" for s in settings if s.partition("=")[0] != "training.steps")]
+    paths = [_path(layer) for _, layer in overrides]
+    wrong = [*given, *(f"--set {name}" for name in paths if not name.startswith(FREE))]
     if wrong:
         raise ConfigError(
-            f"--resume continues {path} with the settings it was started with; only "
-            f"--set training.steps=N may go with it. Leave out: {', '.join(wrong)}"
+            f"--resume continues {path} with the settings it was started with; what may go with "
+            f"it: --processes, --strategy, and --set of {', '.join(FREE)}. Leave out: "
+            f"{', '.join(wrong)}"
         )
     run, config = RunDirectory.open(path)
     done = _steps_done(run)
-    if settings:
+    if overrides:
         stored = config.model_dump(mode="json", by_alias=True)
-        longer = [("--set", parse_setting(text)) for text in settings]
-        config = build_config([("run", stored), *longer])
+        config = build_config([("run", stored), *overrides])
     steps = config.training.steps
-    if settings and config.training.schedule != "constant" and steps > done:
+    longer = "training.steps" in paths
+    if longer and config.training.schedule != "constant" and steps > done:
         stretched = (
             f"training.schedule is {config.training.schedule}: it is stretched over {steps} steps, "
             "so the learning rate jumps up here and falls anew"
         )
         console.print(Text(stretched, style="yellow"), soft_wrap=True)
+    if longer and config.sampling.async_depth and steps > done:
+        ahead = config.sampling.async_depth
+        console.print(
+            Text(
+                f"the first {ahead} rollouts from here on are of the newest weights, not {ahead} "
+                "steps old: nothing was sampled beyond the steps of before",
+                style="yellow",
+            ),
+            soft_wrap=True,
+        )
     if steps < done:
         raise ConfigError(f"training.steps={steps}: {path} has {done} steps done already")
-    console.print(Text.assemble(("rlobj train", "bold"), f"  {path} from step {done} of {steps}"))
     if steps == done:
         more = 2 * max(done, TrainingConfig.model_fields["steps"].default)
         console.print(
@@ -80,9 +124,19 @@ def resume(console: Console, path: Path, settings: Sequence[str], given: Sequenc
             soft_wrap=True,
         )
         return
-    with run.atomic("config.resolved.yaml") as place:
-        place.write_text(dump_config(config), encoding="utf-8")
+    ranks.start_others(processes)
+    console.print(Text.assemble(("rlobj train", "bold"), f"  {path} from step {done} of {steps}"))
     _run(console, config, path, resume=True)
+
+
+def _path(layer: Mapping[str, Any]) -> str:
+    """The dotted name of a layer's one setting."""
+    parts: list[str] = []
+    value: Any = layer
+    while isinstance(value, Mapping) and len(value) == 1:
+        [(key, value)] = value.items()
+        parts.append(str(key))
+    return ".".join(parts)
 
 
 def _located(config: RunConfig) -> RunConfig:
@@ -103,7 +157,9 @@ def _located(config: RunConfig) -> RunConfig:
 
 
 def _run(console: Console, config: RunConfig, out: Path, *, resume: bool) -> None:
-    """Train, show it, and say how to go on: at the end, or where it was cut off."""
+    """Train, show it, and say how to go on where it was cut off."""
+    from rich.text import Text
+
     from rlobj.errors import RunError
     from rlobj.training import RunDirectory
     from rlobj_cli.report import show_results
@@ -114,25 +170,37 @@ def _run(console: Console, config: RunConfig, out: Path, *, resume: bool) -> Non
     except (KeyboardInterrupt, RunError) as error:
         if not (out / "config.resolved.yaml").exists():
             raise
-        newest = _steps_done(run)
-        saved = f"the newest checkpoint is at step {newest}" if newest else "no checkpoint yet"
-        verb = "Continue" if newest else "Start over (checkpoint.every=N saves more often)"
-        advice = f"Stopped with {saved}. {verb} with:\n  rlobj train --resume {out}"
+        advice = _advice(run)
         if isinstance(error, RunError):
             raise RunError(f"{error}\n{advice}") from error
         from rlobj_cli.errors import INTERRUPTED, report
 
         report("Interrupted", advice)
         raise typer.Exit(INTERRUPTED) from None
+    if summary.steps < config.training.steps:
+        console.print(Text(_advice(RunDirectory(summary.path)), style="yellow"), soft_wrap=True)
+        return
     show_results(console, config, summary)
 
 
+def _advice(run: RunDirectory) -> str:
+    """How to go on with a run that has stopped."""
+    newest = _steps_done(run)
+    saved = f"the newest checkpoint at step {newest}" if newest else "no checkpoint yet"
+    size = os.environ.get("WORLD_SIZE", "1")
+    processes = f" --processes {size}" if size != "1" else ""
+    return f"Stopped with {saved}. Continue with:\n  rlobj train --resume {run.path}{processes}"
+
+
 def _watched(console: Console, config: RunConfig, run: RunDirectory, resume: bool) -> Summary:
+    from rlobj.training import Observer
     from rlobj.training import train as run_training
     from rlobj_cli.progress import watch
     from rlobj_cli.screen import calm_libraries
 
     calm_libraries(console)
+    if not ranks.first():
+        return run_training(config, run.path, resume=resume, observer=Observer())
     done = _steps_done(run) if resume else 0
     history = [line for line in run.lines() if line["step"] <= done] if done else []
     with watch(console, config.training.steps, done, history) as screen:

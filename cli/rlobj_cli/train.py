@@ -17,6 +17,7 @@ __all__ = ["train"]
 
 WHAT = "What to train"
 HOW = "Settings"
+MANY = "Several processes"
 RUN = "The run"
 
 
@@ -76,7 +77,19 @@ def train(
         typer.Option(
             "--sampler",
             metavar="NAME",
-            help="Engine that draws responses: transformers.",
+            help="Engine that draws responses: transformers, vllm (in this process), or "
+            "vllm-server (see rlobj serve).",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    async_depth: Annotated[
+        int | None,
+        typer.Option(
+            "--async-depth",
+            min=0,
+            metavar="K",
+            help="Sample K rollouts ahead while training goes on: each exactly K steps old. "
+            "0: sample, then train.",
             rich_help_panel=HOW,
         ),
     ] = None,
@@ -88,6 +101,25 @@ def train(
             metavar="N",
             help="Of sampling, data order and policy.",
             rich_help_panel=HOW,
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            min=1,
+            metavar="K",
+            help="Train in K processes on this machine, one a GPU where there are GPUs.",
+            rich_help_panel=MANY,
+        ),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy",
+            metavar="NAME",
+            help="How processes share the policy: ddp, zero1, zero2, zero3, or fsdp2 (GPUs).",
+            rich_help_panel=MANY,
         ),
     ] = None,
     out: Annotated[
@@ -105,7 +137,8 @@ def train(
         typer.Option(
             "--resume",
             metavar="RUN",
-            help="Continue a run; goes with --set training.steps=N alone.",
+            help="Continue a run, on any number of processes; goes with more steps and with "
+            "settings that change no result.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -128,15 +161,16 @@ def train(
       rlobj train --preset stapo --set training.steps=50 --seed 1
       rlobj train --preset dapo --set "objective.drop=(prob < 0.01)"
       rlobj train --preset dapo --model Qwen/Qwen3-1.7B-Base --data problems.jsonl
+      rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
     """
-    from rich.console import Console
-
+    from rlobj_cli import ranks
     from rlobj_cli.screen import loading
 
-    console = Console()
+    console = ranks.console()
     with loading(console):
         import rlobj.training  # noqa: F401  # takes seconds; the screen is not dark meanwhile
+    placed = [("--strategy", "training.strategy", strategy)]
     if resume is not None:
         others = {
             "--preset": preset,
@@ -144,44 +178,47 @@ def train(
             "--data": data,
             "--config": config,
             "--sampler": sampler,
+            "--async-depth": async_depth,
             "--seed": seed,
             "--out": out,
             "--dry-run": dry_run or None,
         }
         given = [name for name, value in others.items() if value is not None]
-        session.resume(console, resume, settings or [], given)
+        overrides = _overrides(None, placed, settings or [])
+        session.resume(console, resume, overrides, given, processes)
         return
-    layers = _layers(
-        preset,
-        config,
-        [
-            ("--model", "model.name", model),
-            ("--data", "data.source", data),
-            ("--sampler", "sampling.engine", _engine(sampler)),
-            ("--seed", "seed", seed),
-        ],
-        settings or [],
-    )
-    session.start(console, layers, out, dry_run)
+    options = [
+        ("--model", "model.name", model),
+        ("--data", "data.source", data),
+        ("--sampler", "sampling.engine", sampler),
+        ("--async-depth", "sampling.async_depth", async_depth),
+        ("--seed", "seed", seed),
+        *placed,
+    ]
+    layers = _layers(preset, _overrides(config, options, settings or []))
+    session.start(console, layers, out, dry_run, processes)
 
 
-def _layers(
-    preset: str | None,
-    config: Path | None,
-    options: Sequence[tuple[str, str, Any]],
-    settings: Sequence[str],
+def _overrides(
+    config: Path | None, options: Sequence[tuple[str, str, Any]], settings: Sequence[str]
 ) -> list[Layer]:
-    """All layers of the command line, lowest first; options are (name, dotted path, value)."""
-    from rlobj.composition import file_layer, layers_of
+    """The layers over the preset, lowest first; options are (name, dotted path, value)."""
+    from rlobj.composition import file_layer
     from rlobj.config import parse_setting
-    from rlobj.errors import ConfigError
 
     overrides: list[Layer] = [file_layer(config)] if config is not None else []
     for name, path, value in options:
         if value is not None:
             section, _, key = path.partition(".")
             overrides.append((name, {section: {key: value} if key else value}))
-    overrides += [("--set", parse_setting(text)) for text in settings]
+    return [*overrides, *(("--set", parse_setting(text)) for text in settings)]
+
+
+def _layers(preset: str | None, overrides: list[Layer]) -> list[Layer]:
+    """All layers of the command line, lowest first."""
+    from rlobj.composition import layers_of
+    from rlobj.errors import ConfigError
+
     layers = layers_of(preset, overrides)
     if not any("objective" in layer for _, layer in layers):
         raise ConfigError(
@@ -189,20 +226,3 @@ def _layers(
             "or give a --config file with a preset or an objective"
         )
     return layers
-
-
-def _engine(name: str | None) -> str | None:
-    """The sampler asked for.
-
-    Raises:
-        ConfigError: a sampler that this version does not have.
-    """
-    from rlobj.errors import ConfigError, nearest
-
-    if name in (None, "transformers"):
-        return name
-    if name in ("vllm", "vllm-server"):
-        raise ConfigError(
-            f"--sampler {name}: this version samples with transformers only. Leave --sampler out."
-        )
-    raise ConfigError(f"--sampler {name}: unknown sampler.{nearest(str(name), ['transformers'])}")

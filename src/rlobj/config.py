@@ -18,12 +18,14 @@ from rlobj.objective import Objective
 from rlobj.presets import merge
 from rlobj.rewards import Math, RewardConfig
 from rlobj.samplers import SamplingSettings
+from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
 from rlobj.validation import InvalidFields, Model
 
 __all__ = [
     "CheckpointConfig",
     "DynamicSampling",
     "EvaluationConfig",
+    "LoraConfig",
     "ModelConfig",
     "OutputConfig",
     "RunConfig",
@@ -32,6 +34,16 @@ __all__ = [
     "build_config",
     "parse_setting",
 ]
+
+
+class LoraConfig(Model):
+    """Train low-rank adapters in place of the weights (LoRA, Hu et al. 2021, arXiv:2106.09685)."""
+
+    rank: int = Field(default=16, ge=1, description="r, the rank of each update B·A")
+    alpha: float = Field(default=32.0, gt=0, description="the update is alpha/r · B·A")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field(
+        default="all-linear", description="names of the linear layers that get an adapter"
+    )
 
 
 class ModelConfig(Model):
@@ -49,6 +61,9 @@ class ModelConfig(Model):
         default="auto", description="wrap prompts in the tokenizer's chat template, if it has one"
     )
     trust_remote_code: bool = Field(default=False, description="run code that the model brings")
+    lora: LoraConfig | None = Field(
+        default=None, description="train adapters, the model itself being the reference; null = all"
+    )
 
 
 class DynamicSampling(Model):
@@ -67,7 +82,10 @@ class SamplingConfig(SamplingSettings):
     """How responses are drawn."""
 
     max_tokens: int = Field(default=1024, ge=1, description="longest response, tokens")
-    engine: Literal["transformers"] = Field(default="transformers", description="the sampler")
+    engine: Literal["transformers", "vllm", "vllm-server"] = Field(
+        default="transformers",
+        description="transformers, vLLM in the training process, or a server of `rlobj serve`",
+    )
     prompts_per_step: int = Field(default=32, ge=1, description="prompts per step, over all ranks")
     group_size: int = Field(default=8, ge=1, description="G, responses per prompt")
     batch_tokens: int = Field(
@@ -76,6 +94,33 @@ class SamplingConfig(SamplingSettings):
     dynamic: DynamicSampling | None = Field(
         default=None, description="dynamic sampling; null = train on every group"
     )
+    async_depth: int = Field(
+        default=0,
+        ge=0,
+        description="rollouts sampled ahead, while training goes on: each exactly so many steps "
+        "old; 0 = sample, then train",
+    )
+    max_logprob_gap: float | Literal["auto"] = Field(
+        default="auto",
+        description="mean |sampler - trainer| log-prob of fresh samples, nats, above which the "
+        "run stops (auto: 0.001 in float32, 0.1 in bfloat16)",
+    )
+    vllm: VllmSettings = Field(default=VllmSettings(), description="vLLM in the training process")
+    server: ServerSettings = Field(default=ServerSettings(), description="a vLLM server")
+
+    def biased(self) -> list[tuple[str, str]]:
+        """(field, problem) of settings under which samples do not come from the policy."""
+        whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+        return [
+            (
+                f"sampling.{name}",
+                f"{getattr(self, name)} draws from a part of the distribution alone: the policy's "
+                "own log-probs are then not those of the samples, and importance ratios are "
+                f"biased. Expected {value} in training; rlobj eval takes any",
+            )
+            for name, value in whole.items()
+            if getattr(self, name) != value
+        ]
 
     def settings(self, **other: Any) -> SamplingSettings:
         """What the sampler needs of it, with other values in place."""
@@ -107,8 +152,16 @@ class TrainingConfig(Model):
         "more forward) or the rollout's",
     )
     gradient_checkpointing: bool = Field(default=False, description="recompute activations")
+    strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = Field(
+        default="auto",
+        description="how several processes share the policy: a copy each (ddp), DeepSpeed's ZeRO "
+        "1 to 3, or PyTorch's fsdp2 on GPUs; auto: as launched, else ddp",
+    )
     max_skipped: int = Field(
-        default=10, ge=1, description="updates in a row with a non-finite gradient before stopping"
+        default=10,
+        ge=1,
+        description="updates in a row that were skipped, since something in them was not finite, "
+        "or steps in a row without an update, before the run stops",
     )
     threads: int | Literal["auto"] = Field(
         default="auto", description="CPU threads of torch (auto: one on a CPU)"
@@ -140,6 +193,9 @@ class OutputConfig(Model):
     samples_every: int = Field(default=1, ge=0, description="steps between sample tables; 0 = none")
     tokens_every: int = Field(default=10, ge=0, description="steps between token tables; 0 = none")
     token_responses: int = Field(default=64, ge=1, description="responses in a token table")
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = Field(
+        default=(), description="where metrics go as well, beside metrics.jsonl"
+    )
 
 
 class RunConfig(Model):
@@ -185,6 +241,15 @@ class RunConfig(Model):
                     "sampling.temperature",
                     "0 gives a group the same response G times and no "
                     "signal; expected a number above 0, such as 1.0",
+                )
+            )
+        problems += self.sampling.biased()
+        if self.sampling.async_depth and self.sampling.engine == "vllm":
+            problems.append(
+                (
+                    "sampling.async_depth",
+                    "an engine in the training process waits for its turn; expected 0 with "
+                    "engine=vllm, or engine=vllm-server",
                 )
             )
         if problems:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -51,6 +52,10 @@ def _problems(error: ValidationError, model: type[Model]) -> list[tuple[str, str
             found.append((path, f"unknown key.{nearest(str(item['loc'][-1]), model.keys())}"))
         elif item["type"] == "missing":
             found.append((path, "is required"))
+        elif item["type"] == "literal_error":
+            known = re.findall(r"'([^']*)'", item.get("ctx", {}).get("expected", ""))
+            advice = nearest(str(item["input"]), known) if known else ""
+            found.append((path, f"{item['msg']}, got {item['input']!r}.{advice}"))
         else:
             found.append((path, f"{item['msg']}, got {item['input']!r}"))
     return found

@@ -65,6 +65,10 @@ class ProblemStream:
         """Problems per epoch."""
         return len(self._problems)
 
+    def first(self, count: int) -> list[Problem]:
+        """The first few problems, whatever was drawn."""
+        return self._problems[:count]
+
     def next(self, count: int) -> list[Problem]:
         """The next `count` problems of the endless order."""
         drawn: list[Problem] = []

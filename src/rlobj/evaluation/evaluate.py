@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from rlobj.data import Problem
 from rlobj.evaluation.statistics import pass_at_k, standard_errors
 from rlobj.rewards import Graded, Grader
-from rlobj.samplers import Sample, Sampler, SamplingSettings
+from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
 
-__all__ = ["Answered", "Evaluation", "evaluate"]
+__all__ = ["Answered", "Evaluation", "evaluate", "problem_seeds"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,11 @@ class Evaluation:
         }
 
 
+def problem_seeds(seed: int, count: int) -> list[int]:
+    """One seed for each of so many problems."""
+    return [derive_seed(seed, "problem", index) for index in range(count)]
+
+
 def evaluate(
     sampler: Sampler,
     encode: Callable[[Problem], list[int]],
@@ -105,7 +110,7 @@ def evaluate(
     settings: SamplingSettings,
     *,
     count: int,
-    seed: int,
+    seeds: Sequence[int],
     block: int = 256,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
@@ -118,7 +123,7 @@ def evaluate(
         grader: an open grader.
         settings: sampling parameters.
         count: samples per problem.
-        seed: the same seed gives the same samples.
+        seeds: one for each problem; see `problem_seeds`.
         block: problems sampled and graded at a time.
         progress: told the number of problems done after each block.
     """
@@ -126,13 +131,14 @@ def evaluate(
     for start in range(0, len(problems), block):
         part = problems[start : start + block]
         prompts = [encode(problem) for problem in part]
-        groups = sampler.sample(prompts, count=count, settings=settings, seed=seed + start)
+        own = seeds[start : start + block]
+        groups = sampler.sample(prompts, count=count, settings=settings, seeds=own)
         texts = [sample.text for group in groups for sample in group]
         asked = [problem for problem in part for _ in range(count)]
         grades = grader.score(texts, asked)
         for i, (problem, group) in enumerate(zip(part, groups, strict=True)):
-            own = grades[i * count : (i + 1) * count]
-            answered.append(Answered(problem, tuple(group), tuple(own)))
+            verdicts = grades[i * count : (i + 1) * count]
+            answered.append(Answered(problem, tuple(group), tuple(verdicts)))
         if progress is not None:
             progress(len(answered))
     return Evaluation(tuple(answered))

@@ -103,7 +103,8 @@ def serve(connection: Connection, deadline: float, memory: int) -> None:
 def main() -> None:
     """Entry point: `worker.py DESCRIPTOR DEADLINE MEMORY`, in seconds and bytes."""
     descriptor, deadline, memory = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for asked_to_end in (signal.SIGINT, signal.SIGTERM):  # the parent's business, not ours
+        signal.signal(asked_to_end, signal.SIG_IGN)
     with contextlib.suppress(ValueError, OSError):  # not every system limits address space
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     with contextlib.suppress(EOFError, ConnectionError):

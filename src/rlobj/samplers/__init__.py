@@ -1,9 +1,23 @@
 """Samplers: engines that draw responses from the policy, and say how likely each token was.
 
-`TransformersSampler` shares the trainer's module; it needs nothing but torch and the model.
+`TransformersSampler` needs nothing but torch and the model, whose module it shares or copies.
+`rlobj.samplers.vllm` has vLLM in this process, and vLLM as a server.
 """
 
-from rlobj.samplers.transformers import TransformersSampler
+from rlobj.samplers.seeds import derive_seed
+from rlobj.samplers.transformers import TransformersSampler, eos_ids
 from rlobj.samplers.types import Sample, Sampler, SamplingSettings
+from rlobj.samplers.weights import Received, Sent, checksum, compare
 
-__all__ = ["Sample", "Sampler", "SamplingSettings", "TransformersSampler"]
+__all__ = [
+    "Received",
+    "Sample",
+    "Sampler",
+    "SamplingSettings",
+    "Sent",
+    "TransformersSampler",
+    "checksum",
+    "compare",
+    "derive_seed",
+    "eos_ids",
+]

@@ -1,15 +1,16 @@
-"""Sampling with the trainer's own module: a plain decode loop over a transformers causal LM.
+"""Sampling with transformers: a plain decode loop over a causal LM.
 
     prefill each prompt once -> one row per sample -> draw, drop finished rows, forward -> ...
 
-No weights are copied: the policy that is sampled is the policy that is trained.
+By default the module is the trainer's own and no weights are copied: the policy that is sampled is
+the policy that is trained. A sampler with a module of its own takes weights with `sync`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,21 +20,22 @@ from torch import Tensor, nn
 from rlobj.errors import ConfigError, RunError
 from rlobj.samplers.distribution import draw
 from rlobj.samplers.types import Sample, SamplingSettings
+from rlobj.samplers.weights import Received, checksum
+from rlobj.statistics import hash_keys
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["TransformersSampler"]
+__all__ = ["TransformersSampler", "eos_ids"]
 
 
 class TransformersSampler:
-    """Samples from any transformers causal LM, in the process and module that train it.
+    """Samples from any transformers causal LM, in the process that trains it.
 
     The settings of a call are all that shapes the distribution: the model's generation_config.json
     is not read, except that the special tokens it lists as EOS end a response, next to the
-    tokenizer's own. Responses depend on the seed, the prompts and the weights; the global random
-    state is neither read nor changed. The module is in eval mode while sampling, and afterwards in
-    the modes it was in.
+    tokenizer's own. The global random state is neither read nor changed. The module is in eval mode
+    while sampling, and afterwards in the modes it was in.
 
     Args:
         model: the policy, a causal LM.
@@ -41,7 +43,10 @@ class TransformersSampler:
         batch_tokens: bound on rows x (prompt + max_tokens) of one batch, in tokens; the key-value
             cache is as large. A single response may exceed it.
         autocast: arithmetic of the forward pass, as the trainer scores; None = the weights' own.
+        own_copy: the module is not the trainer's, and `sync` copies weights into it.
     """
+
+    dtype: torch.dtype | None = None
 
     def __init__(
         self,
@@ -50,13 +55,14 @@ class TransformersSampler:
         *,
         batch_tokens: int = 65536,
         autocast: torch.dtype | None = None,
+        own_copy: bool = False,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
         self.autocast = autocast
-        self.version = 0
-        self._eos = _eos_ids(model, tokenizer)
+        self._received = Received(-1 if own_copy else 0, {} if own_copy else None)
+        self._eos = eos_ids(model, tokenizer)
 
     def sample(
         self,
@@ -64,9 +70,9 @@ class TransformersSampler:
         *,
         count: int,
         settings: SamplingSettings,
-        seed: int,
+        seeds: Sequence[int],
     ) -> list[list[Sample]]:
-        """`count` responses for each prompt, in the prompts' order.
+        """`count` responses for each prompt, in the prompts' order; one seed a prompt.
 
         Raises:
             ConfigError: a prompt without tokens, or too long for the model with `max_tokens`.
@@ -75,9 +81,10 @@ class TransformersSampler:
         self._check(prompts, settings)
         total = len(prompts) * count
         samples: list[Sample | None] = [None] * total
+        keys = torch.tensor(seeds, dtype=torch.long)
         with _evaluating(self.model), torch.no_grad(), self._arithmetic():
             for rows in self._batches(prompts, count, settings.max_tokens):
-                responses = self._respond(prompts, count, rows, settings, seed)
+                responses = self._respond(prompts, count, rows, settings, keys)
                 for row, sample in zip(rows, responses, strict=True):
                     samples[row] = sample
         done = [sample for sample in samples if sample is not None]
@@ -88,18 +95,30 @@ class TransformersSampler:
         device = next(self.model.parameters()).device.type
         return torch.autocast(device, self.autocast, enabled=self.autocast is not None)
 
-    def sync(self, model: Any, version: int) -> None:
-        """Mark samples with `version`. The weights are the trainer's own: nothing is copied.
+    @torch.no_grad()
+    def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Copy the weights into a module of its own; the trainer's module has them already.
 
         Raises:
-            RunError: `model` is another module, which this sampler would not sample from.
+            RunError: a tensor that the module does not have.
         """
-        if getattr(model, "module", model) is not self.model:
-            raise RunError(
-                "TransformersSampler samples from the module it was built with, and was asked to "
-                f"sync with another {type(model).__name__}. Build a new sampler for that one."
-            )
-        self.version = version
+        checksums: dict[str, int] | None = None
+        if self._received.checksums is not None:
+            checksums = {}
+            places = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+            for name, tensor in weights:
+                if name not in places:
+                    raise RunError(f"the sampler's {type(self.model).__name__} has no '{name}'")
+                places[name].copy_(tensor)
+                checksums[name] = checksum(places[name])
+        self._received = Received(version, checksums)
+
+    def received(self) -> Received:
+        """The version, and of a module of its own what was copied into it."""
+        return self._received
+
+    def sleep(self) -> None:
+        """Nothing to give back: between calls the sampler holds no more than the module."""
 
     def close(self) -> None:
         """Nothing to free: the module belongs to the trainer."""
@@ -139,14 +158,16 @@ class TransformersSampler:
         count: int,
         rows: list[int],
         settings: SamplingSettings,
-        seed: int,
+        seeds: Tensor,
     ) -> list[Sample]:
         """Samples for the rows of one batch."""
         owners = sorted({row // count for row in rows})
         context = _Context(self.model, [prompts[owner] for owner in owners])
         place = {owner: index for index, owner in enumerate(owners)}
         context.select([place[row // count] for row in rows])
-        drawn = self._decode(context, rows, settings, seed, total=len(prompts) * count)
+        places = torch.tensor(rows)
+        keys = seeds[places // count], places % count
+        drawn = self._decode(context, keys, settings)
         if not torch.isfinite(drawn.logprobs).all():
             raise RunError(
                 "The model gave logits that are not finite while sampling. Its weights have "
@@ -164,28 +185,27 @@ class TransformersSampler:
                 logprobs=logprobs[index][: lengths[index]],
                 text=texts[index],
                 finish="stop" if stopped[index] else "length",
-                weight_version=self.version,
+                weight_version=self._received.version,
             )
             for index, row in enumerate(rows)
         ]
 
     def _decode(
-        self, context: _Context, rows: list[int], settings: SamplingSettings, seed: int, total: int
+        self, context: _Context, keys: tuple[Tensor, Tensor], settings: SamplingSettings
     ) -> _Drawn:
         """Draw until every row has stopped or has `max_tokens`; finished rows leave the batch.
 
-        Each step draws one number in (0, 1] for each of the call's `total` responses, so that a
-        response's numbers depend on the seed and its place alone, not on the batches. They are
-        made on the CPU: the same on every device.
+        The number behind a token is a hash of the prompt's seed, the response's place among the
+        prompt's (both in `keys`) and the token's position: the same in any batch, on any rank.
         """
         device = context.logits.device
         eos = torch.tensor(self._eos, dtype=torch.long, device=device)
-        drawn = _Drawn.empty(len(rows), settings.max_tokens, device)
-        alive = torch.arange(len(rows), device=device)
-        places = torch.tensor(rows)
-        generator = torch.Generator().manual_seed(seed)
+        drawn = _Drawn.empty(len(keys[0]), settings.max_tokens, device)
+        alive = torch.arange(len(keys[0]), device=device)
+        seeds, places = keys
         for position in range(settings.max_tokens):
-            uniform = 1 - torch.rand(total, generator=generator, dtype=torch.float64)[places]
+            bits = (hash_keys((seeds, places, position)) >> 11) & (2**53 - 1)
+            uniform = (bits + 1).double() / 2**53
             tokens, logprobs = draw(context.logits, uniform.to(device), settings)
             drawn.tokens[alive, position] = tokens
             drawn.logprobs[alive, position] = logprobs
@@ -199,7 +219,8 @@ class TransformersSampler:
             if position + 1 == settings.max_tokens or not len(going):
                 break
             if len(going) < len(alive):
-                alive, tokens, places = alive[going], tokens[going], places[going.cpu()]
+                alive, tokens = alive[going], tokens[going]
+                seeds, places = seeds[going.cpu()], places[going.cpu()]
                 context.select(going)
             context.append(tokens)
         return drawn
@@ -296,7 +317,7 @@ class _Context:
         return output.logits[:, -1]
 
 
-def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
+def eos_ids(model: Any, tokenizer: Any) -> list[int]:
     """The tokenizer's EOS, and those of the generation config that the tokenizer holds special.
 
     (A configuration class may list an EOS by default that is a common token of this tokenizer.)

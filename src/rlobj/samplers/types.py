@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
+import torch
 from pydantic import ConfigDict, Field, StringConstraints
+from torch import Tensor
 
+from rlobj.samplers.weights import Received
 from rlobj.validation import Model
 
 __all__ = ["Sample", "Sampler", "SamplingSettings"]
@@ -58,19 +61,40 @@ class SamplingSettings(Model):
 class Sampler(Protocol):
     """Draws responses from the current policy."""
 
+    dtype: torch.dtype | None
+    """What it wants weights in; None = as the trainer has them."""
+
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
         *,
         count: int,
         settings: SamplingSettings,
-        seed: int,
+        seeds: Sequence[int],
     ) -> list[list[Sample]]:
-        """`count` responses for each prompt, in the prompts' order; equal seeds, equal samples."""
+        """`count` responses for each prompt, in the prompts' order.
+
+        A response depends on the weights, its prompt, the prompt's seed and its place among the
+        prompt's responses: not on the other prompts of the call.
+        """
         ...
 
-    def sync(self, model: Any, version: int) -> None:
-        """Sample from these weights from now on, and mark samples with this version."""
+    def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Sample from these weights from now on, and mark samples with this version.
+
+        Args:
+            weights: (name in a Hugging Face checkpoint, whole tensor), one at a time. Every rank
+                takes all of them: getting one may be an exchange between ranks.
+            version: of the weights.
+        """
+        ...
+
+    def received(self) -> Received:
+        """What the engine itself holds, asked of it anew."""
+        ...
+
+    def sleep(self) -> None:
+        """Give accelerator memory to the trainer until the next `sync`, where that is possible."""
         ...
 
     def close(self) -> None:

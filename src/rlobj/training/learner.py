@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,18 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlobj import functional
 from rlobj.config import RunConfig
-from rlobj.errors import RunError
 from rlobj.objective import Objective
 from rlobj.penalties import ProxyKL
 from rlobj.plan import LossOutput, Plan
 from rlobj.scoring import PolicyScorer, micro_batches, pad_sequences
 from rlobj.tokens import TokenBatch
-from rlobj.training.comm import ProcessGroup
+from rlobj.training import lora
+from rlobj.training.agreement import any_rank, largest
+from rlobj.training.parallel import Parallel
 from rlobj.training.schedule import learning_rate
+from rlobj.training.synchronizer import check_gap, sampler_gap
 
-__all__ = ["Learner", "backward"]
+__all__ = ["SKIPPED", "Learner"]
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 Witness = Callable[[list[TokenBatch], list[list[int]], Plan], None]
@@ -29,16 +31,8 @@ Witness = Callable[[list[TokenBatch], list[list[int]], Plan], None]
 _SCORED = {"logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "proxy_logprobs"}
 _CURRENT = {"logprobs", "entropy", "collision"}
 
-
-def backward(accelerator: Any, scorer: Any, loss: Tensor, last: bool) -> None:
-    """Add a micro-batch's gradient; the one place where gradients are scaled.
-
-    Micro-batch losses over all ranks SUM to the objective, data parallelism averages over ranks:
-    so × the number of ranks, and no division by the number of micro-batches. Gradients travel
-    between ranks once, with the last micro-batch.
-    """
-    with contextlib.nullcontext() if last else accelerator.no_sync(scorer):
-        accelerator.backward(loss * accelerator.num_processes)
+SKIPPED = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
+"""What an update comes to that changed nothing, since something was not finite."""
 
 
 class Learner:
@@ -47,9 +41,10 @@ class Learner:
     Args:
         config: the run's.
         objective: resolved; its phases are run one after another.
-        accelerator: Accelerate's, with gradient accumulation 1.
+        parallel: how the policy is spread over processes.
         scorer: the policy as a `PolicyScorer`, not yet prepared.
-        reference: the reference policy's scorer, where a KL term needs one.
+        reference: the reference policy's scorer, where a KL term needs one; with LoRA the policy
+            without its adapters is the reference.
         autocast: arithmetic of the forward pass; None = the weights' own.
     """
 
@@ -57,29 +52,31 @@ class Learner:
         self,
         config: RunConfig,
         objective: Objective,
-        accelerator: Any,
+        parallel: Parallel,
         scorer: PolicyScorer,
         reference: PolicyScorer | None,
         autocast: torch.dtype | None,
     ) -> None:
         training = config.training
         optimizer = torch.optim.AdamW(
-            scorer.parameters(),
+            [p for p in scorer.parameters() if p.requires_grad],
             lr=training.learning_rate,
             betas=training.betas,
             weight_decay=training.weight_decay,
         )
         self.config = config
         self.objective = objective
-        self.accelerator = accelerator
-        self.scorer, self.optimizer = accelerator.prepare(scorer, optimizer)
+        self.parallel = parallel
+        self.model = scorer.model
+        self.scorer, _ = parallel.prepare(scorer, optimizer)
         self.reference = reference
-        self.comm = ProcessGroup(accelerator.device)
+        self.comm = parallel.comm
+        self.device = parallel.device
         self.autocast = autocast
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
-        self.skipped_in_a_row = 0
         self._min_p = next((p.min_p for p in objective.penalties if isinstance(p, ProxyKL)), 0.02)
         needs = objective.needs
+        self._referenced = "ref_logprobs" in needs.plan | needs.loss
         updates = training.updates_per_step * len(objective.phases)
         self._single = updates == 1
         self._wanted = ((needs.observe | needs.plan) | (needs.loss & {"proxy_logprobs"})) & _SCORED
@@ -95,10 +92,8 @@ class Learner:
         Where the step is one update in one micro-batch, the log-probs keep their graph and the
         update needs no second forward; where nothing is asked, no forward is made at all.
         """
-        if self.reference is not None:
-            with torch.no_grad():
-                scores = self._forward(self.reference, sequences)
-            table = table.replace(ref_logprobs=scores["logprobs"])
+        if self._referenced:
+            table = table.replace(ref_logprobs=self._reference_logprobs(sequences))
         if not self._wanted:
             return table
         shared = self._single and self._one_micro_batch(sequences)
@@ -115,14 +110,28 @@ class Learner:
         old = {"old_logprobs": scores["logprobs"], "old_entropy": scores["entropy"]}
         return table.replace(**scores, **old)
 
+    def logprobs(self, sequences: Sequences) -> Tensor:
+        """log π of the response tokens under the policy as it is [N]."""
+        with torch.no_grad():
+            return self._forward(self.scorer, sequences)["logprobs"]
+
+    def _reference_logprobs(self, sequences: Sequences) -> Tensor:
+        if self.reference is None:
+            with lora.without(self.model):
+                return self.logprobs(sequences)
+        with torch.no_grad():
+            return self._forward(self.reference, sequences)["logprobs"]
+
     def _one_micro_batch(self, sequences: Sequences) -> bool:
         """On every rank."""
-        several = torch.tensor(int(len(self._pack(sequences)) > 1))
-        return int(self.comm.sum(several)) == 0
+        return len(self._pack(sequences)) <= 1
 
     def _pack(self, sequences: Sequences) -> list[list[int]]:
+        """Micro-batches, as many as the rank with the most has: a forward may be an exchange."""
         lengths = [len(prompt) + len(response) for prompt, response in sequences]
-        return micro_batches(lengths, self.config.training.micro_batch_tokens)
+        parts = micro_batches(lengths, self.config.training.micro_batch_tokens)
+        most = int(largest(len(parts), self.comm))
+        return parts + [[] for _ in range(most - len(parts))]
 
     def _forward(self, scorer: Any, sequences: Sequences, **settings: Any) -> dict[str, Tensor]:
         """Score all response tokens, by micro-batches, in the sequences' order."""
@@ -131,20 +140,26 @@ class Learner:
             scores = self._score_part(scorer, [sequences[i] for i in part], **settings)
             lengths = [len(sequences[i][1]) for i in part]
             for name, values in scores.items():
-                rows = chunks.setdefault(name, [None] * len(sequences))
-                for i, chunk in zip(part, values.split(lengths), strict=True):
+                rows = chunks.setdefault(name, [None] * len(sequences) or [values])
+                for i, chunk in zip(part, values.split(lengths) if part else (), strict=True):
                     rows[i] = chunk
         return {name: torch.cat(rows) for name, rows in chunks.items()}
 
     def _score_part(self, scorer: Any, sequences: Sequences, **settings: Any) -> dict[str, Tensor]:
         temperature = self.config.sampling.temperature
-        padded = pad_sequences(sequences, self.accelerator.device)
-        enabled, device = self.autocast is not None, self.accelerator.device.type
-        with torch.autocast(device, self.autocast, enabled=enabled):
+        padded = pad_sequences(sequences, self.device)
+        enabled = self.autocast is not None
+        with torch.autocast(self.device.type, self.autocast, enabled=enabled):
             scores = scorer(*padded, temperature=temperature, **settings)
         return {name: values for name, values in vars(scores).items() if values is not None}
 
     # Updating.
+
+    def finite(self, table: TokenBatch) -> bool:
+        """Did the policy give numbers for every token, on every rank?"""
+        columns = (table.logprobs, table.entropy, table.collision, table.proxy_logprobs)
+        bad = any(x is not None and not bool(torch.isfinite(x.detach()).all()) for x in columns)
+        return not any_rank(bad, self.comm)
 
     def observe(self, table: TokenBatch) -> None:
         """Let the controllers see the rollout."""
@@ -161,17 +176,25 @@ class Learner:
     ) -> dict[str, float]:
         """One optimizer update of one phase on one mini-batch; its metrics.
 
+        Where log-probs, the loss or the gradient are not finite on any rank, nothing changes on
+        any: `train/skipped_updates` is 1 and `train/grad_norm` NaN.
+
         Args:
             objective: the phase.
             table: the mini-batch, with advantages and the scoring pass's columns.
             sequences: its token ids.
             stale: the weights have moved since the scoring pass.
             witness: shown the micro-batches' tables, their places in `table`, and the plan.
+
+        Raises:
+            SamplerGap: fresh samples that do not come from the policy.
         """
         if stale and self._reread:
             with torch.no_grad():
                 settings = {"entropy": True, "collision": "collision" in self._wanted}
                 table = table.replace(**self._forward(self.scorer, sequences, **settings))
+            if not self.finite(table):
+                return SKIPPED
         parts = self._pack(sequences)
         tables = [table.select(part, index) for index, part in enumerate(parts)]
         start = time.perf_counter()
@@ -180,43 +203,36 @@ class Learner:
         if witness is not None:
             witness(tables, parts, plan)
         self.state["update"] += 1
-        outputs = []
+        outputs, scored = [], []
         for index, part in enumerate(parts):
             micro = tables[index]
             if not micro.logprobs.requires_grad:
                 batch = [sequences[i] for i in part]
                 micro = micro.replace(**self._score_part(self.scorer, batch, entropy=True))
             output = objective.loss(micro, plan)
-            backward(self.accelerator, self.scorer, output.loss, last=index + 1 == len(parts))
+            self.parallel.backward(output.loss, last=index + 1 == len(parts))
             outputs.append(_detached(output))
-        metrics = {**plan.metrics, **self._combine(outputs), **self._step(plan)}
-        return {**metrics, "time/planning": planning}
+            scored.append((micro.logprobs.detach(), micro.sampler_logprobs))
+        metrics = {**plan.metrics, **self._combine(outputs)}
+        if not self._wanted:  # the first look at fresh samples: before they move the policy
+            logprobs, sampler = map(torch.cat, zip(*scored, strict=True))
+            if not any_rank(not bool(torch.isfinite(logprobs).all()), self.comm):
+                metrics |= self.gap(logprobs, sampler, not self.config.sampling.async_depth)
+        return {**metrics, **self._step(plan, metrics["loss/total"]), "time/planning": planning}
 
-    def _step(self, plan: Plan) -> dict[str, float]:
-        """Clip and step, unless nothing counted or the gradient is not finite."""
-        training = self.config.training
-        norm = self.accelerator.clip_grad_norm_(self.scorer.parameters(), training.max_grad_norm)
-        norm = float(norm) if norm is not None else 0.0
-        finite = bool(torch.isfinite(torch.tensor(norm)))
-        if finite and not plan.empty:
-            self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
-        if self.skipped_in_a_row >= training.max_skipped:
-            raise RunError(
-                f"the gradient was not finite in {self.skipped_in_a_row} updates in a row. Lower "
-                "training.learning_rate, or look at the last token table for the tokens at fault."
-            )
+    def _step(self, plan: Plan, loss: float) -> dict[str, float]:
+        """Clip and step, unless nothing counted or something is not finite."""
+        norm = self.parallel.step(apply=math.isfinite(loss) and not plan.empty)
+        finite = math.isfinite(norm) and math.isfinite(loss)
         return {
-            "train/grad_norm": norm if finite else float("nan"),
+            "train/grad_norm": norm if finite else math.nan,
             "train/skipped_updates": float(not finite or plan.empty),
         }
 
     def set_learning_rate(self, step: int) -> float:
         """The learning rate of a step (from 0), by schedule; set on the optimizer."""
         rate = learning_rate(self.config.training, step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        self.parallel.set_learning_rate(rate)
         return rate
 
     def _combine(self, outputs: Sequence[LossOutput]) -> dict[str, float]:
@@ -227,10 +243,8 @@ class Learner:
             values = {**output.metrics, "loss/total": output.loss}
             sums += torch.stack([values[name].double().cpu() for name in names])
         combined = dict(zip(names, self.comm.sum(sums).tolist(), strict=True))
-        largest = torch.zeros(self.comm.size, dtype=torch.float64)
         ratios = [float(output.extremes["policy/ratio_max"]) for output in outputs]
-        largest[self.comm.rank] = max(ratios, default=0.0)
-        combined["policy/ratio_max"] = float(self.comm.sum(largest).max())
+        combined["policy/ratio_max"] = largest(max(ratios, default=0.0), self.comm)
         return combined
 
     def _names(self) -> list[str]:
@@ -240,17 +254,27 @@ class Learner:
         return [*dict.fromkeys(losses), *means, "loss/total"]
 
     def sampler_gap(self, table: TokenBatch) -> dict[str, float]:
-        """Mean k3 and largest ratio between the trainer's and the sampler's log-probs."""
-        if table.old_logprobs is None and not self._wanted:
+        """The sampler's log-probs beside the trainer's; {} where `update` is the first to know."""
+        if not self._wanted:
             return {}
-        decided = table.decided
-        trainer = table.column("old_logprobs", "metrics").detach()[decided]
-        sampler = table.column("sampler_logprobs", "metrics")[decided]
-        ratio = functional.log_ratio(trainer, sampler).exp()
-        return {
-            "sampler/kl": float(functional.k3(sampler, trainer).mean()) if len(ratio) else 0.0,
-            "sampler/ratio_max": float(ratio.max()) if len(ratio) else 1.0,
-        }
+        sampler = table.column("sampler_logprobs", "the sampler's gap")
+        return self.gap(table.logprobs, sampler, not self.config.sampling.async_depth)
+
+    def gap(self, logprobs: Tensor, sampler: Tensor, fresh: bool = True) -> dict[str, float]:
+        """The gap between trainer and sampler on some samples.
+
+        Args:
+            logprobs: by the trainer [N].
+            sampler: by the sampler [N].
+            fresh: they were drawn from the weights that the trainer scores with.
+
+        Raises:
+            SamplerGap: fresh samples that do not come from the policy.
+        """
+        gap = sampler_gap(logprobs, sampler, self.comm)
+        if fresh:
+            check_gap(gap, self.config.sampling.max_logprob_gap, self.autocast)
+        return gap
 
 
 def _detached(output: LossOutput) -> LossOutput:

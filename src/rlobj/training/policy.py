@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlobj.config import ModelConfig
 from rlobj.data import DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.errors import ConfigError
+from rlobj.training import lora
 
 __all__ = ["Policy", "arithmetic", "load_model", "load_policy"]
 
@@ -23,7 +24,7 @@ class Policy:
     """A model and how problems are put to it.
 
     Attributes:
-        model: the causal language model, float32 weights, dropout off.
+        model: the causal language model, float32 weights, dropout off; with LoRA, peft's.
         tokenizer: its tokenizer.
         source: where it was loaded from; a reference policy is loaded from there again.
         chat: whether prompts go through the chat template.
@@ -45,15 +46,45 @@ class Policy:
         newer = getattr(self.model, "activation_checkpointing_enable", None)
         (newer or self.model.gradient_checkpointing_enable)()
 
-    def save(self, folder: Path) -> None:
-        """A Hugging Face model folder, with the tokenizer."""
-        with _no_bars():
-            self.model.save_pretrained(folder)
-            self.tokenizer.save_pretrained(folder)
+    def weights(
+        self, full: Callable[[nn.Parameter], Tensor], *, as_stored: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor), one at a time, LoRA merged in.
+
+        Args:
+            full: gives one parameter whole, wherever its shards lie.
+            as_stored: under the names of a Hugging Face checkpoint, in place of the module's.
+        """
+        inner = lora.base(self.model)
+        for name, tensor in lora.merged(self.model, full):
+            if as_stored and getattr(
+                inner, "_weight_conversions", None
+            ):  # modules that fuse several tensors
+                from transformers.core_model_loading import revert_weight_conversion
+
+                yield from revert_weight_conversion(inner, {name: tensor}).items()
+            else:
+                yield name, tensor
+
+    def save_settings(self, folder: Path) -> None:
+        """All of a Hugging Face model folder but its weights."""
+        inner = lora.base(self.model)
+        inner.config.save_pretrained(folder)
+        if inner.generation_config is not None:
+            inner.generation_config.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
 
-def load_policy(config: ModelConfig, data: DataConfig, source: str) -> Policy:
+def load_policy(
+    config: ModelConfig, data: DataConfig, source: str, adapter: Path | None = None
+) -> Policy:
     """Load the model and its tokenizer from a hub id or a folder.
+
+    Args:
+        config: the model's settings.
+        data: how problems are put to it.
+        source: hub id or folder.
+        adapter: trained LoRA weights to go on from; None = new ones, where LoRA is set.
 
     Raises:
         ConfigError: nothing there, or no causal language model with a tokenizer.
@@ -64,7 +95,7 @@ def load_policy(config: ModelConfig, data: DataConfig, source: str) -> Policy:
         tokenizer = AutoTokenizer.from_pretrained(
             source, trust_remote_code=config.trust_remote_code
         )
-        model = load_model(config, source)
+        model: Any = load_model(config, source)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot load the model '{source}': {error}\nExpected a folder written by "
@@ -74,6 +105,8 @@ def load_policy(config: ModelConfig, data: DataConfig, source: str) -> Policy:
     chat = has_template if config.chat_template == "auto" else config.chat_template
     if chat and not has_template:
         raise ConfigError(f"model.chat_template is on, but the tokenizer of '{source}' has none")
+    if config.lora is not None:
+        model = lora.adapted(model, config.lora, adapter)
     return Policy(model, tokenizer, source, chat, data.template)
 
 

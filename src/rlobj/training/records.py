@@ -7,15 +7,16 @@ from typing import Any
 
 from rlobj.plan import Plan
 from rlobj.tokens import TokenBatch
+from rlobj.training.comm import ProcessGroup
 from rlobj.training.rollout import Response, Rollout
-from rlobj.training.run_directory import RunDirectory
+from rlobj.training.run_directory import RunDirectory, step_name
 
 __all__ = ["write_samples", "write_tokens"]
 
 _SCORED = ("logprobs", "old_logprobs", "ref_logprobs", "proxy_logprobs", "entropy", "collision")
 
 
-def write_samples(run: RunDirectory, step: int, rollout: Rollout) -> None:
+def write_samples(run: RunDirectory, step: int, rollout: Rollout, comm: ProcessGroup) -> None:
     """One row per response: what was asked, what was said, how it was graded, whether kept."""
     responses = [*rollout.responses, *rollout.dead]
     columns = {
@@ -34,7 +35,7 @@ def write_samples(run: RunDirectory, step: int, rollout: Rollout) -> None:
         "weight_version": [r.sample.weight_version for r in responses],
         "kept": [i < len(rollout.responses) for i in range(len(responses))],
     }
-    _write(run, f"samples/step-{step:06d}.parquet", columns)
+    _write(run, f"samples/{step_name(step)}.parquet", columns, comm)
 
 
 def write_tokens(
@@ -42,6 +43,7 @@ def write_tokens(
     step: int,
     shown: Sequence[tuple[TokenBatch, Plan, Sequence[Response]]],
     tokenizer: Any,
+    comm: ProcessGroup,
 ) -> None:
     """One row per token: what it was, what the policy thought of it, what the objective did to it.
 
@@ -53,12 +55,13 @@ def write_tokens(
             `weight` is m·ω/Z, `kept` whether it acts, `penalty_k` c_k/Z_k; log-probs and entropy
             are those that the rules read.
         tokenizer: spells the tokens.
+        comm: all ranks' tokens go into one table.
     """
     columns: dict[str, list[Any]] = {}
     for table, plan, responses in shown:
         for name, values in _token_columns(table, plan, responses, tokenizer).items():
             columns.setdefault(name, []).extend(values)
-    _write(run, f"tokens/step-{step:06d}.parquet", columns)
+    _write(run, f"tokens/{step_name(step)}.parquet", columns, comm)
 
 
 def _token_columns(
@@ -85,9 +88,14 @@ def _token_columns(
     return columns
 
 
-def _write(run: RunDirectory, name: str, columns: dict[str, Any]) -> None:
+def _write(run: RunDirectory, name: str, columns: dict[str, Any], comm: ProcessGroup) -> None:
+    """One table of all ranks' rows, written by the first."""
+    parts = [part for part in comm.gather(columns) if part]
+    if comm.rank:
+        return
     import pyarrow
     import pyarrow.parquet
 
+    whole = {key: [value for part in parts for value in part[key]] for key in parts[0]}
     with run.atomic(name) as place:
-        pyarrow.parquet.write_table(pyarrow.table(columns), place, compression="zstd")
+        pyarrow.parquet.write_table(pyarrow.table(whole), place, compression="zstd")

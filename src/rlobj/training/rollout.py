@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from rlobj.config import RunConfig
 from rlobj.data import Problem, ProblemStream
 from rlobj.rewards import Graded, Grader
-from rlobj.samplers import Sample, Sampler
+from rlobj.samplers import Sample, Sampler, derive_seed
 from rlobj.statistics import Comm
 from rlobj.tokens import TokenBatch
+from rlobj.training.agreement import agree
 from rlobj.training.policy import Policy
 
-__all__ = ["Collector", "Response", "Rollout", "derive_seed"]
-
-
-def derive_seed(*parts: int | str) -> int:
-    """A seed in [0, 2^62) that depends on every part, the same on every machine."""
-    text = "/".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
+__all__ = ["Collector", "Response", "Rollout"]
 
 
 @dataclass(frozen=True)
@@ -57,12 +52,14 @@ class Rollout:
         dead: responses of the groups that dynamic sampling left out.
         batches: sampling rounds that dynamic sampling took (1 without it).
         seconds: time by phase.
+        stream: where the stream of problems stands after it.
     """
 
     responses: list[Response]
     dead: list[Response]
     batches: int
     seconds: dict[str, float]
+    stream: dict[str, Any]
 
     @property
     def sequences(self) -> list[tuple[list[int], list[int]]]:
@@ -112,33 +109,46 @@ class Collector:
         self.comm = comm
 
     def collect(self, step: int) -> Rollout:
-        """The step's groups: sampled, graded, shaped; with dynamic sampling only live groups."""
+        """The step's groups: sampled, graded, shaped; with dynamic sampling only live groups.
+
+        Raises:
+            Exception: sampling or grading failed, here or on another rank: all ranks raise, and
+                the stream stands where it stood.
+        """
         dynamic = self.config.sampling.dynamic
         rounds = dynamic.max_batches if dynamic else 1
         seconds = {"sample": 0.0, "grade": 0.0}
         kept: list[Response] = []
         dead: list[Response] = []
+        before = self.stream.state()
         missing, first, used = self.config.sampling.prompts_per_step, 0, 0
-        for batch in range(rounds):
+        for _ in range(rounds):
             problems = self.stream.next(missing)
             own = list(enumerate(problems, first))[self.comm.rank :: self.comm.size]
             first += missing
-            groups = self._groups(step, batch, own, seconds)
-            live = 0
-            for group in groups:
-                alive = dynamic is None or self._live(group)
-                live += alive
-                (kept if alive else dead).extend(group)
-            used = batch + 1
-            missing -= int(self.comm.sum(torch.tensor(live)))
+            used += 1
+            live, failed = 0, None
+            try:
+                for group in self._groups(step, own, seconds):
+                    alive = dynamic is None or self._live(group)
+                    live += alive
+                    (kept if alive else dead).extend(group)
+            except Exception as error:
+                failed = error
+            try:
+                agree(failed, "collecting responses", self.comm)
+            except Exception:
+                self.stream.restore(before)  # the problems are asked again
+                raise
+            filled = int(self.comm.sum(torch.tensor(live)))
+            missing -= filled
             if missing <= 0:
                 break
-        return Rollout(kept, dead, used, seconds)
+        return Rollout(kept, dead, used, seconds, self.stream.state())
 
     def _groups(
         self,
         step: int,
-        batch: int,
         problems: Sequence[tuple[int, Problem]],
         seconds: dict[str, float],
     ) -> list[list[Response]]:
@@ -149,7 +159,7 @@ class Collector:
             [self.policy.encode(problem) for _, problem in problems],
             count=size,
             settings=self.config.sampling.settings(),
-            seed=derive_seed(self.config.seed, "rollout", step, batch, self.comm.rank),
+            seeds=[derive_seed(self.config.seed, "rollout", step, group) for group, _ in problems],
         )
         seconds["sample"] += time.perf_counter() - start
         start = time.perf_counter()

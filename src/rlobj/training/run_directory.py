@@ -4,7 +4,8 @@
     RUN/metrics.jsonl            one object a step
     RUN/samples/step-000010.parquet
     RUN/tokens/step-000010.parquet
-    RUN/checkpoints/step-000010/ model/ (a Hugging Face folder), optimizer.pt, state.json, random.pt
+    RUN/rollouts/                see `journal`
+    RUN/checkpoints/step-000010/ see `checkpoint`
 
 Every file appears whole or not at all: written beside its place, then renamed.
 """
@@ -16,23 +17,18 @@ import json
 import logging
 import math
 import os
-import random
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-
 from rlobj.config import RunConfig
-from rlobj.errors import ConfigError, RunError
+from rlobj.errors import ConfigError
 from rlobj.presets import read_yaml
 
-__all__ = ["RunDirectory", "dump_config"]
+__all__ = ["RunDirectory", "dump_config", "remove", "settle", "step_name", "step_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +61,12 @@ class RunDirectory:
                 f"{self.path} holds a run already. Continue it with: rlobj train --resume "
                 f"{self.path}\nor choose another folder with --out DIR"
             )
+        left = [self.metrics, *self.path.glob("*/step-*")]
+        if any(path.exists() for path in left):
+            raise ConfigError(
+                f"{self.path} holds parts of a run without its config.resolved.yaml. Choose "
+                "another folder with --out DIR"
+            )
 
     def create(self, config: RunConfig) -> None:
         """A new run's folder with its configuration.
@@ -74,21 +76,29 @@ class RunDirectory:
         """
         self.refuse_if_taken()
         try:
-            for folder in ("samples", "tokens", "checkpoints"):
+            for folder in ("samples", "tokens", "rollouts", "checkpoints"):
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
-            with self.atomic("config.resolved.yaml") as place:
-                place.write_text(dump_config(config), encoding="utf-8")
+            self.write_config(config)
         except OSError as error:
             raise ConfigError(f"cannot write the run to {self.path}: {error}") from error
+
+    def write_config(self, config: RunConfig) -> None:
+        """The run's settings from now on."""
+        with self.atomic("config.resolved.yaml") as place:
+            place.write_text(dump_config(config), encoding="utf-8")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps a second process from training into the same folder.
 
         Raises:
-            ConfigError: one is at it.
+            ConfigError: one is at it, or the folder cannot be written.
         """
-        with (self.path / ".lock").open("w") as file:
+        try:
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise ConfigError(f"cannot write to {self.path}: {error}") from error
+        with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -112,17 +122,13 @@ class RunDirectory:
         """A place to write a file or folder; it gets its name once the block has ended well."""
         final = self.path / name
         place = final.with_name(f".{final.name}.partial")
-        _remove(place)
+        remove(place)
         try:
             yield place
-            _sync(place)
+            settle(place, final)
         except BaseException:
-            _remove(place)
+            remove(place)
             raise
-        if final.is_dir():
-            shutil.rmtree(final)
-        os.replace(place, final)
-        _sync_one(final.parent)
 
     # metrics.jsonl
 
@@ -156,41 +162,16 @@ class RunDirectory:
             place.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
         for folder in ("samples", "tokens", "checkpoints"):
             for entry in (self.path / folder).glob("step-*"):
-                if _step_of(entry) > step:
-                    _remove(entry)
+                if step_of(entry) > step:
+                    remove(entry)
+        for partial in self.checkpoints.glob(".*.partial"):
+            remove(partial)
 
     # checkpoints
 
-    def save(
-        self,
-        step: int,
-        state: Mapping[str, Any],
-        optimizer: Any,
-        save_model: Callable[[Path], None],
-        keep: int,
-    ) -> Path:
-        """Write a checkpoint, then delete the oldest beyond `keep`.
-
-        Raises:
-            RunError: the disk refused; the checkpoints that were there are untouched.
-        """
-        try:
-            with self.atomic(f"checkpoints/{_name(step)}") as place:
-                place.mkdir()
-                save_model(place / "model")
-                torch.save(optimizer.state_dict(), place / "optimizer.pt")
-                torch.save(_random_state(), place / "random.pt")
-                (place / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
-        except (OSError, RuntimeError, SafetensorError) as error:  # torch's writer has no OSError
-            raise RunError(f"cannot write a checkpoint to {self.checkpoints}: {error}") from error
-        for old in self.saved()[:-keep]:
-            _remove(old)
-        return self.checkpoints / _name(step)
-
     def saved(self) -> list[Path]:
         """The complete checkpoints, oldest first."""
-        found = [path for path in self.checkpoints.glob("step-*") if _step_of(path) >= 0]
-        return sorted(found, key=_step_of)
+        return sorted(self.checkpoints.glob("step-*"), key=step_of)
 
     def latest(self) -> Path | None:
         """The newest checkpoint, or None before the first."""
@@ -198,57 +179,33 @@ class RunDirectory:
         return saved[-1] if saved else None
 
 
-def load_state(checkpoint: Path, optimizer: Any) -> dict[str, Any]:
-    """Put the optimizer and the random generators back, and return the saved state.
-
-    Raises:
-        RunError: a file of the checkpoint cannot be read.
-    """
-    try:
-        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
-        saved = torch.load(checkpoint / "optimizer.pt", map_location="cpu", weights_only=True)
-        optimizer.load_state_dict(saved)
-        _restore_random(torch.load(checkpoint / "random.pt", weights_only=False))
-    except (OSError, ValueError, RuntimeError, KeyError, EOFError, UnpicklingError) as error:
-        raise RunError(
-            f"the checkpoint {checkpoint} cannot be read: {error}\nDelete that folder to resume "
-            "from the one before."
-        ) from error
-    return state
-
-
-def _random_state() -> dict[str, Any]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
-
-
-def _restore_random(state: dict[str, Any]) -> None:
-    random.setstate(state["python"])
-    torch.set_rng_state(state["torch"])
-    if len(state["cuda"]) == torch.cuda.device_count() > 0:  # other hardware: other numbers
-        torch.cuda.set_rng_state_all(state["cuda"])
-
-
-def _name(step: int) -> str:
+def step_name(step: int) -> str:
+    """How files and folders of a step are called."""
     return f"step-{step:06d}"
 
 
-def _step_of(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """The step that a file or folder belongs to."""
     match = re.match(r"step-(\d+)", path.name)
     return int(match[1]) if match else -1
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Delete a file or folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
-    """Have the disk hold every byte before the rename tells of them."""
-    for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
+def settle(place: Path, final: Path) -> None:
+    """Give a file or folder its name, once the disk holds every byte of it."""
+    for file in [place, *place.rglob("*")] if place.is_dir() else [place]:
         _sync_one(file)
+    if final.is_dir():
+        shutil.rmtree(final)
+    os.replace(place, final)
+    _sync_one(final.parent)
 
 
 def _sync_one(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,37 +12,45 @@ from rlobj.config import RunConfig
 from rlobj.data import Problem, load_problems
 from rlobj.errors import ConfigError, DataError
 from rlobj.objective import Objective
+from rlobj.samplers import Sampler, TransformersSampler, eos_ids
 from rlobj.scoring import PolicyScorer
+from rlobj.training import lora
 from rlobj.training.observer import Observer
+from rlobj.training.parallel import Parallel, open_parallel
 from rlobj.training.policy import Policy, arithmetic, load_model
 
-__all__ = ["hardware", "model_source", "problems", "prompt_limit", "reference", "short_enough"]
+__all__ = [
+    "hardware",
+    "model_source",
+    "problems",
+    "prompt_limit",
+    "reference",
+    "sampler",
+    "short_enough",
+]
 
 logger = logging.getLogger(__name__)
 
 
-def hardware(config: RunConfig) -> tuple[Any, torch.dtype | None]:
-    """Accelerate's view of the machine, and the arithmetic of forward passes (None = float32).
+def hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
+    """The processes that share the run, and the arithmetic of forward passes (None = float32).
 
     Sets torch's threads: one on a CPU by default, since two that wait for each other are slower.
-
-    Raises:
-        ConfigError: the process was launched as one of several.
     """
-    from accelerate import Accelerator
-
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: this version trains in one process. "
-            "Start it without torchrun or accelerate launch."
-        )
     gpu = torch.cuda.is_available()
     threads = config.training.threads
     if threads == "auto":
         threads = torch.get_num_threads() if gpu else 1
     torch.set_num_threads(threads)
-    torch.manual_seed(config.seed)
-    return Accelerator(cpu=not gpu), arithmetic(config.model)
+    autocast = arithmetic(config.model)
+    training = config.training
+    parallel = open_parallel(
+        training.strategy,
+        max_grad_norm=training.max_grad_norm,
+        autocast=autocast,
+        seed=config.seed,
+    )
+    return parallel, autocast
 
 
 def problems(config: RunConfig) -> tuple[list[Problem], list[Problem], str]:
@@ -101,11 +108,67 @@ def short_enough(
 def reference(
     config: RunConfig, objective: Objective, source: str, device: torch.device
 ) -> PolicyScorer | None:
-    """The policy as it was before training, only where the objective reads it."""
-    if "ref_logprobs" not in objective.needs.plan | objective.needs.loss:
+    """The policy as it was before training, only where the objective reads it.
+
+    With LoRA there is none: the policy without its adapters is the reference.
+    """
+    unread = "ref_logprobs" not in objective.needs.plan | objective.needs.loss
+    if unread or config.model.lora is not None:
         return None
-    model = load_model(config.model, source).to(device)
-    return PolicyScorer(model.eval().requires_grad_(False))
+    return PolicyScorer(_frozen(config, source, device))
+
+
+def _frozen(config: RunConfig, source: str, device: torch.device) -> Any:
+    """Another copy of the model, not trained."""
+    return load_model(config.model, source).to(device).eval().requires_grad_(False)
+
+
+def sampler(
+    config: RunConfig,
+    policy: Policy,
+    parallel: Parallel,
+    source: str,
+    autocast: torch.dtype | None,
+) -> Sampler:
+    """The engine that draws responses.
+
+    Args:
+        config: the run.
+        policy: the policy, before training.
+        parallel: the processes.
+        source: model folder or hub id; weights come with the first sync.
+        autocast: arithmetic of forward passes.
+    """
+    settings = config.sampling
+    if settings.engine == "transformers":
+        apart = parallel.strategy in ("zero3", "fsdp2") or settings.async_depth > 0
+        return TransformersSampler(
+            _frozen(config, source, parallel.device) if apart else policy.model,
+            policy.tokenizer,
+            batch_tokens=settings.batch_tokens,
+            autocast=autocast,
+            own_copy=apart,
+        )
+    from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
+
+    inner = lora.base(policy.model)
+    eos = eos_ids(inner, policy.tokenizer)
+    if settings.engine == "vllm":
+        return VllmSampler(
+            source,
+            policy.tokenizer,
+            eos=eos,
+            settings=settings.vllm,
+            dtype=autocast or torch.float32,
+            trust_remote_code=config.model.trust_remote_code,
+        )
+    return VllmServerSampler(
+        settings.server,
+        policy.tokenizer,
+        eos=eos,
+        model_config=inner.config,
+        primary=parallel.rank == 0,
+    )
 
 
 def model_source(config: RunConfig, observer: Observer) -> str:

@@ -1,0 +1,344 @@
+"""Sampling from a server that `rlobj serve` started, on this machine or another."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import torch
+from torch import Tensor
+
+from rlobj.errors import ConfigError, RunError
+from rlobj.samplers.types import Sample, SamplingSettings
+from rlobj.samplers.vllm import versions
+from rlobj.samplers.vllm.broadcast import WeightGroup
+from rlobj.samplers.vllm.connection import Connection
+from rlobj.samplers.vllm.extension import SHAPE
+from rlobj.samplers.vllm.responses import Response, check_prompts, request_fields, to_samples
+from rlobj.samplers.vllm.settings import ServerSettings
+from rlobj.samplers.weights import Received
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["VllmServerSampler"]
+
+_FILE_BYTES = 1 << 30
+"""Weights collected before a file is written."""
+
+
+class VllmServerSampler:
+    """Samples over HTTP; one rank of the trainer pushes weights, all of them sample.
+
+    Args:
+        settings: of the connection.
+        tokenizer: the model's.
+        eos: token ids that end a response.
+        model_config: of the trainer's model, to be compared with the server's.
+        primary: this rank pushes the weights; the others take part and wait for them.
+
+    Raises:
+        MissingExtra: aiohttp is not installed.
+        ConfigError: a wrong key, no server of `rlobj serve`, another model, or a version of vLLM
+            that is not supported.
+        RunError: nobody answers.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        eos: Sequence[int],
+        model_config: Any,
+        primary: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.version = 0
+        self._primary = primary
+        self._eos = list(eos)
+        self._server = Connection(settings)
+        self._group: WeightGroup | None = None
+        versions.check_number(self._server.get("/version")["version"], f"the server {settings.url}")
+        workers = self._server.call("rlobj_describe")
+        self._workers, self._about = len(workers), workers[0]
+        self._check_server(model_config)
+        self.dtype: torch.dtype | None = getattr(torch, self._about["dtype"])
+        self._expected = self._version()
+
+    def _check_server(self, model_config: Any) -> None:
+        about, url = self._about, self.settings.url
+        if about["logprobs_mode"] != "processed_logprobs":
+            raise ConfigError(
+                f"the server at {url} reports {about['logprobs_mode']}: not those of the "
+                "distribution sampled from. Start it with: rlobj serve MODEL"
+            )
+        text = model_config.get_text_config()
+        mine = {name: getattr(text, name, None) for name in SHAPE}
+        differ = [
+            f"{name} is {about['shape'][name]} there and {mine[name]} here"
+            for name in SHAPE
+            if None not in (mine[name], about["shape"][name]) and mine[name] != about["shape"][name]
+        ]
+        if differ:
+            raise ConfigError(
+                f"the server at {url} has another model than the trainer: {'; '.join(differ)}. "
+                "Start it with the trainer's: rlobj serve MODEL"
+            )
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        count: int,
+        settings: SamplingSettings,
+        seeds: Sequence[int],
+    ) -> list[list[Sample]]:
+        """`count` responses for each prompt, in the prompts' order.
+
+        Raises:
+            ConfigError: a prompt without tokens, or too long for the engine with `max_tokens`.
+            RunError: the server is dead or hung, or has not the weights that it was given.
+        """
+        check_prompts(
+            prompts, settings, self._about["max_model_len"], self._about["shape"]["vocab_size"]
+        )
+        bodies = [
+            {
+                "prompt": list(prompt),
+                "return_token_ids": True,
+                **request_fields(settings, count, seed, self._eos),
+            }
+            for prompt, seed in zip(prompts, seeds, strict=True)
+        ]
+        answers = self._server.complete(bodies)
+        self._check_version()
+        return to_samples(
+            prompts,
+            [[_response(choice) for choice in _choices(answer)] for answer in answers],
+            count=count,
+            greedy=settings.temperature == 0,
+            tokenizer=self.tokenizer,
+            version=self.version,
+        )
+
+    def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Sample from these weights from now on, and mark samples with this version.
+
+        Every rank takes all the weights from the iterator; the primary one pushes them.
+
+        Raises:
+            RunError: the server is dead or hung, or did not take them.
+        """
+        arriving = iter(weights)
+        try:
+            if self._primary:
+                self._push(arriving, version)
+        finally:
+            for _ in arriving:  # the other ranks take part in each of them
+                pass
+        if not self._primary:
+            self._wait_for(version)
+        self.version = self._expected = version
+
+    def received(self) -> Received:
+        """What the server's workers hold.
+
+        Raises:
+            RunError: they do not all hold the same.
+        """
+        answers = self._server.call("rlobj_received")
+        for rank, answer in enumerate(answers):
+            if answer != answers[0]:
+                raise RunError(
+                    f"worker {rank} of the server at {self.settings.url} holds other weights than "
+                    "worker 0. Start the server anew, then resume the run."
+                )
+        return Received(answers[0]["version"], answers[0]["checksums"])
+
+    def sleep(self) -> None:
+        """The server's memory is its own: nothing to give."""
+
+    def close(self) -> None:
+        """Leave the broadcast group. The server runs on."""
+        self._group = None
+
+    # Weights.
+
+    def _push(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+        if self._transport() == "file":
+            with self._folder() as folder:
+                _store(weights, folder)
+                with self._paused():
+                    self._server.call("rlobj_load_files", str(folder), version, long=True)
+            return
+        group = self._group or self._open()
+        self._group = None  # after a failure it is of no use
+        with self._paused():
+            self._together(
+                lambda: self._server.call("rlobj_receive", version, long=True),
+                lambda: group.send(weights),
+            )
+        self._group = group
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Nothing is generated inside; afterwards nothing computed before is used."""
+        self._server.post("/pause?mode=wait", long=True)
+        try:
+            yield
+            answer = self._server.post("/reset_prefix_cache")
+            if answer is not None and not answer.get("success", True):
+                raise RunError("the server did not drop its prefix cache: responses would be mixed")
+        finally:
+            self._server.post("/resume")
+
+    def _transport(self) -> str:
+        """File or broadcast: as set, else by whether the server reads what is written here."""
+        if self.settings.transport == "auto":
+            with self._folder() as folder:
+                probe = folder / "probe"
+                probe.touch()
+                sees = all(each["sees"] for each in self._server.call("rlobj_sees", str(probe)))
+            chosen = "file" if sees else "broadcast"
+            self.settings = self.settings.model_copy(update={"transport": chosen})
+        return self.settings.transport
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        """An empty folder in shared memory, gone afterwards.
+
+        It has one name for each user and server, so that what a killed trainer left is replaced.
+        """
+        shared = Path("/dev/shm")
+        base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+        name = hashlib.sha256(self.settings.url.encode()).hexdigest()[:12]
+        folder = base / f"rlobj-{os.getuid()}-{name}"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir(mode=0o700)
+            yield folder
+        except OSError as error:
+            raise RunError(
+                f"cannot keep the weights for the server in {folder}: {error}. Make room there, or "
+                "set sampling.server.transport=broadcast."
+            ) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _open(self) -> WeightGroup:
+        """A group of this process and the server's workers."""
+        kind = self._about["device"]
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise ConfigError(
+                f"the server at {self.settings.url} takes broadcasts on its GPU, and the trainer "
+                "has none. Set sampling.server.transport=file, on one machine."
+            )
+        device = torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else "cpu"
+        address = self.settings.broadcast_address or _own_address(self.settings.url)
+        port = self.settings.broadcast_port or _free_port()
+        size, timeout = 1 + self._workers, self.settings.timeout
+        return self._together(
+            lambda: self._server.call("rlobj_open", address, port, size, timeout, long=True),
+            lambda: WeightGroup(address, port, 0, size, torch.device(device), timeout),
+        )
+
+    def _together(self, there: Callable[[], Any], here: Callable[[], Any]) -> Any:
+        """Run the server's part in a thread and ours in this one; the result of ours.
+
+        Raises:
+            RunError: the server's failure, else ours.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            remote = pool.submit(there)
+            try:
+                result = here()
+            except RuntimeError as error:
+                remote.result()
+                raise RunError(f"the server takes no weights by broadcast: {error}") from error
+            remote.result()
+        return result
+
+    # Versions.
+
+    def _version(self) -> int:
+        """The version that the workers hold; -1 where it is not one of a trainer's."""
+        return min(status["version"] for status in self._server.call("rlobj_status", long=True))
+
+    def _wait_for(self, version: int) -> None:
+        """Until the primary rank has pushed this version."""
+        patience = 10 * self.settings.timeout
+        deadline = time.monotonic() + patience
+        while self._version() != version:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"the server at {self.settings.url} did not get weights {version} within "
+                    f"{patience:g} s; see the trainer's first process."
+                )
+            time.sleep(0.05)
+
+    def _check_version(self) -> None:
+        held = self._version()
+        if held == self._expected:
+            return
+        reason = "it was started anew" if held < 0 else "another trainer pushed weights to it"
+        raise RunError(
+            f"the server at {self.settings.url} holds weights {held} and not {self._expected}: "
+            f"{reason}. Resume the run; it pushes its own first."
+        )
+
+
+def _store(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
+    """Write weights to safetensors files of about 1 GiB, whose names are in order."""
+    from safetensors.torch import save_file
+
+    held: dict[str, Tensor] = {}
+    size = files = 0
+
+    def flush() -> None:
+        nonlocal size, files
+        save_file(held, folder / f"{files:06d}.safetensors")
+        held.clear()
+        size, files = 0, files + 1
+
+    for name, tensor in weights:
+        held[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        size += held[name].nbytes
+        if size >= _FILE_BYTES:
+            flush()
+    if held:
+        flush()
+
+
+def _choices(answer: Any) -> list[Any]:
+    return sorted(answer["choices"], key=lambda choice: choice["index"])
+
+
+def _response(choice: Any) -> Response:
+    logprobs = choice["logprobs"] or {"token_logprobs": []}
+    return Response(choice["token_ids"], logprobs["token_logprobs"], choice["finish_reason"])
+
+
+def _own_address(url: str) -> str:
+    """The address of this machine by which a server would see it."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    with socket.create_connection((parts.hostname or "", port), timeout=10) as connection:
+        return str(connection.getsockname()[0])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,98 @@
+"""vLLM in the trainer's process: what it changes there, put back."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import random
+import socket
+import warnings
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["default_group_kept", "isolated", "random_states_kept"]
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process
+    "VLLM_NO_USAGE_STATS": "1",  # nothing is sent anywhere
+}
+
+
+@contextlib.contextmanager
+def random_states_kept() -> Iterator[None]:
+    """The random states of torch, numpy and Python are afterwards what they were before."""
+    import numpy
+
+    python, arrays = random.getstate(), numpy.random.get_state()  # noqa: NPY002
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            numpy.random.set_state(arrays)  # noqa: NPY002
+
+
+def _launcher() -> dict[str, str]:
+    """What a launcher such as torchrun tells its processes, for one that was started without."""
+    if dist.is_initialized():
+        return {"RANK": str(dist.get_rank()), "LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", **address}
+
+
+@contextlib.contextmanager
+def isolated() -> Iterator[None]:
+    """For building an engine: its environment inside, the process as it was afterwards.
+
+    Put back are random states, environment, default dtype, number of threads,
+    `torch.set_num_threads`, which the CPU build replaces by nothing, and garbage collection, from
+    which vLLM exempts all that is alive. What stays: the process group that torch.distributed then
+    has, memory bound to this CPU's node, and vLLM's modules.
+
+    vLLM is silent but for errors, unless VLLM_LOGGING_LEVEL is set in the environment.
+    """
+    environment, dtype = dict(os.environ), torch.get_default_dtype()
+    set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    silenced, frozen = logging.root.manager.disable, gc.get_freeze_count()
+    os.environ.update({**_ENVIRONMENT, **_launcher()})
+    if "VLLM_LOGGING_LEVEL" not in environment:
+        os.environ["VLLM_CONFIGURE_LOGGING"] = "0"  # it would close the program's log handlers
+        logging.getLogger("vllm").setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
+    with random_states_kept(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logging.disable(silenced)
+            os.environ.clear()
+            os.environ.update(environment)
+            torch.set_default_dtype(dtype)
+            torch.set_num_threads = set_num_threads
+            torch.set_num_threads(threads)
+            if not frozen:
+                gc.unfreeze()
+
+
+@contextlib.contextmanager
+def default_group_kept() -> Iterator[None]:
+    """The trainer's process group outlives an engine, which would end it together with its own."""
+    destroy = dist.destroy_process_group
+
+    def destroy_own(group: dist.ProcessGroup | None = None) -> None:
+        if group not in (None, dist.group.WORLD):
+            destroy(group)
+
+    dist.destroy_process_group = destroy_own
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy

@@ -1,0 +1,146 @@
+"""What both vLLM samplers share: how a request is put, and how an answer is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlobj.errors import ConfigError, RunError
+from rlobj.samplers.seeds import derive_seed
+from rlobj.samplers.types import Sample, SamplingSettings
+
+__all__ = ["Response", "check_prompts", "engine_seed", "request_fields", "to_samples"]
+
+_COLDEST = 0.01
+"""vLLM raises lower temperatures to this one, except 0."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response as vLLM gave it."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish: str
+
+
+def engine_seed(seed: int) -> int:
+    """vLLM's seed for a prompt: 62 bits, of which the lowest 15 are 0.
+
+    vLLM draws response i of a prompt with the seed s + i, so seeds that lie close together would
+    give two prompts the same random numbers; hashed ones lie 2^15 apart.
+    """
+    return derive_seed("vllm", seed) & ~0x7FFF
+
+
+def check_prompts(
+    prompts: Sequence[Sequence[int]], settings: SamplingSettings, context: int, vocabulary: int
+) -> None:
+    """Refuse what vLLM would refuse later, or sample differently without a word.
+
+    Args:
+        prompts: token ids.
+        settings: of the call.
+        context: longest prompt and response together, tokens.
+        vocabulary: V, number of tokens of the model.
+
+    Raises:
+        ConfigError: a prompt without tokens, with unknown ones, or too long with `max_tokens`; a
+            temperature that vLLM would change.
+    """
+    if 0 < settings.temperature < _COLDEST:
+        raise ConfigError(
+            f"sampling.temperature={settings.temperature:g}: vLLM raises temperatures under "
+            f"{_COLDEST} to it. Set 0 (greedy) or at least {_COLDEST}."
+        )
+    for index, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ConfigError(f"Prompt {index} has no tokens; a model needs one to go on from.")
+        if min(prompt) < 0 or max(prompt) >= vocabulary:
+            raise ConfigError(
+                f"Prompt {index} has a token outside the model's vocabulary of {vocabulary}: the "
+                "tokenizer belongs to another model."
+            )
+        if len(prompt) + settings.max_tokens > context:
+            raise ConfigError(
+                f"Prompt {index} has {len(prompt)} tokens; with sampling.max_tokens="
+                f"{settings.max_tokens} that is beyond the {context} positions of this vLLM engine."
+                f" Set sampling.max_tokens to at most {max(0, context - len(prompt))}, leave out "
+                "long prompts, or, where the model can do more, raise max_model_len."
+            )
+
+
+def request_fields(
+    settings: SamplingSettings, count: int, seed: int, eos: Sequence[int]
+) -> dict[str, Any]:
+    """What to ask of vLLM for one prompt: the same names in Python and over HTTP.
+
+    A stop string is looked for in the text with its special tokens, as TransformersSampler does,
+    and stays part of the response. Only `eos` ends a response besides. A greedy prompt has one
+    response, which vLLM insists on.
+    """
+    return {
+        "n": count if settings.temperature > 0 else 1,
+        "seed": engine_seed(seed),
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "top_k": settings.top_k,
+        "min_p": settings.min_p,
+        "max_tokens": settings.max_tokens,
+        "stop": list(settings.stop),
+        "include_stop_str_in_output": True,
+        "stop_token_ids": list(eos),
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "logprobs": 0,
+    }
+
+
+def to_samples(
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[Response]],
+    *,
+    count: int,
+    greedy: bool,
+    tokenizer: Any,
+    version: int,
+) -> list[list[Sample]]:
+    """`count` samples for each prompt.
+
+    Raises:
+        RunError: log-probabilities that are not finite, or a response that was cut off.
+    """
+    flat = [response for answer in answers for response in answer]
+    for response in flat:
+        if response.finish not in ("stop", "length"):
+            raise RunError(
+                f"vLLM ended a response by '{response.finish}'; expected stop or length. Its log "
+                "tells why."
+            )
+        if not all(map(math.isfinite, response.logprobs)):
+            raise RunError(
+                "The model gave logits that are not finite while sampling. Its weights have "
+                "diverged (lower training.learning_rate), or its dtype overflows (model.dtype)."
+            )
+    ids = [response.token_ids for response in flat]
+    texts = iter(tokenizer.batch_decode(ids, skip_special_tokens=True))
+    samples: list[list[Sample]] = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        own = [
+            Sample(
+                prompt_ids=list(prompt),
+                token_ids=response.token_ids,
+                logprobs=[0.0] * len(response.token_ids) if greedy else response.logprobs,
+                text=next(texts),
+                finish="stop" if response.finish == "stop" else "length",
+                weight_version=version,
+            )
+            for response in answer
+        ]
+        samples.append(own * (count // len(own)))
+    return samples

@@ -1,0 +1,232 @@
+"""vLLM's own API server with rlobj's extension, behind a key: started, awaited, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, Request, build_opener
+
+from rlobj.errors import ConfigError, RunError
+from rlobj.samplers.vllm import versions
+from rlobj.samplers.vllm.auth import (
+    KEY_VARIABLE,
+    RequireKey,
+    is_local,
+    key_file,
+    new_key,
+    state_dir,
+)
+from rlobj.samplers.vllm.extension import EXTENSION
+from rlobj.samplers.vllm.processes import STOPPING, kill_group
+from rlobj.samplers.vllm.settings import ServerSettings, check_extra
+
+__all__ = ["Server", "command"]
+
+_OURS = frozenset(
+    {
+        *("model", "host", "port", "dtype", "seed", "middleware", "api_key", "root_path", "uds"),
+        *("logprobs_mode", "generation_config", "override_generation_config"),
+        *("worker_extension_cls", "worker_cls", "data_parallel_size", "speculative_config"),
+        *("api_server_count", "headless", "config"),
+    }
+)
+"""Arguments that rlobj sets itself, or under which a sync would not reach every worker."""
+
+
+def command(
+    model: str, host: str, port: int, dtype: str, arguments: Mapping[str, Any]
+) -> list[str]:
+    """The command line of the server; the key is not part of it.
+
+    Args:
+        model: folder or hub id.
+        host: address to listen on.
+        port: likewise.
+        dtype: float32, bfloat16 or float16.
+        arguments: more engine arguments, by name.
+
+    Raises:
+        ConfigError: an argument that rlobj sets itself.
+    """
+    check_extra(dict(arguments), _OURS)
+    given = {name.replace("-", "_"): value for name, value in arguments.items()}
+    defaults: dict[str, Any] = {"max_model_len": "auto"}
+    if versions.on_cpu():
+        defaults |= {"kv_cache_memory_bytes": 256 << 20, "enforce_eager": True}
+    ours: dict[str, Any] = {
+        "model": model,
+        "host": host,
+        "port": port,
+        "dtype": dtype,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+        "worker_extension_cls": EXTENSION,
+        "middleware": f"{RequireKey.__module__}.{RequireKey.__name__}",
+        "disable_uvicorn_access_log": True,
+    }
+    words = [sys.executable, "-m", "rlobj.samplers.vllm"]
+    for name, value in {**defaults, **given, **ours}.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None:
+            text = value if isinstance(value, str) else json.dumps(value)
+            words.append(f"--{flag}={text}")
+    return words
+
+
+class Server:
+    """A server in processes of its own; a context manager that leaves none of them behind.
+
+    Where the environment has no key one is made, and written for this user's trainers on this
+    machine to `key_file(port)` while the server runs.
+
+    Args:
+        model: folder or hub id.
+        host: address to listen on; others than 127.0.0.1 let other machines in.
+        port: likewise.
+        dtype: of the weights: float32, bfloat16, float16; auto: float32 on a CPU, else bfloat16.
+        arguments: more engine arguments of vLLM, by name.
+
+    Raises:
+        MissingExtra: vLLM is not installed.
+        ConfigError: a version of vLLM that is not supported, or an argument that rlobj sets.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        dtype: str = "auto",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        versions.check()
+        if dtype == "auto":
+            dtype = "float32" if versions.on_cpu() else "bfloat16"
+        self._host, self.port, self.dtype = host, port, dtype
+        reached = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
+        self.url = f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+        self.local = is_local(host)
+        self.default_url = self.url == ServerSettings().url
+        self.log: Path = state_dir() / f"{port}.log"
+        given = os.environ.get(KEY_VARIABLE)
+        self._key = given or new_key()
+        self.key_path: Path | None = None if given else key_file(port)
+        self._command = command(model, host, port, dtype, arguments or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the server's first process, which is also the id of the group of all of them."""
+        assert self._process is not None, "the server has not been started"
+        return self._process.pid
+
+    def __enter__(self) -> Server:
+        self._claim()
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("VLLM_API_KEY", "VLLM_ENABLE_V1_MULTIPROCESSING")
+        }
+        environment |= {KEY_VARIABLE: self._key, "VLLM_SERVER_DEV_MODE": "1"}
+        environment |= {"VLLM_NO_USAGE_STATS": "1"}
+        if versions.on_cpu():
+            environment["TORCHDYNAMO_DISABLE"] = "1"  # compiling takes seconds and a C++ compiler
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for us, who then stop it
+            )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def wait(self, seconds: float) -> None:
+        """Return once it answers.
+
+        Raises:
+            RunError: it ended, or does not answer in time; with the end of its log.
+        """
+        deadline = time.monotonic() + seconds
+        while not self._answers():
+            if not self.alive():
+                raise RunError(f"the server ended before it was ready; {self._tail()}")
+            if time.monotonic() > deadline:
+                raise RunError(f"the server is not ready after {seconds:g} s; {self._tail()}")
+            time.sleep(0.2)
+        if self.key_path is not None:
+            self.key_path.unlink(missing_ok=True)
+            handle = os.open(self.key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as file:
+                file.write(self._key)
+
+    def join(self) -> None:
+        """Stay until the server ends by itself.
+
+        Raises:
+            RunError: it did; with the end of its log.
+        """
+        assert self._process is not None, "the server has not been started"
+        self._process.wait()
+        raise RunError(f"the server ended; {self._tail()}")
+
+    def alive(self) -> bool:
+        """Whether its first process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """End all its processes: by request, as Ctrl-C would, then by force."""
+        if self._process is None:
+            return
+        if self.key_path is not None:
+            self.key_path.unlink(missing_ok=True)
+        try:
+            if self.alive():
+                os.killpg(self.pid, signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(STOPPING)
+        finally:  # also after a second Ctrl-C
+            kill_group(self.pid)
+        self._process.wait()
+
+    def _claim(self) -> None:
+        """Refuse an address that is taken: whoever listens there would be told the key."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self._host, self.port))
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot listen at {self._host}, port {self.port}: {error.strerror}. Choose "
+                    "another --port, or stop the program that has this one."
+                ) from error
+
+    def _answers(self) -> bool:
+        request = Request(f"{self.url}/health", headers={"Authorization": f"Bearer {self._key}"})
+        direct = build_opener(ProxyHandler({}))
+        try:
+            with direct.open(request, timeout=5):
+                return self.alive()
+        except OSError:
+            return False
+
+    def _tail(self) -> str:
+        lines = self.log.read_text("utf-8", errors="replace").splitlines()[-15:]
+        return f"the end of {self.log}:\n" + "\n".join(lines)

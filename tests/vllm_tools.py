@@ -1,0 +1,89 @@
+"""What the tests of the vLLM samplers share: sharp little policies, and gaps of log-probs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.embedded import build_policy, build_tokenizer
+from rlobj.samplers import Sample, Sampler, SamplingSettings, Sent, compare
+from rlobj.samplers.vllm import versions
+from rlobj.scoring import score_samples
+
+TOLERANCE = 1e-4
+"""Largest |Δ log-prob| in float32, nats."""
+NEEDS_VLLM = {"condition": versions.installed() is None, "reason": "vLLM is not installed"}
+
+
+def save_policy(folder: Path, *, tied: bool, positions: int = 512) -> Any:
+    """A random policy whose choices are far from uniform, saved with its tokenizer."""
+    from transformers import AutoModelForCausalLM
+
+    config = build_policy(0).config
+    config.tie_word_embeddings, config.max_position_embeddings = tied, positions
+    model = AutoModelForCausalLM.from_config(config)
+    jitter(model, seed=1, scale=0.2)
+    model.save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder)
+
+
+@torch.no_grad()
+def jitter(model: Any, *, seed: int, scale: float = 0.05) -> None:
+    """Move every weight, as an update would."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.add_(torch.randn(parameter.shape, generator=generator) * scale)
+
+
+def push(sampler: Sampler, model: Any, version: int) -> None:
+    """Sync and check what arrived, as a trainer does."""
+    sent = Sent(model.named_parameters(), sampler.dtype)
+    sampler.sync(sent, version)
+    compare(sent.checksums, version, sampler.received())
+
+
+def prompts(count: int = 12) -> list[list[int]]:
+    """Additions of one digit, as token ids."""
+    tokenizer = build_tokenizer()
+    return [tokenizer(f"{index % 10}+{index // 10}=").input_ids for index in range(count)]
+
+
+def draw(
+    sampler: Sampler, ids: Sequence[Sequence[int]] | None = None, **settings: Any
+) -> list[Sample]:
+    """Four responses to each prompt, in one list."""
+    ids = prompts() if ids is None else ids
+    asked = SamplingSettings(**{"max_tokens": 12, **settings})
+    found = sampler.sample(ids, count=4, settings=asked, seeds=range(len(ids)))
+    return [sample for samples in found for sample in samples]
+
+
+@torch.no_grad()
+def gap(model: Any, samples: Sequence[Sample], **settings: Any) -> float:
+    """Largest |Δ log-prob| between the sampler's and the trainer's scoring, nats."""
+    scored = score_samples(
+        model, [(each.prompt_ids, each.token_ids) for each in samples], **settings
+    )
+    own = torch.tensor([logprob for each in samples for logprob in each.logprobs])
+    return float((scored.logprobs - own).abs().max())
+
+
+def named(model: Any) -> list[tuple[str, Tensor]]:
+    """Copies of the weights, in a Hugging Face checkpoint's names."""
+    return [(name, value.detach().clone()) for name, value in model.named_parameters()]
+
+
+def swapped(
+    weights: Iterator[tuple[str, Tensor]], first: str, second: str
+) -> Iterator[tuple[str, Tensor]]:
+    """The same tensors, two layers under each other's names."""
+    for name, tensor in weights:
+        if first in name:
+            yield name.replace(first, second), tensor
+        else:
+            yield name.replace(second, first), tensor
