@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+
 import torch
 from hypothesis import HealthCheck, settings
 
+with contextlib.suppress(ImportError):
+    import setuptools  # noqa: F401  # before anybody imports distutils, which it wants to replace
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed prints that it guessed so
 torch.set_num_threads(1)
 settings.register_profile(
     "rlobj",

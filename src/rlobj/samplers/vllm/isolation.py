@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import socket
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -20,6 +21,8 @@ _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process
     "VLLM_NO_USAGE_STATS": "1",  # nothing is sent anywhere
 }
+if sys.version_info < (3, 12):  # setuptools fails where distutils was imported before it
+    _ENVIRONMENT["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
 
 
 @contextlib.contextmanager
