@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import sys
 
 import torch
 from hypothesis import HealthCheck, settings
 
-with contextlib.suppress(ImportError):
-    import setuptools  # noqa: F401  # before anybody imports distutils, which it wants to replace
-
+if sys.version_info < (3, 12):  # setuptools fails to replace a distutils that somebody imported
+    os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib")
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed prints that it guessed so
 torch.set_num_threads(1)
