@@ -107,4 +107,7 @@ def test_a_run_needs_the_key_and_survives_the_death_of_its_server(policy, port, 
     lines = metrics(run)
     assert [line["step"] for line in lines] == list(range(1, 13))
     for step in range(1, 13):
-        assert versions(run, step) == {max(0, step - 2)}
+        # The rollout that was being drawn when the server died is drawn anew, and its weights are
+        # gone: it is then from those of the checkpoint.
+        redrawn = [{done}] if step == done + 1 else []
+        assert versions(run, step) in [{max(0, step - 2)}, *redrawn]

@@ -43,6 +43,11 @@ READY = 300
 """Seconds for a server to start on a busy machine."""
 
 
+def _obey_ctrl_c() -> None:
+    """Tests may run in the background of a shell, where SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Served:
     """`rlobj serve` as a user runs it, and the model that it serves."""
 
@@ -64,6 +69,7 @@ class Served:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_obey_ctrl_c,
             )
 
     def await_text(self, text: str) -> None:
