@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
 
 FLOORS = (
-    {"errors", "functional"},
+    {"errors", "functional", "ports"},
     {"validation", "targets", "tokens", "statistics", "yaml_loader", "expressions"},
     {"primitive", "frame"},
     {"advantages", "divisors", "mismatch", "surrogates"},
@@ -25,7 +25,7 @@ FLOORS = (
     {"presets", "scoring", "rewards", "data", "samplers"},
     {"config"},
     {"embedded", "evaluation"},
-    {"composition", "training"},
+    {"composition", "reporting", "training"},
     {"rlobj_cli"},
 )
 """Rooms from the ground up: a module or package of rlobj, or the command line. A room may use the

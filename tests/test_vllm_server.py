@@ -32,10 +32,10 @@ from vllm_tools import (
 
 from rlobj.embedded import build_tokenizer
 from rlobj.errors import ConfigError, RunError
+from rlobj.ports import free_port
 from rlobj.samplers import SamplingSettings, Sent, compare
 from rlobj.samplers.vllm import ServerSettings, VllmServerSampler
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key, key_file
-from rlobj.samplers.vllm.client import _free_port
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
 
@@ -52,7 +52,7 @@ class Served:
     """`rlobj serve` as a user runs it, and the model that it serves."""
 
     def __init__(self, folder: Path, output: Path) -> None:
-        self.port, self.output = _free_port(), output
+        self.port, self.output = free_port(), output
         self.url = f"http://127.0.0.1:{self.port}"
         command = [
             sys.executable,

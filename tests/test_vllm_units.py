@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rlobj.errors import ConfigError, MissingExtra, RunError
+from rlobj.ports import free_port
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.vllm import ServerSettings, VllmSettings, auth, client, versions
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, RequireKey, find_key, key_file
@@ -297,7 +298,7 @@ def same(one: list[tuple[str, Tensor]], other: list[tuple[str, Tensor]]) -> bool
 
 
 def test_a_broadcast_carries_names_dtypes_shapes_and_values() -> None:
-    port, device = client._free_port(), torch.device("cpu")
+    port, device = free_port(), torch.device("cpu")
     arrived: list[tuple[str, Tensor]] = []
 
     def worker() -> None:
@@ -315,7 +316,7 @@ def test_a_broadcast_carries_names_dtypes_shapes_and_values() -> None:
 
 
 def test_a_broadcast_that_breaks_off_is_no_end_of_the_weights() -> None:
-    port, device = client._free_port(), torch.device("cpu")
+    port, device = free_port(), torch.device("cpu")
     failures: list[str] = []
 
     def worker() -> None:

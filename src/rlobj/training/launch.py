@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlobj.errors import ConfigError
+from rlobj.ports import free_port
 
 __all__ = ["launch"]
 
@@ -179,9 +179,7 @@ def _without_processes(arguments: Sequence[str]) -> Iterator[str]:
 
 def _environments(processes: int) -> Iterator[dict[str, str]]:
     """The variables of each rank: torchrun's, on a free port of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     inherited = {
         key: value for key, value in os.environ.items() if not key.startswith("TORCHELASTIC_")
     }

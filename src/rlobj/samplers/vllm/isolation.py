@@ -7,13 +7,14 @@ import gc
 import logging
 import os
 import random
-import socket
 import sys
 import warnings
 from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
+
+from rlobj.ports import free_port
 
 __all__ = ["default_group_kept", "isolated", "random_states_kept"]
 
@@ -44,10 +45,7 @@ def _launcher() -> dict[str, str]:
     """What a launcher such as torchrun tells its processes, for one that was started without."""
     if dist.is_initialized():
         return {"RANK": str(dist.get_rank()), "LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", **address}
 
 

@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -16,6 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from rlobj.errors import ConfigError, MissingExtra, nearest
+from rlobj.ports import free_port
 from rlobj.training.parallel.base import Parallel
 
 __all__ = [
@@ -235,16 +235,10 @@ def _launch_variables(grouped: bool) -> dict[str, str | None]:
         threads = str(torch.get_num_threads())
         changes["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", threads)
     if grouped and missing:
-        port = str(_free_port())
+        port = str(free_port())
         changes |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
         changes |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return changes
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _apply(changes: Mapping[str, str | None]) -> None:

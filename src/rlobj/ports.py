@@ -1,0 +1,14 @@
+"""Ports of this machine."""
+
+from __future__ import annotations
+
+import socket
+
+__all__ = ["free_port"]
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that nobody listens on at this moment; "" = on all addresses."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
