@@ -14,7 +14,11 @@ from rlobj.rewards.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{7} and \boxed{ }", "7"),
         (r"\boxed{7} and then \boxed{8", "7"),
-        (r"\boxed{x = \boxed{9}}", "9"),
+        (r"\boxed{\boxed{9}}", "9"),
+        (r"\boxed{\boxed{9}, 5}", r"\boxed{9}, 5"),
+        (r"\boxed{9} \boxed{\text{}} \boxed{~\,}", "9"),
+        (r"\\boxed{9}", "9"),
+        (r"It is not 3, so \boxed{9}.", "9"),
         (r"\fbox{11}", "11"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{$12$}", "12"),
@@ -30,6 +34,14 @@ from rlobj.rewards.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
         ("The answer is 1. Wait, the answer is 2.", "2"),
         ("The answer is $1$ or $2$.", "$1$ or $2$"),
         ("The answer is 5, or maybe 6.", "5, or maybe 6"),
+        ("The answer is $5$ $6$.", "$5$ $6$"),
+        ("The answer is 5, not 6.", "5"),
+        ("The answer is 5 ... no, 6", "5 ... no, 6"),
+        ("The answers are 1 and 2.", "1 and 2"),
+        ("Hence the answer is therefore 5.", "5"),
+        ("The answer to the question is 5.", "5"),
+        ("Answer: 5<|im_end|>", "5"),
+        ("#### $18.90", "$18.90"),
         (r"<think>\boxed{1}</think> The answer is 2.", "2"),
         (r"the prompt opened it. \boxed{1}</think> Done.", "1"),
     ],
@@ -49,10 +61,21 @@ def test_the_final_answer_is_found(response, answer):
         "The answer is not 5.",
         "I don't think the answer is 5.",
         "The answer isn't 5.",
+        "The answer is definitely not 5.",
+        "Nobody believes that the answer is 5.",
+        "I doubt the answer is 5.",
+        "If the answer is 5 we are lost.",
+        "Suppose the answer is 5.",
+        "The answer is 5? No.",
+        r"The answer is not \boxed{5}.",
+        r"\boxed{5} is not the answer.",
+        r"It isn't \boxed{5}",
         "The answer is $5",
         "... = 12, and hence",
         r"<think>it is \boxed{5}",
         r"<think>a</think> b <think>\boxed{5}",
+        r"<thinking>\boxed{5}",
+        r"<think>\boxed{4}</think> \boxed{5",
         "#### Step 2\nWe add.",
     ],
 )
@@ -61,12 +84,14 @@ def test_no_answer_is_made_up(response):
 
 
 @pytest.mark.parametrize(
-    "piece", [r"\boxed{", "{", "}", "<think>", "answer is ", "$", "a", "#### "]
+    "piece",
+    [r"\boxed{", "{", "}", "<think>", "</think>", "answer is ", "$", "a", "#### ", "\\", " ", "\n"],
 )
 def test_extraction_takes_linear_time(piece):
     text = piece * (400_000 // len(piece))
     started = time.perf_counter()
     extract_answer(text)
+    extract_answer(f"The answer is {text} 5")
     assert time.perf_counter() - started < 3
 
 
@@ -100,7 +125,7 @@ def test_text_and_integers_are_decided_without_algebra(answer, gold, correct):
 
 
 @pytest.mark.parametrize("answer", ["1 2", "1,2", r"1\,2", "12,34", "1_2", "2^{10}", "5.0", "१२"])
-def test_what_is_not_plainly_an_integer_is_left_to_algebra(answer):
+def test_what_is_not_plainly_an_integer_is_left_to_be_read(answer):
     assert decide(answer, "12") is None
 
 
@@ -139,3 +164,17 @@ def test_ordinary_answers_are_not_refused(answer):
 
 def test_what_the_gold_contains_is_not_refused():
     assert decide("(9!)!+0", "(9!)!") is None
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("The answer is 204. Or 205.", None),
+        ("The answer is $204$. Or $205$.", None),
+        ("The answer is 204. Actually, 205.", None),
+        ("The answer is 5. No further step is needed.", "5"),
+        ("The answer is $5$. Or so I was told.", "5"),
+    ],
+)
+def test_a_second_thought_takes_the_answer_back(response, answer):
+    assert extract_answer(response) == answer

@@ -70,7 +70,8 @@ def test_the_cache_is_a_share(cache):
 
 def test_math_grades_with_undecided_as_nan():
     problems = [problem("1024"), problem("1024"), problem("5"), problem("5")]
-    responses = [r"\boxed{2^{10}}", "1024", r"\boxed{(x+y+z+w+1)^{200}}", r"\boxed{6}"]
+    slow = r"\boxed{\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx}"
+    responses = [r"\boxed{2^{10}}", "1024", slow, r"\boxed{6}"]
     with Math(deadline=1).open() as grader:
         graded = grader.score(responses, problems)
         assert grader.undecided == {"timeout": 1}
@@ -162,3 +163,10 @@ def test_overlong_is_added_and_keeps_undecided():
 def test_every_reward_can_be_opened():
     for kind in Reward.registry.values():
         assert kind.open is not Reward.open
+
+
+def test_any_of_several_alternative_golds_is_right():
+    either = problem("x+1", alternatives=["x+1", "y^2"])
+    with Math().open() as grader:
+        graded = grader.score([r"\boxed{y^2}", r"\boxed{x+1}", r"\boxed{z}"], [either] * 3)
+    assert [grade.correct for grade in graded] == [True, True, False]

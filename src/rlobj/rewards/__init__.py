@@ -1,13 +1,16 @@
 """Rewards: grading responses, with undecided kept apart from wrong.
 
-Math      MathVerifier: extraction, integers, then math-verify in killable processes
+Math      MathVerifier: extraction, exact comparison, then algebra in killable processes
 Exact     the response is the answer
 Custom    your function
+KnightsAndKnaves   who is a knight, who a knave
 Overlong  DAPO's length penalty, on top of any of them
 """
 
+from rlobj.rewards.answers.settling import canonical
 from rlobj.rewards.extraction import extract_answer
 from rlobj.rewards.kinds import Custom, Exact, Graded, Grader, Math, Reward, RewardConfig
+from rlobj.rewards.logic import KnightsAndKnaves
 from rlobj.rewards.overlong import Overlong, overlong_penalty
 from rlobj.rewards.verifier import MathVerifier, Verdict
 
@@ -16,12 +19,14 @@ __all__ = [
     "Exact",
     "Graded",
     "Grader",
+    "KnightsAndKnaves",
     "Math",
     "MathVerifier",
     "Overlong",
     "Reward",
     "RewardConfig",
     "Verdict",
+    "canonical",
     "extract_answer",
     "overlong_penalty",
 ]

@@ -1,40 +1,85 @@
 r"""Which piece of a response is its final answer: one rule, text in and text out.
 
-1. A response whose last `<think>` is never closed has no answer.
-2. The answer is the last closed, non-empty `\boxed{...}` (or `\fbox{...}`), braces matched.
+1. A response whose last thinking tag (`<think>` or its like) is never closed has no answer.
+2. The answer is the last closed `\boxed{...}` (or `\fbox{...}`) that holds something, braces
+   matched, the outer one where they are nested. "It is not \boxed{5}" is no answer.
 3. Without such a box it is what follows the last anchored phrase: `answer is`, `answer:`,
    `answer =`, a `Final Answer` heading, or `####` on the last line. Math delimiters are taken off
-   unless alternatives follow ("$1$ or $2$"); plain text ends with its sentence. A negated phrase
-   ("the answer is not", "I don't think the answer is"), an unclosed box and an unclosed math
-   delimiter are no answer.
-4. Where thinking was closed, the text after `</think>` is read first, and all of the response only
-   if that text has no answer.
+   unless alternatives follow ("$1$ or $2$"); plain text ends with its sentence. A negated, doubted
+   or supposed phrase ("the answer is not", "if the answer is"), a second thought ("is 5. Or 6."), a
+   question, an unclosed box and an unclosed math delimiter are no answer.
+4. Where thinking was closed, the text after it is read first, and the thoughts only if that text
+   has neither a box nor a phrase.
 
 A bare number in prose is never an answer.
 """
 
 from __future__ import annotations
 
+import collections
 import re
 
 __all__ = ["bare", "extract_answer", "last_box"]
 
-_BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{")
-_BRACES = re.compile(rf"(?P<box>{_BOX.pattern})|\\.|[{{}}]", re.DOTALL)
+_TAG = r"think(?:ing)?|reasoning|thoughts?|\|begin_of_thought\||\|end_of_thought\|"
+_OPENED = re.compile(rf"(?:<\s*(?!\|end)(?:{_TAG})\s*>|◁think▷|\[THINK\])", re.IGNORECASE)
+_CLOSED = re.compile(
+    r"(?:<\s*/\s*(?:think(?:ing)?|reasoning|thoughts?)\s*>|<\|end_of_thought\|>|◁/think▷|\[/THINK\])",
+    re.IGNORECASE,
+)
+# Every pattern here takes time linear in the text, whatever the text is.
+_END_TOKENS = re.compile(r"(?:\s*(?:<\|[a-z_]{1,30}\|>|</s>|<eos>|<end_of_turn>))+\s*\Z")
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
+_BRACES = re.compile(
+    rf"(?P<box>{_BOX.pattern})|\\[^\\]|\\\\(?!boxed|fbox|framebox)|[{{}}]", re.DOTALL
+)
+_NOTHING = re.compile(r"(?:[\s~{}$]|\\[,;:! ]|\\q?quad\b|\\(?:text|mbox)\s*(?=\{))*")
 _PHRASE = re.compile(
-    r"\banswer[*_]*\s*(?:is\b|[:=])"
-    r"|^[#*_ \t]*final answer[*_ \t]*$"
-    r"|^[ \t]*####(?=[^#\n]*\S[^\n]*\s*\Z)",
+    r"(?<![a-z])answers?(?: to (?:the|this) (?:question|problem))?[*_]*\s*(?:(?:is|are)\b|[:=])"
+    r"|^[#*_ \t]*(?:final )?answer[*_ \t]*$"
+    r"|^[ \t]*####(?=[^#\n]*\S[^\n]*\s*\Z)"
+    r"|答案(?:是|为|：)",
     re.IGNORECASE | re.MULTILINE,
 )
-_NEGATED_BEFORE = re.compile(r"(?:n't|\bnot|\bnever|\bcannot)\s+(?:\w+\s+){0,4}$", re.IGNORECASE)
-_NEGATED_AFTER = re.compile(r"(?:not|never|neither|unknown|unclear|undetermined)\b", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"[.?](?=\s|$)|,?\s+(?:because|since|which|so|where|for)\b")
+_NEGATED_BEFORE = re.compile(
+    r"(?:(?:n't|\bnot|\bnever|\bcannot|\bnobody|\bno one)\s+(?:\w+\s+){0,4}"
+    r"|\b(?:doubt|deny|suppose|assume|if|whether|unless|unlikely|wrong|false|incorrect)"
+    r"(?: to \w+)?,?\s+(?:that\s+)?(?:the\s+)?(?:\w+\s+)?)$",
+    re.IGNORECASE,
+)
+_NEGATED_AFTER = re.compile(
+    r"(?:\w+ly\s+)?(?:not|never|neither|no longer|unknown|unclear|undetermined|anything but)\b",
+    re.IGNORECASE,
+)
+_BOX_NEGATED_BEFORE = re.compile(
+    r"(?:\b(?:is|was|be)\s+(?:\w+ly\s+)?not|\w+n't(?: be)?|\bnot\s+equal(?:\s+to)?"
+    r"|\bwrong to (?:write|say|answer))\s*[:$\\(\[*]*\s*$",
+    re.IGNORECASE,
+)
+_BOX_NEGATED_AFTER = re.compile(
+    r"[\s$*\\)\]]*(?:is|was)\s+(?:(?:\w+ly\s+)?not\b|wrong\b|incorrect\b|false\b)", re.IGNORECASE
+)
+_LEAD_WORDS = re.compile(
+    r"(?:(?:therefore|thus|hence|simply|just|clearly|indeed|exactly|equal to|given by|then|also)"
+    r"\b[\s,:]*)+",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(
+    r"(?<!\.)[.?](?=\s|$)|,?(?<!\s)\s+(?:because|since|which|so|where|for|as|not|rather than)\b"
+)
 _ALTERNATIVE = re.compile(
-    r"\s*(?:[,;]|(?:[,;]\s*)?(?:or|and)\b)\s*(?:maybe |perhaps |possibly )?(?:\$|\\\(|[-0-9])"
+    r"[0-9A-Za-z]|\s*(?:\$|\\\()"
+    r"|\s*(?:[,;]|(?:[,;]\s*)?(?:or|and)\b)\s*(?:maybe |perhaps |possibly )?(?:\$|\\\(|[-0-9])"
+)
+_SECOND_THOUGHT = re.compile(
+    r"\s*(?:or|no|wait|actually|maybe|perhaps|alternatively)\b[,:]?\s*"
+    r"(?:maybe |perhaps |possibly |it is |it's )?[-$\\0-9]",
+    re.IGNORECASE,
 )
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_PRICE = re.compile(r"\$[0-9][0-9,.]*\s*\Z")
 _LEAD = " \t\r\n:=*_"
+_AROUND = 80
 
 
 def extract_answer(response: str) -> str | None:
@@ -48,18 +93,20 @@ def extract_answer(response: str) -> str | None:
         >>> extract_answer("I count 12 of them.") is None
         True
     """
-    thought, closing, final = response.rpartition("</think>")
-    if "<think>" in final:
+    thought, final = _thinking(response)
+    if final is None:
         return None
     answer = _extract(final)
-    if answer is None and closing:
-        answer = _extract(thought)
+    if answer is None and thought and not (_BOX.search(final) or _PHRASE.search(final)):
+        return _extract(thought)
     return answer
 
 
 def bare(text: str) -> str:
     """The text without surrounding blanks, bold marks, math delimiters and a closing full stop."""
-    text = text.strip().strip("*").strip()
+    text = text.strip()
+    if len(text) > 4 and text.startswith("**") and text.endswith("**"):
+        text = text.strip("*").strip()
     text = text.removesuffix(".").rstrip()
     for opening, closing in _DELIMITERS:
         inner = text[len(opening) : -len(closing)]
@@ -70,27 +117,58 @@ def bare(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    """Content of the closed, non-empty box that opens last; one pass over the text."""
+    """Content of the last closed box that holds something; one pass over the text."""
+    found = _last_box(text)
+    return found[0] if found else None
+
+
+def _thinking(response: str) -> tuple[str, str | None]:
+    """The thoughts and what follows them; None for an answer that never came."""
+    if "<" not in response and "◁" not in response and "[" not in response:
+        return "", response
+    response = response[:-_AROUND] + _END_TOKENS.sub("", response[-_AROUND:])
+    closings = collections.deque(_CLOSED.finditer(response), maxlen=1)
+    start, end = closings[0].span() if closings else (0, 0)
+    return response[:start], None if _OPENED.search(response, end) else response[end:]
+
+
+def _last_box(text: str) -> tuple[str, int, int] | None:
+    """Content, start and end of the last outermost closed box that holds something."""
     first = _BOX.search(text)
     if first is None:
         return None
-    opened: list[tuple[int, bool]] = []  # where the content of each open brace starts; is it a box
-    found: tuple[int, str] | None = None
+    opened: list[tuple[int, int, bool]] = []  # start of a mark, of its content; is it a box
+    closed: list[tuple[int, int, int]] = []  # outermost boxes so far
     for mark in _BRACES.finditer(text, first.start()):
         if mark["box"] or mark[0] == "{":
-            opened.append((mark.end(), mark["box"] is not None))
+            opened.append((mark.start(), mark.end(), mark["box"] is not None))
         elif mark[0] == "}" and opened:
-            start, box = opened.pop()
-            if box and (found is None or start > found[0]):
-                content = text[start : mark.start()].strip()
-                found = (start, content) if content else found
-    return found[1] if found else None
+            outer, inner, box = opened.pop()
+            if box and not _NOTHING.fullmatch(text, inner, mark.start()):
+                while closed and closed[-1][0] > outer:
+                    closed.pop()
+                closed.append((outer, inner, mark.start()))
+    if not closed:
+        return None
+    outer, inner, end = closed[-1]
+    content = text[inner:end].strip()
+    if nested := _BOX.match(content):  # only a box in a box
+        deeper = _last_box(content)
+        if deeper and deeper[1] == 0 and deeper[2] == len(content) and nested:
+            return deeper[0], outer, end + 1
+    return content, outer, end + 1
 
 
 def _extract(text: str) -> str | None:
-    box = last_box(text)
-    answer = bare(box) if box is not None else _after_phrase(text)
-    return answer or None
+    box = _last_box(text)
+    if box is None:
+        return _after_phrase(text) or None
+    content, start, end = box
+    if _BOX_NEGATED_BEFORE.search(text[max(0, start - _AROUND) : start]):
+        return None
+    if _BOX_NEGATED_AFTER.match(text[end : end + _AROUND]):
+        return None
+    return bare(content) or None
 
 
 def _after_phrase(text: str) -> str | None:
@@ -98,18 +176,29 @@ def _after_phrase(text: str) -> str | None:
     if not phrases:
         return None
     phrase = phrases[-1]
-    if _NEGATED_BEFORE.search(text[max(0, phrase.start() - 60) : phrase.start()]):
+    if _NEGATED_BEFORE.search(text[max(0, phrase.start() - _AROUND) : phrase.start()]):
         return None
     tail = text[phrase.end() :].lstrip(_LEAD)
     if _NEGATED_AFTER.match(tail):
         return None
+    if lead := _LEAD_WORDS.match(tail):
+        tail = tail[lead.end() :]
+    if "####" in phrase[0] and _PRICE.match(tail):
+        return tail.strip()
     for opening, closing in _DELIMITERS:
         if tail.startswith(opening):
             content, closed, rest = tail[len(opening) :].partition(closing)
             answer = content.strip() if closed else ""
+            if rest.startswith(".") and _SECOND_THOUGHT.match(rest, 1):
+                return None
             if not _ALTERNATIVE.match(rest):
                 break
     else:
         line = tail.partition("\n")[0]
-        answer = bare(_SENTENCE_END.split(line, maxsplit=1)[0].strip("*_ \t"))
+        end = _SENTENCE_END.search(line)
+        if end is not None and end[0] == "?":
+            return None
+        if end is not None and _SECOND_THOUGHT.match(line, end.end()):
+            return None
+        answer = bare((line[: end.start()] if end else line).strip("*_ \t"))
     return None if re.search(r"\\f?box(?:ed)?\b", answer) else answer

@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 from rlobj.errors import ConfigError, RunError
 from rlobj.primitive import Primitive
 from rlobj.rewards.overlong import Overlong
-from rlobj.rewards.verifier import MathVerifier
+from rlobj.rewards.verifier import MathVerifier, Verdict
 from rlobj.targets import import_target
 
 if TYPE_CHECKING:
@@ -150,17 +150,27 @@ class _MathGrader:
         self._verifier.close()
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
-        answers = [problem.answer for problem in problems]
-        verdicts = self._verifier.verify_many(list(zip(responses, answers, strict=True)))
-        return [
-            Graded(
-                reward=math.nan if verdict.correct is None else float(verdict.correct),
-                correct=verdict.correct,
-                reason=verdict.reason,
-                answer=verdict.answer,
-            )
-            for verdict in verdicts
+        """Where a problem lists alternatives, any of them is right."""
+        golds = [_golds(problem) for problem in problems]
+        pairs = [
+            (response, gold)
+            for response, several in zip(responses, golds, strict=True)
+            for gold in several
         ]
+        verdicts = iter(self._verifier.verify_many(pairs))
+        return [_best([next(verdicts) for _ in several]) for several in golds]
+
+
+def _golds(problem: Problem) -> Sequence[str]:
+    return problem.extra.get("alternatives") or (problem.answer,)
+
+
+def _best(verdicts: Sequence[Verdict]) -> Graded:
+    """Right if any is; undecided if none is right and one is undecided."""
+    order = (True, None, False)
+    verdict = min(verdicts, key=lambda verdict: order.index(verdict.correct))
+    reward = math.nan if verdict.correct is None else float(verdict.correct)
+    return Graded(reward, verdict.correct, verdict.reason, verdict.answer)
 
 
 class _FunctionGrader:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from typing import Any
 
 from rlobj.errors import RunError
 
@@ -64,10 +66,10 @@ class Worker:
         connection = self._wait_until_ready()
         try:
             connection.send_bytes(json.dumps([gold, answer]).encode())
-            if connection.poll(self._deadline):
-                correct, reason = json.loads(connection.recv_bytes())
-            else:
-                correct, reason = None, "timeout"
+            reply = self._receive(connection, self._deadline)
+            if isinstance(reply, dict):
+                self._check(reply)
+            correct, reason = reply or (None, "timeout")
         except (EOFError, OSError):
             correct, reason = None, "crash"
         except BaseException:  # an interrupt leaves a reply on its way: not the next question's
@@ -87,29 +89,33 @@ class Worker:
             self._connection.close()
         self._process = self._connection = None
 
+    def _receive(self, connection: Connection, seconds: float) -> Any:
+        """The next message, or None if none came in time."""
+        return json.loads(connection.recv_bytes()) if connection.poll(seconds) else None
+
+    def _check(self, greeting: dict[str, str | None] | None) -> bool:
+        """Whether the process loaded in time.
+
+        Raises:
+            RunError: something is not installed as it should be.
+        """
+        if greeting is not None and greeting["error"] is not None:
+            self.stop()
+            raise RunError(f"The worker of the math verifier could not load: {greeting['error']}")
+        return greeting is not None
+
     def _wait_until_ready(self) -> Connection:
-        """The connection of a living process that has loaded math-verify."""
+        """The connection of a living process that takes questions."""
         for _ in range(_START_ATTEMPTS):
             if self._process is None or self._process.poll() is not None:
                 self.start()
             assert self._connection is not None
-            if self._ready or self._read_greeting(self._connection):
-                return self._connection
+            with contextlib.suppress(EOFError, OSError):
+                if self._ready or self._check(self._receive(self._connection, _START_SECONDS)):
+                    self._ready = True
+                    return self._connection
             self.stop()
         raise RunError(
-            f"The worker of the math verifier died or hung {_START_ATTEMPTS} times while loading "
-            f"math-verify under a memory limit of {self._memory} bytes."
+            f"The worker of the math verifier died or hung {_START_ATTEMPTS} times while starting "
+            f"under a memory limit of {self._memory} bytes."
         )
-
-    def _read_greeting(self, connection: Connection) -> bool:
-        try:
-            if not connection.poll(_START_SECONDS):
-                return False
-            error = json.loads(connection.recv_bytes())["error"]
-        except (EOFError, OSError):
-            return False
-        if error is not None:
-            self.stop()
-            raise RunError(f"The worker of the math verifier could not load math-verify: {error}")
-        self._ready = True
-        return True

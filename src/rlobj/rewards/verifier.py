@@ -1,32 +1,39 @@
 """MathVerifier: is the final answer of a response equal to the gold answer?
 
-    response -> extraction (one rule) -> text, integers, guards -> cache -> math-verify in a worker
+    response -> extraction (one rule) -> text, integers, refusals (guards)
+             -> reading and exact comparison (answers) -> cache -> numeric, math-verify in a worker
 
-math-verify runs on the main thread of separate processes that are killed at a hard deadline, so
-that any thread may ask, every question comes back, and what could not be settled is undecided
-(`correct=None`) and never a silent "wrong".
+What needs more than exact arithmetic runs on the main thread of separate processes that are killed
+at a hard deadline, so that any thread may ask, every question comes back, and what could not be
+settled is undecided (`correct=None`) and never a silent "wrong".
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
 
 from rlobj.errors import ConfigError, RunError
+from rlobj.rewards.answers.settling import OPEN, Settler
 from rlobj.rewards.extraction import bare, extract_answer, last_box
-from rlobj.rewards.guards import decide
+from rlobj.rewards.guards import decide, may_take_long
 from rlobj.rewards.process import Worker
 
 __all__ = ["MathVerifier", "Verdict"]
 
 _CACHE_SIZE = 100_000
+_UNDECIDED_SECONDS = 60.0
+"""How long a timeout is remembered: over one batch, but not over a busy hour of the machine."""
+
+_Judged = tuple[bool | None, str]
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,10 @@ class Verdict:
     answer: str | None
     """The final answer found in the response, or None."""
     reason: str
-    """What decided, or why nothing could. Decided: `same text`, `integers`, `math-verify`,
-    `no answer`, `refused: ...`. Undecided: `timeout`, `crash`, `memory`, `error: ...`,
-    `gold is empty`, `gold not parsed`."""
+    """What decided, or why nothing could. Decided: `same text`, `integers`, `exact`, `numeric`,
+    `math-verify`, `no answer`, `not readable: ...`, `refused: ...`. Undecided: `timeout`, `busy`,
+    `crash`, `memory`, `error: ...`, `not settled`, `gold is empty`, `gold is prose`,
+    `gold not readable`."""
     seconds: float
     """Time the comparison took, waiting for a free worker included."""
 
@@ -52,7 +60,7 @@ class MathVerifier:
     is found by the rule in `rlobj.rewards.extraction`.
 
     Args:
-        deadline: seconds math-verify may take for one answer; then its process is killed and the
+        deadline: seconds a worker may take for one answer; then its process is killed and the
             answer is undecided. Starting a process does not count.
         workers: processes, hence answers checked at the same time.
         memory_gib: limit on the address space of a worker, in GiB.
@@ -90,16 +98,20 @@ class MathVerifier:
                 f"of at least 1; got deadline={deadline}, workers={workers}, "
                 f"memory_gib={memory_gib}, recycle_after={recycle_after}."
             )
+        self._deadline = deadline
         memory = int(memory_gib * 2**30)
         self._workers = [Worker(deadline, memory, recycle_after) for _ in range(workers)]
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self._open = False
         self._lock = threading.Lock()
-        self._cache: dict[tuple[str, str], tuple[bool | None, str]] = {}
+        self._settler = Settler()
+        self._cache: dict[tuple[str, str], tuple[_Judged, float]] = {}
+        self._asking: dict[tuple[str, str], Future[_Judged]] = {}
         self.undecided: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         self._open = True
+        self._cache.clear()
         self._idle = queue.SimpleQueue()
         for worker in self._workers:
             worker.start()
@@ -140,45 +152,116 @@ class MathVerifier:
 
         Equal answers to equal golds are checked once.
         """
-        questions = [(extract_answer(text), bare(last_box(gold) or gold)) for text, gold in pairs]
-        unique = list(dict.fromkeys(questions))
-        if len(self._workers) == 1 or len(unique) == 1:
-            verdicts = [self._judge(*question) for question in unique]
+        return self._answered([(extract_answer(text), _unwrapped(gold)) for text, gold in pairs])
+
+    def compare(self, answer: str, gold: str) -> Verdict:
+        """Whether a final answer, already extracted, equals `gold`.
+
+        Raises:
+            RunError: the verifier is not open, or math-verify cannot be loaded.
+        """
+        return self.compare_many([(answer, gold)])[0]
+
+    def compare_many(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+        """`compare` for each (answer, gold), over all workers; verdicts in the order given."""
+        return self._answered(
+            [(_unwrapped(answer) or None, _unwrapped(gold)) for answer, gold in pairs]
+        )
+
+    def _answered(self, questions: list[tuple[str | None, str]]) -> list[Verdict]:
+        self._require_open()
+        known: dict[tuple[str | None, str], Verdict] = {}
+        hard = []
+        for question in dict.fromkeys(questions):
+            started = time.perf_counter()
+            judged = self._judge(*question)
+            if judged is None:
+                hard.append(question)
+            else:
+                known[question] = Verdict(
+                    judged[0], question[0], judged[1], time.perf_counter() - started
+                )
+        if len(hard) < 2 or len(self._workers) == 1:
+            known.update((question, self._timed(*question)) for question in hard)
         else:
             with ThreadPoolExecutor(len(self._workers)) as threads:
-                verdicts = list(threads.map(self._judge, *zip(*unique, strict=True)))
-        known = dict(zip(unique, verdicts, strict=True))
+                asked = threads.map(self._timed, *zip(*hard, strict=True))
+                known.update(zip(hard, asked, strict=True))
         found = [known[question] for question in questions]
         with self._lock:
             self.undecided.update(each.reason for each in found if each.correct is None)
         return found
 
-    def _judge(self, answer: str | None, gold: str) -> Verdict:
-        started = time.perf_counter()
-        self._require_open()
+    def _judge(self, answer: str | None, gold: str) -> _Judged | None:
+        """What is decided here and now, or None if a worker must be asked."""
         if not gold:
-            correct, reason = None, "gold is empty"
-        elif answer is None:
-            correct, reason = False, "no answer"
-        else:
-            known = decide(answer, gold) or self._cache.get((gold, answer))
-            correct, reason = known or self._ask(gold, answer)
+            return None, "gold is empty"
+        if answer is None:
+            return False, "no answer"
+        try:
+            judged = decide(answer, gold) or self._settler.settle(answer, gold)
+        except Exception as error:  # a mistake of ours is no mistake of the answer, nor ends a run
+            return None, f"error: {type(error).__name__}"
+        return None if judged == (None, OPEN) else judged
+
+    def _timed(self, answer: str, gold: str) -> Verdict:
+        started = time.perf_counter()
+        correct, reason = self._ask_once(gold, answer)
         return Verdict(correct, answer, reason, time.perf_counter() - started)
 
     def _require_open(self) -> None:
         if not self._open:
             raise RunError("The verifier is not open. Use it as: with MathVerifier() as verifier:")
 
-    def _ask(self, gold: str, answer: str) -> tuple[bool | None, str]:
-        worker = self._idle.get()
+    def _ask_once(self, gold: str, answer: str) -> _Judged:
+        """The answer of a worker, of the cache, or of whoever asks the same at this moment."""
+        question = (gold, answer)
+        with self._lock:
+            judged, until = self._cache.get(question, (None, 0.0))
+            if judged is not None and time.monotonic() < until:
+                return judged
+            asking = self._asking.get(question)
+            if asking is None:
+                mine = self._asking[question] = Future()
+        if asking is not None:
+            return asking.result()
+        try:
+            judged = self._ask(gold, answer)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(judged)
+            self._remember(question, judged)
+            return judged
+        finally:
+            with self._lock:
+                del self._asking[question]
+
+    def _remember(self, question: tuple[str, str], judged: _Judged) -> None:
+        """Decided for good; undecided for a while, for a quieter machine may decide it."""
+        decided = judged[0] is not None
+        if judged[1] == "busy":
+            return
+        until = math.inf if decided else time.monotonic() + _UNDECIDED_SECONDS
+        with self._lock:
+            if len(self._cache) >= _CACHE_SIZE:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[question] = judged, until
+
+    def _ask(self, gold: str, answer: str) -> _Judged:
+        """What a worker says. Questions that may take long do not queue for more than a deadline,
+        so that however many are asked at once, each comes back and the others get their turn."""
+        try:
+            worker = self._idle.get(timeout=self._deadline if may_take_long(answer) else None)
+        except queue.Empty:
+            return None, "busy"
         try:
             self._require_open()
-            judged = worker.ask(gold, answer)
+            return worker.ask(gold, answer)
         finally:
             self._idle.put(worker)
-        if judged[0] is not None:  # what was undecided may be decided on a quieter machine
-            with self._lock:
-                if len(self._cache) >= _CACHE_SIZE:
-                    self._cache.pop(next(iter(self._cache)))
-                self._cache[gold, answer] = judged
-        return judged
+
+
+def _unwrapped(text: str) -> str:
+    return bare(last_box(text) or text)

@@ -1,12 +1,15 @@
-"""The process that runs math-verify, one question at a time, on its main thread.
+"""The process that decides what needs algebra, one question at a time, on its main thread.
 
-This file is started by its path, with only the standard library and math-verify behind it: it must
-import nothing from rlobj. It speaks over the connection whose descriptor is its first argument:
+This file is started by its path, and of rlobj it loads `rlobj.rewards.answers` alone: neither rlobj
+itself nor torch with it. It speaks over the connection whose descriptor is its first argument:
 
-    out  {"error": null | text}                          once, when math-verify is loaded
-    in   [gold, answer]                                  two LaTeX texts, neither of them in a box
+    out  {"error": null | text}                          once, when it takes questions
+    in   [gold, answer]                                  two final answers
     out  [true | false | null, reason]                   null = undecided
+         or {"error": text}                              math-verify cannot be loaded
 
+Few questions need math-verify, and loading it takes ten times as long as the rest: it is loaded on
+another thread while other questions are answered.
 math-verify's own time limits are off: they turn a timeout into "not equal". The parent kills this
 process at its deadline instead. Should the parent be gone, an alarm ends the process.
 """
@@ -14,60 +17,58 @@ process at its deadline instead. Should the parent be gone, an alarm ends the pr
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
-import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable
+import threading
+import types
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-Equal = Callable[[str, str], "tuple[bool | None, str]"]
 
+class Deciding:
+    """The comparison of a gold and an answer, under a memory limit."""
 
-class Swallowed(logging.Handler):
-    """Remembers that math-verify caught an error which leaves the question open.
+    def __init__(self, deadline: float, memory: int) -> None:
+        here = Path(__file__).parent
+        for name, folder in (("rlobj", here.parent), ("rlobj.rewards", here)):
+            package = types.ModuleType(name)  # a package whose own code is not run
+            package.__path__ = [str(folder)]
+            sys.modules.setdefault(name, package)
+        from rlobj.rewards.answers.numeric import Numeric
+        from rlobj.rewards.answers.settling import Settler
 
-    math-verify answers "not equal" after running out of memory or stack, and logs the exception
-    without showing it.
-    """
+        self._deadline, self._memory = deadline, memory
+        self._settler = Settler(Numeric(self._beyond), lambda: self._reason)
+        self._algebra: Any = None
+        self._loading = threading.Lock()
+        self._reason = "numeric"
 
-    exhausted = False
+    def equal(self, gold: str, answer: str) -> tuple[bool | None, str]:
+        """Whether both are the same answer, and what decided."""
+        self._reason = "numeric"
+        signal.setitimer(signal.ITIMER_REAL, 2 * self._deadline + 1)
+        correct, reason = self._settler.settle(answer, gold)
+        if not correct and self._reason == "math-verify":
+            exhausted = self._algebra.swallowed.exhausted
+            if exhausted or peak_memory() > self._memory // 2:
+                return None, "memory"
+        return correct, reason
 
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[0] if record.exc_info else None
-        if error is not None and issubclass(error, (MemoryError, RecursionError)):
-            self.exhausted = True
+    def load(self) -> None:
+        """Import math-verify, unless it is loaded."""
+        with self._loading:
+            if self._algebra is None:
+                from rlobj.rewards.answers.algebra import Algebra
 
+                self._algebra = Algebra()
 
-def load(memory: int) -> Equal:
-    """Import math-verify; return the comparison of a gold and an answer under a memory limit."""
-    from math_verify import LatexExtractionConfig, parse, verify
-
-    swallowed = Swallowed()
-    logger = logging.getLogger("math_verify")
-    logger.handlers, logger.propagate = [swallowed], False
-    logger.setLevel(logging.DEBUG)
-    config = [LatexExtractionConfig(boxed_match_priority=0)]
-
-    @functools.lru_cache(maxsize=256)  # the responses of a group share their gold
-    def read(text: str) -> list[Any]:
-        return parse(f"\\boxed{{{text}}}", config, parsing_timeout=0)
-
-    def equal(gold: str, answer: str) -> tuple[bool | None, str]:
-        swallowed.exhausted = False
-        golds, answers = read(gold), read(answer)
-        if not golds:
-            return None, "gold not parsed"
-        # The gold comes first: the comparison is not symmetric.
-        correct = verify(golds, answers, timeout_seconds=0)
-        if not correct and (swallowed.exhausted or peak_memory() > memory // 2):
-            return None, "memory"
-        return correct, "math-verify"
-
-    return equal
+    def _beyond(self, answer: Any, gold: Any) -> bool | None:
+        self.load()
+        self._reason = "math-verify"
+        return self._algebra.equal(answer, gold)
 
 
 def peak_memory() -> int:
@@ -82,18 +83,20 @@ def peak_memory() -> int:
 def serve(connection: Connection, deadline: float, memory: int) -> None:
     """Answer questions until the parent closes the connection."""
     try:
-        equal = load(memory)
+        deciding = Deciding(deadline, memory)
     except Exception as error:
         connection.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return
     connection.send_bytes(json.dumps({"error": None}).encode())
+    threading.Thread(target=deciding.load, daemon=True).start()
     while True:
         gold, answer = json.loads(connection.recv_bytes())
-        signal.setitimer(signal.ITIMER_REAL, 2 * deadline + 1)
         try:
-            reply = equal(gold, answer)
+            reply: Any = deciding.equal(gold, answer)
         except MemoryError:
             reply = None, "memory"
+        except ImportError as error:
+            reply = {"error": f"{type(error).__name__}: {error}"}
         except Exception as error:
             reply = None, f"error: {type(error).__name__}"
         signal.setitimer(signal.ITIMER_REAL, 0)

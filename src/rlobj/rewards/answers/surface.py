@@ -1,0 +1,220 @@
+"""The surface of an answer: unicode, math delimiters, marks around it, thousands."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+__all__ = ["clean", "comma_groups"]
+
+_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
+_SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎", "0123456789+-()", strict=True))
+_SIGNS = {
+    **dict.fromkeys("−–—‒―﹣－‐‑", "-"),
+    **dict.fromkeys("⁄∕÷", "/"),
+    **dict.fromkeys("×⋅·∙∗", "*"),
+    **dict.fromkeys("\u2009\u202f\u2006\u2005\u2008\u00a0\u200a", r"\,"),
+    **dict.fromkeys("\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff", ""),
+    **dict.fromkeys("°º˚", r"^\circ "),
+    **dict.fromkeys("≤⩽≦", r"\le "),
+    **dict.fromkeys("≥⩾≧", r"\ge "),
+    **dict.fromkeys("ℝ", r"\mathbb{R}"),
+    **dict.fromkeys("∅⌀", r"\emptyset "),
+    **dict.fromkeys("’′", "'"),
+    **dict.fromkeys("≈≃", r"\approx "),
+    "√": r"\sqrt ",
+    "∛": r"\sqrt[3]",
+    "≠": r"\ne ",
+    "∈": r"\in ",
+    "∪": r"\cup ",
+    "∩": r"\cap ",
+    "∖": r"\setminus ",
+    "∞": r"\infty ",
+    "±": r"\pm ",
+    "∓": r"\mp ",
+    "∨": r"\lor ",
+    "∠": r"\angle ",
+    "∂": r"\partial ",
+    "…": r"\dots ",
+    "⟨": r"\langle ",
+    "⟩": r"\rangle ",
+    "⌊": r"\lfloor ",
+    "⌋": r"\rfloor ",
+    "⌈": r"\lceil ",
+    "⌉": r"\rceil ",
+    "ϕ": r"\phi ",
+    "ϵ": r"\epsilon ",
+    "µ": r"\mu ",
+    "€": r"\euro ",
+    "£": r"\pounds ",
+    "¢": r"\text{ cents}",
+    "。": ".",
+    "％": "%",
+    "﹪": "%",
+}
+_GREEK = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "iota",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "xi",
+    "omicron",
+    "pi",
+    "rho",
+    "varsigma",
+    "sigma",
+    "tau",
+    "upsilon",
+    "phi",
+    "chi",
+    "psi",
+    "omega",
+]
+for _code, _name in enumerate(_GREEK):
+    _SIGNS[chr(0x3B1 + _code)] = f"\\{_name} "
+    if _name != "varsigma":
+        _SIGNS[chr(0x391 + _code)] = f"\\{_name.title()} "
+_SIGNS["Δ"] = r"\Delta "
+
+_SCRIPT_FRACTION = re.compile("([⁰¹²³⁴-⁹]+)[⁄/]([₀-₉]+)")
+_SCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")
+_ROOT = re.compile(r"(\\sqrt(?:\[3\])?) ?\(([^()]*)\)")
+
+_EDGE = ' \t\r\n;:"“”`'
+_LABEL = re.compile(r"(?:the\s+)?(?:final\s+)?answer\s*(?:is|:)\s*|=\s*", re.IGNORECASE)
+_SPACING = re.compile(r"(?:\\[,;:! ]|\\\\|~|\\q?quad\b)\s*\Z")
+
+_GROUPED_SIGN = re.compile(r"(?<![\\a-z])\{([-+:=])\}")
+_PRIMES = re.compile(r"\^\s*(?:\{((?:\s*\\prime\b)+\s*\}|'+\})|((?:\\prime\b)+))")
+_DEGREES = re.compile(r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)\b)")
+
+_EMPTY = re.compile(r"\^\{\s*\}|(?<![A-Za-z\\}\]])\{\s*\}")
+_TIMES_TEN = re.compile(r"(?<=[0-9])\s*[xX]\s*(?=10\s*\^)")
+_EXPONENT_MARK = re.compile(
+    r"(?<=[0-9])\\(?:mathrm|text)\{[eE]\}(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))"
+)
+
+_SAFE = r"(?:,\\[!,]\s*|\{,\}\s*|\\[,!;: ]\s*|~)"
+_GROUPED = re.compile(rf"(?<![\d.,_^])\d{{1,3}}(?:{_SAFE}\d{{3}})+(?!\d)")
+_SPACED = re.compile(r"([+-]?\s*(?:\\?\$)?\s*)(\d{1,3}(?: \d{3})+)(?!\d)")
+_COMMAS = re.compile(r"(?<![\d.,_^])\d{1,3}(?:,\d{3})+(?![\d,])")
+
+
+def clean(text: str) -> str:
+    r"""The answer in ASCII LaTeX, without marks around it, thousands closed up.
+
+    Example:
+        >>> clean("**½.**"), clean(r"$12\,345$"), clean("4.5×10³³")
+        ('\\frac{1}{2}', '12345', '4.5*10^{33}')
+        >>> clean("7.2 x 10^6"), clean("{}45^{}")
+        ('7.2*10^6', '45')
+    """
+    if not text.isascii():
+        text = _to_ascii(text)
+    text = _strip(text)
+    if "{" in text:
+        text = _GROUPED_SIGN.sub(r"\1", text)
+        text = _EMPTY.sub("", text) or text
+        text = _EXPONENT_MARK.sub(lambda run: f"e{run[1] or run[2]}", text)
+    if "10" in text:
+        text = _TIMES_TEN.sub("*", text)
+    if "^" in text:
+        text = _DEGREES.sub(r"\\circ ", text)
+        text = _PRIMES.sub(lambda run: "'" * (run[0].count("prime") or run[0].count("'")), text)
+    if text.count("$") - text.count(r"\$") == 1:  # a lone dollar sign is a currency
+        text = re.sub(r"(?<!\\)\$", r"\\$", text)
+    if _GROUPED.search(text):
+        text = _GROUPED.sub(lambda run: re.sub(r"\D", "", run[0]), text)
+    if (spaced := _SPACED.match(text)) and "," not in text:
+        text = spaced[1] + spaced[2].replace(" ", "") + text[spaced.end() :]
+    return text
+
+
+def comma_groups(text: str) -> str | None:
+    r"""The cleaned text with `1,234` read as one number, or None if its commas separate values.
+
+    All commas must stand in such numbers, outside any bracket; "1, 234" is a list.
+
+    Example:
+        >>> comma_groups("1,234,567"), comma_groups("(1,234)"), comma_groups("100,200,5")
+        ('1234567', None, None)
+    """
+    if "," not in text or not _COMMAS.search(text):
+        return None
+    joined = _COMMAS.sub(lambda run: run[0].replace(",", ""), text)
+    return None if "," in joined or _commas_inside_brackets(text) else joined
+
+
+def _commas_inside_brackets(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth:
+            return True
+    return False
+
+
+def _to_ascii(text: str) -> str:
+    text = _SCRIPT_FRACTION.sub(lambda run: f"\\frac{{{_plain(run[1])}}}{{{_plain(run[2])}}}", text)
+    out: list[str] = []
+    for run in re.split(f"({_SCRIPT_RUN.pattern})", text):
+        if run and run[0] in _SUPERSCRIPTS:
+            out.append("^{" + "".join(_SUPERSCRIPTS[each] for each in run) + "}")
+        elif run and run[0] in _SUBSCRIPTS:
+            out.append("_{" + "".join(_SUBSCRIPTS[each] for each in run) + "}")
+        else:
+            out.extend(run if run.isascii() else map(_character, run))
+    return _ROOT.sub(r"\1{\2}", "".join(out))
+
+
+def _plain(digits: str) -> str:
+    return unicodedata.normalize("NFKC", digits)
+
+
+def _character(character: str) -> str:
+    if character.isascii():
+        return character
+    if character in _SIGNS:
+        return _SIGNS[character]
+    if character.isdecimal():
+        return str(unicodedata.digit(character))
+    folded = unicodedata.normalize("NFKC", character)
+    if "⁄" in folded:  # vulgar fractions
+        above, _, below = folded.partition("⁄")
+        return f"\\frac{{{above}}}{{{below}}}"
+    return "".join(_SIGNS.get(each, each) for each in folded)
+
+
+def _strip(text: str) -> str:
+    """Without blanks, markdown, closing punctuation and a label such as "Answer:" around it."""
+    before = None
+    while text != before:
+        before = text
+        text = _SPACING.sub("", text.strip(_EDGE)).removesuffix("\\").rstrip()
+        if text.endswith((".", ",")) and not text.endswith(("..", r"\.", r"\,")):
+            text = text[:-1]
+        for mark in ("**", "__", "*", "_"):
+            if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
+                text = text[len(mark) : -len(mark)]
+        if label := _LABEL.match(text):
+            text = text[label.end() :]
+        for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]"), ("$$", "$$"), ("$", "$")):
+            inner = text[len(opening) : -len(closing)]
+            if (
+                text.startswith(opening)
+                and text.endswith(closing)
+                and opening not in inner
+                and closing not in inner
+                and not inner.endswith("\\")
+            ):
+                text = inner
+    return text

@@ -1,0 +1,140 @@
+"""Which LaTeX commands and words mean what: tables only."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ACCENTS",
+    "ASCII",
+    "BEYOND",
+    "CONSTANTS",
+    "FONTS",
+    "FRACTIONS",
+    "FUNCTIONS",
+    "GREEK",
+    "LATEX",
+    "NOTHING",
+    "SKIPPED_ARGUMENT",
+    "SYMBOLS",
+    "TEXTS",
+    "WORDS",
+]
+
+
+def _set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FUNCTIONS = _set(
+    """sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot arcsec arccsc arcsinh
+    arccosh arctanh asin acos atan ln log lg exp sqrt abs floor ceil max min Gamma"""
+)
+BEYOND = _set("int iint iiint oint lim")
+"""What only a computer algebra system evaluates."""
+CONSTANTS = {"pi": "pi", "infty": "∞", "infinity": "∞", "inf": "∞", "e": "e", "i": "i"}
+GREEK = _set(
+    """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi
+    rho varrho sigma varsigma tau upsilon phi varphi chi psi omega Delta Theta Lambda Xi Pi Sigma
+    Upsilon Phi Psi Omega hbar ell nabla partial angle odot triangle imath jmath"""
+)
+ACCENTS = _set(
+    """dot ddot hat widehat bar overline vec tilde widetilde mathbb mathcal mathfrak mathscr
+    overrightarrow"""
+)
+SYMBOLS = {
+    **dict.fromkeys(_set("cdot times ast"), "*"),
+    **dict.fromkeys(_set("le leq leqslant leqq"), "<="),
+    **dict.fromkeys(_set("ge geq geqslant geqq"), ">="),
+    **dict.fromkeys(_set("ne neq"), "!="),
+    **dict.fromkeys(_set("setminus backslash smallsetminus"), "∖"),
+    **dict.fromkeys(_set("lvert rvert vert mid"), "|"),
+    **dict.fromkeys(_set("approx simeq thickapprox doteq"), "≈"),
+    **dict.fromkeys(_set("emptyset varnothing"), "∅"),
+    **dict.fromkeys(_set("lor vee"), "or"),
+    **dict.fromkeys(_set("land wedge"), "and"),
+    **dict.fromkeys(_set("circ degree textdegree"), "°"),
+    **dict.fromkeys(_set("dots ldots cdots"), "…"),
+    **dict.fromkeys(_set("lbrace {"), "\\{"),
+    **dict.fromkeys(_set("rbrace }"), "\\}"),
+    **dict.fromkeys(_set("$ textdollar"), "$"),
+    "div": "/",
+    "lt": "<",
+    "gt": ">",
+    "pm": "±",
+    "mp": "∓",
+    "in": "∈",
+    "cup": "∪",
+    "bigcup": "∪",
+    "cap": "∩",
+    "bigcap": "∩",
+    "langle": "⟨",
+    "rangle": "⟩",
+    "lfloor": "⌊",
+    "rfloor": "⌋",
+    "lceil": "⌈",
+    "rceil": "⌉",
+    "lbrack": "[",
+    "rbrack": "]",
+    "infty": "∞",
+    "prime": "'",
+    "colon": ":",
+    "equiv": "≡",
+    "euro": "€",
+    "pounds": "£",
+    "%": "%",
+    "&": "&",
+    "#": "#",
+    "_": "_",
+}
+"""Commands, and characters behind a backslash, that stand for one symbol."""
+NOTHING = _set(
+    """left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle
+    textstyle scriptstyle limits nolimits quad qquad thinspace negthinspace medspace thickspace
+    space enspace rm bf it sf tt normalfont bfseries mathstrut strut tiny small large Large LARGE
+    huge Huge normalsize footnotesize blacksquare checkmark square qed"""
+)
+"""Commands without effect on the meaning."""
+SKIPPED_ARGUMENT = _set("hspace vspace phantom hphantom tag label color textcolor kern")
+FONTS = _set(
+    """boxed fbox framebox bm boldsymbol mathbf mathit mathnormal underline emph mathsf mathtt
+    ensuremath mathord mathopen pmb"""
+)
+TEXTS = _set(
+    """text textbf textit textrm textsf texttt textnormal textup textsc mbox hbox mathrm
+    operatorname"""
+)
+FRACTIONS = {name: name[1:] for name in ("dfrac", "tfrac", "cfrac", "sfrac", "dbinom", "tbinom")}
+ASCII = {"**": "^", "==": "=", ":=": "=", "=<": "<=", "=>": ">="}
+WORDS = {
+    "or": "or",
+    "and": "and",
+    "union": "∪",
+    "percent": "%",
+    "degrees": "°",
+    "degree": "°",
+}
+"""Plain words, in text or not, that stand for a symbol."""
+LATEX = {
+    "*": r"\cdot",
+    "<=": r"\le",
+    ">=": r"\ge",
+    "!=": r"\ne",
+    "∖": r"\setminus",
+    "≈": r"\approx",
+    "°": r"^\circ",
+    "…": r"\dots",
+    "±": r"\pm",
+    "∓": r"\mp",
+    "∈": r"\in",
+    "∪": r"\cup",
+    "⟨": r"\langle",
+    "⟩": r"\rangle",
+    "⌊": r"\lfloor",
+    "⌋": r"\rfloor",
+    "⌈": r"\lceil",
+    "⌉": r"\rceil",
+    "∞": r"\infty",
+    "%": r"\%",
+    "$": r"\$",
+    "pi": r"\pi",
+}
+"""Symbols as LaTeX again."""
