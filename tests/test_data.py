@@ -5,61 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import logging
-import sys
 
-import datasets
-import pyarrow
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pyarrow import parquet
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from data_files import numbered, verl_row, write_lines, write_parquet
 
-from rlobj.data import (
-    MATH_TEMPLATE,
-    Columns,
-    DataConfig,
-    Problem,
-    ProblemStream,
-    encode_prompt,
-    format_prompt,
-    load_problems,
-)
+from rlobj.data import Columns, DataConfig, load_problems
 from rlobj.data.columns import answer_text
-from rlobj.data.sources import hub_rows
-from rlobj.errors import ConfigError, DataError, MissingExtra
-
-
-def write_lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
-def write_parquet(path, rows):
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    return str(path)
+from rlobj.errors import DataError
 
 
 def load(source, split="train", **fields):
     return load_problems(DataConfig(source=str(source), **fields), split)
 
 
-def numbered(count):
-    return [{"problem": f"What is {i}?", "answer": str(i)} for i in range(count)]
-
-
 # ---- layouts ----------------------------------------------------------------------------------
-
-
-def verl_row(question, gold, index):
-    return {
-        "data_source": "math_dapo",
-        "prompt": [{"role": "user", "content": question}],
-        "ability": "math",
-        "reward_model": {"ground_truth": gold, "style": "rule"},
-        "extra_info": {"index": index, "split": "test"},
-    }
 
 
 def test_verl_parquet(tmp_path):
@@ -246,48 +205,6 @@ def test_built_in_tasks_have_both_splits():
         assert load(name, "test", limit=3) == list(task.problems("test"))[:3]
 
 
-# ---- the hub, through a local copy of a data set -----------------------------------------------
-
-
-@pytest.fixture
-def hub_copy(tmp_path, monkeypatch):
-    """A folder as the hub stores it, read by the same `datasets.load_dataset` call."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
-    folder = tmp_path / "copy"
-    folder.mkdir()
-    rows = [verl_row(f"Question {i}?", str(i), f"id-{i}") for i in range(3)]
-    write_parquet(folder / "train-00000-of-00001.parquet", rows * 2)
-    yield folder
-    datasets.enable_progress_bars()
-
-
-def test_hub_rows_are_those_of_the_split(hub_copy):
-    rows = list(hub_rows(str(hub_copy), None, "train", fallback=True))
-    assert len(rows) == 6
-    assert rows[1][1]["reward_model"] == {"ground_truth": "1", "style": "rule"}
-    assert rows[1][0].endswith("[train], row 2")
-
-
-def test_a_hub_data_set_with_one_split_gives_it_only_where_asked(hub_copy):
-    assert len(list(hub_rows(str(hub_copy), None, "test", fallback=True))) == 6
-    with pytest.raises(DataError, match=r"has no split 'test'\. It has: train"):
-        list(hub_rows(str(hub_copy), None, "test", fallback=False))
-
-
-def test_a_hub_id_that_cannot_be_reached_says_which_file_to_give(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(DataError, match=r"'nobody/no-such-set'.*(?s:.)*no-such-set\.jsonl"):
-        load("nobody/no-such-set")
-
-
-def test_a_hub_id_without_datasets_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[hub\]'"):
-        load("nobody/no-such-set")
-
-
 # ---- errors ----------------------------------------------------------------------------------
 
 
@@ -338,125 +255,3 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"problem": "\xff"}')
     with pytest.raises(DataError, match="not UTF-8"):
         load(tmp_path / "a.jsonl")
-
-
-# ---- the stream ------------------------------------------------------------------------------
-
-
-def some_problems(count):
-    return [Problem(str(i), f"What is {i}?", str(i)) for i in range(count)]
-
-
-def ids(problems):
-    return [problem.id for problem in problems]
-
-
-def test_each_epoch_visits_every_problem_in_its_own_order():
-    stream = ProblemStream(some_problems(20), seed=3)
-    first, second = ids(stream.next(20)), ids(stream.next(20))
-    assert sorted(first) == sorted(second) == sorted(str(i) for i in range(20))
-    assert first != second
-    assert ids(ProblemStream(some_problems(20), seed=3).next(20)) == first
-    assert ids(ProblemStream(some_problems(20), seed=4).next(20)) != first
-
-
-@given(
-    size=st.integers(1, 7),
-    draws=st.lists(st.integers(0, 9), max_size=6),
-    after=st.integers(1, 20),
-)
-def test_a_restored_stream_goes_on_exactly(size, draws, after):
-    stream = ProblemStream(some_problems(size), seed=1)
-    for count in draws:
-        assert len(stream.next(count)) == count
-    saved = json.loads(json.dumps(stream.state()))
-    other = ProblemStream(some_problems(size), seed=99)
-    other.restore(saved)
-    assert ids(other.next(after)) == ids(stream.next(after))
-
-
-@given(draws=st.lists(st.integers(0, 9), max_size=6))
-def test_the_order_does_not_depend_on_how_it_is_drawn(draws):
-    whole = ids(ProblemStream(some_problems(5)).next(sum(draws)))
-    stream = ProblemStream(some_problems(5))
-    assert [problem.id for count in draws for problem in stream.next(count)] == whole
-
-
-def test_a_position_in_another_data_set_is_refused():
-    state = ProblemStream(some_problems(3)).state()
-    with pytest.raises(DataError, match="another data set"):
-        ProblemStream(some_problems(4)).restore(state)
-    with pytest.raises(DataError, match="at least one problem"):
-        ProblemStream([])
-
-
-# ---- prompts -----------------------------------------------------------------------------------
-
-
-@given(st.text(alphabet="{}\\$ abinoprtu"))
-def test_any_question_survives_a_template(question):
-    problem = Problem("1", question, "2", {"unit": "{prompt}"})
-    formatted = format_prompt("a {prompt} b \\boxed{} c {unit} {{prompt}}", problem)
-    assert formatted == f"a {question} b \\boxed{{}} c {{prompt}} {{prompt}}"
-
-
-def test_an_unknown_placeholder_names_the_nearest_and_the_answer_is_none():
-    problem = Problem("1", "2+2?", "4", {"unit": "m"})
-    with pytest.raises(ConfigError, match="Did you mean 'prompt'"):
-        format_prompt("{promt}", problem)
-    with pytest.raises(ConfigError, match=r"asks for '\{answer\}'.*Known: prompt, unit"):
-        format_prompt("{prompt} {answer}", problem)
-
-
-def test_the_default_template_is_recorded_and_follows_the_source():
-    from rlobj.data.tasks import TASKS
-
-    assert DataConfig(source="owner/name").model_dump()["template"] == MATH_TEMPLATE
-    assert DataConfig(source="owner/name", template="Q: {prompt}").template == "Q: {prompt}"
-    assert DataConfig().template == "{prompt}"
-    assert DataConfig(source=next(iter(TASKS))).template == "{prompt}"
-    assert MATH_TEMPLATE.endswith("in \\boxed{}.")
-    with pytest.raises(ConfigError, match="no place for the question"):
-        DataConfig(source="owner/name", template="Answer in \\boxed{}.")
-
-
-def tokenizer_with(template: str | None, single: str):
-    """A character tokenizer whose post-processor adds what `single` says."""
-    vocabulary = {"<s>": 0, "</s>": 1, "<u>": 2, **{c: i + 3 for i, c in enumerate("abc ")}}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="c"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Fuse()
-    backend.add_special_tokens(["<s>", "</s>", "<u>"])
-    backend.post_processor = processors.TemplateProcessing(
-        single=single, special_tokens=[("<s>", 0), ("</s>", 1)]
-    )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
-    tokenizer.chat_template = template
-    return tokenizer
-
-
-CHAT = (
-    "<s>{% for m in messages %}<u>{{ m.content }}{% endfor %}"
-    "{% if add_generation_prompt %}a{% endif %}"
-)
-
-
-def test_bos_comes_first_exactly_once_and_eos_never_last():
-    with_bos = tokenizer_with(None, "<s> $A </s>")
-    assert encode_prompt(with_bos, "ab", chat=False) == [0, 3, 4]
-    assert encode_prompt(with_bos, "<s>ab", chat=False) == [0, 3, 4]
-    without = tokenizer_with(None, "$A")
-    assert encode_prompt(without, "ab", chat=False) == [3, 4]
-
-
-def test_a_chat_template_brings_its_own_bos_and_opens_the_assistants_turn():
-    tokenizer = tokenizer_with(CHAT, "<s> $A")
-    assert encode_prompt(tokenizer, "ab", chat=True) == [0, 2, 3, 4, 3]
-    assert encode_prompt(tokenizer, "ab", chat=False) == [0, 3, 4]
-
-
-def test_chat_without_a_chat_template_and_empty_prompts_are_refused():
-    with pytest.raises(ConfigError, match=r"model\.chat_template=false"):
-        encode_prompt(tokenizer_with(None, "$A"), "ab", chat=True)
-    with pytest.raises(ConfigError, match="has no tokens"):
-        encode_prompt(tokenizer_with(None, "$A"), "", chat=False)

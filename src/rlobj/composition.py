@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.config import RunConfig, build_config
+from rlobj.data.catalogue import NAMED_SOURCES
 from rlobj.embedded.profile import EMBEDDED_PROFILE, MOST_UPDATES, PROFILES
 from rlobj.errors import ConfigError
 from rlobj.presets import load_preset, merge
@@ -67,6 +68,10 @@ def layers_of(
         if isinstance(updates, int) and updates > MOST_UPDATES:
             profile = merge(profile, {"training": {"updates_per_step": MOST_UPDATES}})
         layers.append((EMBEDDED_LAYER, profile))
+    source = _last([*layers, *above], "data", "source")
+    named = NAMED_SOURCES.get(source) if isinstance(source, str) else None
+    if named is not None and named.reward != "math":
+        layers.append((f"data {source}", {"rewards": {"kind": named.reward}}))
     return [*layers, *above]
 
 

@@ -6,7 +6,8 @@
 | MATH-500, DeepScaleR, MathArena | `problem` | `answer` |
 | gsm8k | `question` | `answer`: a worked solution that ends in `#### 18` |
 | AIME 2024 | `Problem` or `problem` | `Answer`, or `solution`: `\\boxed{204}` |
-| OlympiadBench | `question` | `final_answer`: a list of one |
+| OlympiadBench | `question` | `final_answer`: a list |
+| Knights and Knaves | `quiz` | `solution_text_format`: `(1) Zoey is a knight`, one a line |
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict
 
@@ -22,11 +23,12 @@ from rlobj.data.problems import Problem, digest
 from rlobj.errors import DataError, nearest
 from rlobj.validation import Model
 
-__all__ = ["Columns", "Reader", "answer_text", "prompt_text"]
+__all__ = ["Columns", "Reader", "answer_text", "column_names", "prompt_text"]
 
 KNOWN = {
-    "prompt": ("problem", "question", "prompt"),
+    "prompt": ("problem", "question", "quiz", "prompt"),
     "answer": (
+        "solution_text_format",
         "answer",
         "final_answer",
         "reward_model.ground_truth",
@@ -55,23 +57,41 @@ class Columns(Model):
     """The problem's name; where there is none, a hash of the question."""
 
 
+Several = Literal["refuse", "alternatives", "values"]
+"""What a list of several answers is: no answer, several ways to be right, or one answer of many
+values."""
+
+
 class Reader:
     """Turns the rows of one source into problems; the columns are settled by its first row.
 
-    A column that `columns` names must be there if `strict`; else the usual names are tried next.
+    Args:
+        columns: what the columns are called.
+        where: names the source in errors.
+        first: its first row.
+        strict: a column that `columns` names must be there; else the usual names are tried next.
+        several: what a list of answers means. Of alternatives the first becomes `answer`, and all
+            of them `extra["alternatives"]`; values are joined by commas.
     """
 
     def __init__(
-        self, columns: Columns, where: str, first: Mapping[str, Any], *, strict: bool = True
+        self,
+        columns: Columns,
+        where: str,
+        first: Mapping[str, Any],
+        *,
+        strict: bool = True,
+        several: Several = "refuse",
     ) -> None:
-        names = _names(first)
+        names = column_names(first)
         if not strict:
             chosen = {part: name for part, name in columns if name in names}
             columns = Columns(**chosen)
-        self._prompt = _find("prompt", columns.prompt, names, where)
-        self._answer = _find("answer", columns.answer, names, where)
+        self.prompt = _find("prompt", columns.prompt, names, where)
+        self.answer = _find("answer", columns.answer, names, where)
         optional = columns.id is None and not _candidates("id", names)
-        self._id = None if optional else _find("id", columns.id, names, where)
+        self.id = None if optional else _find("id", columns.id, names, where)
+        self._several = several
 
     def problem(self, where: str, row: Mapping[str, Any]) -> Problem | None:
         """The problem of a row, or None where the row has no answer.
@@ -79,30 +99,40 @@ class Reader:
         Raises:
             DataError: the row has no question, or a part of it in a shape that has no reading.
         """
-        prompt = prompt_text(_get(row, self._prompt), f"{where}, column '{self._prompt}'")
+        prompt = prompt_text(_get(row, self.prompt), f"{where}, column '{self.prompt}'")
         if not prompt.strip():
-            raise DataError(f"{where}: column '{self._prompt}' has no question.")
-        answer = answer_text(_get(row, self._answer), f"{where}, column '{self._answer}'")
-        if not answer:
+            raise DataError(f"{where}: column '{self.prompt}' has no question.")
+        answers = self._answers(_get(row, self.answer), f"{where}, column '{self.answer}'")
+        if not answers:
             return None
-        name = None if self._id is None else _get(row, self._id)
-        taken = {self._prompt, self._answer, self._id}
+        name = None if self.id is None else _get(row, self.id)
+        taken = {self.prompt, self.answer, self.id}
         extra = {key: value for key, value in row.items() if key not in taken}
+        if len(answers) > 1:
+            extra["alternatives"] = answers
         return Problem(
             id=digest(prompt)[:16] if name is None else str(name),
             prompt=prompt,
-            answer=answer,
+            answer=answers[0],
             extra=extra,
         )
 
+    def _answers(self, value: Any, where: str) -> list[str]:
+        """The answers that are right, the first one first; none where the row has none."""
+        if self._several == "refuse" or not isinstance(value, list):
+            text = answer_text(value, where)
+            return [text] if text else []
+        texts = [text for item in value if (text := answer_text(item, where))]
+        return [", ".join(texts)] if self._several == "values" and texts else texts
 
-def _names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
+
+def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Column names of a row, nested ones with dots."""
     names = []
     for key, value in row.items():
         names.append(prefix + key)
         if isinstance(value, dict):
-            names.extend(_names(value, f"{prefix}{key}."))
+            names.extend(column_names(value, f"{prefix}{key}."))
     return names
 
 

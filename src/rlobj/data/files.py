@@ -7,11 +7,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlobj.errors import DataError
 
-__all__ = ["SUFFIXES", "Row", "arrow_rows", "read_file", "split_files"]
+if TYPE_CHECKING:
+    from rlobj.data.repeats import Repeats
+
+__all__ = ["SUFFIXES", "Row", "arrow_rows", "folded", "named_source", "read_file", "split_files"]
 
 Row = tuple[str, dict[str, Any]]
 
@@ -19,8 +22,12 @@ SPLIT_WORDS = {"train", "training", "test", "eval", "validation", "valid", "val"
 """Words of a file name that say which part of a data set it holds."""
 
 
-def read_file(path: Path) -> Iterator[Row]:
+def read_file(path: Path, repeats: Repeats | None = None) -> Iterator[Row]:
     """Rows of one file, by its suffix.
+
+    Args:
+        path: the file.
+        repeats: drops rows of Parquet files that repeat an earlier one.
 
     Raises:
         DataError: an unknown suffix, text that is not UTF-8, or a line that cannot be read.
@@ -30,7 +37,10 @@ def read_file(path: Path) -> Iterator[Row]:
             f"{path}: unknown kind of file '{path.suffix}'; expected one of {', '.join(SUFFIXES)}."
         )
     try:
-        yield from SUFFIXES[path.suffix](path)
+        if path.suffix == ".parquet":
+            yield from _parquet(path, repeats)
+        else:
+            yield from SUFFIXES[path.suffix](path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from None
     except OSError as error:
@@ -61,6 +71,27 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
         f"{folder}: no file with '{split}' in its name. There are: {names}. Name the file itself "
         "as data.source (or data.test)."
     )
+
+
+def named_source(folder: Path, name: str) -> Path | None:
+    """The file `name.jsonl`, `name.parquet`, ... or the folder `name` in a folder, or None.
+
+    Case, hyphens and underscores do not matter: `MATH-500` may hold math500. The exact name comes
+    first, then the order of `SUFFIXES`, folders last.
+    """
+    order = [*SUFFIXES, ""]
+    found = []
+    for path in sorted(folder.iterdir()):
+        suffix = "" if path.is_dir() else path.suffix
+        stem = path.name.removesuffix(suffix)
+        if suffix in order and folded(stem) == folded(name) and (suffix or path.is_dir()):
+            found.append((stem != name, order.index(suffix), path))
+    return min(found)[2] if found else None
+
+
+def folded(name: str) -> str:
+    """The letters and digits of a name, in lower case."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _json_row(text: str, where: str) -> dict[str, Any]:
@@ -126,24 +157,30 @@ def _separated(path: Path) -> Iterator[Row]:
             raise DataError(f"{path}:{reader.line_num}: malformed CSV ({error}).") from None
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def _parquet(path: Path, repeats: Repeats | None = None) -> Iterator[Row]:
     import pyarrow
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(path) as file:
-            yield from arrow_rows(str(path), file.iter_batches(batch_size=1024))
+        # Buffering ahead would hold the whole file in memory by its end.
+        with parquet.ParquetFile(path, pre_buffer=False) as file:
+            yield from arrow_rows(str(path), file.iter_batches(batch_size=8192), repeats)
     except pyarrow.ArrowInvalid as error:
         raise DataError(f"{path}: not a readable Parquet file ({error}).") from error
 
 
-def arrow_rows(name: str, batches: Iterable[Any]) -> Iterator[Row]:
-    """Rows of Arrow record batches or tables, counted from 1."""
-    number = 0
+def arrow_rows(name: str, batches: Iterable[Any], repeats: Repeats | None = None) -> Iterator[Row]:
+    """Rows of Arrow record batches, counted from 1; without those that `repeats` drops."""
+    start = 1
     for batch in batches:
-        for row in batch.to_pylist():
-            number += 1
-            yield f"{name}, row {number}", row
+        new = range(batch.num_rows) if repeats is None else repeats.fresh(batch)
+        if len(new) == batch.num_rows:
+            rows = batch.to_pylist()
+        else:
+            rows = [batch.slice(index, 1).to_pylist()[0] for index in new]
+        for index, row in zip(new, rows, strict=True):
+            yield f"{name}, row {start + index}", row
+        start += batch.num_rows
 
 
 SUFFIXES = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlobj.errors import DataError
 
-__all__ = ["Problem", "ProblemStream", "digest"]
+__all__ = ["Distinct", "Problem", "ProblemStream", "digest"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,32 @@ class Problem:
 def digest(text: str) -> str:
     """SHA-256 of a text in hexadecimal: the same on every machine and Python version."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Distinct:
+    """Of problems with the same question the first, under an id of its own.
+
+    Attributes:
+        repeated: problems whose question came before.
+        disagreeing: those of them with another answer.
+    """
+
+    def __init__(self) -> None:
+        self.repeated = self.disagreeing = 0
+        self._answers: dict[str, str] = {}
+        self._ids: set[str] = set()
+
+    def add(self, problem: Problem) -> Problem | None:
+        """The problem, renamed if its id was taken; None for a question that came before."""
+        if problem.prompt in self._answers:
+            self.repeated += 1
+            self.disagreeing += self._answers[problem.prompt] != problem.answer
+            return None
+        self._answers[problem.prompt] = problem.answer
+        if problem.id in self._ids:
+            problem = replace(problem, id=f"{problem.id}-{digest(problem.prompt)[:16]}")
+        self._ids.add(problem.id)
+        return problem
 
 
 class ProblemStream:

@@ -11,7 +11,15 @@ from rlobj.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["MATH_TEMPLATE", "PLAIN_TEMPLATE", "encode_prompt", "format_prompt", "placeholders"]
+__all__ = [
+    "DAPO_TEMPLATE",
+    "LOGIC_TEMPLATE",
+    "MATH_TEMPLATE",
+    "PLAIN_TEMPLATE",
+    "encode_prompt",
+    "format_prompt",
+    "placeholders",
+]
 
 PLAIN_TEMPLATE = "{prompt}"
 """The question and nothing else."""
@@ -19,6 +27,20 @@ PLAIN_TEMPLATE = "{prompt}"
 MATH_TEMPLATE = "{prompt} Please reason step by step, and put your final answer within \\boxed{}."
 """The wording of the JustRL and Qwen evaluations, behind one space. Another space or newline is
 another protocol: scores move."""
+
+DAPO_TEMPLATE = (
+    "Solve the following math problem step by step. The last line of your response should be of "
+    "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
+    '{prompt}\n\nRemember to put your answer on its own line after "Answer:".'
+)
+"""The wording inside the questions of DAPO-Math-17k and of DAPO's AIME 2024."""
+
+LOGIC_TEMPLATE = (
+    "{prompt}\n\nThink about it between <think> and </think>. Then say who is what between "
+    "<answer> and </answer>, one person a line, in this form:\n"
+    "<answer>\n(1) Zoey is a knight\n(2) Oliver is a knave\n</answer>"
+)
+"""For Knights and Knaves; the wording is rlobj's own."""
 
 _PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
 

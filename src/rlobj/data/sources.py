@@ -1,23 +1,30 @@
-"""Problems from a file, a folder, a built-in task or the Hugging Face hub."""
+"""Problems from a task, a named data set, a file, a folder or the Hugging Face hub.
+
+names -> where they lie -> rows -> problems, each question once
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
+from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
+from rlobj.data.catalogue import NAMED_SOURCES
 from rlobj.data.columns import Columns, Reader
-from rlobj.data.files import SUFFIXES, Row, arrow_rows, read_file, split_files
-from rlobj.data.problems import Problem, digest
+from rlobj.data.files import SUFFIXES, Row, read_file, split_files
+from rlobj.data.hub import hub_rows
+from rlobj.data.problems import Distinct, Problem, digest
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE, placeholders
-from rlobj.errors import DataError, MissingExtra, nearest
+from rlobj.data.repeats import Repeats
+from rlobj.errors import DataError, nearest
 from rlobj.validation import Model
 
-__all__ = ["DataConfig", "hub_rows", "load_problems"]
+__all__ = ["DataConfig", "default_template", "load_problems"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +35,19 @@ def _tasks() -> dict[str, Any]:
     return TASKS
 
 
+def default_template(source: str | None) -> str:
+    """The template of a source where nobody says another."""
+    if source in NAMED_SOURCES:
+        return NAMED_SOURCES[source].template
+    return PLAIN_TEMPLATE if source is None or source in _tasks() else MATH_TEMPLATE
+
+
 class DataConfig(Model):
     """Where the problems come from and how they are put to the model.
 
-    A source is the name of a built-in task, a JSONL, JSON, Parquet, CSV or TSV file, a folder of
-    such files, or a data set on the Hugging Face hub (`owner/name`); in this order.
+    A source is, in this order: a built-in task; a named data set (dapo-math-17k, deepscaler, gsm8k,
+    knights-and-knaves); a benchmark (aime24, ...), for testing only; a JSONL, JSON, Parquet, CSV or
+    TSV file; a folder of such files; a data set on the Hugging Face hub (`owner/name`).
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -47,10 +62,14 @@ class DataConfig(Model):
     """Column names of `source`; of `test` too, where it has them."""
     template: str = Field(default=None, validate_default=True)
     """Text around the question: `{prompt}`, and other columns by name. Default: the question alone
-    for a built-in task, else the question and the request to answer in `\\boxed{}`. Data sets whose
-    questions already carry their instructions, DAPO-Math-17k for one, want `"{prompt}"`."""
+    for a built-in task, what fits it for a named data set, else the question and the request to
+    answer in `\\boxed{}`. Other data sets whose questions carry their instructions want
+    `"{prompt}"`."""
     test: str | None = None
     """Source of the test problems."""
+    test_template: str | None = None
+    """Text around a test question. Default: `template`, but for a `test` source that is a task, a
+    named data set or a benchmark what fits that."""
     test_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of `source` kept out of training and tested on, where `test` is not given. Chosen by a
     hash of the question, so it does not depend on the order of the rows."""
@@ -63,17 +82,22 @@ class DataConfig(Model):
     @field_validator("template", mode="before")
     @classmethod
     def _default_template(cls, template: Any, info: Any) -> Any:
-        if template is not None:
-            return template
-        source = info.data.get("source")
-        return PLAIN_TEMPLATE if source is None or source in _tasks() else MATH_TEMPLATE
+        return default_template(info.data.get("source")) if template is None else template
 
-    @field_validator("template")
+    @field_validator("template", "test_template")
     @classmethod
-    def _template_has_a_place(cls, template: str) -> str:
-        if not placeholders(template):
+    def _template_has_a_place(cls, template: str | None) -> str | None:
+        if template is not None and not placeholders(template):
             raise ValueError(f"the template {template!r} has no place for the question: {{prompt}}")
         return template
+
+    @property
+    def asked_in_tests(self) -> str:
+        """The text around a test question."""
+        if self.test_template is not None:
+            return self.test_template
+        published = self.test in NAMED_SOURCES or self.test in BENCHMARKS or self.test in _tasks()
+        return default_template(self.test) if published else self.template
 
 
 def load_problems(config: DataConfig, split: Literal["train", "test"]) -> list[Problem]:
@@ -91,7 +115,8 @@ def load_problems(config: DataConfig, split: Literal["train", "test"]) -> list[P
     if config.source is None and (split == "train" or config.test is None):
         raise DataError(
             "data.source is not set. Give a JSONL, JSON, Parquet or CSV file, a folder, a hub id "
-            f"(owner/name) or a built-in task: {', '.join(sorted(_tasks()))}."
+            f"(owner/name), a named data set ({', '.join(NAMED_SOURCES)}) or a built-in task "
+            f"({', '.join(_tasks())})."
         )
     source, part, own = str(config.source), config.split, True
     held_out = None
@@ -101,11 +126,12 @@ def load_problems(config: DataConfig, split: Literal["train", "test"]) -> list[P
         held_out = split == "test"
     elif split == "test":
         part, own = "test", False
-    problems = _read(source, part, config, fallback=own)
-    if held_out is not None:
-        cut = config.test_fraction
-        problems = (item for item in problems if (_share(item.prompt) < cut) == held_out)
-    kept = list(_unique(problems, source, config.limit))
+
+    def wanted(problem: Problem) -> bool:
+        share = _share(problem.prompt)
+        return held_out is None or (share < config.test_fraction) == held_out
+
+    kept = _kept(source, part, config, wanted, fallback=own)
     if not kept:
         raise DataError(f"{source}: no problem with an answer in its {split} part.")
     logger.info("%s: %d %s problems", source, len(kept), split)
@@ -117,68 +143,98 @@ def _share(prompt: str) -> float:
     return int(digest(prompt)[:12], 16) / 16**12
 
 
-def _unique(problems: Iterable[Problem], source: str, limit: int | None) -> Iterator[Problem]:
-    """Problems with a new question, at most `limit`, ids made unique."""
-    answers: dict[str, str] = {}
-    ids: set[str] = set()
-    repeated = disagreeing = 0
-    for problem in problems:
-        if problem.prompt in answers:
-            repeated += 1
-            disagreeing += answers[problem.prompt] != problem.answer
-            continue
-        if len(answers) == limit:
+def _kept(
+    source: str,
+    part: str,
+    config: DataConfig,
+    wanted: Callable[[Problem], bool],
+    *,
+    fallback: bool,
+) -> list[Problem]:
+    """The wanted problems of a source, each question once, `config.limit` of them at most."""
+    columns, strict = _columns(source, config)
+    repeats, distinct = Repeats(columns), Distinct()
+    kept: list[Problem] = []
+    if source in _tasks():
+        found: Iterable[Problem] = _task(source, part)
+    elif source in BENCHMARKS:
+        found = _benchmark(source, part)
+    else:
+        rows = _rows(source, part, config, repeats, fallback=fallback)
+        found = _problems(rows, columns, source, strict=strict)
+    for problem in filter(wanted, found):
+        new = distinct.add(problem)
+        if new is not None:
+            kept.append(new)
+        if len(kept) == config.limit:
             break
-        answers[problem.prompt] = problem.answer
-        if problem.id in ids:
-            name = f"{problem.id}-{digest(problem.prompt)[:16]}"
-            problem = Problem(name, problem.prompt, problem.answer, problem.extra)
-        ids.add(problem.id)
-        yield problem
-    if repeated:
+    if repeated := distinct.repeated + repeats.dropped:
         logger.info("%s: dropped %d rows that repeat a question", source, repeated)
-    if disagreeing:
+    if distinct.disagreeing:
         logger.warning(
             "%s: %d of the repeated questions come with another answer; the first was kept",
             source,
-            disagreeing,
+            distinct.disagreeing,
         )
+    return kept
 
 
-def _read(source: str, part: str, config: DataConfig, *, fallback: bool) -> Iterator[Problem]:
-    """Problems of a source as they come. `fallback`: a source that knows no such part gives all."""
-    if source in _tasks():
-        if part not in ("train", "test"):
-            raise DataError(f"The task {source} has the splits train and test, not '{part}'.")
-        yield from _tasks()[source].problems(part)
-        return
+def _columns(source: str, config: DataConfig) -> tuple[Columns, bool]:
+    """What the columns are called, and whether those that were named must be there."""
+    own = source == config.source and config.columns != Columns()
+    if source in NAMED_SOURCES and not own:
+        return NAMED_SOURCES[source].columns, False
+    return config.columns, own
+
+
+def _task(source: str, part: str) -> list[Problem]:
+    if part not in ("train", "test"):
+        raise DataError(f"The task {source} has the splits train and test, not '{part}'.")
+    return _tasks()[source].problems(part)
+
+
+def _benchmark(source: str, part: str) -> list[Problem]:
+    if part != "test":
+        raise DataError(f"{source} is a benchmark and for testing only: data.test={source}")
+    loaded = load_benchmark(source)
+    for note in loaded.notes:
+        logger.info("%s: %s", source, note)
+    return loaded.problems
+
+
+def _rows(
+    source: str, part: str, config: DataConfig, repeats: Repeats, *, fallback: bool
+) -> Iterator[Row]:
+    """Rows of a source as they come. `fallback`: a source that knows no such part gives all."""
     path = Path(source).expanduser()
-    if path.is_dir():
+    if source in NAMED_SOURCES:
+        yield from NAMED_SOURCES[source].rows(part, repeats, fallback=fallback)
+    elif path.is_dir():
         for file in split_files(path, part, fallback=fallback):
-            yield from _problems(read_file(file), config, source)
-        return
-    if path.is_file():
+            yield from read_file(file, repeats)
+    elif path.is_file():
         if not fallback:
             raise DataError(
                 f"{source} is one file and has no test part. Set data.test=FILE, or keep a share "
                 "of it out of training: data.test_fraction=0.1"
             )
-        rows = read_file(path)
+        yield from read_file(path, repeats)
     elif path.suffix in SUFFIXES or not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise _nothing_there(source, path)
     else:
         name = config.name if source == config.source else None
-        rows = hub_rows(source, name, part, fallback=fallback)
-    yield from _problems(rows, config, source)
+        yield from hub_rows(source, name, part, fallback=fallback, repeats=repeats)
 
 
-def _problems(rows: Iterator[Row], config: DataConfig, source: str) -> Iterator[Problem]:
-    """Problems of rows that share their columns; rows without an answer are counted and skipped."""
+def _problems(
+    rows: Iterator[Row], columns: Columns, source: str, *, strict: bool
+) -> Iterator[Problem]:
+    """Problems of rows; those without an answer are counted and left out."""
     reader: Reader | None = None
     unanswered = 0
     for where, row in rows:
         if reader is None:
-            reader = Reader(config.columns, where, row, strict=source == config.source)
+            reader = Reader(columns, where, row, strict=strict)
         problem = reader.problem(where, row)
         if problem is None:
             unanswered += 1
@@ -189,7 +245,7 @@ def _problems(rows: Iterator[Row], config: DataConfig, source: str) -> Iterator[
 
 
 def _nothing_there(source: str, path: Path) -> DataError:
-    names = list(_tasks())
+    names = [*_tasks(), *NAMED_SOURCES, *BENCHMARKS]
     if path.parent.is_dir():
         names += [
             str(path.parent / item.name)
@@ -197,40 +253,7 @@ def _nothing_there(source: str, path: Path) -> DataError:
             if item.suffix in SUFFIXES or item.is_dir()
         ]
     return DataError(
-        f"There is no file, folder or built-in task '{source}', and a hub id reads owner/name."
-        f"{nearest(source, names, spell_out=False)} Built-in tasks: {', '.join(_tasks())}."
+        f"There is no file, folder, named data set or built-in task '{source}', and a hub id reads "
+        f"owner/name.{nearest(source, names, spell_out=False)} Named data sets: "
+        f"{', '.join(NAMED_SOURCES)}. Built-in tasks: {', '.join(_tasks())}."
     )
-
-
-def hub_rows(identifier: str, name: str | None, split: str, *, fallback: bool) -> Iterator[Row]:
-    """Rows of one split of a data set on the Hugging Face hub, or of a local copy of one.
-
-    With `fallback`, a data set that has a single split gives it, whatever its name.
-
-    Raises:
-        MissingExtra: `datasets` is not installed.
-        DataError: the data set cannot be had, or has no such split.
-    """
-    try:
-        import datasets
-    except ImportError:
-        raise MissingExtra("datasets", "hub", f"Loading '{identifier}' from the hub") from None
-    try:
-        parts: Any = datasets.load_dataset(identifier, name)
-    except Exception as error:
-        stem = identifier.rpartition("/")[2]
-        raise DataError(
-            f"Could not load '{identifier}' from the Hugging Face hub: "
-            f"{type(error).__name__}: {error}\nWithout the hub, give a local copy: the folder of "
-            f"the data set, or a file such as {stem}.jsonl, {stem}.parquet or {stem}.csv with the "
-            "columns problem and answer."
-        ) from error
-    if split not in parts:
-        if not (fallback and len(parts) == 1):
-            raise DataError(
-                f"'{identifier}' has no split '{split}'. It has: {', '.join(parts)}. Set "
-                "data.split, data.test or data.test_fraction accordingly."
-            )
-        (split,) = parts
-    tables = parts[split].with_format("arrow").iter(batch_size=1024)
-    yield from arrow_rows(f"{identifier}[{split}]", tables)

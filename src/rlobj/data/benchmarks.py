@@ -1,0 +1,285 @@
+"""Published benchmarks by name: from a folder of files, or from the Hugging Face hub.
+
+Questions lose the blanks around them and nothing else. Golds stay as published, but for their
+wrapping: `\\boxed{204}` and `[204]` give `204`, `027` and 27.0 give `27`. What is known to be odd
+about a set comes with it as notes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rlobj.data.catalogue import data_folder
+from rlobj.data.columns import Columns, Reader, Several
+from rlobj.data.files import SUFFIXES, Row, folded, named_source, read_file, split_files
+from rlobj.data.hub import HubSource, first_available
+from rlobj.data.problems import Distinct, Problem
+from rlobj.errors import DataError, nearest
+
+__all__ = ["BENCHMARKS", "GROUPS", "Benchmark", "LoadedBenchmark", "load_benchmark"]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A published set of problems.
+
+    Attributes:
+        name: what `--on` calls it.
+        title: what papers call it.
+        problems: how many it has.
+        candidates: where it lies on the hub, in the order to try.
+        several: what a list of answers means in it.
+        notes: what to know about its golds.
+        others: number of problems -> what a file with so many of them is.
+    """
+
+    name: str
+    title: str
+    problems: int
+    candidates: tuple[HubSource, ...]
+    several: Several = "alternatives"
+    notes: tuple[str, ...] = ()
+    others: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LoadedBenchmark:
+    """The problems of a benchmark.
+
+    Attributes:
+        name: the benchmark's.
+        problems: the ones to be asked. Where any of several answers is right, the first is
+            `answer` and `extra["alternatives"]` lists all of them.
+        source: the file, folder or hub id that they are from.
+        digest: SHA-256 over id, question and answers of these problems, in hexadecimal.
+        notes: what to tell the user.
+    """
+
+    name: str
+    problems: list[Problem]
+    source: str
+    digest: str
+    notes: tuple[str, ...]
+
+
+def load_benchmark(
+    name: str, *, data_dir: Path | None = None, limit: int | None = None
+) -> LoadedBenchmark:
+    """The problems of a benchmark, each once, with ids of their own.
+
+    `data_dir` holds `aime24.jsonl` (or .parquet, .json, .csv), or `AIME24/test.parquet`. Without it
+    the folder RLOBJ_DATA_DIR is looked into, and then the hub.
+
+    Args:
+        name: one of `BENCHMARKS`.
+        data_dir: a folder that must have it.
+        limit: take at most so many problems, the first.
+
+    Raises:
+        DataError: no such benchmark, no such file, or nothing that can be read; it says which file
+            to give.
+        MissingExtra: no file, and `datasets` is not installed.
+    """
+    if name not in BENCHMARKS:
+        raise DataError(f"There is no benchmark '{name}'.{nearest(name, BENCHMARKS)}")
+    benchmark = BENCHMARKS[name]
+    rows, source = _rows(benchmark, data_dir)
+    problems, notes = _problems(benchmark, rows, source)
+    if not problems:
+        raise DataError(f"{source}: no problem with an answer.")
+    problems = problems[:limit]
+    notes = (*notes, *benchmark.notes)
+    return LoadedBenchmark(name, problems, source, _digest(problems), notes)
+
+
+def _rows(benchmark: Benchmark, data_dir: Path | None) -> tuple[Iterable[Row], str]:
+    """Rows, and where they are from."""
+    folder = data_folder() if data_dir is None else data_dir.expanduser()
+    if folder is not None:
+        if not folder.is_dir():
+            raise DataError(f"--data-dir {folder}: there is no such folder.")
+        path = named_source(folder, benchmark.name)
+        if path is not None:
+            files = split_files(path, "test", fallback=True) if path.is_dir() else [path]
+            return (row for file in files for row in read_file(file)), str(path)
+        if data_dir is not None:
+            raise _missing(benchmark.name, folder)
+    name = benchmark.name
+    instead = (
+        f"Without the hub, give a folder with the file {name}.jsonl (or .parquet, .json, .csv), "
+        f"columns problem and answer: --data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment."
+    )
+    found, rows = first_available(benchmark.candidates, name, instead)
+    return rows, str(found)
+
+
+def _missing(name: str, folder: Path) -> DataError:
+    there = sorted(
+        path.name for path in folder.iterdir() if path.is_dir() or path.suffix in SUFFIXES
+    )
+    listed = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
+    return DataError(
+        f"{folder} has no {name}.jsonl (nor .parquet, .json, .csv, nor {name}/test.parquet)."
+        f"{nearest(f'{name}.jsonl', there, spell_out=False)} "
+        f"{f'It has: {listed}.' if there else 'It has no data file at all.'} "
+        "The file wants the columns problem and answer."
+    )
+
+
+def _problems(
+    benchmark: Benchmark, rows: Iterable[Row], source: str
+) -> tuple[list[Problem], list[str]]:
+    """All the problems, and what is unusual about the file."""
+    reader: Reader | None = None
+    distinct, problems, unanswered = Distinct(), [], 0
+    for where, row in rows:
+        reader = reader or Reader(Columns(), where, row, several=benchmark.several)
+        problem = reader.problem(where, row)
+        if problem is None:
+            unanswered += 1
+            continue
+        own = str(len(problems)) if reader.id is None else problem.id
+        problem = replace(
+            problem,
+            id=_identifier(benchmark.name, own),
+            prompt=problem.prompt.strip(),
+            answer=_plain(problem.answer),
+        )
+        if new := distinct.add(problem):
+            problems.append(new)
+    notes = []
+    if len(problems) != benchmark.problems:
+        other = benchmark.others.get(len(problems), "scores do not compare with published ones")
+        notes.append(
+            f"{source} has {len(problems)} problems; {benchmark.title} has {benchmark.problems}: "
+            f"{other}"
+        )
+    if distinct.repeated:
+        notes.append(f"{distinct.repeated} rows repeat a question and were left out")
+    if unanswered:
+        notes.append(f"{unanswered} rows have no answer and were left out")
+    return problems, notes
+
+
+def _identifier(name: str, own: str) -> str:
+    """`aime24-7` for a row that calls itself 7 or AIME24-7; other names stay as they are."""
+    match = re.fullmatch(r"(.*?)-?(\d+)", own)
+    if match and folded(match[1]) in ("", folded(name)):
+        return f"{name}-{match[2]}"
+    return own
+
+
+def _plain(answer: str) -> str:
+    """The answer, an integer without the zeros that some files pad it with."""
+    return answer.lstrip("0") or "0" if re.fullmatch(r"0\d+", answer) else answer
+
+
+def _digest(problems: Iterable[Problem]) -> str:
+    """SHA-256 over one JSON list a line: id, question and the answers that are right."""
+    lines = (
+        json.dumps([item.id, item.prompt, *item.extra.get("alternatives", [item.answer])]) + "\n"
+        for item in problems
+    )
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark(
+            "aime24",
+            "AIME 2024",
+            30,
+            (
+                HubSource("HuggingFaceH4/aime_2024"),
+                HubSource("Maxwell-Jia/AIME_2024"),
+                HubSource("math-ai/aime24", split="test"),
+                HubSource("zwhe99/aime24", split="test"),
+                HubSource("lkevinzc/math-eval", split="aime"),
+            ),
+        ),
+        Benchmark(
+            "aime25",
+            "AIME 2025",
+            30,
+            (
+                HubSource("math-ai/aime25", split="test"),
+                HubSource("yentinglin/aime_2025"),
+                HubSource(
+                    "opencompass/AIME2025", split="test", configs=("AIME2025-I", "AIME2025-II")
+                ),
+                HubSource("MathArena/aime_2025"),
+            ),
+        ),
+        Benchmark(
+            "amc23",
+            "AMC 2023",
+            40,
+            (HubSource("math-ai/amc23", split="test"), HubSource("zwhe99/amc23", split="test")),
+            others={83: "these are the AMC of 2022 and 2023, another benchmark"},
+        ),
+        Benchmark(
+            "math500",
+            "MATH-500",
+            500,
+            (
+                HubSource("HuggingFaceH4/MATH-500", split="test"),
+                HubSource("math-ai/math500", split="test"),
+                HubSource("lkevinzc/math-eval", split="math"),
+            ),
+        ),
+        Benchmark(
+            "minerva",
+            "Minerva Math",
+            272,
+            (
+                HubSource("math-ai/minervamath", split="test"),
+                HubSource("knoveleng/Minerva-Math"),
+                HubSource("svc-huggingface/minerva-math", split="test"),
+                HubSource("lkevinzc/math-eval", split="minerva"),
+            ),
+            notes=(
+                "published copies of Minerva Math word their golds in different ways: 4.5e33 here, "
+                "4.5 \\times 10^{33} there, or a list of alternatives",
+            ),
+        ),
+        Benchmark(
+            "olympiadbench",
+            "OlympiadBench, text-only open-ended English mathematics",
+            674,
+            (
+                HubSource("math-ai/olympiadbench", split="test"),
+                HubSource("Hothan/OlympiadBench", configs=("OE_TO_maths_en_COMP",)),
+            ),
+            several="values",
+            notes=(
+                "golds of OlympiadBench are kept as published, counted from 0 among its 674: 266 "
+                "is wrong, 193 malformed; other labels than those of 511 and 512 are right as "
+                "well; the order of the values matters in 193, 198, 209, 242, 252 and 284",
+            ),
+            others={
+                675: "these are the problems of Qwen2.5-Math's evaluation, one more, and 15 of "
+                "them cannot be solved as stated (they ask for T = TNYWR)"
+            },
+        ),
+        Benchmark("brumo25", "BRUMO 2025", 30, (HubSource("MathArena/brumo_2025"),)),
+        Benchmark("cmimc25", "CMIMC 2025", 40, (HubSource("MathArena/cmimc_2025"),)),
+        Benchmark("hmmt25", "HMMT February 2025", 30, (HubSource("MathArena/hmmt_feb_2025"),)),
+    )
+}
+"""The benchmarks by name."""
+
+_SIX = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "all": tuple(BENCHMARKS),
+    "standard": _SIX,
+    "stapo": _SIX,
+    "aime": ("aime24", "aime25"),
+}
+"""Groups of benchmarks by name."""
