@@ -116,7 +116,7 @@ class SamplingConfig(SamplingSettings):
                 f"sampling.{name}",
                 f"{getattr(self, name)} draws from a part of the distribution alone: the policy's "
                 "own log-probs are then not those of the samples, and importance ratios are "
-                f"biased. Expected {value} in training; rlobj eval takes any",
+                f"biased. Expected {value} in training; evaluations take any, as evaluation.{name}",
             )
             for name, value in whole.items()
             if getattr(self, name) != value
@@ -151,6 +151,15 @@ class TrainingConfig(Model):
         description="policy that rules read in later updates of a rollout: the current one (one "
         "more forward) or the rollout's",
     )
+    skip_inactive: bool = Field(
+        default=True,
+        description="leave responses without any gradient out of an update's forward and backward "
+        "pass; changes time, not results",
+    )
+    balance: bool = Field(
+        default=True,
+        description="even out tokens between processes before training; changes time, not results",
+    )
     gradient_checkpointing: bool = Field(default=False, description="recompute activations")
     strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = Field(
         default="auto",
@@ -178,6 +187,10 @@ class EvaluationConfig(Model):
     )
     temperature: float = Field(default=1.0, ge=0, description="sampling temperature")
     top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus")
+    top_k: int = Field(default=0, ge=0, description="the k likeliest tokens; 0 = all")
+    min_p: float = Field(
+        default=0.0, ge=0, le=1, description="tokens so likely relative to the likeliest; 0 = all"
+    )
 
 
 class CheckpointConfig(Model):
@@ -255,6 +268,12 @@ class RunConfig(Model):
         if problems:
             raise InvalidFields(problems)
         return self
+
+    def evaluation_settings(self) -> SamplingSettings:
+        """How responses to held-out problems are drawn."""
+        names = ("temperature", "top_p", "top_k", "min_p")
+        own = {name: getattr(self.evaluation, name) for name in names}
+        return self.sampling.settings(**own)
 
     def resolved_objective(self) -> Objective:
         """The objective with "max_tokens" replaced by the run's number."""

@@ -1,6 +1,32 @@
-"""Evaluation: how often sampled responses to held-out problems are right."""
+"""Evaluation: how often sampled responses to held-out problems are right.
 
-from rlobj.evaluation.evaluate import Answered, Evaluation, evaluate, problem_seeds
+evaluate   problems -> responses -> grades, kept in `Samples` (or a folder that survives kills)
+summarise  graded responses -> avg@n, pass@k, maj@k, standard errors, intervals, lengths
+compare    two evaluations of the same problems -> paired difference, p-value, flips
+PROTOCOLS  how the papers evaluated
+"""
+
+from rlobj.evaluation.comparison import Comparison, compare
+from rlobj.evaluation.evaluate import evaluate, grade_all, sample_seed
+from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.evaluation.samples import EvaluationDirectory, Samples
 from rlobj.evaluation.statistics import pass_at_k, standard_errors
+from rlobj.evaluation.summary import Summary, macro_average, summarise
 
-__all__ = ["Answered", "Evaluation", "evaluate", "pass_at_k", "problem_seeds", "standard_errors"]
+__all__ = [
+    "Answered",
+    "Comparison",
+    "Evaluation",
+    "EvaluationDirectory",
+    "Response",
+    "Samples",
+    "Summary",
+    "compare",
+    "evaluate",
+    "grade_all",
+    "macro_average",
+    "pass_at_k",
+    "sample_seed",
+    "standard_errors",
+    "summarise",
+]

@@ -1,105 +1,24 @@
-"""Sample responses to problems, grade them, and say how often they are right."""
+"""Sample responses to problems and grade them; what is there already is not made again."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 from rlobj.data import Problem
-from rlobj.evaluation.statistics import pass_at_k, standard_errors
+from rlobj.evaluation.records import Evaluation, Response
+from rlobj.evaluation.samples import Key, Samples
 from rlobj.rewards import Graded, Grader
-from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
+from rlobj.samplers import Sampler, SamplingSettings, derive_seed
 
-__all__ = ["Answered", "Evaluation", "evaluate", "problem_seeds"]
+__all__ = ["evaluate", "grade_all", "sample_seed"]
 
-
-@dataclass(frozen=True)
-class Answered:
-    """A problem with its graded samples."""
-
-    problem: Problem
-    samples: tuple[Sample, ...]
-    grades: tuple[Graded, ...]
-
-    @property
-    def decided(self) -> int:
-        """Samples that the grader could decide."""
-        return sum(grade.correct is not None for grade in self.grades)
-
-    @property
-    def correct(self) -> int:
-        """Samples that are right."""
-        return sum(grade.correct is True for grade in self.grades)
+Told = Callable[[Mapping[Key, Graded]], None]
+"""Told the grades of each block as it is done."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """All problems with their samples; undecided samples are counted and in no mean."""
-
-    problems: tuple[Answered, ...]
-
-    @property
-    def _decided(self) -> list[Answered]:
-        return [each for each in self.problems if each.decided]
-
-    @property
-    def accuracy(self) -> float:
-        """avg@n: the mean over problems of their share of right samples; nan without any."""
-        decided = self._decided
-        return sum(e.correct / e.decided for e in decided) / len(decided) if decided else math.nan
-
-    @property
-    def standard_errors(self) -> tuple[float, float]:
-        """(over samples, over problems); see `statistics.standard_errors`."""
-        decided = self._decided
-        return standard_errors([e.correct for e in decided], [e.decided for e in decided])
-
-    def pass_at(self, k: int) -> float:
-        """Mean unbiased pass@k over the problems with at least k decided samples."""
-        able = [e for e in self.problems if e.decided >= k]
-        return (
-            sum(pass_at_k(e.decided, e.correct, k) for e in able) / len(able) if able else math.nan
-        )
-
-    @property
-    def undecided(self) -> int:
-        """Samples without a verdict."""
-        return sum(len(each.grades) - each.decided for each in self.problems)
-
-    @property
-    def samples(self) -> int:
-        """All samples."""
-        return sum(len(each.samples) for each in self.problems)
-
-    @property
-    def mean_length(self) -> float:
-        """Tokens per response."""
-        lengths = [len(s.token_ids) for each in self.problems for s in each.samples]
-        return sum(lengths) / len(lengths) if lengths else math.nan
-
-    @property
-    def truncated(self) -> float:
-        """Share of responses that ran into the length limit."""
-        cut = [s.finish == "length" for each in self.problems for s in each.samples]
-        return sum(cut) / len(cut) if cut else math.nan
-
-    def metrics(self) -> dict[str, float]:
-        """Flat names for metrics.jsonl."""
-        sampling, problems = self.standard_errors
-        return {
-            "eval/accuracy": self.accuracy,
-            "eval/accuracy_se_samples": sampling,
-            "eval/accuracy_se_problems": problems,
-            "eval/undecided": float(self.undecided),
-            "eval/length_mean": self.mean_length,
-            "eval/truncated": self.truncated,
-        }
-
-
-def problem_seeds(seed: int, count: int) -> list[int]:
-    """One seed for each of so many problems."""
-    return [derive_seed(seed, "problem", index) for index in range(count)]
+def sample_seed(seed: int, benchmark: str, problem: str, sample: int) -> int:
+    """The seed of one response: it depends on nothing that happens before it is drawn."""
+    return derive_seed(seed, benchmark, problem, sample)
 
 
 def evaluate(
@@ -110,35 +29,77 @@ def evaluate(
     settings: SamplingSettings,
     *,
     count: int,
-    seeds: Sequence[int],
-    block: int = 256,
-    progress: Callable[[int], None] | None = None,
+    seed: int,
+    benchmark: str = "evaluation",
+    samples: Samples | None = None,
+    block: int = 1024,
+    progress: Told | None = None,
 ) -> Evaluation:
-    """`count` samples for each problem.
+    """`count` graded responses for each problem.
 
     Args:
         sampler: draws responses.
         encode: problem -> prompt token ids.
-        problems: what is asked.
+        problems: what is asked; their ids are unique.
         grader: an open grader.
         settings: sampling parameters.
-        count: samples per problem.
-        seeds: one for each problem; see `problem_seeds`.
-        block: problems sampled and graded at a time.
-        progress: told the number of problems done after each block.
+        count: responses per problem.
+        seed: of all of them; see `sample_seed`.
+        benchmark: the name of these problems among those in `samples`.
+        samples: what exists already and takes what is made; None = nothing.
+        block: responses sampled, kept and graded at a time.
+        progress: told the grades of each block.
     """
-    answered: list[Answered] = []
-    for start in range(0, len(problems), block):
-        part = problems[start : start + block]
-        prompts = [encode(problem) for problem in part]
-        own = seeds[start : start + block]
-        groups = sampler.sample(prompts, count=count, settings=settings, seeds=own)
-        texts = [sample.text for group in groups for sample in group]
-        asked = [problem for problem in part for _ in range(count)]
-        grades = grader.score(texts, asked)
-        for i, (problem, group) in enumerate(zip(part, groups, strict=True)):
-            verdicts = grades[i * count : (i + 1) * count]
-            answered.append(Answered(problem, tuple(group), tuple(verdicts)))
-        if progress is not None:
-            progress(len(answered))
-    return Evaluation(tuple(answered))
+    samples = samples if samples is not None else Samples()
+    grade_all(grader, problems, benchmark, samples, block=block, progress=progress)
+    missing = [
+        (problem, (benchmark, problem.id, sample))
+        for problem in problems
+        for sample in range(count)
+        if (benchmark, problem.id, sample) not in samples.responses
+    ]
+    for start in range(0, len(missing), block):
+        part = missing[start : start + block]
+        seeds = [sample_seed(seed, *key) for _, key in part]
+        prompts = [encode(problem) for problem, _ in part]
+        groups = sampler.sample(prompts, count=1, settings=settings, seeds=seeds)
+        made: dict[Key, Response] = {}
+        for (_, key), own, (drawn,) in zip(part, seeds, groups, strict=True):
+            made[key] = Response(key[2], own, drawn.text, len(drawn.token_ids), drawn.finish)
+        samples.add(made)
+        _grade(grader, part, samples, progress)
+    return samples.evaluation(benchmark, problems)
+
+
+def grade_all(
+    grader: Grader,
+    problems: Sequence[Problem],
+    benchmark: str,
+    samples: Samples,
+    *,
+    block: int = 1024,
+    progress: Told | None = None,
+) -> None:
+    """Grade the responses of a benchmark that have no grade yet."""
+    by_id = {problem.id: problem for problem in problems}
+    waiting = [
+        (by_id[key[1]], key)
+        for key in samples.responses
+        if key[0] == benchmark and key[1] in by_id and key not in samples.grades
+    ]
+    for start in range(0, len(waiting), block):
+        _grade(grader, waiting[start : start + block], samples, progress)
+
+
+def _grade(
+    grader: Grader,
+    part: Sequence[tuple[Problem, Key]],
+    samples: Samples,
+    progress: Told | None,
+) -> None:
+    texts = [samples.responses[key].text for _, key in part]
+    graded = grader.score(texts, [problem for problem, _ in part])
+    grades = {key: grade for (_, key), grade in zip(part, graded, strict=True)}
+    samples.grade(grades)
+    if progress is not None:
+        progress(grades)

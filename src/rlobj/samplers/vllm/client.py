@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from rlobj.errors import ConfigError, RunError
-from rlobj.samplers.types import Sample, SamplingSettings
+from rlobj.ports import free_port
+from rlobj.samplers.types import Done, Sample, SamplingSettings
 from rlobj.samplers.vllm import versions
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.connection import Connection
@@ -97,6 +98,26 @@ class VllmServerSampler:
                 "Start it with the trainer's: rlobj serve MODEL"
             )
 
+    def require_model(self, source: str) -> None:
+        """Make sure that the server samples from this model as it was loaded.
+
+        Raises:
+            ConfigError: it serves another one, or a trainer has pushed weights to it.
+        """
+        url = self.settings.url
+        models = self._server.get("/v1/models")["data"]
+        served = [model.get("root") or model["id"] for model in models]
+        if Path(source).resolve() not in [Path(name).resolve() for name in served]:
+            raise ConfigError(
+                f"the server at {url} serves {', '.join(served)}, not {source}. Name that model, "
+                f"or start another server: rlobj serve {source}"
+            )
+        if self._expected >= 0:
+            raise ConfigError(
+                f"a trainer has pushed weights to the server at {url}: it is {source} no more. "
+                f"Start another server: rlobj serve {source}"
+            )
+
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
@@ -104,8 +125,9 @@ class VllmServerSampler:
         count: int,
         settings: SamplingSettings,
         seeds: Sequence[int],
+        done: Done | None = None,
     ) -> list[list[Sample]]:
-        """`count` responses for each prompt, in the prompts' order.
+        """`count` responses for each prompt, in the prompts' order; `done` as they arrive.
 
         Raises:
             ConfigError: a prompt without tokens, or too long for the engine with `max_tokens`.
@@ -122,16 +144,23 @@ class VllmServerSampler:
             }
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
-        answers = self._server.complete(bodies)
+        groups: dict[int, list[Sample]] = {}
+
+        def arrived(place: int, answer: Any) -> None:
+            [groups[place]] = to_samples(
+                [prompts[place]],
+                [[_response(choice) for choice in _choices(answer)]],
+                count=count,
+                greedy=settings.temperature == 0,
+                tokenizer=self.tokenizer,
+                version=self.version,
+            )
+            if done is not None:
+                done(place, groups[place])
+
+        self._server.complete(bodies, arrived)
         self._check_version()
-        return to_samples(
-            prompts,
-            [[_response(choice) for choice in _choices(answer)] for answer in answers],
-            count=count,
-            greedy=settings.temperature == 0,
-            tokenizer=self.tokenizer,
-            version=self.version,
-        )
+        return [groups[place] for place in range(len(prompts))]
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Sample from these weights from now on, and mark samples with this version.
@@ -247,7 +276,7 @@ class VllmServerSampler:
             )
         device = torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else "cpu"
         address = self.settings.broadcast_address or _own_address(self.settings.url)
-        port = self.settings.broadcast_port or _free_port()
+        port = self.settings.broadcast_port or free_port("")
         size, timeout = 1 + self._workers, self.settings.timeout
         return self._together(
             lambda: self._server.call("rlobj_open", address, port, size, timeout, long=True),
@@ -336,9 +365,3 @@ def _own_address(url: str) -> str:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with socket.create_connection((parts.hostname or "", port), timeout=10) as connection:
         return str(connection.getsockname()[0])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

@@ -1,0 +1,238 @@
+"""What an evaluation came to: one benchmark's numbers, and the average over benchmarks."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from rlobj.evaluation.records import Evaluation
+from rlobj.evaluation.statistics import (
+    Estimate,
+    Interval,
+    StandardErrors,
+    bootstrap_interval,
+    pass_at_k,
+    standard_errors,
+)
+from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
+from rlobj.rewards.extraction import last_box
+
+__all__ = ["Lengths", "MacroAverage", "Summary", "macro_average", "summarise"]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens per response; nan where nothing is known."""
+
+    mean: float
+    median: float
+    right: float
+    """Mean over right responses."""
+    wrong: float
+    """Mean over wrong ones, the truncated among them."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers of one benchmark. Undecided responses are counted and are in no mean."""
+
+    benchmark: str
+    problems: int
+    responses: int
+    """Of all problems together."""
+    samples_per_problem: int
+    """n of avg@n: the most responses that a problem has."""
+    counts: tuple[tuple[int, int], ...] = field(repr=False)
+    """(decided, right) for each problem that has a decided response."""
+    votes: tuple[Votes, ...] = field(repr=False)
+    """For the same problems; empty where the grader tells no answers."""
+    truncated: float
+    """Share of responses cut at the length limit, of those whose end is known."""
+    format: float
+    """Share of responses with a closed, non-empty box."""
+    no_answer: float
+    """Share of responses in which no final answer was found."""
+    undecided: int
+    undecided_reasons: Mapping[str, int]
+    """Responses without a verdict, by reason."""
+    lengths: Lengths
+    seed: int = field(default=0, repr=False)
+    """Of the bootstrap."""
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """avg@n: the mean over problems of their share of right responses."""
+        return Estimate(tuple(right / decided for decided, right in self.counts), self.seed)
+
+    @property
+    def accuracy(self) -> float:
+        """avg@n; nan where nothing is decided."""
+        return self.estimate.mean
+
+    @property
+    def interval(self) -> Interval:
+        """Of avg@n at 95 %, for problems like these."""
+        return self.estimate.interval
+
+    @property
+    def standard_errors(self) -> StandardErrors:
+        """(sampling, problems) of avg@n."""
+        return standard_errors([c for _, c in self.counts], [k for k, _ in self.counts])
+
+    @property
+    def solve_all(self) -> int:
+        """Problems whose decided responses are all right."""
+        return sum(right == decided for decided, right in self.counts)
+
+    @property
+    def solve_none(self) -> int:
+        """Problems with no right response among the decided ones."""
+        return sum(right == 0 for _, right in self.counts)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The k that are reported: 1, 2, 4, ... and n."""
+        n = self.samples_per_problem
+        return (*(2**i for i in range(n.bit_length()) if 2**i < n), n)
+
+    @cached_property
+    def pass_at(self) -> dict[int, Estimate]:
+        """pass@k by k = 1, 2, 4, ... and n."""
+        known = {k: self.pass_at_k(k) for k in self.sizes}
+        return {k: estimate for k, estimate in known.items() if estimate.values}
+
+    @cached_property
+    def maj_at(self) -> dict[int, Estimate]:
+        """maj@k by k = 2, 4, ... and n; empty where the grader tells no answers."""
+        known = {k: self.maj_at_k(k) for k in self.sizes[1:]}
+        return {k: estimate for k, estimate in known.items() if estimate.values}
+
+    def pass_at_k(self, k: int) -> Estimate:
+        """Unbiased pass@k for any k, over the problems with at least k decided responses."""
+        values = [pass_at_k(decided, right, k) for decided, right in self.counts if decided >= k]
+        return Estimate(tuple(values), self.seed)
+
+    def maj_at_k(self, k: int) -> Estimate:
+        """maj@k for any k, over the problems with at least k responses; see `votes`."""
+        able = [votes for votes in self.votes if k <= votes.responses <= MAX_RESPONSES]
+        values = [votes.majority_at(k) for votes in able]
+        return Estimate(tuple(v for v in values if not math.isnan(v)), self.seed)
+
+    def metrics(self) -> dict[str, float]:
+        """Flat names for metrics.jsonl."""
+        errors = self.standard_errors
+        return {
+            "eval/accuracy": self.accuracy,
+            "eval/accuracy_se_samples": errors.sampling,
+            "eval/accuracy_se_problems": errors.problems,
+            "eval/undecided": float(self.undecided),
+            "eval/length_mean": self.lengths.mean,
+            "eval/truncated": self.truncated,
+        }
+
+
+@dataclass(frozen=True)
+class MacroAverage:
+    """The mean of several benchmarks' accuracies, each counting once however large it is."""
+
+    benchmarks: tuple[str, ...]
+    accuracy: float
+    standard_errors: StandardErrors
+    """sqrt(Σ se²)/B: the benchmarks are independent."""
+    interval: Interval
+
+
+def summarise(evaluation: Evaluation, *, equal: Equal | None = None, seed: int = 0) -> Summary:
+    """Everything that is said about one benchmark.
+
+    Args:
+        evaluation: problems with their graded responses.
+        equal: tells whether two wrong answers are the same, for maj@k; None = equal as text.
+        seed: of the bootstrap.
+    """
+    answered = evaluation.problems
+    decided = [each for each in answered if each.decided]
+    pairs = [
+        (response, grade)
+        for each in answered
+        for response, grade in zip(each.responses, each.grades, strict=True)
+    ]
+    tells = any(grade.answer is not None for _, grade in pairs)
+    reasons = Counter(grade.reason for _, grade in pairs if grade.correct is None)
+    finishes = [response.finish for response, _ in pairs if response.finish is not None]
+    tokens = [(response.tokens, grade.correct) for response, grade in pairs]
+    return Summary(
+        benchmark=evaluation.benchmark,
+        problems=len(answered),
+        responses=len(pairs),
+        samples_per_problem=max((len(each.responses) for each in answered), default=0),
+        counts=tuple((each.decided, each.correct) for each in decided),
+        votes=tuple(count_votes(each, equal) for each in decided) if tells else (),
+        truncated=_mean([finish == "length" for finish in finishes]),
+        format=_mean([last_box(response.text) is not None for response, _ in pairs]),
+        no_answer=_mean([grade.reason == "no answer" for _, grade in pairs]),
+        undecided=sum(reasons.values()),
+        undecided_reasons=dict(reasons.most_common()),
+        lengths=_lengths([(count, correct) for count, correct in tokens if count is not None]),
+        seed=seed,
+    )
+
+
+def macro_average(summaries: Sequence[Summary]) -> MacroAverage:
+    """The mean of the benchmarks' means.
+
+    Its interval resamples problems within each benchmark. A benchmark whose problems are all alike
+    (all at 0, say) has nothing to resample: the distances of its own interval are added, divided
+    by the number of benchmarks, in quadrature.
+
+    Args:
+        summaries: at least one.
+    """
+    errors = [summary.standard_errors for summary in summaries]
+    count = len(summaries)
+
+    def combined(parts: Iterable[float]) -> float:
+        return math.sqrt(sum(part**2 for part in parts)) / count
+
+    return MacroAverage(
+        benchmarks=tuple(summary.benchmark for summary in summaries),
+        accuracy=sum(summary.accuracy for summary in summaries) / count,
+        standard_errors=StandardErrors(
+            combined(error.sampling for error in errors),
+            combined(error.problems for error in errors),
+        ),
+        interval=_macro_interval(summaries),
+    )
+
+
+def _macro_interval(summaries: Sequence[Summary]) -> Interval:
+    groups = [summary.estimate.values for summary in summaries]
+    found = bootstrap_interval(*groups, seed=summaries[0].seed)
+    alike = [summary for summary in summaries if len(set(summary.estimate.values)) == 1]
+    if not alike or (math.isnan(found.low) and len(alike) < len(summaries)):
+        return found
+    mean = sum(summary.accuracy for summary in summaries) / len(summaries)
+    low = 0.0 if math.isnan(found.low) else mean - found.low
+    high = 0.0 if math.isnan(found.high) else found.high - mean
+    for summary in alike:
+        low = math.hypot(low, (summary.accuracy - summary.interval.low) / len(summaries))
+        high = math.hypot(high, (summary.interval.high - summary.accuracy) / len(summaries))
+    return Interval(mean - low, mean + high, f"{found.method}, Wilson where problems are alike")
+
+
+def _lengths(tokens: Sequence[tuple[int, bool | None]]) -> Lengths:
+    every = [count for count, _ in tokens]
+    return Lengths(
+        mean=_mean(every),
+        median=float(statistics.median(every)) if every else math.nan,
+        right=_mean([count for count, correct in tokens if correct is True]),
+        wrong=_mean([count for count, correct in tokens if correct is False]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

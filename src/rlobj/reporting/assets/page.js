@@ -1,0 +1,305 @@
+"use strict";
+/* The grid of problems and samples, its filters, and the reader of responses.
+
+   Texts are only ever set as text: nothing that a model wrote becomes markup. A response is parsed,
+   searched and drawn when it is asked for, not before. */
+
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const { benchmarks, verdicts } = JSON.parse(byId("data").textContent);
+  const texts = new Map();
+  const rows = []; // {b, p, problem, element, cells, shown: [sample places]}
+  let current = null; // what the reader shows: {row, s, cell}
+
+  function textsOf(b, p) {
+    const key = `texts-${b}-${p}`;
+    if (!texts.has(key)) texts.set(key, JSON.parse(byId(key).textContent));
+    return texts.get(key);
+  }
+
+  function make(tag, attributes = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  }
+
+  const percent = (share) => (share === null ? "–" : (100 * share).toFixed(0));
+
+  // Ids differ at their ends.
+  const ending = (id) => (id.length > 15 ? `…${id.slice(-14)}` : id);
+
+  // The grid
+
+  function buildRow(b, p, problem) {
+    const cells = [...problem.verdicts].map((letter, s) =>
+      make("span", {
+        role: "gridcell",
+        tabindex: -1,
+        class: `cell ${letter}`,
+        "data-s": s,
+        "aria-label": `${problem.id}, sample ${problem.samples[s]}: ${verdicts[letter]}`,
+        title: `sample ${problem.samples[s]}: ${verdicts[letter]}`,
+      }),
+    );
+    const head = make(
+      "div",
+      { class: "head", role: "rowheader" },
+      make("span", { class: "id", title: problem.id }, ending(problem.id)),
+      make("span", { class: "share", title: "percent right" }, percent(problem.share)),
+    );
+    const snippet = problem.prompt.replace(/\s+/g, " ").slice(0, 300);
+    const element = make(
+      "div",
+      { class: "row", role: "row" },
+      head,
+      make("div", { class: "cells", role: "presentation" }, ...cells),
+      make("div", { class: "snippet", "aria-hidden": true }, snippet),
+    );
+    const row = { b, p, problem, element, cells, shown: [...cells.keys()] };
+    element.addEventListener("click", (event) => {
+      const cell = event.target.closest(".cell");
+      const s = cell ? Number(cell.dataset.s) : row.shown[0];
+      if (s !== undefined) open(row, s);
+    });
+    rows.push(row);
+    return element;
+  }
+
+  function buildGrids() {
+    benchmarks.forEach((benchmark, b) => {
+      const grid = byId(`b${b}`).querySelector(".grid");
+      grid.append(...benchmark.problems.map((problem, p) => buildRow(b, p, problem)));
+      grid.querySelector(".cell")?.setAttribute("tabindex", 0);
+      grid.addEventListener("keydown", (event) => moveInGrid(event, b));
+      grid.addEventListener("focusin", (event) => {
+        grid.querySelector('.cell[tabindex="0"]')?.setAttribute("tabindex", -1);
+        event.target.setAttribute("tabindex", 0);
+      });
+    });
+  }
+
+  function moveInGrid(event, b) {
+    const cell = event.target.closest(".cell");
+    if (!cell) return;
+    const visible = visibleRows().filter((row) => row.b === b);
+    const at = visible.findIndex((row) => row.element.contains(cell));
+    if (at < 0) return;
+    const s = Number(cell.dataset.s);
+    const last = visible[at].cells.length - 1;
+    const moves = {
+      ArrowLeft: [at, s - 1],
+      ArrowRight: [at, s + 1],
+      ArrowUp: [at - 1, s],
+      ArrowDown: [at + 1, s],
+      Home: [event.ctrlKey ? 0 : at, 0],
+      End: [event.ctrlKey ? visible.length - 1 : at, Infinity],
+    };
+    if (event.key === "Enter" || event.key === " ") open(visible[at], s);
+    else if (!moves[event.key]) return;
+    else {
+      const [row, place] = moves[event.key];
+      if (place < 0 || (place > last && Number.isFinite(place))) return;
+      const cells = visible[row]?.cells;
+      cells?.[Math.min(place, cells.length - 1)].focus();
+    }
+    event.preventDefault();
+  }
+
+  // Filters
+
+  const matcher = (query) =>
+    query ? new RegExp(query.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i") : null;
+
+  function matching(row, found, wanted) {
+    const { problem } = row;
+    const all = !found || [problem.id, problem.prompt, problem.gold].some((text) => found.test(text));
+    const stored = all ? null : textsOf(row.b, row.p);
+    return [...row.cells.keys()].filter(
+      (s) =>
+        wanted.has(problem.verdicts[s]) &&
+        (all || found.test(problem.answers[s] ?? "") || found.test(stored[s] ?? "")),
+    );
+  }
+
+  function filter() {
+    const found = matcher(byId("query").value.trim());
+    const which = byId("which").selectedIndex - 1;
+    const boxes = [...document.querySelectorAll("input[name=verdict]:checked")];
+    const wanted = new Set(boxes.map((box) => box.value));
+    const counts = { problems: 0, responses: 0 };
+    for (const row of rows) {
+      row.shown = which < 0 || which === row.b ? matching(row, found, wanted) : [];
+      const inside = new Set(row.shown);
+      row.cells.forEach((cell, s) => cell.classList.toggle("out", !inside.has(s)));
+      row.element.hidden = row.shown.length === 0;
+      counts.problems += row.shown.length > 0;
+      counts.responses += row.shown.length;
+    }
+    benchmarks.forEach((_, b) => {
+      byId(`b${b}`).hidden = !rows.some((row) => row.b === b && !row.element.hidden);
+    });
+    const responses = rows.reduce((sum, row) => sum + row.cells.length, 0);
+    byId("found").textContent =
+      `${counts.responses.toLocaleString("en")} of ${responses.toLocaleString("en")} responses, ` +
+      `${counts.problems.toLocaleString("en")} of ${rows.length.toLocaleString("en")} problems`;
+  }
+
+  function sort() {
+    const direction = Number(byId("order").value);
+    const known = (row) => row.problem.share ?? 2 * direction; // nothing decided: last either way
+    rows.sort(
+      (x, y) => x.b - y.b || direction * (known(x) - known(y)) || x.p - y.p,
+    );
+    for (const row of rows) row.element.parentElement.append(row.element);
+  }
+
+  const visibleRows = () => rows.filter((row) => !row.element.hidden);
+
+  // The reader
+
+  function tell(terms) {
+    byId("verdict").replaceChildren(
+      ...terms.map(([name, value]) => {
+        const content = make("dd");
+        if (typeof value === "string") content.textContent = value;
+        else content.append(value);
+        return make("div", {}, make("dt", {}, name), content);
+      }),
+    );
+  }
+
+  function answerElement(answer, boxed) {
+    if (answer === null) return make("span", { class: "none" }, "none");
+    const element = make("span", { class: "answer", title: answer });
+    typeset(element, boxed && !/[$]|\\[([]/.test(answer) ? `$${answer}$` : answer);
+    return element;
+  }
+
+  function open(row, s) {
+    const { problem } = row;
+    const letter = problem.verdicts[s];
+    const length = problem.tokens[s];
+    current = { row, s };
+    byId("reader-title").textContent =
+      `${benchmarks[row.b].name} · ${problem.id} · sample ${problem.samples[s]}`;
+    tell([
+      ["verdict", make("span", { class: `badge ${letter}` }, verdicts[letter])],
+      ["answer", answerElement(problem.answers[s], true)],
+      ["gold", answerElement(problem.gold, true)],
+      ["reason", problem.reasons[s]],
+      ["tokens", length === null ? "not told" : length.toLocaleString("en")],
+      ["end", { stop: "stopped", length: "cut at the limit" }[problem.finishes[s]] ?? "not told"],
+      ["seed", problem.seeds[s]],
+    ]);
+    byId("siblings").replaceChildren(
+      ...[...problem.verdicts].map((other, i) =>
+        make("span", { class: `cell ${other}${i === s ? " here" : ""}`, "data-s": i }),
+      ),
+    );
+    typeset(byId("problem"), problem.prompt);
+    showResponse();
+    if (!byId("reader").open) byId("reader").showModal();
+    byId("reader").scrollTop = 0;
+    byId("reader-title").focus({ preventScroll: true });
+    const place = [benchmarks[row.b].name, problem.id, problem.samples[s]];
+    history.replaceState(null, "", `#r/${place.map(encodeURIComponent).join("/")}`);
+  }
+
+  function showResponse() {
+    const { row, s } = current;
+    const text = textsOf(row.b, row.p)[s];
+    const element = byId("response");
+    element.classList.toggle("missing", text === undefined);
+    if (text === undefined) {
+      typeset(element, "Not in this page; see samples.jsonl.");
+    } else if (byId("source").checked) {
+      typeset(element, ""); // ends what may still be drawn
+      element.textContent = text;
+      mark(element);
+    } else {
+      typeset(element, text, () => mark(element));
+    }
+  }
+
+  /* Highlight what was searched for, where the browser can without touching the text. */
+  function mark(element) {
+    if (!window.Highlight) return;
+    CSS.highlights.delete("found");
+    const query = byId("query").value.trim();
+    if (!query) return;
+    const found = new RegExp(matcher(query).source, "gi");
+    const ranges = [];
+    const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+    for (let node; ranges.length < 1000 && (node = walker.nextNode()); ) {
+      if (node.parentElement.closest(".katex")) continue;
+      for (const hit of node.data.matchAll(found)) {
+        const range = new Range();
+        range.setStart(node, hit.index);
+        range.setEnd(node, hit.index + hit[0].length);
+        ranges.push(range);
+      }
+    }
+    CSS.highlights.set("found", new Highlight(...ranges));
+  }
+
+  function step(by) {
+    const all = visibleRows().flatMap((row) => row.shown.map((s) => ({ row, s })));
+    const at = all.findIndex(({ row, s }) => row === current.row && s === current.s);
+    const next = all[at + by];
+    if (next) open(next.row, next.s);
+  }
+
+  function openFromAddress() {
+    const [kind, ...place] = location.hash.slice(1).split("/");
+    if (kind !== "r" || place.length !== 3) return;
+    let name, id, sample;
+    try {
+      [name, id, sample] = place.map(decodeURIComponent);
+    } catch {
+      return; // an address cut short
+    }
+    const row = rows.find(({ b, problem }) => benchmarks[b].name === name && problem.id === id);
+    const s = row ? row.problem.samples.indexOf(Number(sample)) : -1;
+    if (s >= 0) open(row, s);
+  }
+
+  function listen() {
+    let waiting = 0;
+    byId("filters").addEventListener("submit", (event) => event.preventDefault());
+    byId("filters").addEventListener("input", (event) => {
+      if (event.target.id === "order") sort();
+      clearTimeout(waiting);
+      waiting = setTimeout(filter, event.target.id === "query" ? 150 : 0);
+    });
+    const reader = byId("reader");
+    byId("previous").addEventListener("click", () => step(-1));
+    byId("next").addEventListener("click", () => step(1));
+    byId("close").addEventListener("click", () => reader.close());
+    byId("source").addEventListener("change", showResponse);
+    byId("siblings").addEventListener("click", (event) => {
+      const cell = event.target.closest(".cell");
+      if (cell) open(current.row, Number(cell.dataset.s));
+    });
+    reader.addEventListener("click", (event) => {
+      if (event.target === reader) reader.close(); // beside it, on the backdrop
+    });
+    reader.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (by && !event.altKey && !event.ctrlKey && !event.metaKey) {
+        event.preventDefault();
+        step(by);
+      }
+    });
+    reader.addEventListener("close", () => {
+      current.row.cells[current.s].focus();
+      history.replaceState(null, "", "#");
+    });
+    window.addEventListener("hashchange", openFromAddress);
+  }
+
+  buildGrids();
+  filter();
+  listen();
+  openFromAddress();
+})();
