@@ -21,6 +21,7 @@ from rlobj.advantages import Advantage
 from rlobj.config import RunConfig
 from rlobj.controllers import Controller
 from rlobj.divisors import Divisor
+from rlobj.evaluation.protocols import PROTOCOLS, Protocol
 from rlobj.expressions import COLUMNS
 from rlobj.mismatch import Mismatch
 from rlobj.penalties import Penalty
@@ -126,6 +127,36 @@ def _changes(below: Preset, preset: Preset) -> str:
         if preset.bases or path.startswith("objective.")
     ]
     return _table(("setting", below.name, preset.name), rows)
+
+
+# Evaluation.
+
+
+def protocols() -> str:
+    """A section for each protocol: its settings, its source, what of the paper is not done."""
+    return "\n\n".join(_protocol(protocol) for protocol in PROTOCOLS.values())
+
+
+def _protocol(protocol: Protocol) -> str:
+    """Benchmarks with the same settings share a row."""
+    groups: dict[Any, list[str]] = {}
+    for name, settings in protocol.exceptions.items():
+        groups.setdefault(settings, []).append(f"`{name}`")
+    groups.setdefault(protocol.settings, []).append("every other")
+    rows = [
+        (
+            ", ".join(names),
+            str(settings.samples),
+            str(settings.temperature),
+            str(settings.top_p),
+            f"{settings.max_tokens:,}",
+            _code(_setting(settings.template)),
+        )
+        for settings, names in groups.items()
+    ]
+    header = ("benchmarks", "responses", "temperature", "top-p", "tokens", "template")
+    notes = "\n".join(f"- {note}" for note in protocol.notes)
+    return f"### {protocol.name}\n\n{_cited(protocol.source)}.\n\n{_table(header, rows)}\n\n{notes}"
 
 
 # The language of rules.
@@ -262,6 +293,7 @@ def _first_paragraph(model: type) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "presets": presets_table,
+    "protocols": protocols,
     "preset-sections": preset_sections,
     "columns": columns_table,
     "configuration": configuration,

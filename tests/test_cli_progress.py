@@ -8,19 +8,19 @@ import pytest
 from rich.console import Console
 
 from rlobj.data import Problem
-from rlobj.evaluation import Answered, Evaluation
+from rlobj.evaluation import Answered, Evaluation, Response, Summary, summarise
 from rlobj.rewards import Graded
-from rlobj.samplers import Sample
 from rlobj_cli.progress import LiveScreen, PlainScreen, watch
 
 FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread(s)", "reference": "not needed"}
 
 
-def half_right() -> Evaluation:
+def half_right() -> Summary:
     """One problem, two samples, one of them right."""
-    sample = Sample([1], [2], [-0.1], "2", "stop", 0)
+    responses = tuple(Response(sample, 0, "2", 1, "stop") for sample in (0, 1))
     grades = tuple(Graded(float(right), right, "", "2") for right in (True, False))
-    return Evaluation((Answered(Problem("a", "1+1=", "2"), (sample, sample), grades),))
+    answered = Answered(Problem("a", "1+1=", "2"), responses, grades)
+    return summarise(Evaluation("evaluation", (answered,)))
 
 
 def train(screen: PlainScreen | LiveScreen, steps: int) -> None:

@@ -126,6 +126,9 @@ def test_every_page_shows_commands_that_exist() -> None:
             name = rest.pop(0)
             if name.startswith("-"):
                 break
+            if name not in command.commands and hasattr(command, "DEFAULT"):
+                rest.insert(0, name)
+                name = command.DEFAULT
             assert name in command.commands, f"rlobj {shlex.join(words)}: no command {name}"
             command = command.commands[name]
         else:

@@ -13,10 +13,11 @@ import typer
 
 from rlobj_cli.doctor import doctor
 from rlobj_cli.errors import GuardedGroup
-from rlobj_cli.evaluate import evaluate
+from rlobj_cli.evaluate import evaluation
 from rlobj_cli.explain import explain
 from rlobj_cli.presets import presets
 from rlobj_cli.serve import serve
+from rlobj_cli.timing import report
 from rlobj_cli.train import train
 
 __all__ = ["app", "main"]
@@ -30,7 +31,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("train")(train)
-app.command("eval")(evaluate)
+app.add_typer(evaluation)
+app.command("report")(report)
 app.command("serve")(serve)
 app.add_typer(presets)
 app.command("explain")(explain)

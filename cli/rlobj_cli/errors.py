@@ -21,7 +21,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["FAILED", "INTERRUPTED", "WRONG_INPUT", "GuardedGroup", "report"]
+__all__ = ["FAILED", "INTERRUPTED", "WRONG_INPUT", "DefaultGroup", "GuardedGroup", "report"]
 
 FAILED = 1
 WRONG_INPUT = 2
@@ -69,3 +69,23 @@ class GuardedGroup(TyperGroup):
         """Run the command under guard."""
         with _guarded():
             return super().invoke(ctx)
+
+
+class DefaultGroup(TyperGroup):
+    """Commands of which one needs no name: `rlobj eval MODEL` beside `rlobj eval compare A B`."""
+
+    DEFAULT = "run"
+    """What the nameless one is registered as."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Anything but a command's name begins the arguments of the nameless one."""
+        if not args:
+            args = [self.DEFAULT, "--help"]
+        elif args[0] not in self.commands:
+            args = [self.DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Usage lines leave the name out, as the user does."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return "" if name == self.DEFAULT else name, command, rest

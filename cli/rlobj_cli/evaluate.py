@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlobj_cli.errors import DefaultGroup
+from rlobj_cli.revisit import compare, regrade, score, show
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rlobj_cli.targets import Options
 
-    from rlobj.samplers import Sampler
-    from rlobj.training.policy import Policy
-    from rlobj_cli.results import Result
-    from rlobj_cli.targets import Benchmark, Target
-
-__all__ = ["evaluate"]
+__all__ = ["evaluation"]
 
 WHAT = "What is asked"
 HOW = "How responses are drawn"
-BLOCK = 64
-"""Problems sampled at a time."""
-SMALL = 10_000_000
-"""Parameters below which one CPU thread is faster than two that wait for each other."""
+RUN = "Where"
+
+evaluation = typer.Typer(
+    name="eval",
+    cls=DefaultGroup,
+    no_args_is_help=True,
+    help="Evaluate a policy; compare, regrade and score evaluations.",
+)
+evaluation.command("compare")(compare)
+evaluation.command("regrade")(regrade)
+evaluation.command("score")(score)
+evaluation.command("show")(show)
 
 
+@evaluation.command(DefaultGroup.DEFAULT)
 def evaluate(
     model: Annotated[
         str,
@@ -37,22 +44,52 @@ def evaluate(
         str | None,
         typer.Option(
             "--on",
-            metavar="TASK|FILE",
-            help="Problems: built-in tasks, files, folders or hub ids, separated by commas. "
+            metavar="NAMES|FILE",
+            help="aime24, aime25, amc23, math500, minerva, olympiadbench, brumo25, cmimc25, "
+            "hmmt25, or all; built-in tasks; files, folders or hub ids; separated by commas. "
             "Default: the run's own held-out problems.",
             rich_help_panel=WHAT,
         ),
     ] = None,
-    samples: Annotated[
-        int,
+    protocol: Annotated[
+        str | None,
         typer.Option(
-            "--samples", "-n", min=1, metavar="N", help="Per problem.", rich_help_panel=WHAT
+            "--protocol",
+            metavar="NAME",
+            help="A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. Options "
+            "below change single ones.",
+            rich_help_panel=WHAT,
         ),
-    ] = 4,
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            "--samples",
+            "-n",
+            min=1,
+            metavar="N",
+            help="Responses per problem. Default: the protocol's, or 4.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", min=1, metavar="N", help="Only the first so many.", rich_help_panel=WHAT
+            "--limit",
+            min=1,
+            metavar="N",
+            help="Only the first so many problems of each.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            envvar="RLOBJ_DATA_DIR",
+            help="Folder with aime24.jsonl and so on, in place of the hub.",
+            rich_help_panel=WHAT,
         ),
     ] = None,
     template: Annotated[
@@ -69,7 +106,8 @@ def evaluate(
         typer.Option(
             "--reward",
             metavar="math|exact",
-            help="Grader. Default: the run's; exact for built-in tasks; math for files.",
+            help="Grader. Default: math for benchmarks and files; exact for built-in tasks; the "
+            "run's.",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -88,34 +126,80 @@ def evaluate(
         float | None,
         typer.Option("--top-p", max=1, metavar="P", help="Nucleus.", rich_help_panel=HOW),
     ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", min=0, metavar="K", help="0 = all.", rich_help_panel=HOW),
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
             "--max-tokens",
             min=1,
             metavar="N",
-            help="Longest response. Default: the run's, or 1024.",
+            help="Longest response. Default: the run's; for benchmarks 20480, or what the model's "
+            "context leaves; else 1024.",
             rich_help_panel=HOW,
         ),
     ] = None,
     seed: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--seed", min=0, metavar="N", help="Equal seeds, equal samples.", rich_help_panel=HOW
+            "--seed",
+            min=0,
+            metavar="N",
+            help="Equal seeds, equal samples. Default: 0.",
+            rich_help_panel=HOW,
         ),
-    ] = 0,
+    ] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            "--sampler",
+            metavar="NAME",
+            help="transformers, vllm, or vllm-server (see rlobj serve).",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="KEY=VALUE",
+            help="Any other setting, such as model.chat_template=false; repeatable.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Write results.json and samples.jsonl."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Folder of the evaluation. Default: one under evals/ that belongs to exactly "
+            "these settings, so that the same command goes on where it stopped.",
+            rich_help_panel=RUN,
+        ),
     ] = None,
 ) -> None:
-    """Sample a policy's answers to problems and say how often they are right.
+    """Sample a policy's answers to problems, grade them, and say how often they are right.
+
+    Stopped at any time, the same command goes on. DIR gets samples, grades, results.json,
+    results.md and report.html, a page with every response.
 
     [bold]Examples[/bold]
 
-    \b  rlobj eval embedded --on addition -n 8
-      rlobj eval runs/stapo-20260101-120000      its own held-out problems
-      rlobj eval Qwen/Qwen3-1.7B-Base --on problems.jsonl -n 32
+    \b  rlobj eval embedded -n 8
+      rlobj eval Qwen/Qwen3-1.7B-Base --on aime24,math500 --protocol stapo --sampler vllm
+      rlobj eval runs/stapo-20260101-120000 --on problems.jsonl -n 32 --temperature 0.6
+      rlobj eval MODEL --on all --data-dir benchmarks/
+
+    [bold]And then[/bold]
+
+    \b  rlobj eval compare DIR_A DIR_B     paired difference, p-value, flips
+      rlobj eval regrade DIR             grade the kept responses again
+      rlobj eval score FILE              grade responses made elsewhere
+      rlobj eval show DIR                table and pages of what is there
     """
     from rich.console import Console
 
@@ -123,121 +207,40 @@ def evaluate(
 
     console = Console()
     with loading(console):
-        from rlobj_cli.results import prepare_folder, show_table, write_results
+        from rlobj_cli.evaluation_run import run
         from rlobj_cli.targets import find_target
 
-    if out is not None:
-        prepare_folder(out)
-    options = {
+    asked = {
         "--limit": ("data.limit", limit),
         "--template": ("data.template", template),
         "--reward": ("rewards.kind", reward),
         "--temperature": ("evaluation.temperature", temperature),
         "--top-p": ("evaluation.top_p", top_p),
+        "--top-k": ("evaluation.top_k", top_k),
         "--max-tokens": ("sampling.max_tokens", max_tokens),
         "-n": ("evaluation.samples", samples),
         "--seed": ("seed", seed),
+        "--sampler": ("sampling.engine", sampler),
     }
-    target = find_target(model, on, {k: v for k, v in options.items() if v[1] is not None})
+    options = _options(asked, settings or [], protocol, data_dir)
+    target = find_target(model, on, options)
     calm_libraries(console)
-    results = _evaluate_all(console, target)
-    show_table(console, target, results)
-    if out is not None:
-        write_results(out, target, results)
-        console.print(f"wrote {out}/results.json and {out}/samples.jsonl", markup=False)
+    run(console, target, out, options.protocol)
 
 
-def _evaluate_all(console: Console, target: Target) -> list[Result]:
-    import torch
-    from rich.text import Text
+def _options(
+    asked: dict[str, tuple[str, Any]],
+    settings: list[str],
+    protocol: str | None,
+    data_dir: Path | None,
+) -> Options:
+    from rlobj.config import parse_setting
+    from rlobj.evaluation.protocols import find_protocol
+    from rlobj_cli.targets import Options
 
-    from rlobj.samplers import TransformersSampler
-    from rlobj.training.policy import arithmetic, load_policy
-    from rlobj_cli.screen import facts_grid
-
-    first = target.benchmarks[0].config
-    console.print(Text.assemble(("rlobj eval", "bold"), "  ", (target.name, "bold cyan")))
-    with _Bar(console, "first use: supervised start of the embedded policy") as bar:
-        source = target.locate(lambda done, total, _: bar.move(done, total))
-    policy = load_policy(first.model, first.data, source)
-    parameters = sum(p.numel() for p in policy.model.parameters())
-    gpu = torch.cuda.is_available()
-    if not gpu and parameters < SMALL:
-        torch.set_num_threads(1)
-    device = "cuda" if gpu else f"cpu, {torch.get_num_threads()} thread(s)"
-    console.print(facts_grid({"policy": f"{source}, {parameters:,} parameters", "device": device}))
-    policy.model.to("cuda" if gpu else "cpu")
-    sampler = TransformersSampler(
-        policy.model,
-        policy.tokenizer,
-        batch_tokens=first.sampling.batch_tokens,
-        autocast=arithmetic(first.model),
+    return Options(
+        settings={name: pair for name, pair in asked.items() if pair[1] is not None},
+        layers=[(f"--set {text}", parse_setting(text)) for text in settings],
+        protocol=None if protocol is None else find_protocol(protocol),
+        data_dir=data_dir,
     )
-    return [_evaluate_one(console, policy, sampler, each) for each in target.benchmarks]
-
-
-def _evaluate_one(
-    console: Console, policy: Policy, sampler: Sampler, benchmark: Benchmark
-) -> Result:
-    import dataclasses
-    import time
-
-    from rlobj.evaluation import evaluate as run_evaluation
-    from rlobj.evaluation import problem_seeds
-    from rlobj_cli.results import Result
-
-    config, start = benchmark.config, time.perf_counter()
-    asked = dataclasses.replace(policy, template=config.data.template)
-    total = len(benchmark.problems)
-    with config.rewards.open() as grader, _Bar(console, benchmark.name) as bar:
-        bar.move(0, total)
-        evaluation = run_evaluation(
-            sampler,
-            asked.encode,
-            benchmark.problems,
-            grader,
-            benchmark.settings,
-            count=config.evaluation.samples,
-            seeds=problem_seeds(config.seed, total),
-            block=BLOCK,
-            progress=lambda done: bar.move(done, total),
-        )
-    return Result(benchmark, evaluation, time.perf_counter() - start)
-
-
-class _Bar:
-    """A bar that appears with its first move, on a terminal only. A context manager."""
-
-    def __init__(self, console: Console, name: str) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        self._name = name
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_interactive,
-        )
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def move(self, done: int, total: int) -> None:
-        """So many are done."""
-        if not self._bar.task_ids:
-            self._bar.add_task(self._name, total=total)
-            self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=done)

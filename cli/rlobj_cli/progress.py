@@ -25,7 +25,7 @@ from rlobj_cli.charts import sparkline
 from rlobj_cli.screen import facts_grid, number, with_error
 
 if TYPE_CHECKING:
-    from rlobj.evaluation import Evaluation
+    from rlobj.evaluation import Summary
 
 __all__ = ["LiveScreen", "PlainScreen", "watch"]
 
@@ -90,10 +90,10 @@ class Screen(Observer):
         if name == "sampling":
             self._sampling = self._trained
 
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+    def evaluated(self, step: int, summary: Summary) -> None:
         """The one before the first step; later ones arrive with `stepped`."""
         if step == 0:
-            self.history.append({"step": 0, **evaluation.metrics()})
+            self.history.append({"step": 0, **summary.metrics()})
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Add the step's numbers, with its speed: evaluation is not counted in it."""
@@ -128,9 +128,9 @@ class PlainScreen(Screen):
         super().started(facts)
         self._begun = time.perf_counter()
 
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+    def evaluated(self, step: int, summary: Summary) -> None:
         """Before the first step, on a line of its own."""
-        super().evaluated(step, evaluation)
+        super().evaluated(step, summary)
         if step == 0:
             self._line(f"step {0:>{len(str(self.steps))}}/{self.steps}  {self._held_out()}")
 

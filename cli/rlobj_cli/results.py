@@ -1,14 +1,12 @@
-"""What an evaluation came to: the table on screen, results.json and samples.jsonl."""
+"""What an evaluation came to: the table on screen, results.json, results.md and report.html."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -16,155 +14,195 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-import rlobj
-from rlobj.errors import ConfigError, RunError
-from rlobj.evaluation import Evaluation
+from rlobj.errors import ConfigError
+from rlobj.evaluation import EvaluationDirectory, Summary, macro_average, summarise
+from rlobj.evaluation.statistics import Estimate, Interval
+from rlobj.reporting import Entry, results_json, results_markdown, write_page
+from rlobj.rewards import MathVerifier
 from rlobj_cli.screen import number
-from rlobj_cli.targets import Benchmark, Target
 
-__all__ = ["Result", "prepare_folder", "show_table", "write_results"]
+__all__ = ["entries_of", "publish"]
 
+VOTE_SECONDS = 1.0
+"""For telling whether two wrong answers are the same; then they count as two."""
+ALL_VOTE_SECONDS = 60.0
+"""For all of them."""
 
-@dataclass(frozen=True)
-class Result:
-    """One benchmark's evaluation."""
-
-    benchmark: Benchmark
-    evaluation: Evaluation
-    seconds: float
-
-    @property
-    def pass_at(self) -> dict[int, float]:
-        """pass@k for k = 1, 2, 4, ... and n."""
-        n = self.benchmark.config.evaluation.samples
-        powers = [2**i for i in range(n.bit_length()) if 2**i < n]
-        return {k: self.evaluation.pass_at(k) for k in (*powers, n)}
-
-    @property
-    def reasons(self) -> dict[str, int]:
-        """Why samples were left undecided, and how many."""
-        grades = [grade for each in self.evaluation.problems for grade in each.grades]
-        return dict(Counter(grade.reason for grade in grades if grade.correct is None))
+logger = logging.getLogger("rlobj.evaluation")
 
 
-def show_table(console: Console, target: Target, results: Sequence[Result]) -> None:
-    """Measures down, benchmarks across: it stays narrow however many k there are."""
-    first = results[0].benchmark
-    n = first.config.evaluation.samples
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for result in results:
-        table.add_column(Text(result.benchmark.name), justify="right", overflow="fold")
-
-    def row(name: str, *values: str, style: str | None = None) -> None:
-        table.add_row(name, *values, style=style)
-
-    runs = [result.evaluation for result in results]
-    row("problems", *(f"{len(run.problems):,}" for run in runs))
-    row(f"avg@{n}", *(number(run.accuracy) for run in runs), style="bold")
-    for which, meaning in enumerate(("over samples", "over problems")):
-        errors = [run.standard_errors[which] for run in runs]
-        row(f"  ± standard error {meaning}", *(number(error) for error in errors), style="dim")
-    for k in results[0].pass_at:
-        row(f"pass@{k}", *(number(result.pass_at[k]) for result in results))
-    table.add_section()
-    row("mean length, tokens", *(number(run.mean_length, 1) for run in runs))
-    row("truncated", *(f"{run.truncated:.1%}" for run in runs))
-    row("undecided samples", *(f"{run.undecided:,}" for run in runs))
-    console.print(table)
-    settings = first.settings
-    notes = [
-        f"temperature {settings.temperature}, top-p {settings.top_p}, at most "
-        f"{settings.max_tokens} tokens, seed {first.config.seed}, "
-        f"{sum(result.seconds for result in results):.1f} s",
-        "over samples: this policy on these very problems; over problems: on problems like these",
-    ]
-    for result in results:
-        for reason, count in result.reasons.items():
-            notes.append(f"{result.benchmark.name}: {count} undecided, {reason}")
-    for note in notes:
-        console.print(Text(note, style="dim"))
-
-
-def prepare_folder(out: Path) -> None:
-    """Make the folder for the results, before any time is spent on them.
+def publish(console: Console, directory: EvaluationDirectory) -> None:
+    """Summarise what is graded, show it, and write results and page into the folder.
 
     Raises:
-        ConfigError: it holds results already, or cannot be written.
-    """
-    if (out / "results.json").exists():
-        raise ConfigError(f"{out} holds results already. Choose another folder with --out DIR")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write results to {out}: {error}") from error
-
-
-def write_results(out: Path, target: Target, results: Sequence[Result]) -> None:
-    """results.json with everything the numbers depend on, and samples.jsonl, a line a sample.
-
-    Raises:
+        ConfigError: nothing is graded yet.
         RunError: the disk refused.
     """
-    versions = {name: version(name) for name in ("torch", "transformers")}
-    summary = {
-        "model": target.name,
-        "versions": {"rlobj": rlobj.__version__, **versions},
-        "results": [_summary(result) for result in results],
-    }
-    lines = [line for result in results for line in _samples(result)]
-    try:
-        with (out / "samples.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        text = json.dumps(summary, indent=2, ensure_ascii=False)
-        (out / "results.json").write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot write results to {out}: {error}") from error
+    settings = directory.settings()
+    with console.status("summarising") if console.is_interactive else contextlib.nullcontext():
+        entries = entries_of(directory, settings)
+    about = _about(settings)
+    unfinished = "" if "files" in settings["engine"] else _unfinished(entries)
+    if unfinished:
+        about["unfinished"] = unfinished
+    _show_table(console, entries, unfinished)
+    text = json.dumps(results_json(entries, about), indent=2, ensure_ascii=False)
+    directory.write("results.json", text + "\n")
+    directory.write("results.md", results_markdown(entries, about))
+    write_page(directory.path / "report.html", entries, about)
+    written = f"wrote results.json, results.md and report.html to {directory.path}"
+    console.print(Text(written), soft_wrap=True)
 
 
-def _summary(result: Result) -> dict[str, Any]:
-    config, evaluation = result.benchmark.config, result.evaluation
-    over_samples, over_problems = evaluation.standard_errors
-    return {
-        "on": result.benchmark.name,
-        "problems": len(evaluation.problems),
-        "samples_per_problem": config.evaluation.samples,
-        "accuracy": _known(evaluation.accuracy),
-        "accuracy_se_samples": _known(over_samples),
-        "accuracy_se_problems": _known(over_problems),
-        "pass_at": {str(k): _known(value) for k, value in result.pass_at.items()},
-        "length_mean": _known(evaluation.mean_length),
-        "truncated": _known(evaluation.truncated),
-        "undecided": evaluation.undecided,
-        "undecided_reasons": result.reasons,
-        "seconds": round(result.seconds, 3),
-        "seed": config.seed,
-        "sampling": result.benchmark.settings.model_dump(mode="json"),
-        "template": config.data.template,
-        "rewards": config.rewards.model_dump(mode="json"),
-    }
+def _unfinished(entries: Sequence[Entry]) -> str:
+    """Which benchmarks lack responses, and how many."""
+    missing = []
+    for entry in entries:
+        expected = entry.settings["problems"] * entry.settings["samples"]
+        if entry.summary.responses < expected:
+            so_far = f"{entry.summary.responses:,} of {expected:,} responses"
+            missing.append(f"{entry.summary.benchmark}: {so_far}")
+    return "; ".join(missing)
 
 
-def _samples(result: Result) -> list[dict[str, Any]]:
-    return [
-        {
-            "on": result.benchmark.name,
-            "problem": each.problem.id,
-            "sample": i,
-            "prompt": each.problem.prompt,
-            "answer": each.problem.answer,
-            "response": sample.text,
-            "graded_answer": grade.answer,
-            "correct": grade.correct,
-            "reason": grade.reason,
-            "length": len(sample.token_ids),
-            "finish": sample.finish,
-        }
-        for each in result.evaluation.problems
-        for i, (sample, grade) in enumerate(zip(each.samples, each.grades, strict=True))
+def _about(settings: dict[str, Any]) -> dict[str, Any]:
+    """The model, and what it was sampled on; if it was graded again, on what."""
+    model = dict(settings["model"])
+    about = {"model": model.pop("name"), **_said(model), "engine": _said(settings["engine"])}
+    sessions = settings.get("sessions", [])
+    sampled = [dict(session) for session in sessions if "started" in session]
+    started = [session.pop("started") for session in sampled]
+    if sampled:
+        about |= {"started": started[0], **sampled[-1]}
+        others = [session for session in sampled if session != sampled[-1]]
+        about |= {"other sessions": others} if others else {}
+    regraded = [dict(session) for session in sessions if "regraded" in session]
+    return about | ({"graded again": regraded[-1]} if regraded else {})
+
+
+def _said(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that say something."""
+    return {name: value for name, value in settings.items() if value not in (None, [], {}, "")}
+
+
+def entries_of(directory: EvaluationDirectory, settings: dict[str, Any]) -> list[Entry]:
+    """One entry for each benchmark with graded responses.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    problems = directory.problems()
+    benchmarks = settings.get("benchmarks", {})
+    entries = []
+    with _equality(benchmarks) as equal:
+        for name, own in benchmarks.items():
+            evaluation = directory.evaluation(name, problems.get(name, ()))
+            if evaluation.problems:
+                summary = summarise(evaluation, equal=equal if _math(own) else None)
+                entries.append(Entry(evaluation, summary, _said(own)))
+    if not entries:
+        raise ConfigError(f"{directory.path} has no graded responses yet")
+    return entries
+
+
+def _math(settings: dict[str, Any]) -> bool:
+    return settings["reward"]["kind"] == "math"
+
+
+@contextlib.contextmanager
+def _equality(benchmarks: dict[str, Any]) -> Iterator[Callable[[str, str], bool] | None]:
+    """Whether two answers are the same vote: as the verifier says, where mathematics is graded."""
+    if not any(_math(own) for own in benchmarks.values()):
+        yield None
+        return
+    left = ALL_VOTE_SECONDS
+    with MathVerifier(VOTE_SECONDS) as verifier:
+
+        def equal(a: str, b: str) -> bool:
+            nonlocal left
+            if left <= 0:
+                return False
+            verdict = verifier.compare(a, b)
+            left -= verdict.seconds
+            return verdict.correct is True
+
+        yield equal
+    if left <= 0:
+        logger.warning(
+            "telling wrong answers apart took over %d s: the rest of them vote by their text",
+            ALL_VOTE_SECONDS,
+        )
+
+
+def _show_table(console: Console, entries: Sequence[Entry], unfinished: str) -> None:
+    """Measures down, benchmarks across."""
+    summaries = [entry.summary for entry in entries]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for summary in summaries:
+        table.add_column(Text(summary.benchmark), justify="right", overflow="fold")
+
+    def row(name: str, value: Callable[[Summary], str], style: str | None = None) -> None:
+        table.add_row(name, *map(value, summaries), style=style)
+
+    row("problems", lambda s: f"{s.problems:,}")
+    row("responses per problem, n", lambda s: f"{s.samples_per_problem:,}")
+    row("avg@n", lambda s: number(s.accuracy), "bold")
+    row("  95% interval", lambda s: _interval(s.interval))
+    row("  ± standard error, problems", lambda s: number(s.standard_errors.problems), "dim")
+    row("  ± standard error, sampling", lambda s: number(s.standard_errors.sampling), "dim")
+    for k in sorted({k for summary in summaries for k in summary.pass_at if k > 1}):
+        row(f"pass@{k}", lambda s, k=k: _mean(s.pass_at.get(k), s.problems))
+    if any(summary.maj_at for summary in summaries):
+        row("maj@n", lambda s: _mean(s.maj_at.get(s.samples_per_problem), s.problems))
+    table.add_section()
+    row("mean length, tokens", lambda s: number(s.lengths.mean, 1))
+    row("truncated", lambda s: _share(s.truncated))
+    row("without an answer", lambda s: _share(s.no_answer))
+    row("undecided responses", lambda s: f"{s.undecided:,}")
+    console.print(table)
+    if unfinished:
+        console.print(Text(f"Not finished: {unfinished}", style="yellow"))
+    if len(summaries) > 1:
+        average = macro_average(summaries)
+        text = (
+            f"average of {len(summaries)} benchmarks: {number(average.accuracy)}, "
+            f"95% interval {_interval(average.interval)}"
+        )
+        console.print(Text(text, style="bold"))
+    _show_notes(console, entries)
+
+
+def _interval(interval: Interval) -> str:
+    return "–" if math.isnan(interval.low) else f"{interval.low:.3f} to {interval.high:.3f}"
+
+
+def _mean(estimate: Estimate | None, problems: int) -> str:
+    """With the number of problems where it is not all of them."""
+    if estimate is None:
+        return "–"
+    fewer = f" (of {estimate.problems})" if estimate.problems < problems else ""
+    return number(estimate.mean) + fewer
+
+
+def _share(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.1%}"
+
+
+def _show_notes(console: Console, entries: Sequence[Entry]) -> None:
+    notes = [
+        "interval, and error over problems: this model on problems like these; sampling: on these "
+        "very problems, asked again"
     ]
-
-
-def _known(value: float) -> float | None:
-    """JSON has no not-a-number."""
-    return None if math.isnan(value) else value
+    for entry in entries:
+        name, own = entry.summary.benchmark, entry.settings
+        if "temperature" in own:
+            notes.append(
+                f"{name}: temperature {own['temperature']}, top-p {own['top_p']}, at most "
+                f"{own['max_tokens']} tokens, seed {own['seed']}"
+            )
+        notes += [f"{name}: {note}" for note in own.get("notes", ())]
+        for reason, count in entry.summary.undecided_reasons.items():
+            notes.append(f"{name}: {count} undecided, {reason}")
+    for note in notes:
+        console.print(Text(note, style="dim"))

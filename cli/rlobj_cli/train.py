@@ -72,6 +72,26 @@ def train(
             rich_help_panel=HOW,
         ),
     ] = None,
+    eval_on: Annotated[
+        str | None,
+        typer.Option(
+            "--eval-on",
+            metavar="NAME|FILE",
+            help="Held-out problems: a benchmark such as math500, a file, a folder or a hub id. "
+            "Default: the test part of --data.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    eval_every: Annotated[
+        int | None,
+        typer.Option(
+            "--eval-every",
+            min=0,
+            metavar="N",
+            help="Steps between evaluations on the held-out problems; 0: none.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
     sampler: Annotated[
         str | None,
         typer.Option(
@@ -176,6 +196,8 @@ def train(
             "--preset": preset,
             "--model": model,
             "--data": data,
+            "--eval-on": eval_on,
+            "--eval-every": eval_every,
             "--config": config,
             "--sampler": sampler,
             "--async-depth": async_depth,
@@ -190,6 +212,8 @@ def train(
     options = [
         ("--model", "model.name", model),
         ("--data", "data.source", data),
+        ("--eval-on", "data.test", eval_on),
+        ("--eval-every", "evaluation.every", eval_every),
         ("--sampler", "sampling.engine", sampler),
         ("--async-depth", "sampling.async_depth", async_depth),
         ("--seed", "seed", seed),

@@ -1,0 +1,155 @@
+"""`rlobj report`: where the time of a run went, and how its numbers moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["COURSES", "phases_of", "report"]
+
+Line = Mapping[str, Any]
+
+COURSES = (
+    ("reward", "reward/mean"),
+    ("accuracy", "reward/accuracy"),
+    ("held-out accuracy", "eval/accuracy"),
+    ("entropy, nats", "policy/entropy"),
+    ("tokens kept, share", "objective/kept_fraction"),
+    ("tokens clipped, share", "objective/clip_fraction"),
+    ("response length, tokens", "response/length_mean"),
+)
+"""Name on screen, name in metrics.jsonl."""
+
+SHARES = (
+    ("useful tokens of forward passes", "tokens/useful_share", 3),
+    ("most loaded process over the mean", "tokens/rank_balance", 3),
+    ("tokens left out of updates", "tokens/skipped_share", 3),
+    ("tokens/s", "tokens/per_second", 0),
+)
+HIDDEN = (
+    ("sampling, beside training", "time/sampling_hidden"),
+    ("grading, beside sampling", "time/grading_hidden"),
+)
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, also a going one.")],
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Write RUN/report.html as well.")
+    ] = True,
+) -> None:
+    """Show where the time of a run went, and how its numbers moved.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj report runs/stapo-20260101-120000
+      rlobj report runs/stapo-20260101-120000 --no-page
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from rlobj_cli.screen import loading
+
+    console = Console()
+    with loading(console):
+        from rlobj.errors import ConfigError
+        from rlobj.training import RunDirectory
+    directory, config = RunDirectory.open(run)
+    lines = directory.lines()
+    steps = [line for line in lines if line.get("time/step")]
+    if not steps:
+        raise ConfigError(f"{run} has no finished step yet: there is nothing to report")
+    name = config.preset or config.model.name or ""
+    console.print(Text.assemble((name, "bold"), f"  {len(steps)} steps, {run}"), soft_wrap=True)
+    console.print(_times(steps))
+    console.print(_shares(steps))
+    _courses(console, lines)
+    if page:
+        from rlobj_cli.timing_page import write_page
+
+        place = write_page(directory.path, name, lines)
+        console.print(Text.assemble("Page: ", (str(place), "bold")), soft_wrap=True)
+
+
+def phases_of(steps: Sequence[Line]) -> list[tuple[str, list[float]]]:
+    """Seconds of each step by phase, largest phase first, `other` last; phases of 0 are left out.
+
+    Args:
+        steps: lines of metrics.jsonl that have times.
+    """
+    from rlobj.training.clock import PHASES
+
+    every = [(name, [line.get(f"time/{name}") or 0.0 for line in steps]) for name in PHASES]
+    other = [line.get("time/other") or 0.0 for line in steps]
+    largest = sorted(every, key=lambda phase: -sum(phase[1]))
+    return [phase for phase in [*largest, ("other", other)] if sum(phase[1]) > 0]
+
+
+def _times(steps: Sequence[Line]) -> Table:
+    """A row for each phase: mean seconds a step, share of the step, tokens per second of it."""
+    from rich import box
+    from rich.table import Table
+
+    from rlobj_cli.screen import number
+
+    total = sum(line["time/step"] for line in steps)
+    sampled = sum(line.get("tokens/sampled") or 0.0 for line in steps)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("phase")
+    for name in ("s a step", "share", "tokens/s"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for name, seconds in phases_of(steps):
+        spent = sum(seconds)
+        bar = "█" * round(30 * spent / total)
+        speed = number(sampled / spent, 0)
+        table.add_row(name, number(spent / len(steps)), f"{spent / total:.1%}", speed, bar)
+    table.add_section()
+    mean = number(total / len(steps))
+    table.add_row("step", mean, "100.0%", number(sampled / total, 0), style="bold")
+    for name, key in HIDDEN:
+        spent = sum(line.get(key) or 0.0 for line in steps)
+        if spent:
+            mean = number(spent / len(steps))
+            table.add_row(
+                name, mean, f"{spent / total:.1%}", number(sampled / spent, 0), style="dim"
+            )
+    return table
+
+
+def _shares(steps: Sequence[Line]) -> Table:
+    from rlobj_cli.screen import facts_grid, number
+
+    facts = {}
+    for name, key, digits in SHARES:
+        values = [line[key] for line in steps if line.get(key) is not None]
+        if values:
+            facts[name] = number(sum(values) / len(values), digits)
+    return facts_grid(facts)
+
+
+def _courses(console: Console, lines: Sequence[Line]) -> None:
+    """A chart for each measure that moved."""
+    from rich.text import Text
+
+    from rlobj_cli.charts import chart, resample
+    from rlobj_cli.screen import number
+
+    width = max(20, min(console.width - 12, 72))
+    for name, key in COURSES:
+        points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+        if len(points) < 2 or len({y for _, y in points}) < 2:
+            continue
+        xs, ys = (resample(values, 2 * width) for values in zip(*points, strict=True))
+        console.print(Text(f"\n       {name}", style="bold"))
+        for label, row in chart(list(zip(xs, ys, strict=True)), [], width, 4):
+            axis = f"{number(label, 3) if label is not None else '':>8} ┤"
+            console.print(Text(axis, style="dim") + Text(row, style="cyan"), no_wrap=True)
+    console.print()

@@ -1,0 +1,124 @@
+"""RUN/report.html: a run's courses and phases as one page without scripts or other files."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlobj_cli.charts import resample
+from rlobj_cli.timing import COURSES, phases_of
+
+__all__ = ["write_page"]
+
+Line = Mapping[str, Any]
+Points = Sequence[tuple[float, float]]
+
+WIDTH, HEIGHT, LEFT, BELOW = 460, 170, 62, 22
+"""Of a chart, and the room for its axes, pixels."""
+COLOURS = (
+    "#4477aa",
+    "#ee6677",
+    "#228833",
+    "#ccbb44",
+    "#66ccee",
+    "#aa3377",
+    "#e69f00",
+    "#009e73",
+    "#994455",
+    "#5566cc",
+    "#bbbbbb",
+)
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
+       color: #1d2430; background: #fff }
+h1 { font-size: 1.35rem } h2 { font-size: 1rem; margin: 0 0 .2rem }
+main { display: grid; gap: 1.6rem; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)) }
+svg { width: 100%; height: auto } text { font-size: 11px; fill: #5b6472 }
+table { border-collapse: collapse } td, th { padding: .15rem .8rem .15rem 0; text-align: right }
+td:first-child, th:first-child { text-align: left }
+i { display: inline-block; width: .8em; height: .8em; margin-right: .5em }
+@media (prefers-color-scheme: dark) { body { color: #e4e8ee; background: #14181e }
+  text { fill: #9aa4b2 } }
+"""
+
+
+def write_page(run: Path, title: str, lines: Sequence[Line]) -> Path:
+    """Write the page; its place."""
+    steps = [line for line in lines if line.get("time/step")]
+    charts = []
+    for name, key in COURSES:
+        points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+        if len(points) > 1:
+            charts.append(f"<section><h2>{name}</h2>{_line(points)}</section>")
+    phases = phases_of(steps)
+    charts.append(f"<section><h2>share of a step's time</h2>{_stack(steps, phases)}</section>")
+    charts.append(f"<section>{_table(steps, phases)}</section>")
+    title = html.escape(f"{title} · {len(steps)} steps")
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+    body = f"<h1>{title}</h1><main>{''.join(charts)}</main>"
+    place = run / "report.html"
+    place.write_text(f"{head}<style>{STYLE}</style>{body}</html>\n", encoding="utf-8")
+    return place
+
+
+def _line(points: Points) -> str:
+    """A curve over steps, at most one point a pixel."""
+    xs, ys = (resample(values, WIDTH - LEFT) for values in zip(*points, strict=True))
+    low, high = min(ys), max(ys)
+    places = " ".join(
+        f"{_x(x, xs):.1f},{_y((y - low) / ((high - low) or 1)):.1f}"
+        for x, y in zip(xs, ys, strict=True)
+    )
+    curve = f'<polyline points="{places}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.6"/>'
+    return _svg(curve, points[0][0], points[-1][0], f"{low:.4g}", f"{high:.4g}")
+
+
+def _stack(steps: Sequence[Line], phases: Sequence[tuple[str, list[float]]]) -> str:
+    """Shares of each step's time, one area a phase, largest below."""
+    width = WIDTH - LEFT
+    totals = resample([line["time/step"] for line in steps], width)
+    xs = resample([line["step"] for line in steps], width)
+    if len(xs) == 1:
+        xs, totals = [xs[0], xs[0] + 1], totals * 2
+    base, areas = [0.0] * len(xs), []
+    for colour, (name, seconds) in zip(COLOURS, phases, strict=False):
+        parts = resample(seconds, width)
+        parts = parts * 2 if len(parts) < len(xs) else parts
+        top = [b + s / t for b, s, t in zip(base, parts, totals, strict=True)]
+        there = [f"{_x(x, xs):.1f},{_y(y):.1f}" for x, y in zip(xs, top, strict=True)]
+        back = [f"{_x(x, xs):.1f},{_y(y):.1f}" for x, y in zip(xs, base, strict=True)]
+        shape = " ".join(there + back[::-1])
+        areas.append(f'<polygon points="{shape}" fill="{colour}"><title>{name}</title></polygon>')
+        base = top
+    return _svg("".join(areas), steps[0]["step"], steps[-1]["step"], "0", "1")
+
+
+def _svg(inside: str, first: float, last: float, low: str, high: str) -> str:
+    bottom = HEIGHT - BELOW
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{inside}'
+        f'<text x="{LEFT - 6}" y="12" text-anchor="end">{high}</text>'
+        f'<text x="{LEFT - 6}" y="{bottom}" text-anchor="end">{low}</text>'
+        f'<text x="{LEFT}" y="{HEIGHT - 6}">step {first}</text>'
+        f'<text x="{WIDTH}" y="{HEIGHT - 6}" text-anchor="end">{last}</text></svg>'
+    )
+
+
+def _x(x: float, xs: Sequence[float]) -> float:
+    return LEFT + (x - xs[0]) / ((xs[-1] - xs[0]) or 1) * (WIDTH - LEFT)
+
+
+def _y(share: float) -> float:
+    return 4 + (1 - share) * (HEIGHT - BELOW - 4)
+
+
+def _table(steps: Sequence[Line], phases: Sequence[tuple[str, list[float]]]) -> str:
+    total = sum(line["time/step"] for line in steps)
+    rows = "".join(
+        f'<tr><td><i style="background:{colour}"></i>{name}</td>'
+        f"<td>{sum(seconds) / len(steps):.4g}</td><td>{sum(seconds) / total:.1%}</td></tr>"
+        for colour, (name, seconds) in zip(COLOURS, phases, strict=False)
+    )
+    return f"<table><tr><th>phase</th><th>s a step</th><th>share</th></tr>{rows}</table>"

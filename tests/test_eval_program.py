@@ -1,0 +1,185 @@
+"""`rlobj eval` as a user runs it: killed, continued, regraded, compared, on every engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from runs import finish, program
+from tiny import save_tiny_policy
+
+from rlobj.ports import free_port
+from rlobj.samplers.vllm import versions
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory) -> Path:
+    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory) -> Path:
+    """Sums of one digit, many enough for several blocks."""
+    file = tmp_path_factory.mktemp("problems") / "sums.jsonl"
+    rows = [
+        {"id": f"{a}+{b}+{c}", "problem": f"{a}+{b}+{c}=", "answer": str(a + b + c)}
+        for a in range(10)
+        for b in range(10)
+        for c in range(1)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def words(policy: Path, problems: Path, out: Path, *more: str) -> list[str]:
+    return [
+        *("eval", str(policy), "--on", str(problems), "--template", "{prompt}", "-n", "8"),
+        *("--max-tokens", "24", "--reward", "exact", "--out", str(out), *more),
+    ]
+
+
+def lines(folder: Path, name: str = "samples.jsonl") -> list[dict]:
+    return [json.loads(line) for line in (folder / name).read_text().split("\n")[:-1]]
+
+
+def numbers(folder: Path) -> dict:
+    """results.json without what may differ between two sessions."""
+    found = json.loads((folder / "results.json").read_text())
+    return found["results"]
+
+
+def test_a_killed_evaluation_goes_on_with_the_same_command(policy, problems, tmp_path):
+    log = tmp_path / "log"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(program(words(policy, problems, whole), log), log)
+    process = program(words(policy, problems, killed), log)
+    samples = killed / "samples.jsonl"
+    deadline = time.monotonic() + 120
+    while not (samples.exists() and samples.stat().st_size > 0):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    done = len((killed / "samples.jsonl").read_text().split("\n")) - 1
+    assert 0 < done < 800, "killed too late: the test shows nothing"
+    text = finish(program(words(policy, problems, killed), log), log)
+    assert "are there already" in text
+    found, expected = lines(killed), lines(whole)
+    keys = [(row["problem"], row["sample"]) for row in found]
+    assert len(keys) == len(set(keys)) == 800
+    assert sorted(map(json.dumps, found)) == sorted(map(json.dumps, expected))
+    assert numbers(killed) == numbers(whole)
+    for name in ("results.md", "report.html"):
+        assert (killed / name).stat().st_size > 0
+    refused = finish(program(words(policy, problems, killed, "-t", "0.5"), log), log, code=2)
+    assert re.search(r"sums\.jsonl\.temperature: 1\.0 there, 0\.5 now", refused)
+    assert len(lines(killed)) == 800
+
+
+def test_the_default_folder_belongs_to_the_settings(policy, problems, tmp_path):
+    log = tmp_path / "log"
+    base = ["eval", str(policy), "--on", str(problems), "--limit", "3", "--max-tokens", "4"]
+    here = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        for more in ([], [], ["-n", "2"]):
+            finish(program([*base, *more], log), log)
+    finally:
+        os.chdir(here)
+    folders = sorted((tmp_path / "evals").iterdir())
+    assert sorted(len(lines(folder)) for folder in folders) == [6, 12]
+
+
+def test_kept_responses_are_shown_regraded_and_compared(policy, problems, tmp_path):
+    log = tmp_path / "log"
+    one, two = tmp_path / "one", tmp_path / "two"
+    finish(program(words(policy, problems, one, "--limit", "20"), log), log)
+    finish(program(words(policy, problems, two, "--limit", "20", "--seed", "1"), log), log)
+    before = lines(one, "grades.jsonl")
+    text = finish(program(["eval", "regrade", one, "--reward", "math"], log), log)
+    assert "160 responses graded again" in text
+    after = lines(one, "grades.jsonl")
+    assert {row["reason"] for row in after} != {row["reason"] for row in before}
+    assert json.loads((one / "settings.json").read_text())["benchmarks"]["sums.jsonl"][
+        "reward"
+    ]["kind"] == "math"  # fmt: skip
+    finish(program(["eval", "regrade", one, "--reward", "exact"], log), log)
+    assert lines(one, "grades.jsonl") == before
+    assert "avg@n" in finish(program(["eval", "show", one], log), log)
+    page = tmp_path / "compare.md"
+    text = finish(program(["eval", "compare", one, two, "--out", page], log), log)
+    assert "p-value" in text
+    assert "sums.jsonl.seed: 0 in A, 1 in B" in text
+    assert "sums.jsonl" in page.read_text()
+    assert "another process" not in text
+
+
+def test_responses_made_elsewhere_are_scored(tmp_path):
+    log, out = tmp_path / "log", tmp_path / "scored"
+    rows = [
+        {"id": "a", "problem": "1/2+1/2?", "answer": "1", "response": f"\\boxed{{{answer}}}"}
+        for answer in ("1", "2/2", "2", "1.0")
+    ]
+    file = tmp_path / "made.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["eval", "score", file, "--model", "another", "--out", out]
+    finish(program(command, log), log)
+    assert [row["correct"] for row in lines(out, "grades.jsonl")] == [True, True, False, True]
+    again = finish(program(command, log), log, code=2)
+    assert "rlobj eval regrade" in again
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(versions.installed() is None, reason="vLLM is not installed")
+def test_engines_agree_within_their_intervals(tmp_path):
+    """The embedded policy on its held-out task, with transformers and with vLLM."""
+    log = tmp_path / "log"
+    found = {}
+    for engine in ("transformers", "vllm"):
+        out = tmp_path / engine
+        finish(program(["eval", "embedded", "--sampler", engine, "-n", "4", "-o", out], log), log)
+        [found[engine]] = numbers(out).values()
+    a, b = found["transformers"], found["vllm"]
+    assert a["problems"] == b["problems"] == 202
+    spread = (a["avg@4_stderr_sampling"] ** 2 + b["avg@4_stderr_sampling"] ** 2) ** 0.5
+    assert abs(a["avg@4"] - b["avg@4"]) < 3 * spread
+    compared = program(["eval", "compare", tmp_path / "transformers", tmp_path / "vllm"], log)
+    assert "engine.name: 'transformers' in A, 'vllm' in B" in finish(compared, log)
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(versions.installed() is None, reason="vLLM is not installed")
+def test_a_server_is_asked_whether_it_holds_the_model(policy, problems, tmp_path):
+    log, screen, port = tmp_path / "log", tmp_path / "screen", free_port()
+    key = {"RLOBJ_API_KEY": "a key of the tests"}
+    server = program(["serve", policy, "--port", str(port)], screen, **key)
+    try:
+        deadline = time.monotonic() + 240
+        while "Ready after" not in screen.read_text():
+            assert server.poll() is None, screen.read_text()
+            assert time.monotonic() < deadline, screen.read_text()
+            time.sleep(0.1)
+        asked = [
+            "--sampler",
+            "vllm-server",
+            "--set",
+            f"sampling.server.url=http://127.0.0.1:{port}",
+        ]
+        out = tmp_path / "out"
+        more = ["--limit", "5", *asked]
+        finish(program(words(policy, problems, out, *more), log, **key), log)
+        assert len(lines(out)) == 40
+        other = save_tiny_policy(tmp_path / "other", seed=1)
+        command = words(other, problems, tmp_path / "none", *more)
+        text = finish(program(command, log, **key), log, code=2)
+        assert f"not {other}" in text
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0
