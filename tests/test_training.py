@@ -66,7 +66,7 @@ def test_micro_batches_change_memory_and_nothing_else(policy, tmp_path):
 
 def test_a_shared_forward_equals_a_scoring_pass(policy, tmp_path, monkeypatch):
     """One update in one micro-batch: plan and loss read one forward; else two make the same."""
-    config = tiny_config(policy, "stapo", training={"steps": 3})
+    config = tiny_config(policy, "stapo", training={"steps": 3, "skip_inactive": False})
     train(config, tmp_path / "shared")
     monkeypatch.setattr("rlobj.training.learner.Learner._one_micro_batch", lambda *_: False)
     train(config, tmp_path / "apart")

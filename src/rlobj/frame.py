@@ -48,6 +48,7 @@ _OPERATORS = {
     "|": operator.or_,
 }
 _DTYPES = (torch.float32, torch.float64)
+_OPTIONAL = ("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "collision")
 
 
 class Frame:
@@ -76,7 +77,7 @@ class Frame:
         self._columns: dict[str, Tensor] = {}
         error = ""
         try:
-            self.table = _join(tables)
+            self.table = _join(tables, readers)
             for name, who in readers.items():
                 self._columns[f"batch.{name}"] = self._read(name, who)
         except BatchError as exception:
@@ -90,6 +91,7 @@ class Frame:
         self.dtype = _DTYPES[bool(wide)]
         self.device = self.table.logprobs.device
         self.valid = self.table.decided
+        self._all_valid = bool(self.valid.all())
 
     def _read(self, name: str, who: str) -> Tensor:
         """A detached batch column, checked to be finite on rows that count."""
@@ -100,7 +102,7 @@ class Frame:
     def batch(self, name: str) -> Tensor:
         """A column of the joined table in the frame's dtype, 0 on undecided rows, [N]."""
         values = self._columns[f"batch.{name}"].to(self.dtype)
-        return torch.where(self.valid, values, torch.zeros_like(values))
+        return values if self._all_valid else values.masked_fill(~self.valid, 0)
 
     def number(self, expression: Number) -> Tensor:
         """A number per token, [N]."""
@@ -272,8 +274,11 @@ def finite_column(table: TokenBatch, name: str, who: str) -> Tensor:
     return values
 
 
-def _join(tables: Sequence[TokenBatch]) -> TokenBatch:
-    """This rank's tables as one; an empty table for a rank without any."""
+def _join(tables: Sequence[TokenBatch], readers: Mapping[str, str]) -> TokenBatch:
+    """This rank's tables as one, without what nobody reads; empty for a rank without any."""
+    if len(tables) > 1:
+        unread = dict.fromkeys({*_OPTIONAL} - readers.keys())
+        tables = [table.replace(**unread, mask=None) for table in tables]
     if tables:
         return TokenBatch.concat(tables)
     nothing = torch.zeros(0)

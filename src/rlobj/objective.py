@@ -22,7 +22,7 @@ from rlobj import statistics
 from rlobj.advantages import Advantage, GroupNormalized
 from rlobj.controllers import ControllerField
 from rlobj.divisors import Divisor, DivisorField, FixedLength, TokenMean
-from rlobj.errors import BatchError, ConfigError, nearest
+from rlobj.errors import ConfigError, nearest
 from rlobj.explanation import Explanation, explain
 from rlobj.expressions import (
     COLUMNS,
@@ -39,7 +39,7 @@ from rlobj.expressions import (
 from rlobj.frame import Frame
 from rlobj.mismatch import MismatchField
 from rlobj.penalties import PenaltyField, ProxyKL
-from rlobj.plan import LossOutput, Needs, Plan, measure, weighted
+from rlobj.plan import LossOutput, Needs, Plan, active, measure, weighted
 from rlobj.rollout_advantages import rollout_advantages
 from rlobj.statistics import Comm, SingleProcess
 from rlobj.surrogates import Clip, SurrogateField, Terms
@@ -236,18 +236,10 @@ class Objective(Model):
         Raises:
             BatchError: the table does not fit its place in the plan.
         """
-        index = (table.index or 0) if index is None else index
-        if not 0 <= index < len(plan.weights) or len(plan.weights[index]) != len(table):
-            sizes = [len(weights) for weights in plan.weights]
-            raise BatchError(
-                f"table {index} has {len(table)} tokens; the plan was made for tables of {sizes} "
-                "tokens. Pass loss(table, plan, index=...)"
-            )
+        index = plan.place(table, index)
         for name, who in self._readers["loss"].items():
             table.column(name, who)
-        decided, weights = table.decided, plan.weights[index]
-        logprobs = torch.where(decided, table.logprobs, torch.zeros_like(table.logprobs))
-        terms = Terms(table, logprobs, plan.advantages[index], plan.masks[index])
+        weights, terms = plan.weights[index], _terms(table, plan, index)
         policy = -weighted(weights, self.surrogate(terms))
         loss = policy
         metrics = {"loss/policy": policy.detach()}
@@ -258,6 +250,18 @@ class Objective(Model):
             metrics[name] = metrics.get(name, 0) + value.detach()
         measured, extremes = measure(self.surrogate, terms, plan, weights)
         return LossOutput(loss, weights, {**metrics, **measured}, extremes)
+
+    def active(self, table: TokenBatch, plan: Plan, index: int | None = None) -> Tensor:
+        """Responses that the loss may have a gradient in, bool [B]; see `plan.active`."""
+        index = plan.place(table, index)
+        return active(self.surrogate, self.penalties, table, plan, index)
+
+    def metrics(self, table: TokenBatch, plan: Plan, index: int | None = None) -> LossOutput:
+        """What `loss` measures of a table as it stands, with a loss of 0: of inactive responses."""
+        index = plan.place(table, index)
+        weights, terms = plan.weights[index], _terms(table, plan, index)
+        measured, extremes = measure(self.surrogate, terms, plan, weights)
+        return LossOutput(weights.new_zeros(()), weights, measured, extremes)
 
     def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:
         """All of it for one table: observe, plan and loss."""
@@ -352,7 +356,7 @@ class Objective(Model):
         """scale/Z_t on the acting tokens, 0 elsewhere, [N]."""
         z = divisor(counted, frame.table, frame.comm)
         acting = acting & (z > 0)
-        return torch.where(acting, scale / z.to(frame.dtype), 0.0)
+        return (scale / z.to(frame.dtype)).masked_fill_(~acting, 0.0)
 
     def _penalty_weights(self, frame: Frame, penalty: Any) -> Tensor:
         """c_k/Z_k on the penalty's tokens; each phase counts its own, [N]."""
@@ -376,6 +380,12 @@ class Objective(Model):
         for text, (selected, population) in frame.selections.items():
             metrics[f"selected/{text}"] = selected / population if population else 0.0
         return metrics
+
+
+def _terms(table: TokenBatch, plan: Plan, index: int) -> Terms:
+    """What surrogate and penalties read; log-probs of undecided rows are silenced."""
+    logprobs = torch.where(table.decided, table.logprobs, torch.zeros_like(table.logprobs))
+    return Terms(table, logprobs, plan.advantages[index], plan.masks[index])
 
 
 def _resolved(divisor: Divisor | None, max_tokens: int) -> Any:

@@ -34,6 +34,10 @@ class Penalty(Primitive):
 
     reads: ClassVar[tuple[str, ...]] = ()
 
+    local: ClassVar[bool] = False
+    """P of a token reads its own response alone: where c_k is 0 on all of a response's tokens, it
+    can be left out. As `Surrogate.proportional`, not inherited."""
+
     coefficient: NumberField = Field(
         default=Constant(1.0),
         description="c_k, a number or an expression such as a controller's name",
@@ -50,6 +54,11 @@ class Penalty(Primitive):
     def needs(self) -> tuple[str, ...]:
         """Columns that the penalty reads besides `logprobs`."""
         return self.reads
+
+    @property
+    def is_local(self) -> bool:
+        """Can a response be left out where c_k is 0 on all its tokens? See `local`."""
+        return bool(vars(type(self)).get("local", False))
 
     @property
     def name(self) -> str:
@@ -69,6 +78,8 @@ class KL(Penalty):
     Source: Schulman 2020 (k1, k2, k3); GRPO, arXiv:2402.03300 eq. 4; KL-Cov's |l − l0|:
         arXiv:2505.22617; unbiased: DeepSeek-V3.2, arXiv:2512.02556.
     """
+
+    local: ClassVar[bool] = True
 
     estimator: Literal["k1", "abs", "k2", "k3"] = Field(default="k3", description="which estimate")
     against: Literal["reference", "old"] = Field(
@@ -100,6 +111,7 @@ class ProxyKL(Penalty):
     """
 
     reads: ClassVar[tuple[str, ...]] = ("proxy_logprobs",)
+    local: ClassVar[bool] = True
 
     min_p: float = Field(
         default=0.02, gt=0, le=1, description="μ, share of the largest probability"
@@ -113,6 +125,7 @@ class EntropyBonus(Penalty):
     """P = −H: the loss falls as entropy rises, −c·mean(H). Source: arXiv:1602.01783."""
 
     reads: ClassVar[tuple[str, ...]] = ("entropy",)
+    local: ClassVar[bool] = True
 
     def __call__(self, terms: Terms) -> Tensor:
         return -terms.table.column("entropy", "EntropyBonus")

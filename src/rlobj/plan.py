@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rlobj import functional
+from rlobj.errors import BatchError
 from rlobj.surrogates import Surrogate, Terms
+from rlobj.tokens import TokenBatch
 
-__all__ = ["LossOutput", "Needs", "Plan", "measure", "weighted"]
+if TYPE_CHECKING:
+    from rlobj.penalties import Penalty
+
+__all__ = ["LossOutput", "Needs", "Plan", "active", "measure", "weighted"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,39 @@ class Plan:
     kept: int
     metrics: dict[str, float]
 
+    def place(self, table: TokenBatch, index: int | None = None) -> int:
+        """A table's place in the plan: as given, else the table's own, else 0.
+
+        Raises:
+            BatchError: the plan was not made for such a table.
+        """
+        index = (table.index or 0) if index is None else index
+        if not 0 <= index < len(self.weights) or len(self.weights[index]) != len(table):
+            sizes = [len(weights) for weights in self.weights]
+            raise BatchError(
+                f"table {index} has {len(table)} tokens; the plan was made for tables of {sizes} "
+                "tokens. Pass loss(table, plan, index=...)"
+            )
+        return index
+
+    def part(self, rows: Tensor, index: int = 0) -> Plan:
+        """What the plan says of some rows of one of its tables, as a plan of one table.
+
+        Divisors and counts stay those of the whole update: the losses of parts that hold each row
+        once add up to the loss of the whole.
+
+        Args:
+            rows: int [M], such as `TokenBatch.rows` of some responses.
+            index: the table's place in this plan.
+        """
+        return replace(
+            self,
+            weights=(self.weights[index][rows],),
+            penalties=(tuple(share[rows] for share in self.penalties[index]),),
+            advantages=(self.advantages[index][rows],),
+            masks=({rule: mask[rows] for rule, mask in self.masks[index].items()},),
+        )
+
 
 @dataclass(frozen=True)
 class LossOutput:
@@ -67,6 +107,37 @@ class LossOutput:
 def weighted(weights: Tensor, values: Tensor) -> Tensor:
     """Σ weights·values, where a weight of 0 silences even a value that is not finite."""
     return (weights * torch.where(weights != 0, values, torch.zeros_like(values))).sum()
+
+
+def active(
+    surrogate: Surrogate,
+    penalties: Sequence[Penalty],
+    table: TokenBatch,
+    plan: Plan,
+    index: int,
+) -> Tensor:
+    """Responses that the loss may have a gradient in, whatever their log-probs, bool [B].
+
+    The others can be left out of the forward and the backward pass: their counts are in the plan's
+    divisors already. A response is left out only where
+
+    - m·ω is 0 on all of its tokens, since `weighted` silences such rows; or A is 0 on all of them
+      and the surrogate is proportional to A (`Surrogate.proportional`; all of ours are);
+    - and c_k is 0 on all of its tokens for every penalty (`Penalty.local`; all of ours are).
+
+    Ratios and means over a response read no other response, so this holds for them as well. A
+    primitive of your own may read anything: beside one that does not say otherwise every response
+    is active.
+    """
+    custom = surrogate.kind == "custom" and not surrogate.vanishes
+    if custom or not all(penalty.is_local for penalty in penalties):
+        return torch.ones_like(table.lengths, dtype=torch.bool)
+    found = table.any_by_response(plan.weights[index] != 0)
+    if surrogate.vanishes:
+        found = found & table.any_by_response(plan.advantages[index] != 0)
+    for share in plan.penalties[index]:
+        found = found | table.any_by_response(share != 0)
+    return found
 
 
 @torch.no_grad()

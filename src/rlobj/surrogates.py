@@ -91,9 +91,19 @@ class Surrogate(Primitive):
 
     reads: ClassVar[tuple[str, ...]] = ("old_logprobs",)
 
+    proportional: ClassVar[bool] = False
+    """S = A·f with an f that stays finite, and no row reads another response: a response whose
+    advantages are all 0 has S = 0 and no gradient, whatever its log-probs. A claim about the one
+    equation in a class's own body; subclasses do not inherit it."""
+
     def __call__(self, terms: Terms) -> Tensor:
         """S, [N], to be maximised."""
         raise NotImplementedError
+
+    @property
+    def vanishes(self) -> bool:
+        """Has S no gradient in a response whose advantages are all 0? See `proportional`."""
+        return bool(vars(type(self)).get("proportional", False))
 
     def clipped(self, terms: Terms) -> Tensor:
         """Tokens whose gradient the surrogate cut to nothing, bool [N]."""
@@ -116,6 +126,8 @@ class Clip(Surrogate):
 
     Source: PPO, arXiv:1707.06347 eq. 7; DAPO, arXiv:2503.14476; see `functional.clip`.
     """
+
+    proportional: ClassVar[bool] = True  # each branch is A times r, a bound or c; r ≤ e^20
 
     low: float = Field(default=0.2, ge=0, description="ε_low: the ratio's floor is 1 − low")
     high: float = Field(default=0.2, ge=0, description="ε_high: the ratio's cap is 1 + high")
@@ -145,6 +157,8 @@ class Clip(Surrogate):
 class Unclipped(Surrogate):
     """S = r·A. Source: KL-Cov, arXiv:2505.22617; Lp-Reg, arXiv:2510.03222."""
 
+    proportional: ClassVar[bool] = True
+
     def __call__(self, terms: Terms) -> Tensor:
         return terms.token_ratio * terms.advantages
 
@@ -153,6 +167,7 @@ class Reinforce(Surrogate):
     """S = l·A. Source: Williams 1992; GPG, arXiv:2504.02546."""
 
     reads: ClassVar[tuple[str, ...]] = ()
+    proportional: ClassVar[bool] = True
 
     def __call__(self, terms: Terms) -> Tensor:
         return terms.logprobs * terms.advantages
@@ -160,6 +175,8 @@ class Reinforce(Surrogate):
 
 class Cispo(Surrogate):
     """S = sg[clip(r, min, max)]·A·l; max is absolute. Source: arXiv:2506.13585."""
+
+    proportional: ClassVar[bool] = True
 
     max: float = Field(default=5.0, gt=0, description="absolute cap of r")
     min: float = Field(default=0.0, ge=0, description="absolute floor of r")
@@ -172,6 +189,8 @@ class Cispo(Surrogate):
 
 class SoftGate(Surrogate):
     """S = (4/τ)·σ(τ(r − 1))·A, τ by the sign of A. Source: SAPO, arXiv:2511.20347."""
+
+    proportional: ClassVar[bool] = True  # the factor is below 4/τ
 
     tau_pos: float = Field(default=1.0, gt=0, description="τ where A > 0")
     tau_neg: float = Field(default=1.05, gt=0, description="τ where A ≤ 0")
@@ -187,6 +206,8 @@ class GeometricMean(Surrogate):
     Source: GMPO, arXiv:2507.20673.
     """
 
+    proportional: ClassVar[bool] = True  # to the mean of the response's A
+
     eps: float = Field(default=0.4, gt=0, description="ε in log space, nats")
 
     def __call__(self, terms: Terms) -> Tensor:
@@ -196,8 +217,9 @@ class GeometricMean(Surrogate):
         return table.spread(advantage * table.mean_by_response(inner).exp())
 
     def clipped(self, terms: Terms) -> Tensor:
-        moved = terms.log_ratio.detach()
-        return torch.where(terms.advantages > 0, moved > self.eps, moved < -self.eps)
+        moved, advantages = terms.log_ratio.detach(), terms.advantages
+        above = (advantages > 0) & (moved > self.eps)
+        return above | ((advantages < 0) & (moved < -self.eps))
 
 
 class DppoTv(Surrogate):
@@ -205,6 +227,8 @@ class DppoTv(Surrogate):
 
     Source: DPPO, arXiv:2602.04879; see `functional.dppo_tv`.
     """
+
+    proportional: ClassVar[bool] = True  # A = 0 leaves 0·sg[r]·l on either side of the region
 
     low: float = Field(
         default=0.2, ge=0, description="largest trained fall of the token's probability"
@@ -228,8 +252,9 @@ class DppoTv(Surrogate):
 
     def clipped(self, terms: Terms) -> Tensor:
         behaviour = terms.column(f"{self.against}_logprobs")
-        moved = terms.logprobs.detach().exp() - behaviour.exp()
-        return torch.where(terms.advantages > 0, moved > self.high, moved < -self.low)
+        moved, advantages = terms.logprobs.detach().exp() - behaviour.exp(), terms.advantages
+        above = (advantages > 0) & (moved > self.high)
+        return above | ((advantages < 0) & (moved < -self.low))
 
 
 class Vespo(Surrogate):
@@ -238,6 +263,8 @@ class Vespo(Surrogate):
     Each log r is clamped to ±20, summed, and the sum clamped to [log 1e-8, 20].
     Source: VESPO, arXiv:2602.10693; TRL 1.16's values of k and λ.
     """
+
+    proportional: ClassVar[bool] = True  # φ(w) is detached, and finite for the clamped w
 
     k_pos: float = Field(default=2.0, description="k where A ≥ 0")
     lambda_pos: float = Field(default=3.0, description="λ where A ≥ 0")
@@ -274,6 +301,10 @@ class Switch(Surrogate):
 
     def clipped(self, terms: Terms) -> Tensor:
         return self._choose(terms, self.then.clipped(terms), self.otherwise.clipped(terms))
+
+    @property
+    def vanishes(self) -> bool:
+        return type(self) is Switch and self.then.vanishes and self.otherwise.vanishes
 
     def rules(self) -> tuple[Rule, ...]:
         return (self.rule, *self.then.rules(), *self.otherwise.rules())

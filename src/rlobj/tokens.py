@@ -174,9 +174,24 @@ class TokenBatch:
         zeros = per_token.new_zeros(len(self.lengths))
         return zeros.index_add(0, self.responses, per_token)
 
+    def any_by_response(self, per_token: Tensor) -> Tensor:
+        """bool [N] -> [B]: does any row of the response hold?"""
+        found = torch.zeros(len(self.lengths), dtype=torch.bool, device=per_token.device)
+        found[self.responses[per_token]] = True
+        return found
+
     def mean_by_response(self, per_token: Tensor) -> Tensor:
         """[N] -> [B]: mean over the rows of each response; 0 where it has none."""
         return self.sum_by_response(per_token) / self.lengths.clamp(min=1)
+
+    def rows(self, responses: Sequence[int] | Tensor) -> Tensor:
+        """int [M], the rows of these responses, one response after another in this order."""
+        chosen = torch.as_tensor(responses, dtype=torch.int64, device=self.lengths.device)
+        starts, lengths = self.starts[chosen], self.lengths[chosen]
+        before = lengths.cumsum(0) - lengths
+        total = int(lengths.sum())
+        offsets = torch.arange(total, device=lengths.device)
+        return offsets + (starts - before).repeat_interleave(lengths, output_size=total)
 
     # Columns.
 
@@ -244,18 +259,15 @@ class TokenBatch:
             for index, (responses, span) in enumerate(spans)
         ]
 
-    def select(self, responses: Sequence[int], index: int | None = None) -> TokenBatch:
+    def select(self, responses: Sequence[int] | Tensor, index: int | None = None) -> TokenBatch:
         """A table of these responses, in this order.
 
         Args:
             responses: places in this table, from 0.
             index: the new table's place among its siblings.
         """
-        chosen = torch.as_tensor(list(responses), dtype=torch.int64, device=self.lengths.device)
-        starts, lengths = self.starts[chosen], self.lengths[chosen]
-        offsets = torch.arange(int(lengths.sum()), device=lengths.device)
-        rows = offsets + (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths)
-        return self._take(chosen, rows, index)
+        chosen = torch.as_tensor(responses, dtype=torch.int64, device=self.lengths.device)
+        return self._take(chosen, self.rows(chosen), index)
 
     def _take(
         self, responses: Tensor | slice, rows: Tensor | slice, index: int | None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rlobj.errors import ConfigError, RunError
 from rlobj.samplers.distribution import draw
-from rlobj.samplers.types import Sample, SamplingSettings
+from rlobj.samplers.types import Done, Sample, SamplingSettings, packed
 from rlobj.samplers.weights import Received, checksum
 from rlobj.statistics import hash_keys
 
@@ -71,25 +71,30 @@ class TransformersSampler:
         count: int,
         settings: SamplingSettings,
         seeds: Sequence[int],
+        done: Done | None = None,
     ) -> list[list[Sample]]:
         """`count` responses for each prompt, in the prompts' order; one seed a prompt.
+
+        `done` is told after each batch but the last, of which the result tells.
 
         Raises:
             ConfigError: a prompt without tokens, or too long for the model with `max_tokens`.
             RunError: the model gave logits that are not finite.
         """
         self._check(prompts, settings)
-        total = len(prompts) * count
-        samples: list[Sample | None] = [None] * total
+        packs = [packed("i", prompt) for prompt in prompts]
+        groups: list[dict[int, Sample]] = [{} for _ in prompts]
+        batches = list(self._batches(packs, count, settings.max_tokens))
         keys = torch.tensor(seeds, dtype=torch.long)
         with _evaluating(self.model), torch.no_grad(), self._arithmetic():
-            for rows in self._batches(prompts, count, settings.max_tokens):
-                responses = self._respond(prompts, count, rows, settings, keys)
+            for batch, rows in enumerate(batches, 1):
+                responses = self._respond(packs, count, rows, settings, keys)
                 for row, sample in zip(rows, responses, strict=True):
-                    samples[row] = sample
-        done = [sample for sample in samples if sample is not None]
-        assert len(done) == total
-        return [done[start : start + count] for start in range(0, total, count)]
+                    groups[row // count][row % count] = sample
+                for owner in dict.fromkeys(row // count for row in rows):
+                    if done is not None and batch < len(batches) and len(groups[owner]) == count:
+                        done(owner, _ordered(groups[owner]))
+        return [_ordered(group) for group in groups]
 
     def _arithmetic(self) -> contextlib.AbstractContextManager[Any]:
         device = next(self.model.parameters()).device.type
@@ -180,7 +185,7 @@ class TransformersSampler:
         texts = self._texts(ids)
         return [
             Sample(
-                prompt_ids=list(prompts[row // count]),
+                prompt_ids=prompts[row // count],
                 token_ids=ids[index],
                 logprobs=logprobs[index][: lengths[index]],
                 text=texts[index],
@@ -315,6 +320,11 @@ class _Context:
         cache = output.get("past_key_values")
         self._cache = cache if hasattr(cache, "reorder_cache") else None
         return output.logits[:, -1]
+
+
+def _ordered(group: dict[int, Sample]) -> list[Sample]:
+    """A prompt's samples by their place."""
+    return [group[place] for place in range(len(group))]
 
 
 def eos_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -2,41 +2,100 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import torch
 
 from rlobj.training.observer import Observer
-from rlobj.training.rollout import Rollout
 
-__all__ = ["Clock"]
+__all__ = ["PHASES", "Clock"]
+
+PHASES = (
+    "sampling",
+    "grading",
+    "scoring",
+    "planning",
+    "forward",
+    "backward",
+    "optimizer",
+    "syncing",
+    "evaluating",
+    "writing",
+)
+"""What a second of a step may be spent on; the rest is `other`. Together they are the step."""
 
 
 class Clock:
-    """Seconds by phase, telling the observer of each."""
+    """Seconds by phase, each counted once; told to the observer where a stage of the step begins.
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-        self._begun = self._phase_begun = time.perf_counter()
-        self._phase = ""
-        self._seconds: dict[str, float] = {}
+    Steps follow each other without a gap: what is done between `stop` and the next step, such as
+    writing a checkpoint, counts in the next one. Where the policy is on a GPU the clock waits for
+    it at each change of phase, a few times a micro-batch.
 
-    def start(self, phase: str) -> None:
-        """The phase before this one is over."""
-        self._end()
-        self._phase = phase
-        self._observer.phase(phase)
+    Args:
+        observer: is told of the stages.
+        device: of the policy.
+    """
 
-    def _end(self) -> None:
+    def __init__(self, observer: Observer | None = None, device: torch.device | str = "cpu"):
+        self._observer = observer or Observer()
+        self._device = torch.device(device)
+        self.restart()
+
+    def restart(self) -> None:
+        """Nothing before now counts."""
+        self._begun = self._since = self._stage_begun = time.perf_counter()
+        self._phase = self._stage = "other"
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._stages: defaultdict[str, float] = defaultdict(float)
+
+    def start(self, stage: str) -> None:
+        """The stage before this one is over. Seconds in no phase inside it are its own."""
+        self._stages[self._stage] += self._to(stage) - self._stage_begun
+        self._stage, self._stage_begun = stage, self._since
+        self._observer.phase(stage)
+
+    @contextlib.contextmanager
+    def inside(self, phase: str) -> Iterator[None]:
+        """Seconds of the block count for this phase, and not for what is around it."""
+        around = self._phase
+        self._to(phase)
+        try:
+            yield
+        finally:
+            self._to(around)
+
+    def move(self, source: str, target: str, seconds: float) -> None:
+        """Count some seconds of one phase for another."""
+        self._seconds[source] -= seconds
+        self._seconds[target] += seconds
+
+    def _to(self, phase: str) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
         now = time.perf_counter()
-        if self._phase:
-            self._seconds[self._phase] = now - self._phase_begun
-        self._phase_begun = now
+        self._seconds[self._phase] += now - self._since
+        self._phase, self._since = phase, now
+        return now
 
-    def stop(self, rollout: Rollout, tokens: float) -> dict[str, float]:
-        """time/<phase> in seconds, and tokens per second."""
-        self._end()
-        total = time.perf_counter() - self._begun
-        times = {f"time/{name}": seconds for name, seconds in self._seconds.items()}
-        times["time/grading"] = rollout.seconds["grade"]
-        times["time/sampling"] = rollout.seconds["sample"]
-        training = total - times.get("time/evaluating", 0.0)
+    def stop(self, tokens: float) -> dict[str, float]:
+        """The step is over: time/<phase>, time/other and time/step in seconds, tokens per second.
+
+        time/updating is the wall time of the updates, whose phases are listed as well.
+
+        Args:
+            tokens: that the step sampled; their speed leaves out evaluating and writing.
+        """
+        now = self._to("other")
+        self._stages[self._stage] += now - self._stage_begun
+        total = now - self._begun
+        times = {f"time/{phase}": self._seconds[phase] for phase in PHASES}
+        training = total - times["time/evaluating"] - times["time/writing"]
+        times["time/other"] = total - sum(times.values())
+        times["time/updating"] = self._stages["updating"]
+        self.restart()
+        self._begun = self._since = self._stage_begun = now
         return {**times, "time/step": total, "tokens/per_second": tokens / max(training, 1e-9)}

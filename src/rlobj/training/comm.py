@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,6 +40,25 @@ class ProcessGroup:
         total = tensor.to(self._device, copy=True)
         torch.distributed.all_reduce(total, group=self._group)
         return total.to(tensor.device)
+
+    def exchange(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Send one flat tensor to each rank; what each rank sent here, on the CPU.
+
+        Args:
+            parts: as many as ranks, of one dtype, of any lengths.
+        """
+        if self.size == 1:
+            return list(parts)
+        sizes = torch.zeros(self.size, self.size, dtype=torch.int64)
+        sizes[self.rank] = torch.tensor([len(part) for part in parts])
+        sizes = self.sum(sizes)
+        sent = torch.cat(list(parts)).to(self._device)
+        coming = sizes[:, self.rank].tolist()
+        received = sent.new_empty(sum(coming))
+        torch.distributed.all_to_all_single(
+            received, sent, coming, sizes[self.rank].tolist(), group=self._group
+        )
+        return list(received.cpu().split(coming))
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order: anything that pickle takes."""

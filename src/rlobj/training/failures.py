@@ -53,7 +53,7 @@ class Failures:
         step: int,
         update: int,
         table: TokenBatch,
-        sequences: Sequence[tuple[list[int], list[int]]],
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
     ) -> None:
         """An update was not finite: keep its batch; this rank's part, in a file of its own.
 
@@ -76,8 +76,9 @@ class Failures:
         }
         with together(self._comm, "keeping a batch that was not finite"):
             (self._run.path / "nonfinite").mkdir(exist_ok=True)
+            ids = [(list(prompt), list(response)) for prompt, response in sequences]
             with self._run.atomic(name) as place:
-                torch.save({"columns": kept, "sequences": list(sequences)}, place)
+                torch.save({"columns": kept, "sequences": ids}, place)
         logger.warning("step %d: an update was not finite and was skipped; see %s", step + 1, name)
         if self.nonfinite >= self._limit:
             raise RunError(

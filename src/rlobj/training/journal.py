@@ -53,7 +53,8 @@ class Journal:
         name = f"{folder}/rank-{self._comm.rank}-of-{self._comm.size}"
         with together(self._comm, "keeping a rollout"):
             (self._run.path / folder).mkdir(parents=True, exist_ok=True)
-            with self._run.atomic(name) as place:
+            # What a power cut leaves of it is sampled again: no need to wait for the disk.
+            with self._run.atomic(name, durable=False) as place:
                 place.write_bytes(pickle.dumps((self._recipe, rollout)))
 
     def read(self, step: int) -> Rollout | None:

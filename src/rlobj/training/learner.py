@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +14,13 @@ from rlobj.config import RunConfig
 from rlobj.objective import Objective
 from rlobj.penalties import ProxyKL
 from rlobj.plan import LossOutput, Plan
-from rlobj.scoring import PolicyScorer, micro_batches, pad_sequences
+from rlobj.scoring import PolicyScorer
 from rlobj.tokens import TokenBatch
 from rlobj.training import lora
 from rlobj.training.agreement import any_rank, largest
+from rlobj.training.clock import Clock
+from rlobj.training.cutting import cut
+from rlobj.training.metrics import Tally
 from rlobj.training.parallel import Parallel
 from rlobj.training.schedule import learning_rate
 from rlobj.training.synchronizer import check_gap, sampler_gap
@@ -26,10 +28,11 @@ from rlobj.training.synchronizer import check_gap, sampler_gap
 __all__ = ["SKIPPED", "Learner"]
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
-Witness = Callable[[list[TokenBatch], list[list[int]], Plan], None]
+Witness = Callable[[TokenBatch, Plan], None]
 
 _SCORED = {"logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "proxy_logprobs"}
 _CURRENT = {"logprobs", "entropy", "collision"}
+_MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
 
 SKIPPED = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
 """What an update comes to that changed nothing, since something was not finite."""
@@ -46,6 +49,7 @@ class Learner:
         reference: the reference policy's scorer, where a KL term needs one; with LoRA the policy
             without its adapters is the reference.
         autocast: arithmetic of the forward pass; None = the weights' own.
+        clock: where the time goes; None = a new one.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Learner:
         scorer: PolicyScorer,
         reference: PolicyScorer | None,
         autocast: torch.dtype | None,
+        clock: Clock | None = None,
     ) -> None:
         training = config.training
         optimizer = torch.optim.AdamW(
@@ -68,11 +73,15 @@ class Learner:
         self.objective = objective
         self.parallel = parallel
         self.model = scorer.model
+        self._collate, self._packed = scorer.collate, scorer.packed
         self.scorer, _ = parallel.prepare(scorer, optimizer)
         self.reference = reference
         self.comm = parallel.comm
         self.device = parallel.device
         self.autocast = autocast
+        self.clock = clock or Clock(device=parallel.device)
+        self.fresh = not config.sampling.async_depth  # samples come from the weights that score
+        self.tally = Tally()
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
         self._min_p = next((p.min_p for p in objective.penalties if isinstance(p, ProxyKL)), 0.02)
         needs = objective.needs
@@ -97,7 +106,8 @@ class Learner:
         if not self._wanted:
             return table
         shared = self._single and self._one_micro_batch(sequences)
-        with contextlib.nullcontext() if shared else torch.no_grad():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.clock.inside("forward") if shared else torch.no_grad())
             scores = self._forward(
                 self.scorer,
                 sequences,
@@ -124,13 +134,17 @@ class Learner:
 
     def _one_micro_batch(self, sequences: Sequences) -> bool:
         """On every rank."""
-        return len(self._pack(sequences)) <= 1
+        return len(self._pack(sequences)) == 1
 
     def _pack(self, sequences: Sequences) -> list[list[int]]:
-        """Micro-batches, as many as the rank with the most has: a forward may be an exchange."""
+        """Micro-batches, as many as the rank with the most has: a forward may be an exchange.
+
+        At least one, perhaps of nothing.
+        """
         lengths = [len(prompt) + len(response) for prompt, response in sequences]
-        parts = micro_batches(lengths, self.config.training.micro_batch_tokens)
-        most = int(largest(len(parts), self.comm))
+        budget = self.config.training.micro_batch_tokens
+        parts = cut(lengths, budget, self._packed)
+        most = max(int(largest(len(parts), self.comm)), 1)
         return parts + [[] for _ in range(most - len(parts))]
 
     def _forward(self, scorer: Any, sequences: Sequences, **settings: Any) -> dict[str, Tensor]:
@@ -147,10 +161,13 @@ class Learner:
 
     def _score_part(self, scorer: Any, sequences: Sequences, **settings: Any) -> dict[str, Tensor]:
         temperature = self.config.sampling.temperature
-        padded = pad_sequences(sequences, self.device)
+        inputs = self._collate(sequences, self.device)
+        assert inputs[0] is not None
+        self.tally.real += _tokens(sequences)
+        self.tally.padded += inputs[0].numel()
         enabled = self.autocast is not None
         with torch.autocast(self.device.type, self.autocast, enabled=enabled):
-            scores = scorer(*padded, temperature=temperature, **settings)
+            scores = scorer(*inputs, temperature=temperature, **settings)
         return {name: values for name, values in vars(scores).items() if values is not None}
 
     # Updating.
@@ -184,45 +201,94 @@ class Learner:
             table: the mini-batch, with advantages and the scoring pass's columns.
             sequences: its token ids.
             stale: the weights have moved since the scoring pass.
-            witness: shown the micro-batches' tables, their places in `table`, and the plan.
+            witness: shown the mini-batch as the rules read it, and the plan.
 
         Raises:
             SamplerGap: fresh samples that do not come from the policy.
         """
+        table, known = table.replace(index=None), bool(self._wanted) and not stale
         if stale and self._reread:
-            with torch.no_grad():
-                settings = {"entropy": True, "collision": "collision" in self._wanted}
-                table = table.replace(**self._forward(self.scorer, sequences, **settings))
+            table, known = self._read_again(table, sequences), True
             if not self.finite(table):
                 return SKIPPED
-        parts = self._pack(sequences)
-        tables = [table.select(part, index) for index, part in enumerate(parts)]
-        start = time.perf_counter()
-        plan = objective.plan(tables, self.state, self.comm)
-        planning = time.perf_counter() - start
+        with self.clock.inside("planning"):
+            plan = objective.plan([table], self.state, self.comm)
+            trained, left = self._chosen(objective, table, plan)
         if witness is not None:
-            witness(tables, parts, plan)
+            witness(table, plan)
         self.state["update"] += 1
-        outputs, scored = [], []
-        for index, part in enumerate(parts):
-            micro = tables[index]
-            if not micro.logprobs.requires_grad:
-                batch = [sequences[i] for i in part]
-                micro = micro.replace(**self._score_part(self.scorer, batch, entropy=True))
-            output = objective.loss(micro, plan)
-            self.parallel.backward(output.loss, last=index + 1 == len(parts))
+        self.tally.trained += _tokens(sequences[i] for i in trained)
+        self.tally.left_out += _tokens(sequences[i] for i in left)
+        outputs, gap = self._passes(objective, table, sequences, plan, trained)
+        with self.clock.inside("forward"):
+            if known:
+                rest = table.select(left, 0)
+                outputs.append(objective.metrics(rest, plan.part(table.rows(left))))
+            seen = None if known else int(table.decided[table.rows(trained)].sum())
+            metrics = {**plan.metrics, **self._combine(outputs, plan, seen), **gap}
+        return {**metrics, **self._step(plan, metrics["loss/total"])}
+
+    def _read_again(self, table: TokenBatch, sequences: Sequences) -> TokenBatch:
+        """The table with the columns of the policy as it is now."""
+        with self.clock.inside("scoring"), torch.no_grad():
+            settings = {"entropy": True, "collision": "collision" in self._wanted}
+            return table.replace(**self._forward(self.scorer, sequences, **settings))
+
+    def _chosen(
+        self, objective: Objective, table: TokenBatch, plan: Plan
+    ) -> tuple[list[int], list[int]]:
+        """The responses that go through the model, and those that are left out of an update.
+
+        All go through where that is done already, and where nothing was scored and none is active:
+        fresh samples are looked at, even if there is nothing to learn from them.
+        """
+        everything = list(range(len(table.lengths)))
+        if table.logprobs.requires_grad or not self.config.training.skip_inactive:
+            return everything, []
+        active = objective.active(table, plan)
+        if not self._wanted and not any_rank(bool(active.any()), self.comm):
+            return everything, []
+        trained, left = active.nonzero()[:, 0], (~active).nonzero()[:, 0]
+        return trained.tolist(), left.tolist()
+
+    def _passes(
+        self,
+        objective: Objective,
+        table: TokenBatch,
+        sequences: Sequences,
+        plan: Plan,
+        trained: Sequence[int],
+    ) -> tuple[list[LossOutput], dict[str, float]]:
+        """Forward and backward of some responses, by micro-batches.
+
+        Returns:
+            what the loss measured, and, where no scoring pass came before, the sampler's gap.
+        """
+        outputs, logprobs = [], []
+        parts = self._pack([sequences[i] for i in trained])
+        for index, places in enumerate(parts):
+            part = [trained[place] for place in places]
+            with self.clock.inside("forward"):
+                micro, share = table.select(part, 0), plan.part(table.rows(part))
+                if not micro.logprobs.requires_grad:
+                    batch = [sequences[i] for i in part]
+                    micro = micro.replace(**self._score_part(self.scorer, batch, entropy=True))
+                output = objective.loss(micro, share)
+            with self.clock.inside("backward"):
+                self.parallel.backward(output.loss, last=index + 1 == len(parts))
             outputs.append(_detached(output))
-            scored.append((micro.logprobs.detach(), micro.sampler_logprobs))
-        metrics = {**plan.metrics, **self._combine(outputs)}
-        if not self._wanted:  # the first look at fresh samples: before they move the policy
-            logprobs, sampler = map(torch.cat, zip(*scored, strict=True))
-            if not any_rank(not bool(torch.isfinite(logprobs).all()), self.comm):
-                metrics |= self.gap(logprobs, sampler, not self.config.sampling.async_depth)
-        return {**metrics, **self._step(plan, metrics["loss/total"]), "time/planning": planning}
+            logprobs.append((micro.logprobs.detach(), micro.sampler_logprobs))
+        if self._wanted:
+            return outputs, {}
+        trainer, sampler = map(torch.cat, zip(*logprobs, strict=True))
+        if any_rank(not bool(torch.isfinite(trainer).all()), self.comm):
+            return outputs, {}
+        return outputs, self.gap(trainer, sampler, self.fresh)  # before the policy moves
 
     def _step(self, plan: Plan, loss: float) -> dict[str, float]:
         """Clip and step, unless nothing counted or something is not finite."""
-        norm = self.parallel.step(apply=math.isfinite(loss) and not plan.empty)
+        with self.clock.inside("optimizer"):
+            norm = self.parallel.step(apply=math.isfinite(loss) and not plan.empty)
         finite = math.isfinite(norm) and math.isfinite(loss)
         return {
             "train/grad_norm": norm if finite else math.nan,
@@ -235,38 +301,54 @@ class Learner:
         self.parallel.set_learning_rate(rate)
         return rate
 
-    def _combine(self, outputs: Sequence[LossOutput]) -> dict[str, float]:
-        """Contributions summed and extremes maximised, over micro-batches and ranks."""
+    def _combine(
+        self, outputs: Sequence[LossOutput], plan: Plan, seen: int | None
+    ) -> dict[str, float]:
+        """Contributions summed and extremes maximised, over micro-batches and ranks.
+
+        Args:
+            outputs: of micro-batches.
+            plan: the update's.
+            seen: tokens of this rank that they are about, of decided responses; policy/... are then
+                means over these. None = all of the update's.
+        """
         names = self._names()
-        sums = torch.zeros(len(names), dtype=torch.float64)
+        sums = torch.zeros(len(names) + 1, dtype=torch.float64)
         for output in outputs:
             values = {**output.metrics, "loss/total": output.loss}
-            sums += torch.stack([values[name].double().cpu() for name in names])
-        combined = dict(zip(names, self.comm.sum(sums).tolist(), strict=True))
+            sums[:-1] += torch.stack(
+                [values.get(name, output.loss * 0).double().cpu() for name in names]
+            )
+        sums[-1] = seen or 0
+        *values, total = self.comm.sum(sums).tolist()
+        combined = dict(zip(names, values, strict=True))
+        if seen is not None:
+            for name in _MEANS:
+                combined[name] *= plan.tokens / max(total, 1)
         ratios = [float(output.extremes["policy/ratio_max"]) for output in outputs]
         combined["policy/ratio_max"] = largest(max(ratios, default=0.0), self.comm)
         return combined
 
     def _names(self) -> list[str]:
         """Metric names, known also to a rank without micro-batches."""
-        means = ["objective/clip_fraction", "policy/entropy", "policy/kl_old", "policy/ratio"]
         losses = ["loss/policy", *(f"loss/{penalty.name}" for penalty in self.objective.penalties)]
-        return [*dict.fromkeys(losses), *means, "loss/total"]
+        return [*dict.fromkeys(losses), "objective/clip_fraction", *_MEANS, "loss/total"]
 
     def sampler_gap(self, table: TokenBatch) -> dict[str, float]:
         """The sampler's log-probs beside the trainer's; {} where `update` is the first to know."""
         if not self._wanted:
             return {}
         sampler = table.column("sampler_logprobs", "the sampler's gap")
-        return self.gap(table.logprobs, sampler, not self.config.sampling.async_depth)
+        return self.gap(table.logprobs, sampler, self.fresh)
 
-    def gap(self, logprobs: Tensor, sampler: Tensor, fresh: bool = True) -> dict[str, float]:
+    def gap(self, logprobs: Tensor, sampler: Tensor, fresh: bool) -> dict[str, float]:
         """The gap between trainer and sampler on some samples.
 
         Args:
             logprobs: by the trainer [N].
             sampler: by the sampler [N].
-            fresh: they were drawn from the weights that the trainer scores with.
+            fresh: they were drawn from the weights that the trainer scores with, as those of a
+                rollout are where `self.fresh`.
 
         Raises:
             SamplerGap: fresh samples that do not come from the policy.
@@ -275,6 +357,10 @@ class Learner:
         if fresh:
             check_gap(gap, self.config.sampling.max_logprob_gap, self.autocast)
         return gap
+
+
+def _tokens(sequences: Iterable[tuple[Sequence[int], Sequence[int]]]) -> int:
+    return sum(len(prompt) + len(response) for prompt, response in sequences)
 
 
 def _detached(output: LossOutput) -> LossOutput:

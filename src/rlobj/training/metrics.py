@@ -1,16 +1,17 @@
-"""Numbers about a rollout, over all ranks."""
+"""Numbers about a step: of its rollout over all ranks, and of its updates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from rlobj.statistics import Comm
 from rlobj.training.rollout import Response, Rollout
 
-__all__ = ["rollout_metrics"]
+__all__ = ["Tally", "average", "rollout_metrics"]
 
 
 def rollout_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
@@ -52,6 +53,41 @@ def _sums(responses: Sequence[Response]) -> list[float]:
         sum(reward * reward for reward in rewards),
         len(verdicts),
         sum(verdicts),
-        sum(len(r.sample.token_ids) for r in responses),
+        sum(len(r.sample.tokens) for r in responses),
         sum(r.sample.finish == "length" for r in responses),
     ]
+
+
+@dataclass
+class Tally:
+    """Tokens that a step's forward and backward passes went through, on this rank."""
+
+    real: int = 0
+    padded: int = 0
+    """The same forwards, with padding."""
+    trained: int = 0
+    left_out: int = 0
+    """Of responses that updates had no need of."""
+
+    def metrics(self, comm: Comm) -> dict[str, float]:
+        """The shares over all ranks; the count begins anew."""
+        counts = [self.real, self.padded, self.trained, self.left_out]
+        self.__init__()
+        real, padded, trained, left_out = comm.sum(torch.tensor(counts)).tolist()
+        return {
+            "tokens/useful_share": real / padded if padded else 1.0,
+            "tokens/skipped_share": left_out / max(trained + left_out, 1),
+        }
+
+
+def average(every: Sequence[dict[str, float]]) -> dict[str, float]:
+    """One step's metrics of its updates': means, but sums of counts and largest of extremes."""
+    names = dict.fromkeys(name for metrics in every for name in metrics)
+    return {name: _average(name, every) for name in names}
+
+
+def _average(name: str, every: Sequence[dict[str, float]]) -> float:
+    values = [metrics[name] for metrics in every if name in metrics]
+    if name in ("train/skipped_updates", "objective/dropped_tokens"):
+        return sum(values)
+    return max(values) if name.endswith("_max") else sum(values) / len(values)

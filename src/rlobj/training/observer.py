@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlobj.evaluation import Evaluation
+    from rlobj.evaluation import Summary
 
 __all__ = ["Observer"]
 
@@ -27,7 +27,7 @@ class Observer:
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step is complete (from 1)."""
 
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+    def evaluated(self, step: int, summary: Summary) -> None:
         """Held-out evaluation after a step (0 = before the first)."""
 
     def saved(self, path: Path) -> None:

@@ -8,6 +8,7 @@ that a resumed run sees the same rollouts.
 from __future__ import annotations
 
 import threading
+import time
 from typing import Self
 
 from rlobj.training.journal import Journal
@@ -87,6 +88,10 @@ class Pipeline:
         rollout = self._journal.read(step)
         if rollout is None:
             rollout = self._collector.collect(step)
+            start = time.perf_counter()
             self._journal.write(step, rollout)
+            rollout.seconds["write"] = time.perf_counter() - start
+        else:  # of another process: it took no time of this one
+            rollout.seconds.update(dict.fromkeys(rollout.seconds, 0.0))
         self._collector.stream.restore(rollout.stream)
         self._ready[step] = rollout

@@ -16,7 +16,7 @@ from rlobj.data import DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.errors import ConfigError
 from rlobj.training import lora
 
-__all__ = ["Policy", "arithmetic", "load_model", "load_policy"]
+__all__ = ["Policy", "arithmetic", "load_model", "load_policy", "load_tokenizer"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Policy:
         source: where it was loaded from; a reference policy is loaded from there again.
         chat: whether prompts go through the chat template.
         template: the text around a problem.
+        test_template: the text around a held-out one.
     """
 
     model: Any
@@ -36,10 +37,15 @@ class Policy:
     source: str
     chat: bool
     template: str
+    test_template: str
 
     def encode(self, problem: Problem) -> list[int]:
         """The token ids that the model is asked to continue."""
         return encode_prompt(self.tokenizer, format_prompt(self.template, problem), self.chat)
+
+    def encode_test(self, problem: Problem) -> list[int]:
+        """`encode` for a held-out problem."""
+        return encode_prompt(self.tokenizer, format_prompt(self.test_template, problem), self.chat)
 
     def recompute_activations(self) -> None:
         """Trade time for memory in training; newer transformers call it so."""
@@ -89,25 +95,43 @@ def load_policy(
     Raises:
         ConfigError: nothing there, or no causal language model with a tokenizer.
     """
+    tokenizer, chat = load_tokenizer(config, source)
+    with _told(source):
+        model: Any = load_model(config, source)
+    if config.lora is not None:
+        model = lora.adapted(model, config.lora, adapter)
+    return Policy(model, tokenizer, source, chat, data.template, data.asked_in_tests)
+
+
+def load_tokenizer(config: ModelConfig, source: str) -> tuple[Any, bool]:
+    """The tokenizer of a hub id or folder, and whether prompts go through its chat template.
+
+    Raises:
+        ConfigError: no tokenizer there, or no chat template where one is asked for.
+    """
     from transformers import AutoTokenizer
 
-    try:
+    with _told(source):
         tokenizer = AutoTokenizer.from_pretrained(
             source, trust_remote_code=config.trust_remote_code
         )
-        model: Any = load_model(config, source)
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    chat = has_template if config.chat_template == "auto" else config.chat_template
+    if chat and not has_template:
+        raise ConfigError(f"model.chat_template is on, but the tokenizer of '{source}' has none")
+    return tokenizer, chat
+
+
+@contextlib.contextmanager
+def _told(source: str) -> Iterator[None]:
+    """What a library says of a model that it cannot load, as our error."""
+    try:
+        yield
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot load the model '{source}': {error}\nExpected a folder written by "
             "save_pretrained, with its tokenizer, or the id of a model on the hub."
         ) from error
-    has_template = bool(getattr(tokenizer, "chat_template", None))
-    chat = has_template if config.chat_template == "auto" else config.chat_template
-    if chat and not has_template:
-        raise ConfigError(f"model.chat_template is on, but the tokenizer of '{source}' has none")
-    if config.lora is not None:
-        model = lora.adapted(model, config.lora, adapter)
-    return Policy(model, tokenizer, source, chat, data.template)
 
 
 def arithmetic(config: ModelConfig) -> torch.dtype | None:

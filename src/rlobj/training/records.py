@@ -8,7 +8,7 @@ from typing import Any
 from rlobj.plan import Plan
 from rlobj.tokens import TokenBatch
 from rlobj.training.comm import ProcessGroup
-from rlobj.training.rollout import Response, Rollout
+from rlobj.training.rollout import Rollout
 from rlobj.training.run_directory import RunDirectory, step_name
 
 __all__ = ["write_samples", "write_tokens"]
@@ -30,7 +30,7 @@ def write_samples(run: RunDirectory, step: int, rollout: Rollout, comm: ProcessG
         "correct": [r.grade.correct for r in responses],
         "reason": [r.grade.reason for r in responses],
         "reward": [r.reward for r in responses],
-        "length": [len(r.sample.token_ids) for r in responses],
+        "length": [len(r.sample.tokens) for r in responses],
         "finish": [r.sample.finish for r in responses],
         "weight_version": [r.sample.weight_version for r in responses],
         "kept": [i < len(rollout.responses) for i in range(len(responses))],
@@ -41,7 +41,9 @@ def write_samples(run: RunDirectory, step: int, rollout: Rollout, comm: ProcessG
 def write_tokens(
     run: RunDirectory,
     step: int,
-    shown: Sequence[tuple[TokenBatch, Plan, Sequence[Response]]],
+    table: TokenBatch,
+    plan: Plan,
+    responses: Sequence[Sequence[int]],
     tokenizer: Any,
     comm: ProcessGroup,
 ) -> None:
@@ -50,42 +52,30 @@ def write_tokens(
     Args:
         run: where to write.
         step: the step, from 1.
-        shown: micro-batches of the step's first update, each with its plan and its first
-            responses, which are shown.
-            `weight` is m·ω/Z, `kept` whether it acts, `penalty_k` c_k/Z_k; log-probs and entropy
-            are those that the rules read.
+        table: the step's first update. Log-probs and entropy are those that the rules read.
+        plan: of that table alone: `weight` is m·ω/Z, `kept` whether it acts, `penalty_k` c_k/Z_k.
+        responses: token ids of the table's first responses, which are shown.
         tokenizer: spells the tokens.
         comm: all ranks' tokens go into one table.
     """
-    columns: dict[str, list[Any]] = {}
-    for table, plan, responses in shown:
-        for name, values in _token_columns(table, plan, responses, tokenizer).items():
-            columns.setdefault(name, []).extend(values)
-    _write(run, f"tokens/{step_name(step)}.parquet", columns, comm)
-
-
-def _token_columns(
-    table: TokenBatch, plan: Plan, responses: Sequence[Response], tokenizer: Any
-) -> dict[str, list[Any]]:
-    index, rows = table.index or 0, sum(len(r.sample.token_ids) for r in responses)
-    ids = [token for r in responses for token in r.sample.token_ids]
-    weights = plan.weights[index]
+    ids = [token for response in responses for token in response]
+    weights = plan.weights[0]
     values = {
         "response": table.spread(table.column("ids", "the token table")),
         "position": table.positions,
-        "advantage": plan.advantages[index],
+        "advantage": plan.advantages[0],
         "weight": weights,
         "kept": weights != 0,
-        **{f"penalty_{k + 1}": penalty for k, penalty in enumerate(plan.penalties[index])},
+        **{f"penalty_{k + 1}": penalty for k, penalty in enumerate(plan.penalties[0])},
         "sampler_logprobs": table.sampler_logprobs,
     }
     if table.entropy is not None or table.old_logprobs is not None:  # the policy was scored
         values |= {name: getattr(table, name) for name in _SCORED}
-    columns = {"token": ids, "text": tokenizer.convert_ids_to_tokens(ids)}
+    columns: dict[str, Any] = {"token": ids, "text": tokenizer.convert_ids_to_tokens(ids)}
     for name, column in values.items():
         if column is not None:
-            columns[name] = column.detach()[:rows].tolist()
-    return columns
+            columns[name] = column.detach()[: len(ids)].tolist()
+    _write(run, f"tokens/{step_name(step)}.parquet", columns, comm)
 
 
 def _write(run: RunDirectory, name: str, columns: dict[str, Any], comm: ProcessGroup) -> None:

@@ -15,8 +15,8 @@ from rlobj.data import Problem, ProblemStream
 from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample, Sampler, derive_seed
 from rlobj.statistics import Comm
-from rlobj.tokens import TokenBatch
 from rlobj.training.agreement import agree
+from rlobj.training.grading import Grading
 from rlobj.training.policy import Policy
 
 __all__ = ["Collector", "Response", "Rollout"]
@@ -51,7 +51,8 @@ class Rollout:
         responses: whole groups, one after another.
         dead: responses of the groups that dynamic sampling left out.
         batches: sampling rounds that dynamic sampling took (1 without it).
-        seconds: time by phase.
+        seconds: what this process spent on it: `sample`; `grade` once all was sampled; `hidden`,
+            graded meanwhile; `write`, keeping it on disk.
         stream: where the stream of problems stands after it.
     """
 
@@ -60,24 +61,6 @@ class Rollout:
     batches: int
     seconds: dict[str, float]
     stream: dict[str, Any]
-
-    @property
-    def sequences(self) -> list[tuple[list[int], list[int]]]:
-        """(prompt ids, response ids) of each response."""
-        return [(r.sample.prompt_ids, r.sample.token_ids) for r in self.responses]
-
-    def table(self, device: torch.device) -> TokenBatch:
-        """The rollout as a table; `logprobs` are the sampler's until the policy scores it."""
-        logprobs = [x for r in self.responses for x in r.sample.logprobs]
-        sampler = torch.tensor(logprobs, dtype=torch.float32, device=device)
-        return TokenBatch(
-            lengths=torch.tensor([len(r.sample.token_ids) for r in self.responses]).long(),
-            groups=torch.tensor([r.group for r in self.responses]).long(),
-            ids=torch.tensor([r.id for r in self.responses]).long(),
-            rewards=torch.tensor([r.reward for r in self.responses], dtype=torch.float64),
-            logprobs=sampler,
-            sampler_logprobs=sampler,
-        )
 
 
 class Collector:
@@ -117,7 +100,7 @@ class Collector:
         """
         dynamic = self.config.sampling.dynamic
         rounds = dynamic.max_batches if dynamic else 1
-        seconds = {"sample": 0.0, "grade": 0.0}
+        seconds: dict[str, float] = {"sample": 0.0, "grade": 0.0, "hidden": 0.0, "write": 0.0}
         kept: list[Response] = []
         dead: list[Response] = []
         before = self.stream.state()
@@ -153,21 +136,22 @@ class Collector:
         seconds: dict[str, float],
     ) -> list[list[Response]]:
         """One group of graded responses for each (group id, problem)."""
-        size = self.config.sampling.group_size
+        size, seed = self.config.sampling.group_size, self.config.seed
         start = time.perf_counter()
-        samples = self.sampler.sample(
-            [self.policy.encode(problem) for _, problem in problems],
-            count=size,
-            settings=self.config.sampling.settings(),
-            seeds=[derive_seed(self.config.seed, "rollout", step, group) for group, _ in problems],
-        )
-        seconds["sample"] += time.perf_counter() - start
-        start = time.perf_counter()
+        with Grading(self.grader, [problem for _, problem in problems]) as grading:
+            samples = self.sampler.sample(
+                [self.policy.encode(problem) for _, problem in problems],
+                count=size,
+                settings=self.config.sampling.settings(),
+                seeds=[derive_seed(seed, "rollout", step, group) for group, _ in problems],
+                done=grading.done,
+            )
+            grades = [grade for group in grading.finish(samples) for grade in group]
         flat = [sample for group in samples for sample in group]
-        asked = [problem for _, problem in problems for _ in range(size)]
-        grades = self.grader.score([sample.text for sample in flat], asked)
         rewards = self._shaped(grades, flat)
-        seconds["grade"] += time.perf_counter() - start
+        seconds["sample"] += time.perf_counter() - start - grading.seconds
+        seconds["grade"] += grading.seconds
+        seconds["hidden"] += grading.hidden
         responses = [
             Response(group * size + j, group, problem, sample, grade, reward)
             for (group, problem, j), sample, grade, reward in zip(
@@ -185,7 +169,7 @@ class Collector:
         rewards = torch.tensor([grade.reward for grade in grades], dtype=torch.float64)
         overlong = self.config.rewards.overlong
         if overlong is not None:
-            lengths = torch.tensor([len(sample.token_ids) for sample in samples])
+            lengths = torch.tensor([len(sample.tokens) for sample in samples])
             rewards = overlong.shape(rewards, lengths, self.config.sampling.max_tokens)
         return rewards.tolist()
 

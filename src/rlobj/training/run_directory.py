@@ -118,14 +118,22 @@ class RunDirectory:
         return cls(path), RunConfig(**read_yaml(file))
 
     @contextmanager
-    def atomic(self, name: str) -> Iterator[Path]:
-        """A place to write a file or folder; it gets its name once the block has ended well."""
+    def atomic(self, name: str, *, durable: bool = True) -> Iterator[Path]:
+        """A place to write a file or folder; it gets its name once the block has ended well.
+
+        Args:
+            name: in the run's folder.
+            durable: wait until the disk has it, so that a power cut leaves it whole as well.
+        """
         final = self.path / name
         place = final.with_name(f".{final.name}.partial")
         remove(place)
         try:
             yield place
-            settle(place, final)
+            if durable:
+                settle(place, final)
+            else:
+                os.replace(place, final)
         except BaseException:
             remove(place)
             raise

@@ -15,6 +15,7 @@ from rlobj.data import ProblemStream
 from rlobj.scoring import PolicyScorer
 from rlobj.training import checkpoint, setup
 from rlobj.training.agreement import together
+from rlobj.training.clock import Clock
 from rlobj.training.comm import ProcessGroup
 from rlobj.training.failures import Failures
 from rlobj.training.journal import Journal
@@ -87,12 +88,19 @@ class Session:
         with together(self.comm, "loading problems and model"):
             self._load_policy(source, newest)
             limit = setup.prompt_limit(config, self.policy)
-            train_problems = setup.short_enough(train_problems, self.policy, limit, "training")
-            self.problems = setup.short_enough(self.problems, self.policy, limit, "held-out")
+            train_problems = setup.short_enough(
+                train_problems, self.policy.encode, limit, "training"
+            )
+            self.problems = setup.short_enough(
+                self.problems, self.policy.encode_test, limit, "held-out"
+            )
             reference = setup.reference(config, self.objective, source, self.parallel.device)
             self.stream = ProblemStream(train_problems, seed=config.seed)
             scorer = PolicyScorer(self.policy.model)
-        self.learner = Learner(config, self.objective, self.parallel, scorer, reference, autocast)
+        self.clock = Clock(self.observer, self.parallel.device)
+        self.learner = Learner(
+            config, self.objective, self.parallel, scorer, reference, autocast, self.clock
+        )
         self._open_sampling(source, autocast)
         if not self._resume:
             with together(self.comm, "creating the run's folder"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -84,7 +84,10 @@ def prompt_limit(config: RunConfig, policy: Policy) -> int | None:
 
 
 def short_enough(
-    problems: Sequence[Problem], policy: Policy, limit: int | None, kind: str
+    problems: Sequence[Problem],
+    encode: Callable[[Problem], list[int]],
+    limit: int | None,
+    kind: str,
 ) -> list[Problem]:
     """The problems whose prompts fit; the others are counted in the log.
 
@@ -93,7 +96,7 @@ def short_enough(
     """
     if limit is None or not problems:
         return list(problems)
-    kept = [problem for problem in problems if len(policy.encode(problem)) <= limit]
+    kept = [problem for problem in problems if len(encode(problem)) <= limit]
     if not kept:
         raise ConfigError(
             f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens. "

@@ -6,9 +6,11 @@ collect a rollout -> score it -> advantages -> observe -> for each phase and min
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +19,16 @@ import torch
 
 from rlobj.config import RunConfig
 from rlobj.errors import RunError
-from rlobj.evaluation import Answered, Evaluation, evaluate, problem_seeds
+from rlobj.evaluation import Answered, Evaluation, evaluate, summarise
 from rlobj.plan import Plan
 from rlobj.samplers import Sample, derive_seed
 from rlobj.tokens import TokenBatch
 from rlobj.training.agreement import RankFailed, together
-from rlobj.training.clock import Clock
+from rlobj.training.dealing import Share, deal
 from rlobj.training.failures import explained
 from rlobj.training.interrupts import Interrupts
-from rlobj.training.learner import SKIPPED, Witness
-from rlobj.training.metrics import rollout_metrics
-from rlobj.training.mini_batches import average, mini_batches
+from rlobj.training.learner import SKIPPED, Sequences, Witness
+from rlobj.training.metrics import average, rollout_metrics
 from rlobj.training.observer import Observer
 from rlobj.training.records import write_samples, write_tokens
 from rlobj.training.rollout import Rollout
@@ -98,40 +99,38 @@ class Trainer(Session):
         before = self.comm.broadcast(bool(self.run.lines()))
         if self.step == 0 and self.config.evaluation.every and not before:
             self._write({"step": 0, **self._evaluate(0)})
+        self.clock.restart()
 
     # One step.
 
     def run_step(self, step: int) -> None:
         """One rollout with all its updates, then everything that is due."""
-        config, clock = self.config, Clock(self.observer)
+        config, clock = self.config, self.clock
         rate = self.learner.set_learning_rate(step)
         clock.start("sampling")
         rollout = self._sampled(step)
         metrics: dict[str, Any] = {"step": step + 1, **rollout_metrics(rollout, self.comm)}
         try:
-            metrics.update(self._trained(step, rollout, metrics["reward/groups"] > 0, clock))
+            metrics.update(self._trained(step, rollout, metrics["reward/groups"] > 0))
         except SamplerGap:
             if self.comm.rank == 0:
                 self.journal.drop(step)
             raise
         self.step = step + 1
         self._count_idle(step, metrics)
-        metrics["train/learning_rate"] = rate
+        metrics |= {"train/learning_rate": rate, **self._beside(rollout)}
+        metrics |= self.learner.tally.metrics(self.comm)
         if self._due(step, config.output.samples_every):
-            write_samples(self.run, step + 1, rollout, self.comm)
-        try:
-            metrics.update(self._synced(step, clock))
-        except RankFailed:
-            raise
-        except RunError:  # the sampler is lost, the step is not
-            self._write({**metrics, **clock.stop(rollout, metrics["tokens/sampled"])})
-            self.save()
-            raise
-        metrics.update(clock.stop(rollout, metrics["tokens/sampled"]))
+            with clock.inside("writing"):
+                write_samples(self.run, step + 1, rollout, self.comm)
+        with self._surviving(metrics):
+            metrics.update(self._synced(step))
+        metrics.update(clock.stop(metrics["tokens/sampled"]))
         self._write(metrics)
         self.observer.stepped(step + 1, metrics)
         if self._due(step, config.checkpoint.every) or step + 1 == config.training.steps:
-            self.save()
+            with clock.inside("writing"):
+                self.save()
         elif not config.checkpoint.every and self.comm.rank == 0:
             self.journal.forget(before=step + 1)  # no checkpoint will make them history
 
@@ -141,62 +140,86 @@ class Trainer(Session):
         Raises:
             RunError: the sampler is lost; what was trained so far is saved first.
         """
-        try:
+        with self._surviving():
             with together(self.comm, "checking the sampler"):
                 self.synchronizer.check()
             rollout = self.pipeline.take(step)
-            if not self.config.sampling.async_depth:
+            if self.learner.fresh:
                 self.sampler.sleep()
-            return rollout
+                self.clock.move("sampling", "grading", rollout.seconds["grade"])
+                self.clock.move("sampling", "writing", rollout.seconds["write"])
+        return rollout
+
+    def _beside(self, rollout: Rollout) -> dict[str, float]:
+        """Seconds that sampling and grading took beside other phases: no part of the step."""
+        seconds = rollout.seconds
+        ahead = not self.learner.fresh
+        return {
+            "time/sampling_hidden": seconds["sample"] if ahead else 0.0,
+            "time/grading_hidden": seconds["hidden"] + (seconds["grade"] if ahead else 0.0),
+        }
+
+    @contextlib.contextmanager
+    def _surviving(self, metrics: dict[str, Any] | None = None) -> Iterator[None]:
+        """Where the sampler is lost, the steps are not: what was done is saved first.
+
+        Args:
+            metrics: of a step that is not written yet.
+        """
+        try:
+            yield
         except RankFailed:
             raise
         except RunError:
+            if metrics is not None:
+                self._write({**metrics, **self.clock.stop(metrics["tokens/sampled"])})
             self.save()
             raise
 
-    def _trained(self, step: int, rollout: Rollout, live: bool, clock: Clock) -> dict[str, float]:
+    def _trained(self, step: int, rollout: Rollout, live: bool) -> dict[str, float]:
         """The updates on a rollout; on one without live groups, a look at its samples alone."""
-        clock.start("scoring")
-        fresh = not self.config.sampling.async_depth
+        self.clock.start("scoring")
         if not live:
             few = [response.sample for response in rollout.dead[:PROBE_PROMPTS]]
-            return self._gap(few, fresh)
-        table = rollout.table(self.parallel.device)
-        table = self.learner.score(table, rollout.sequences)
-        return self._updates(step, table, rollout, clock)
+            return self._gap(few, self.learner.fresh)
+        training, device = self.config.training, self.parallel.device
+        with self.clock.inside("other"):
+            updates, balance = training.updates_per_step, training.balance
+            share = deal(rollout, updates, self.comm, device, balance=balance)
+        table = self.learner.score(share.table, share.sequences)
+        return {**self._updates(step, table, share), "tokens/rank_balance": share.imbalance}
 
-    def _synced(self, step: int, clock: Clock) -> dict[str, float]:
+    def _synced(self, step: int) -> dict[str, float]:
         """The new weights into the sampler, and the evaluation that is due."""
-        clock.start("syncing")
-        self.pipeline.settle()
+        self.clock.start("syncing")
+        with self.clock.inside("sampling"):
+            self.pipeline.settle()
         self._sync(step + 1)
         last = step + 1 == self.config.training.steps
         if not (last or self._due(step, self.config.evaluation.every)):
             return {}
-        clock.start("evaluating")
+        self.clock.start("evaluating")
         return self._evaluate(step + 1)
 
-    def _updates(
-        self, step: int, table: TokenBatch, rollout: Rollout, clock: Clock
-    ) -> dict[str, float]:
+    def _updates(self, step: int, table: TokenBatch, share: Share) -> dict[str, float]:
         """Phases outermost, mini-batches of whole groups inside; metrics averaged over updates."""
-        learner, all_sequences = self.learner, rollout.sequences
-        updates = self.config.training.updates_per_step
+        learner = self.learner
         if not learner.finite(table):
-            self.failures.skipped(step, 0, table, all_sequences)
+            self.failures.skipped(step, 0, table, share.sequences)
             return dict(SKIPPED)
-        [table] = self.objective.with_advantages([table], self.comm)
-        learner.observe(table)
+        with self.clock.inside("planning"):
+            [table] = self.objective.with_advantages([table], self.comm)
+            learner.observe(table)
         gap = learner.sampler_gap(table)
-        clock.start("updating")
+        self.clock.start("updating")
         every: list[dict[str, float]] = []
+        batches, ends = table.split(share.sizes), [0, *itertools.accumulate(share.sizes)]
         for phase in self.objective.phases:
-            for members in mini_batches(rollout, updates, self.comm):
-                sequences = [all_sequences[i] for i in members]
-                batch = table.select(members) if len(members) < len(table.lengths) else table
+            for batch, (start, end) in zip(batches, itertools.pairwise(ends), strict=True):
+                sequences = share.sequences[start:end]
                 first = not every
                 shown = first and self._due(step, self.config.output.tokens_every)
-                witness = self._token_writer(step, rollout, members) if shown else None
+                witness = self._token_writer(step, sequences) if shown else None
                 metrics = learner.update(phase, batch, sequences, stale=not first, witness=witness)
                 if math.isnan(metrics["train/grad_norm"]):
                     self.failures.skipped(step, len(every), batch, sequences)
@@ -220,14 +243,14 @@ class Trainer(Session):
                 prompts,
                 count=1,
                 settings=settings.model_copy(update=short),
-                seeds=problem_seeds(version, len(prompts)),
+                seeds=[derive_seed(version, "probe", index) for index in range(len(prompts))],
             )
         self._gap([sample for group in groups for sample in group], fresh=True)
 
     def _gap(self, samples: Sequence[Sample], fresh: bool) -> dict[str, float]:
         """The gap between sampler and trainer on some samples of each rank."""
-        trainer = self.learner.logprobs([(s.prompt_ids, s.token_ids) for s in samples])
-        sampler = torch.tensor([x for s in samples for x in s.logprobs])
+        trainer = self.learner.logprobs([(s.prompt, s.tokens) for s in samples])
+        sampler = torch.tensor([x for s in samples for x in s.chances])
         return self.learner.gap(trainer, sampler.to(trainer), fresh)
 
     # What is due after a step.
@@ -241,45 +264,41 @@ class Trainer(Session):
         if not self.problems or not evaluation.every:
             return {}
         self.observer.phase("evaluating")
-        settings = self.config.sampling.settings(
-            temperature=evaluation.temperature, top_p=evaluation.top_p, top_k=0, min_p=0.0
-        )
-        seed = derive_seed(self.config.seed, "evaluation")
+        settings = self.config.evaluation_settings()
         own: list[Answered] = []
         with together(comm, "evaluating"):
             part = evaluate(
                 self.sampler,
-                self.policy.encode,
+                self.policy.encode_test,
                 self.problems[comm.rank :: comm.size],
                 self.grader,
                 settings,
                 count=evaluation.samples,
-                seeds=problem_seeds(seed, len(self.problems))[comm.rank :: comm.size],
+                seed=derive_seed(self.config.seed, "evaluation"),
             )
             own = list(part.problems)
         parts = comm.gather(own)
         whole = [parts[i % comm.size][i // comm.size] for i in range(len(self.problems))]
-        result = Evaluation(tuple(whole))
+        result = summarise(Evaluation("evaluation", tuple(whole)))
         self.observer.evaluated(step, result)
         return result.metrics()
 
     def _write(self, metrics: dict[str, Any]) -> None:
-        with together(self.comm, "writing metrics.jsonl"):
+        with self.clock.inside("writing"), together(self.comm, "writing metrics.jsonl"):
             if self.comm.rank == 0:
                 self.run.append(metrics)
         self.trackers.log(metrics, metrics["step"])
 
-    def _token_writer(self, step: int, rollout: Rollout, members: Sequence[int]) -> Witness:
+    def _token_writer(self, step: int, sequences: Sequences) -> Witness:
         """Writes the token table of the first responses of an update, some of every rank."""
+        count = -(-self.config.output.token_responses // self.comm.size)
+        shown = [response for _, response in sequences[:count]]
 
-        def write(tables: list[TokenBatch], parts: list[list[int]], plan: Plan) -> None:
-            missing = -(-self.config.output.token_responses // self.comm.size)
-            shown = []
-            for table, part in zip(tables, parts, strict=True):
-                few = [rollout.responses[members[i]] for i in part[:missing]]
-                missing -= len(few)
-                shown.append((table, plan, few))
-            write_tokens(self.run, step + 1, shown, self.policy.tokenizer, self.comm)
+        def write(table: TokenBatch, plan: Plan) -> None:
+            with self.clock.inside("writing"):
+                write_tokens(
+                    self.run, step + 1, table, plan, shown, self.policy.tokenizer, self.comm
+                )
 
         return write
 

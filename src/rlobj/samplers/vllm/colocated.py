@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlobj.errors import ConfigError, RunError
-from rlobj.samplers.types import Sample, SamplingSettings
+from rlobj.samplers.types import Done, Sample, SamplingSettings
 from rlobj.samplers.vllm import versions
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.isolation import default_group_kept, isolated, random_states_kept
@@ -119,8 +119,11 @@ class VllmSampler:
         count: int,
         settings: SamplingSettings,
         seeds: Sequence[int],
+        done: Done | None = None,
     ) -> list[list[Sample]]:
-        """`count` responses for each prompt, in the prompts' order.
+        """`count` responses for each prompt, in the prompts' order; `done` is told of none.
+
+        (vLLM's own call gives back all of them at once.)
 
         Raises:
             ConfigError: a prompt without tokens, or too long for the engine with `max_tokens`.

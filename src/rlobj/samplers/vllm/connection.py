@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -80,30 +80,48 @@ class Connection:
         body = {"method": method, "args": list(arguments)}
         return self.post("/collective_rpc", body, long=long)["results"]
 
-    def complete(self, bodies: Sequence[dict[str, Any]]) -> list[Any]:
-        """The answers to all of these requests for responses, in their order."""
+    def complete(
+        self, bodies: Sequence[dict[str, Any]], arrived: Callable[[int, Any], None] | None = None
+    ) -> list[Any]:
+        """The answers to all of these requests for responses, in their order.
+
+        Args:
+            bodies: JSON.
+            arrived: told the place of a request and its answer as soon as that is here; what it
+                raises ends the call.
+        """
         requests = [("/v1/completions", body) for body in bodies]
         engine = ("POST", "/collective_rpc", {"method": "rlobj_status"})
-        return self._run(self._guarded(requests, None, engine))
+        return self._run(self._guarded(requests, None, engine, arrived))
 
     async def _once(self, method: str, path: str, body: Any, timeout: float) -> Any:
         async with self._session() as session:
             return await self._retried(session, method, path, body, timeout)
 
     async def _guarded(
-        self, requests: Sequence[tuple[str, Any]], timeout: float | None, sign: _Sign
+        self,
+        requests: Sequence[tuple[str, Any]],
+        timeout: float | None,
+        sign: _Sign,
+        arrived: Callable[[int, Any], None] | None = None,
     ) -> list[Any]:
         """The answers to requests that take long; ends once there is no sign of life any more."""
         places = asyncio.Semaphore(_CONCURRENT)
 
-        async def one(session: Any, path: str, body: Any) -> Any:
+        async def one(session: Any, place: int, path: str, body: Any) -> Any:
             async with places:
-                return await self._retried(session, "POST", path, body, timeout)
+                answer = await self._retried(session, "POST", path, body, timeout)
+            if arrived is not None:
+                arrived(place, answer)
+            return answer
 
         try:
             async with self._session() as session, asyncio.TaskGroup() as group:
                 pulse = group.create_task(self._pulse(session, sign))
-                jobs = [group.create_task(one(session, *request)) for request in requests]
+                jobs = [
+                    group.create_task(one(session, place, *request))
+                    for place, request in enumerate(requests)
+                ]
                 answers = [await job for job in jobs]
                 pulse.cancel()
                 return answers

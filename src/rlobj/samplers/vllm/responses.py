@@ -9,7 +9,7 @@ from typing import Any
 
 from rlobj.errors import ConfigError, RunError
 from rlobj.samplers.seeds import derive_seed
-from rlobj.samplers.types import Sample, SamplingSettings
+from rlobj.samplers.types import Sample, SamplingSettings, packed
 
 __all__ = ["Response", "check_prompts", "engine_seed", "request_fields", "to_samples"]
 
@@ -131,9 +131,10 @@ def to_samples(
     texts = iter(tokenizer.batch_decode(ids, skip_special_tokens=True))
     samples: list[list[Sample]] = []
     for prompt, answer in zip(prompts, answers, strict=True):
+        shared = packed("i", prompt)
         own = [
             Sample(
-                prompt_ids=list(prompt),
+                prompt_ids=shared,
                 token_ids=response.token_ids,
                 logprobs=[0.0] * len(response.token_ids) if greedy else response.logprobs,
                 text=next(texts),
