@@ -24,18 +24,23 @@ class Echo:
 
     dtype = None
 
-    def __init__(self, dies_after=None):
+    def __init__(self, dies_after=None, tells=None):
         self.drawn = []
         self.dies_after = dies_after
+        self.tells = tells
 
-    def sample(self, prompts, *, count, settings, seeds):
+    def sample(self, prompts, *, count, settings, seeds, done=None):
         if self.dies_after is not None and len(self.drawn) >= self.dies_after:
             raise RunError("killed")
         self.drawn += seeds
-        return [
-            [Sample(list(prompt), [1], [0.0], self._text(prompt, seed), "stop", 0)]
-            for prompt, seed in zip(prompts, seeds, strict=True)
-        ]
+        for place in range(self.tells or 0):
+            done(place, [self._sample(prompts[place], seeds[place])])
+        if self.tells:
+            raise KeyboardInterrupt
+        return [[self._sample(prompt, seed)] for prompt, seed in zip(prompts, seeds, strict=True)]
+
+    def _sample(self, prompt, seed):
+        return Sample(list(prompt), [1], [0.0], self._text(prompt, seed), "stop", 0)
 
     def _text(self, prompt, seed):
         return str(prompt[0] + 1) if seed % 3 == 0 else f"\u2028 wrong \ud800 {seed}\r\n"
@@ -257,3 +262,14 @@ def test_where_and_under_which_name_does_not_change_what_is_measured():
     assert fingerprint(THERE) != fingerprint(_with("benchmarks/my.jsonl/temperature", 0.6))
     hub = _with("model.weights", None)
     assert differences(hub, {**hub, "model": {**hub["model"], "source": "a/b"}})
+
+
+def test_what_is_drawn_when_ctrl_c_comes_is_kept(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(Echo(tells=2), EvaluationDirectory(_made(tmp_path)))
+    directory = EvaluationDirectory(tmp_path)
+    directory.read()
+    assert len(directory.responses) == 2
+    rest = Echo()
+    assert run(rest, directory) == run(Echo())
+    assert len(rest.drawn) == 18

@@ -52,7 +52,8 @@ def show_comparison(
             console.print(Text(f"  {line}", style="yellow"))
     if out is not None:
         try:
-            out.write_text(comparison_markdown(found, (names[0], names[1])), encoding="utf-8")
+            legend = f"A: {names[0]}\n\nB: {names[1]}\n\n"
+            out.write_text(legend + comparison_markdown(found), encoding="utf-8")
         except OSError as error:
             raise RunError(f"cannot write {out}: {error}") from error
         console.print(Text(f"wrote {out}"), soft_wrap=True)

@@ -46,8 +46,8 @@ def evaluate(
             "--on",
             metavar="NAMES|FILE",
             help="aime24, aime25, amc23, math500, minerva, olympiadbench, brumo25, cmimc25, "
-            "hmmt25, or all; built-in tasks; files, folders or hub ids; separated by commas. "
-            "Default: the run's own held-out problems.",
+            "hmmt25; standard (the first six) or all; built-in tasks; files, folders or hub ids; "
+            "separated by commas. Default: the run's own held-out problems.",
             rich_help_panel=WHAT,
         ),
     ] = None,

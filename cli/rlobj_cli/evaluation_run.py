@@ -45,11 +45,10 @@ def run(console: Console, target: Target, out: Path | None, protocol: Protocol |
     """
     first = target.benchmarks[0].config
     console.print(Text.assemble(("rlobj eval", "bold"), " ", (target.name, "bold cyan")))
-    for each in target.benchmarks:
-        for note in each.notes:
-            console.print(Text(f"  {each.name}: {note}", style="dim"))
     with Bar(console, "first use: supervised start of the embedded policy") as bar:
         source = target.locate(lambda done, total, _: bar.move(done, total))
+    if out is not None:
+        _refuse_foreign(out)
     with opened(first, source) as engine:
         benchmarks = [_fitted(console, each, engine) for each in target.benchmarks]
         settings = _settings(target, source, engine, benchmarks, protocol)
@@ -59,29 +58,48 @@ def run(console: Console, target: Target, out: Path | None, protocol: Protocol |
         directory = EvaluationDirectory(out)
         with directory.locked():
             _begin(console, directory, settings, benchmarks)
-            for each in benchmarks:
-                _evaluate_one(console, directory, engine, each)
+            try:
+                for each in benchmarks:
+                    _evaluate_one(console, directory, engine, each)
+            except KeyboardInterrupt:
+                total = sum(
+                    len(each.problems) * each.config.evaluation.samples for each in benchmarks
+                )
+                kept = f"{len(directory.responses):,} of {total:,} responses are kept in {out}"
+                console.print(Text(f"\n{kept}; the same command goes on from there"))
+                raise
     publish(console, directory)
 
 
+def _refuse_foreign(out: Path) -> None:
+    """A folder that holds something else, a model or a run, is no place for an evaluation."""
+    taken = out.is_dir() and any(name.name != ".lock" for name in out.iterdir())
+    if taken and not (out / "settings.json").exists():
+        raise ConfigError(f"{out} holds something that is no evaluation. Choose another --out DIR")
+
+
 def _fitted(console: Console, benchmark: Benchmark, engine: Engine) -> Benchmark:
-    """A length limit that nobody chose, lowered to what the model's context leaves.
+    """Every prompt is encoded once, to see that it can be asked before a folder is made.
+
+    A length limit that nobody chose is lowered to what the model's context leaves.
 
     Raises:
-        ConfigError: the context leaves nothing.
+        ConfigError: a prompt that does not fit.
     """
-    if not benchmark.fitted or engine.context is None:
-        return benchmark
     config = benchmark.config
     encode = engine.encoder(config.data.template)
-    longest = max(len(encode(problem)) for problem in benchmark.problems)
-    room = engine.context - longest
+    lengths = {problem.id: len(encode(problem)) for problem in benchmark.problems}
+    if engine.context is None:
+        return benchmark
+    worst = max(lengths, key=lambda name: lengths[name])
+    room = engine.context - lengths[worst]
     if room >= config.sampling.max_tokens:
         return benchmark
-    if room < 1:
+    if room < 1 or not benchmark.fitted:
         raise ConfigError(
-            f"{benchmark.name}: a prompt of {longest} tokens fills the {engine.context} positions "
-            "of this model"
+            f"{benchmark.name}: the prompt of problem {worst} has {lengths[worst]} tokens; with "
+            f"{config.sampling.max_tokens} for the response that is beyond the {engine.context} "
+            f"positions of this model. Give --max-tokens {max(room, 0)} or less"
         )
     note = f"  {benchmark.name}: at most {room} tokens a response, all that the context leaves"
     console.print(Text(note, style="dim"))
@@ -210,6 +228,7 @@ def _evaluate_one(
             samples=directory,
             block=BLOCK.get(engine.settings["name"], LARGE),
             progress=told,
+            drawn=bar.drew,
         )
 
 
@@ -234,11 +253,12 @@ class _Tally:
 class Bar:
     """A bar that appears with its first move; on no terminal, a line now and then."""
 
-    EVERY = 60.0
+    EVERY = 30.0
     """Seconds between two lines where there is no terminal."""
 
     def __init__(self, console: Console, name: str) -> None:
         self._console, self._name = console, name
+        self._drawn = 0
         self._told = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -258,13 +278,22 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
+    def drew(self, more: int) -> None:
+        """So many more responses are drawn; they count as done when they are graded."""
+        self._drawn += more
+        self._tell(f"{self._drawn:,} responses drawn")
+
+    def _tell(self, text: str) -> None:
+        """A line now and then where there is no terminal."""
+        if self._console.is_interactive or time.monotonic() - self._told < self.EVERY:
+            return
+        self._told = time.monotonic()
+        self._console.print(Text(f"  {self._name}: {text}"))
+
     def move(self, done: int, total: int, note: str = "") -> None:
         """So many are done."""
         if not self._bar.task_ids:
             self._bar.add_task(self._name, total=total, note=note)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=done, note=note)
-        late = time.monotonic() - self._told > self.EVERY
-        if late and not self._console.is_interactive:
-            self._told = time.monotonic()
-            self._console.print(Text(f"  {self._name}: {done:,}/{total:,}  {note}"))
+        self._tell(f"{done:,}/{total:,}  {note}")

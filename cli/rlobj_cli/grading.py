@@ -86,7 +86,6 @@ def score_files(
     name = on or task_of(files[0])
     out = out or Path("evals") / f"scored-{files[0].stem}"
     directory = EvaluationDirectory(out)
-    _refuse_taken(directory, files)
     known = None
     if on is not None:
         if on not in BENCHMARKS:
@@ -95,6 +94,7 @@ def score_files(
     problems, responses = read_responses(files, name, known=known, columns=_columns(columns))
     notes = _unanswered(problems if known is None else known, responses)
     grader = Reward.build(reward)
+    _refuse_taken(directory, files)
     console.print(Text.assemble(("rlobj eval score", "bold"), "  ", (str(files[0]), "bold cyan")))
     facts = {"problems": f"{len(problems):,}", "responses": f"{len(responses):,}"}
     console.print(facts_grid({**facts, "folder": str(out)}))

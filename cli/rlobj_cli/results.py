@@ -27,6 +27,8 @@ VOTE_SECONDS = 1.0
 """For telling whether two wrong answers are the same; then they count as two."""
 ALL_VOTE_SECONDS = 60.0
 """For all of them."""
+MOST_ACROSS = 3
+"""Benchmarks that stand side by side on 80 columns."""
 
 logger = logging.getLogger("rlobj.evaluation")
 
@@ -101,7 +103,9 @@ def entries_of(directory: EvaluationDirectory, settings: dict[str, Any]) -> list
                 summary = summarise(evaluation, equal=equal if _math(own) else None)
                 entries.append(Entry(evaluation, summary, _said(own)))
     if not entries:
-        raise ConfigError(f"{directory.path} has no graded responses yet")
+        raise ConfigError(
+            f"{directory.path} has no graded responses yet; drawn are {len(directory.responses):,}"
+        )
     return entries
 
 
@@ -137,6 +141,11 @@ def _equality(benchmarks: dict[str, Any]) -> Iterator[Callable[[str, str], bool]
 def _show_table(console: Console, entries: Sequence[Entry], unfinished: str) -> None:
     """Measures down, benchmarks across."""
     summaries = [entry.summary for entry in entries]
+    if len(summaries) > MOST_ACROSS:
+        console.print(_down(summaries))
+        _show_average(console, summaries, unfinished)
+        _show_notes(console, entries)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for summary in summaries:
@@ -149,8 +158,8 @@ def _show_table(console: Console, entries: Sequence[Entry], unfinished: str) -> 
     row("responses per problem, n", lambda s: f"{s.samples_per_problem:,}")
     row("avg@n", lambda s: number(s.accuracy), "bold")
     row("  95% interval", lambda s: _interval(s.interval))
-    row("  ± standard error, problems", lambda s: number(s.standard_errors.problems), "dim")
-    row("  ± standard error, sampling", lambda s: number(s.standard_errors.sampling), "dim")
+    row("  ± standard error, problems", lambda s: _error(s.standard_errors.problems), "dim")
+    row("  ± standard error, sampling", lambda s: _error(s.standard_errors.sampling), "dim")
     for k in sorted({k for summary in summaries for k in summary.pass_at if k > 1}):
         row(f"pass@{k}", lambda s, k=k: _mean(s.pass_at.get(k), s.problems))
     if any(summary.maj_at for summary in summaries):
@@ -161,6 +170,38 @@ def _show_table(console: Console, entries: Sequence[Entry], unfinished: str) -> 
     row("without an answer", lambda s: _share(s.no_answer))
     row("undecided responses", lambda s: f"{s.undecided:,}")
     console.print(table)
+    _show_average(console, summaries, unfinished)
+    _show_notes(console, entries)
+
+
+def _down(summaries: Sequence[Summary]) -> Table:
+    """Benchmarks down, the first measures across: for many benchmarks."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for title in ("n", "avg@n", "95% interval", "± SE", "pass@n", "maj@n", "cut", "undecided"):
+        table.add_column(title, justify="right")
+    for s in summaries:
+        n = s.samples_per_problem
+        table.add_row(
+            Text(s.benchmark),
+            f"{s.problems:,}×{n}",
+            Text(number(s.accuracy), style="bold"),
+            _interval(s.interval).replace(" to ", "–"),
+            _error(s.standard_errors.problems),
+            _mean(s.pass_at.get(n), s.problems),
+            _mean(s.maj_at.get(n), s.problems),
+            _share(s.truncated),
+            f"{s.undecided:,}",
+        )
+    return table
+
+
+def _error(value: float) -> str:
+    """A standard error; where no problem differs from another there is nothing to tell it by."""
+    return number(value or None)
+
+
+def _show_average(console: Console, summaries: Sequence[Summary], unfinished: str) -> None:
     if unfinished:
         console.print(Text(f"Not finished: {unfinished}", style="yellow"))
     if len(summaries) > 1:
@@ -170,7 +211,6 @@ def _show_table(console: Console, entries: Sequence[Entry], unfinished: str) -> 
             f"95% interval {_interval(average.interval)}"
         )
         console.print(Text(text, style="bold"))
-    _show_notes(console, entries)
 
 
 def _interval(interval: Interval) -> str:

@@ -13,7 +13,7 @@ from rlobj.data import Problem, load_problems
 from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
 from rlobj.data.catalogue import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
-from rlobj.errors import ConfigError, nearest
+from rlobj.errors import ConfigError, DataError, nearest
 from rlobj.evaluation.protocols import Protocol
 from rlobj.evaluation.provenance import text_digest
 from rlobj.presets import merge
@@ -182,6 +182,7 @@ def _refuse_missing_folder(model: str, path: Path) -> None:
 def _benchmark(name: str | None, below: Layer, options: Options) -> Benchmark:
     if name is None:
         return _held_out(below, options)
+    _refuse_unknown(name)
     published = name in BENCHMARKS
     above = _above(name, "template", options)
     config = build_config([below, ("--on", _asked(name, published)), *above])
@@ -190,15 +191,35 @@ def _benchmark(name: str | None, below: Layer, options: Options) -> Benchmark:
         return _published(name, config, options, fitted=not given)
     # With `split: test`, "train" is the source's test part, or all of a source without parts.
     problems = load_problems(config.data, "train")
-    return Benchmark(_short(name), config, problems, name, _notes(options))
+    return Benchmark(_short(name), config, problems, name, _notes(options, name))
+
+
+def _refuse_unknown(name: str) -> None:
+    """A name without a path, a suffix or an owner is one of ours.
+
+    Raises:
+        DataError: it is not.
+    """
+    known = [*BENCHMARKS, *GROUPS, *TASKS, *NAMED_SOURCES]
+    if name in known or Path(name).exists() or "/" in name or Path(name).suffix:
+        return
+    raise DataError(
+        f"--on {name}: there is no '{name}'.{nearest(name, known, spell_out=False)} Benchmarks: "
+        f"{', '.join(BENCHMARKS)}; groups: {', '.join(GROUPS)}; tasks: {', '.join(TASKS)}; or a "
+        "file, a folder or a hub id owner/name"
+    )
 
 
 def _held_out(below: Layer, options: Options) -> Benchmark:
     """A run's own test problems, asked as the run asks them."""
     if "data" not in below[1]:
+        nowhere = below[1].get("model", {}).get("name", "")
+        said = (
+            "" if Path(nowhere).exists() else f"there is no folder '{nowhere}' here. For a hub id, "
+        )
         raise ConfigError(
-            f"name the problems: --on {','.join(list(BENCHMARKS)[:3])}, --on all, a built-in task "
-            f"({', '.join(TASKS)}), a file or a hub id. Only a run brings its own."
+            f"{said}name the problems: --on {','.join(list(BENCHMARKS)[:3])}, --on all, a built-in "
+            f"task ({', '.join(TASKS)}), a file or a hub id. Only a run brings its own."
         )
     test = below[1]["data"].get("test")
     config = build_config([below, *_above(test, "test_template", options)])
@@ -208,7 +229,8 @@ def _held_out(below: Layer, options: Options) -> Benchmark:
         return _published(test, config, options, fitted=False)
     source = str(test or data.source)
     problems = load_problems(data, "test")
-    return Benchmark(f"{source} (held out)", config, problems, source, _notes(options))
+    name = source if source in TASKS else f"{_short(source)} (held out)"
+    return Benchmark(name, config, problems, source, _notes(options, name))
 
 
 def _above(name: str | None, template: str, options: Options) -> list[Layer]:
@@ -222,6 +244,9 @@ def _above(name: str | None, template: str, options: Options) -> list[Layer]:
         own = _protocol(options.protocol, name, template)
         layers.append((f"--protocol {options.protocol.name}", own))
     for origin, layer in options.layers:
+        for section in ("objective", "training", "checkpoint", "output"):
+            if section in layer:
+                raise ConfigError(f"{origin}: {section} is for training and means nothing here")
         wrong = [key for key in ("temperature", "top_p", "top_k", "min_p") if key in
                  layer.get("sampling", {})]  # fmt: skip
         if wrong:
@@ -237,12 +262,12 @@ def _above(name: str | None, template: str, options: Options) -> list[Layer]:
 
 def _published(name: str, config: RunConfig, options: Options, *, fitted: bool) -> Benchmark:
     loaded = load_benchmark(name, data_dir=options.data_dir, limit=config.data.limit)
-    notes = (*loaded.notes, *_notes(options))
+    notes = (*loaded.notes, *_notes(options, name))
     return Benchmark(name, config, loaded.problems, loaded.source, notes, fitted)
 
 
-def _notes(options: Options) -> tuple[str, ...]:
-    return options.protocol.notes if options.protocol else ()
+def _notes(options: Options, name: str) -> tuple[str, ...]:
+    return options.protocol.told(name) if options.protocol else ()
 
 
 def _asked(name: str, published: bool) -> dict[str, Any]:
@@ -289,8 +314,14 @@ def _split(on: str) -> list[str]:
     """Names between commas, groups in full, each once; a path may hold commas itself."""
     if on.strip() and Path(on).exists():
         return [on]
-    names = [name for name in (part.strip() for part in on.split(",")) if name]
+    names = [_spelled(name) for name in (part.strip() for part in on.split(",")) if name]
     if not names:
         raise ConfigError(f"--on {on!r} names nothing: {', '.join(BENCHMARKS)}, a task or a file")
     whole = [each for name in names for each in GROUPS.get(name, (name,))]
     return list(dict.fromkeys(whole))
+
+
+def _spelled(name: str) -> str:
+    """AIME-24 is aime24."""
+    plain = name.lower().replace("-", "")
+    return plain if plain in BENCHMARKS or plain in GROUPS else name

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rlobj.data import Problem
 from rlobj.evaluation.records import Evaluation, Response
 from rlobj.evaluation.samples import Key, Samples
 from rlobj.rewards import Graded, Grader
-from rlobj.samplers import Sampler, SamplingSettings, derive_seed
+from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
 
 __all__ = ["evaluate", "grade_all", "sample_seed"]
 
 Told = Callable[[Mapping[Key, Graded]], None]
 """Told the grades of each block as it is done."""
+
+KEEP_SECONDS = 2.0
+"""Between two writes of responses."""
 
 
 def sample_seed(seed: int, benchmark: str, problem: str, sample: int) -> int:
@@ -34,6 +38,7 @@ def evaluate(
     samples: Samples | None = None,
     block: int = 1024,
     progress: Told | None = None,
+    drawn: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """`count` graded responses for each problem.
 
@@ -47,8 +52,9 @@ def evaluate(
         seed: of all of them; see `sample_seed`.
         benchmark: the name of these problems among those in `samples`.
         samples: what exists already and takes what is made; None = nothing.
-        block: responses sampled, kept and graded at a time.
+        block: responses sampled and graded at a time; they are kept as they are drawn.
         progress: told the grades of each block.
+        drawn: told how many more responses are kept.
     """
     samples = samples if samples is not None else Samples()
     grade_all(grader, problems, benchmark, samples, block=block, progress=progress)
@@ -60,15 +66,57 @@ def evaluate(
     ]
     for start in range(0, len(missing), block):
         part = missing[start : start + block]
-        seeds = [sample_seed(seed, *key) for _, key in part]
+        keys = [key for _, key in part]
+        seeds = [sample_seed(seed, *key) for key in keys]
         prompts = [encode(problem) for problem, _ in part]
-        groups = sampler.sample(prompts, count=1, settings=settings, seeds=seeds)
-        made: dict[Key, Response] = {}
-        for (_, key), own, (drawn,) in zip(part, seeds, groups, strict=True):
-            made[key] = Response(key[2], own, drawn.text, len(drawn.token_ids), drawn.finish)
-        samples.add(made)
+        with _Keeper(samples, keys, seeds, drawn) as keeper:
+            groups = sampler.sample(
+                prompts, count=1, settings=settings, seeds=seeds, done=keeper.take
+            )
+            for place, group in enumerate(groups):  # engines that tell nothing meanwhile
+                keeper.take(place, group)
         _grade(grader, part, samples, progress)
     return samples.evaluation(benchmark, problems)
+
+
+class _Keeper:
+    """Keeps responses as they are drawn, some at a time; all of them when it ends, however."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        keys: Sequence[Key],
+        seeds: Sequence[int],
+        drawn: Callable[[int], None] | None,
+    ) -> None:
+        self._samples, self._keys, self._seeds, self._drawn = samples, keys, seeds, drawn
+        self._waiting: dict[Key, Response] = {}
+        self._kept = time.monotonic()
+
+    def __enter__(self) -> _Keeper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._keep()
+
+    def take(self, place: int, drawn: Sequence[Sample]) -> None:
+        """The response to the prompt at a place; a second time changes nothing."""
+        key = self._keys[place]
+        if key in self._samples.responses or key in self._waiting:
+            return
+        (sample,) = drawn
+        self._waiting[key] = Response(
+            key[2], self._seeds[place], sample.text, len(sample.tokens), sample.finish
+        )
+        if time.monotonic() - self._kept > KEEP_SECONDS:
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._waiting:
+            self._samples.add(self._waiting)
+            if self._drawn is not None:
+                self._drawn(len(self._waiting))
+        self._waiting, self._kept = {}, time.monotonic()
 
 
 def grade_all(

@@ -63,6 +63,10 @@ class Protocol:
     exceptions: Mapping[str, Settings] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def told(self, benchmark: str) -> tuple[str, ...]:
+        """The notes that concern a benchmark."""
+        return tuple(note for note in self.notes if note != _2025_AS_JUSTRL or benchmark in _2025)
+
     def for_benchmark(self, name: str) -> Settings:
         """How a benchmark is sampled; for one that the paper does not know, its general settings.
 
