@@ -3,13 +3,19 @@
     score_tokens    [N, H] hidden states and the output embeddings -> a `TokenScores`
     score_samples   a causal language model and sequences -> the same, for all response tokens
     PolicyScorer    the module inside `score_samples`: trunk and head in one forward, ready for DDP
-    micro_batches   which sequences to score together under a budget of padded tokens
+    micro_batches   which sequences to score together under a budget of tokens
 
-`tokens` holds the public function and its gradient, `tiles` the sweeps over the vocabulary,
-`policy` what knows about transformers models, `packing` the batching of sequences.
+`tokens` holds the public function and its gradient, `tiles` the sweeps over the vocabulary, `rows`
+the arithmetic of a tile in torch and `kernels` the same in Triton; `policy` and `heads` know about
+transformers models, `packing` about batches of sequences.
 """
 
-from rlobj.scoring.packing import ScoredSequence, micro_batches, pad_sequences
+from rlobj.scoring.packing import (
+    ScoredSequence,
+    micro_batches,
+    pack_sequences,
+    pad_sequences,
+)
 from rlobj.scoring.policy import PolicyScorer, score_samples
 from rlobj.scoring.tiles import tile_columns
 from rlobj.scoring.tokens import FILTERED, TokenScores, score_tokens
@@ -20,6 +26,7 @@ __all__ = [
     "ScoredSequence",
     "TokenScores",
     "micro_batches",
+    "pack_sequences",
     "pad_sequences",
     "score_samples",
     "score_tokens",

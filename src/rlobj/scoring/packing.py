@@ -1,4 +1,4 @@
-"""Sequences into padded batches: which together, and how."""
+"""Sequences into batches, padded or packed: which together, and how."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ class ScoredSequence(NamedTuple):
     response_ids: Sequence[int]
 
 
-def micro_batches(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]:
-    """Pack sequences into micro-batches by length: the fewest whose padded size fits the budget.
+def micro_batches(
+    lengths: Sequence[int], budget_tokens: int, packed: bool = False
+) -> list[list[int]]:
+    """Gather sequences into micro-batches whose size, padding included, fits the budget.
 
-    The longest sequence left opens a micro-batch and the next longest join it while
-    count × longest ≤ budget_tokens, so neighbours in length share one and little is padding. A
-    sequence longer than the budget is alone. The longest sequences come first: if they do not fit
-    in memory, that shows at once.
+    Padded, the size is count × longest: the longest sequence left opens a micro-batch and the next
+    longest join it, so neighbours in length share one and little is padding; no other arrangement
+    has fewer micro-batches. Packed, the size is the sum of the lengths: each sequence, the longest
+    first, goes into the first micro-batch that has room. A sequence longer than the budget is
+    alone. The largest come first: if they do not fit in memory, that shows at once.
 
     Args:
         lengths: Tokens of each sequence, prompt and response together.
-        budget_tokens: Padded tokens that a micro-batch may hold.
+        budget_tokens: Tokens that a micro-batch may hold.
+        packed: The sequences will be packed, not padded.
 
     Returns:
         Lists of indices into `lengths`, each index once.
@@ -39,18 +43,38 @@ def micro_batches(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]
 
     >>> micro_batches([3, 9, 8, 2], 18)
     [[1, 2], [0, 3]]
+    >>> micro_batches([3, 9, 8, 2], 12, packed=True)
+    [[1, 0], [2, 3]]
     """
     if budget_tokens < 1:
         raise ConfigError(f"budget_tokens is {budget_tokens}; it must be at least 1.")
     if min(lengths, default=0) < 0:
         raise BatchError(f"lengths holds {min(lengths)}; a sequence has at least 0 tokens.")
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    return (_first_fit if packed else _neighbours)(lengths, budget_tokens, order)
+
+
+def _neighbours(lengths: Sequence[int], budget: int, order: Sequence[int]) -> list[list[int]]:
     batches: list[list[int]] = []
     longest = 0
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        if not batches or (len(batches[-1]) + 1) * longest > budget_tokens:
+    for index in order:
+        if not batches or (len(batches[-1]) + 1) * longest > budget:
             batches.append([])
             longest = lengths[index]
         batches[-1].append(index)
+    return batches
+
+
+def _first_fit(lengths: Sequence[int], budget: int, order: Sequence[int]) -> list[list[int]]:
+    batches: list[list[int]] = []
+    room: list[int] = []
+    for index in order:
+        place = next((i for i, free in enumerate(room) if free >= lengths[index]), len(room))
+        if place == len(room):
+            batches.append([])
+            room.append(budget)
+        batches[place].append(index)
+        room[place] -= lengths[index]
     return batches
 
 
@@ -73,21 +97,58 @@ def pad_sequences(
         BatchError: A response that no token precedes.
     """
     sequences = sequences or [((0,), ())]
+    _check_prompts(sequences)
+    lengths = torch.tensor([(len(prompt), len(response)) for prompt, response in sequences])
+    stops = lengths.sum(1, keepdim=True)
+    places = torch.arange(max(1, int(stops.max())))
+    input_ids = torch.zeros(len(sequences), len(places), dtype=torch.long)
+    input_ids[places < stops] = _flat(sequences)
+    response_mask = (places >= lengths[:, :1]) & (places < stops)
+    # A row without any token attends to its padding: attention over nothing is not a number.
+    attention_mask = (places < stops.clamp(min=1)).long()
+    return input_ids.to(device), attention_mask.to(device), response_mask.to(device)
+
+
+def pack_sequences(
+    sequences: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device | str = "cpu"
+) -> tuple[Tensor, None, Tensor, Tensor]:
+    """Sequences one after another in one row, without padding.
+
+    Args:
+        sequences: As for `pad_sequences`.
+        device: Where to put the tensors.
+
+    Returns:
+        input_ids, no attention_mask, response_mask and position_ids, each [1, T]. The positions
+        start again at 0 with every sequence, which is how attention tells them apart.
+
+    Raises:
+        BatchError: A response that no token precedes.
+    """
+    _check_prompts(sequences)
+    sequences = [pair for pair in sequences if len(pair[0]) or len(pair[1])] or [((0,), ())]
+    lengths = torch.tensor([(len(prompt), len(response)) for prompt, response in sequences])
+    sizes = lengths.sum(1)
+    starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+    position_ids = torch.arange(len(starts)) - starts
+    response_mask = position_ids >= torch.repeat_interleave(lengths[:, 0], sizes)
+    input_ids = _flat(sequences)
+    rows = (x[None].to(device) for x in (input_ids, response_mask, position_ids))
+    input_ids, response_mask, position_ids = rows
+    return input_ids, None, response_mask, position_ids
+
+
+def _check_prompts(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
     for row, (prompt, response) in enumerate(sequences):
         if len(response) and not len(prompt):
             raise BatchError(
                 f"sequence {row} has an empty prompt; its first response token has nothing to be "
                 "predicted from. Put at least one token before it, such as the BOS token."
             )
-    lengths = torch.tensor([(len(prompt), len(response)) for prompt, response in sequences])
-    stops = lengths.sum(1, keepdim=True)
-    places = torch.arange(max(1, int(stops.max())))
-    flat = [
+
+
+def _flat(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Tensor:
+    tokens = [
         token for prompt, response in sequences for part in (prompt, response) for token in part
     ]
-    input_ids = torch.zeros(len(sequences), len(places), dtype=torch.long)
-    input_ids[places < stops] = torch.tensor(flat, dtype=torch.long)
-    response_mask = (places >= lengths[:, :1]) & (places < stops)
-    # A row without any token attends to its padding: attention over nothing is not a number.
-    attention_mask = (places < stops.clamp(min=1)).long()
-    return input_ids.to(device), attention_mask.to(device), response_mask.to(device)
+    return torch.tensor(tokens, dtype=torch.long)

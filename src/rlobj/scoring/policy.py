@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rlobj.errors import ConfigError
-from rlobj.scoring.packing import pad_sequences
+from rlobj.scoring.heads import LogitShape, head_inputs, linear_head, logit_shapes, trunk
+from rlobj.scoring.packing import pack_sequences, pad_sequences
 from rlobj.scoring.tokens import TokenScores, score_tokens
 
 log = logging.getLogger(__name__)
 
-SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-MULTIPLIERS = ("logit_scale", "lm_head_multiplier")
-DIVISORS = ("logits_scaling",)
-
-
-@dataclass(frozen=True)
-class LogitShape:
-    """What a model does to its raw logits: softcap·tanh(scale·raw / softcap), or scale·raw."""
-
-    scale: float
-    softcap: float | None
-
-
-def logit_shape(config: Any) -> LogitShape:
-    """Read the shape from a model's config (Gemma 2 has a cap; Cohere and Granite a scale)."""
-    config = config.get_text_config()
-    scale = 1.0
-    for name in MULTIPLIERS:
-        scale *= getattr(config, name, None) or 1.0
-    for name in DIVISORS:
-        scale /= getattr(config, name, None) or 1.0
-    caps = [cap for name in SOFTCAPS if (cap := getattr(config, name, None))]
-    return LogitShape(scale, caps[0] if caps else None)
+ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Kinds of layers, as transformers names them, that can keep packed sequences apart."""
 
 
 class PolicyScorer(nn.Module):
@@ -51,83 +32,185 @@ class PolicyScorer(nn.Module):
 
     Args:
         model: A transformers causal language model whose head is a linear layer on the last
-            hidden states.
+            hidden states, with or without peft's LoRA on it.
+        packed: Whether `collate` lays sequences one after another in one row without padding, in
+            place of one padded row each. "auto" does so where flash attention computes such a row
+            at no extra cost; other attention builds a mask of the row's length squared.
+
+    Attributes:
+        model: As given.
+        packed: The decision, True or False.
 
     Raises:
-        ConfigError: A head that is no plain linear layer, or logits that scoring would not
-            reproduce: the model's own logits for two tokens are compared once, here.
+        ConfigError: A head that scoring does not know, or logits that it would not reproduce: the
+            model's own logits for two tokens are compared once, here. Or `packed=True` for a
+            model in which packed sequences would see each other: two short ones are tried, here.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, packed: bool | Literal["auto"] = "auto") -> None:
         super().__init__()
         self.model: Any = model
-        head = model.get_output_embeddings()  # pyright: ignore[reportCallIssue]
-        if getattr(type(head), "forward", None) is not nn.Linear.forward:
+        self.shape, *others = logit_shapes(self.model.config)
+        weight = linear_head(self.model).weight
+        there = weight.numel() > 0 and not weight.is_meta
+        if there:
+            self.shape = self._matching([self.shape, *others], weight)
+        else:
+            log.warning("The weights are not on this process: the model's logits go unchecked.")
+        self.packed = packed is True or (packed == "auto" and _flash(self.model))
+        reason = self._unpackable(there) if self.packed else None
+        if reason and packed is True:
             raise ConfigError(
-                f"the head of {type(model).__name__} is a {type(head).__name__}; expected a torch "
-                "linear layer. Merge adapters on the head into it first."
+                f"{type(model).__name__} cannot score packed sequences: {reason}. "
+                "Leave packed at 'auto', or set it to False."
             )
-        self.shape = logit_shape(self.model.config)
-        self._check_logits(head)
+        if reason:
+            log.warning("Sequences are padded, not packed: %s.", reason)
+            self.packed = False
 
     def forward(
         self,
         input_ids: Tensor,
-        attention_mask: Tensor,
+        attention_mask: Tensor | None,
         response_mask: Tensor,
+        position_ids: Tensor | None = None,
         **settings: Any,
     ) -> TokenScores:
         """Score the tokens under `response_mask`, row after row.
 
-        Logits exist only for those tokens, tile by tile. The batch is padded on the right, so the
-        positions that the model counts by itself are the true ones.
+        Logits exist only for those tokens, tile by tile: a token that no term needs can be left
+        out of the mask. `pad_sequences` and `pack_sequences` make the inputs. A padded batch is
+        padded on the right, so the positions that the model counts by itself are the true ones.
 
         Args:
             input_ids: [B, T].
-            attention_mask: 1 at real tokens, [B, T].
-            response_mask: True at the tokens to score, [B, T]; never in the first column.
+            attention_mask: 1 at real tokens, [B, T]; None where sequences are packed.
+            response_mask: True at the tokens to score, [B, T]; never at a sequence's first token.
+            position_ids: Each token's place in its sequence, [B, T]; None where they are padded.
             **settings: Of `score_tokens`: temperature, entropy, min_p, collision, sensitivity,
                 chunk_bytes.
 
         Returns:
             TokenScores with one row per True of `response_mask`.
         """
-        trunk = self.model.get_decoder()
-        outputs = trunk(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+        hidden = self._trunk(input_ids, attention_mask, position_ids)
         predicted = response_mask[:, 1:].bool()
-        head = self.model.get_output_embeddings()
+        rows = hidden[:, :-1][predicted]
         return score_tokens(
-            outputs[0][:, :-1][predicted],
-            head.weight,
-            input_ids[:, 1:][predicted],
-            bias=head.bias,
+            rows,
+            targets=input_ids[:, 1:][predicted],
             scale=self.shape.scale,
             softcap=self.shape.softcap,
+            **head_inputs(self.model, rows),
             **settings,
         )
 
+    def collate(
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        device: torch.device | str = "cpu",
+    ) -> tuple[Tensor | None, ...]:
+        """Sequences as inputs of `forward`, packed or padded."""
+        collate = pack_sequences if self.packed else pad_sequences
+        return collate(sequences, device)
+
+    def _trunk(
+        self, input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        places = {"attention_mask": attention_mask, "position_ids": position_ids}
+        known = {name: value for name, value in places.items() if value is not None}
+        return trunk(self.model)(input_ids=input_ids, use_cache=False, **known)[0]
+
     @torch.no_grad()
-    def _check_logits(self, head: nn.Linear) -> None:
-        """Compare the model's logits for two tokens with what its last hidden states give here."""
-        if head.weight.is_meta or not head.weight.numel():
-            log.warning("The weights are not on this process: the model's logits go unchecked.")
-            return
+    def _matching(self, shapes: Sequence[LogitShape], weight: Tensor) -> LogitShape:
+        """The shape that makes the model's own logits for two tokens of its last hidden states."""
         seen = []
-        hook = self.model.get_decoder().register_forward_hook(
-            lambda *call: seen.append(call[-1][0])
-        )
+        hook = trunk(self.model).register_forward_hook(lambda *call: seen.append(call[-1][0]))
         try:
-            input_ids = torch.tensor([[0, 1]], device=head.weight.device)
-            logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1].float()
+            with _trial(self.model):
+                input_ids = torch.tensor([[0, 1]], device=weight.device)
+                logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1:].float()
+                hidden = seen[0][0, -1:].to(weight.dtype)
+                raw = self._raw(hidden) if hidden.shape[1:] == weight.shape[1:] else None
         finally:
             hook.remove()
-        ours = head(seen[0][0, -1].to(head.weight.dtype)).float() * self.shape.scale
-        if self.shape.softcap:
-            ours = self.shape.softcap * torch.tanh(ours / self.shape.softcap)
-        error = float((ours - logits).abs().max()) if ours.shape == logits.shape else float("inf")
-        tolerance = 1e-4 if head.weight.dtype in (torch.float32, torch.float64) else 2e-2
-        if not error <= tolerance * float(logits.abs().max()):
-            raise ConfigError(_unknown_head(self.model, self.shape, error))
+        errors = [_error(raw, shape, logits) for shape in shapes]
+        for shape, error in zip(shapes, errors, strict=True):
+            if error <= _tolerance(weight) * float(logits.abs().max()):
+                return shape
+        raise ConfigError(_unknown_head(self.model, shapes[0], errors[0]))
+
+    def _raw(self, hidden: Tensor) -> Tensor:
+        """The raw logits of a few rows, as `score_tokens` understands them."""
+        inputs = head_inputs(self.model, hidden)
+        raw = nn.functional.linear(hidden, inputs["weight"], inputs["bias"])
+        if inputs["low_rank"] is not None:
+            raw = raw + nn.functional.linear(*inputs["low_rank"])
+        return raw.float()
+
+    @torch.no_grad()
+    def _unpackable(self, there: bool) -> str | None:
+        """Why packed sequences would not be scored as they are alone; None where they would."""
+        kinds = getattr(self.model.config.get_text_config(), "layer_types", None) or []
+        others = sorted({kind for kind in kinds if kind not in ATTENTION})
+        if getattr(self.model, "_is_stateful", False) or others:
+            what = ", ".join(others) or "recurrent"
+            return f"layers of the kind {what} can carry a state from one sequence into the next"
+        if "position_ids" not in inspect.signature(trunk(self.model).forward).parameters:
+            return "its trunk takes no position_ids"
+        if not there:
+            return None
+        sequences = [((0, 1, 1), ()), ((1, 0, 0, 1), ())]
+        device = linear_head(self.model).weight.device
+        with _trial(self.model):
+            input_ids, _, _, position_ids = pack_sequences(sequences, device)
+            packed = self._trunk(input_ids, None, position_ids)[0]
+            alone = [
+                self._trunk(torch.tensor([tokens], device=device), None)[0]
+                for tokens, _ in sequences
+            ]
+        error = float((packed - torch.cat(alone)).abs().max())
+        if not error <= _tolerance(packed) * float(packed.abs().max()):
+            return f"a token's hidden states differ by {error:.3g} from those it has alone"
+        return None
+
+
+def _flash(model: Any) -> bool:
+    """Does the model attend by flash attention, which takes packed rows as they are?"""
+    name = getattr(model.config.get_text_config(), "_attn_implementation", None) or ""
+    return "flash" in name
+
+
+@contextlib.contextmanager
+def _trial(model: Any) -> Iterator[None]:
+    """Inside, the model is without dropout, and in arithmetic that flash attention takes."""
+    weight = next(model.parameters())
+    half = contextlib.nullcontext()
+    if _flash(model) and weight.dtype == torch.float32:
+        half = torch.autocast(weight.device.type, torch.bfloat16)
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with half:
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _error(raw: Tensor | None, shape: LogitShape, logits: Tensor) -> float:
+    """How far raw logits in a shape are from a model's logits; infinite where that is no number."""
+    if raw is None or raw.shape != logits.shape:
+        return float("inf")
+    shaped = raw * shape.scale
+    if shape.softcap:
+        shaped = shape.softcap * torch.tanh(shaped / shape.softcap)
+    error = float((shaped - logits).abs().max())
+    return error if error == error else float("inf")
+
+
+def _tolerance(tensor: Tensor) -> float:
+    return 1e-4 if tensor.dtype in (torch.float32, torch.float64) else 2e-2
 
 
 def _unknown_head(model: Any, shape: LogitShape, error: float) -> str:
@@ -151,7 +234,7 @@ def score_samples(
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
     **settings: Any,
 ) -> TokenScores:
-    """Score every response token of some sequences in one padded batch.
+    """Score every response token of some sequences in one batch.
 
     Args:
         model: A `PolicyScorer`, wrapped or not, or a causal language model. In a loop pass a
@@ -170,4 +253,5 @@ def score_samples(
     """
     scorer = PolicyScorer(model) if hasattr(model, "get_output_embeddings") else model
     device = next(scorer.parameters()).device
-    return scorer(*pad_sequences(sequences, device), **settings)
+    collate = scorer.collate if isinstance(scorer, PolicyScorer) else pad_sequences
+    return scorer(*collate(sequences, device), **settings)

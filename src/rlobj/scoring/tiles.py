@@ -2,29 +2,29 @@
 
 The outer loop runs over tiles of the vocabulary and each tile holds all N rows, because N is the
 smaller side: the gradient of a tile of W is then one product, written once, and only the gradient
-of the hidden states is accumulated. A tile is small enough to stay in the processor's cache.
+of the hidden states is accumulated. `rows` has the arithmetic of a tile, here are the products.
 
-Per row, with z the logits at the sampling temperature, m their maximum and e = exp(z − m), the
-forward sweep carries up to four sums, none of which subtracts large numbers:
-
-    mass = Σ e     slope = Σ e·(z − m)     square = Σ e²     square_slope = Σ e²·(z − m)
-
-When a tile raises the maximum by −d, a sum Σ eⁿ·(z − m) becomes fⁿ·(Σ eⁿ·(z − m) + d·Σ eⁿ), with
-f = exp(d).
-From these: log π_y = z_y − m − log mass, entropy = log mass − slope/mass, Σ π² = square/mass².
+On a CPU products are those of float32 (float64) numbers and a tile is small enough to stay in the
+cache. On a GPU half-precision numbers are multiplied as they are, the products summed and written
+in float32; the gradient of a tile is rounded to bfloat16 for the products of the backward sweep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from rlobj.scoring.rows import Curve, RowGradient, Rows, Sums, TorchRows
+
 MINIMUM_COLUMNS = 128
-"""Narrower tiles would turn the matrix products into many thin ones."""
+"""Narrower tiles would turn the matrix products into many thin ones; widths are multiples of it."""
+
+MINIMUM_ROWS = 64
+"""Tiles of whole rows are used from this many rows on, for the same reason."""
 
 
 def tile_columns(rows: int, chunk_bytes: int, itemsize: int = 4) -> int:
@@ -33,268 +33,236 @@ def tile_columns(rows: int, chunk_bytes: int, itemsize: int = 4) -> int:
     >>> tile_columns(2048, 8 << 20)
     1024
     """
-    return max(MINIMUM_COLUMNS, chunk_bytes // (itemsize * max(rows, 1)))
+    columns = chunk_bytes // (itemsize * max(rows, 1))
+    return max(1, columns // MINIMUM_COLUMNS) * MINIMUM_COLUMNS
+
+
+def whole_rows(rows: int, vocabulary: int, row_bytes: int, itemsize: int = 4) -> int:
+    """How many rows of all logits fit `row_bytes`; 0 where that is fewer than are worth it.
+
+    >>> whole_rows(32768, 151936, 512 << 20)
+    883
+    """
+    fitting = min(rows, row_bytes // (itemsize * vocabulary))
+    return fitting if fitting >= min(rows, MINIMUM_ROWS) else 0
 
 
 @dataclass(frozen=True)
 class Head:
     """A language-model head at a sampling temperature.
 
-    With raw = W·h + b, the logits are `inner·raw`, or `outer·tanh(inner·raw)` under a soft cap.
+    With raw = Σ W·h + b over its factors, the logits are `inner·raw`, or `outer·tanh(inner·raw)`
+    under a soft cap. One factor is the output embeddings with the hidden states; a second can be
+    the high side of a low-rank correction with its low side's output.
     """
 
-    weight: Tensor  # [V, H]
+    weights: tuple[Tensor, ...]  # [V, H], [V, r]
     bias: Tensor | None  # [V]
     inner: float
     outer: float | None
-    columns: int  # of a tile
+    dtype: torch.dtype  # of tiles and sums
+    operand: torch.dtype  # of what is multiplied
+    chunk_bytes: int  # of a tile
+    row_bytes: int  # of a tile of whole rows
 
-    def prepare(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
-        """The hidden states in the working type, times `inner`; [N, H]."""
-        hidden = hidden.to(dtype)
-        return hidden if self.inner == 1 else hidden * self.inner
+    @property
+    def vocabulary(self) -> int:
+        """V."""
+        return len(self.weights[0])
 
-    def spans(self, targets: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Each tile's span of the vocabulary, the rows that own a target in it, and where."""
-        order = targets.argsort()
-        edges = [*range(0, len(self.weight), self.columns), len(self.weight)]
-        cuts = torch.searchsorted(targets[order], torch.tensor(edges, device=targets.device))
-        cuts = cuts.tolist()
-        for tile, (start, stop) in enumerate(pairwise(edges)):
-            rows = order[cuts[tile] : cuts[tile + 1]]
-            yield slice(start, stop), rows, targets[rows] - start
+    @property
+    def before(self) -> float:
+        """The part of `inner` that the hidden states take; half-precision ones would be rounded."""
+        return self.inner if self.operand == self.dtype else 1.0
 
-    def buffer(self, hidden: Tensor) -> Tensor:
-        """Flat scratch memory for one tile."""
-        return hidden.new_empty(len(hidden) * min(self.columns, len(self.weight)))
+    def prepare(self, hiddens: Sequence[Tensor]) -> list[Tensor]:
+        """The hidden states of each factor as they are multiplied."""
+        hiddens = [hidden.to(self.operand) for hidden in hiddens]
+        return hiddens if self.before == 1 else [hidden * self.before for hidden in hiddens]
 
-    def weight_tile(self, span: slice, dtype: torch.dtype) -> Tensor:
-        """A tile of W in the working type; [v, H]."""
-        return self.weight[span].to(dtype)
+    def spans(self, columns: int) -> Iterator[slice]:
+        """The tiles' spans of the vocabulary."""
+        for start in range(0, self.vocabulary, columns):
+            yield slice(start, min(start + columns, self.vocabulary))
 
-    def logits(self, hidden: Tensor, weight: Tensor, span: slice, out: Tensor) -> Tensor:
-        """One tile of logits, [N, v], for prepared hidden states; tanh values under a soft cap.
+    def columns(self, rows: int) -> int:
+        """Of a tile of so many rows."""
+        return min(tile_columns(rows, self.chunk_bytes, self.dtype.itemsize), self.vocabulary)
 
-        Products that write into a given tensor, here and below, are exempt from autocast.
-        """
-        out = _tile(out, len(hidden), len(weight))
-        if self.bias is None:
-            torch.mm(hidden, weight.T, out=out)
-        else:
-            bias = self.bias[span].to(hidden.dtype) * self.inner
-            torch.addmm(bias, hidden, weight.T, out=out)
-        return out if self.outer is None else out.tanh_()
+    def curve(self, span: slice) -> Curve:
+        """From products to logits."""
+        bias = None
+        if self.bias is not None:
+            bias = self.bias[span].to(self.dtype) * self.inner
+        return Curve(self.inner / self.before, bias, self.outer)
 
+    def operands(self, span: slice) -> list[Tensor]:
+        """A tile of each factor's weight, as it is multiplied."""
+        return [weight[span].to(self.operand) for weight in self.weights]
 
-@dataclass
-class Sums:
-    """What a forward sweep has gathered per row; every tensor is [N]."""
-
-    maximum: Tensor
-    mass: Tensor
-    target: Tensor  # the target's logit minus the maximum
-    slope: Tensor | None
-    square: Tensor | None
-    square_slope: Tensor | None
-    tile_maxima: Tensor | None  # [tiles, N]
-
-    def rescale(self, maximum: Tensor) -> None:
-        """Move the sums to a new maximum."""
-        shift = self.maximum - maximum
-        factor = shift.exp()
-        if self.slope is not None:
-            self.slope.addcmul_(self.mass, shift).mul_(factor)
-        if self.square is not None and self.square_slope is not None:
-            self.square_slope.addcmul_(self.square, shift).mul_(factor).mul_(factor)
-            self.square.mul_(factor).mul_(factor)
-        self.mass.mul_(factor)
-        self.maximum = maximum
+    def workspace(self, rows: int, columns: int) -> Rows:
+        """What computes tiles of up to this size, with memory for one."""
+        device = self.weights[0].device
+        kind = row_work(device, self.dtype)
+        return kind(rows, columns, torch.empty(0, dtype=self.dtype, device=device))
 
 
-def _tile(buffer: Tensor, rows: int, columns: int) -> Tensor:
-    return buffer[: rows * columns].view(rows, columns)
+def row_work(device: torch.device, dtype: torch.dtype) -> type[Rows]:
+    """What computes tiles: Triton's kernels on a GPU that has them, torch everywhere else."""
+    if device.type == "cuda" and dtype == torch.float32 and importlib.util.find_spec("triton"):
+        from rlobj.scoring.kernels import TritonRows
+
+        return TritonRows
+    return TorchRows
+
+
+def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """out = left·right, summed in float32 at least. Like all `out=`, it is exempt from autocast."""
+    if out.dtype == left.dtype:
+        return torch.mm(left, right, out=out)
+    if out.dtype == torch.float32 and not left.is_cpu:
+        return torch.mm(left, right, out_dtype=torch.float32, out=out)
+    return out.copy_(torch.mm(left, right, out=left.new_empty(out.shape)))
+
+
+def accumulate(into: Tensor, left: Tensor, right: Tensor, alpha: float = 1.0) -> Tensor:
+    """into += alpha·left·right."""
+    if into.dtype == left.dtype:
+        return into.addmm_(left, right, alpha=alpha)
+    return torch.addmm(into, left, right, alpha=alpha, out_dtype=into.dtype, out=into)
 
 
 def forward_sweep(
     head: Head,
-    hidden: Tensor,
+    hiddens: Sequence[Tensor],
     targets: Tensor,
     *,
     slope: bool,
     square: bool,
-    tile_maxima: bool,
+    threshold: float | None,
 ) -> Sums:
-    """One pass over the vocabulary.
+    """One pass over the vocabulary; `target` comes back relative to the maximum.
+
+    With a threshold the columns that count are known only when a row's maximum is final. Where
+    tiles of whole rows fit the budget that needs no second product; else `_kept` makes another
+    sweep.
 
     Args:
         head: The head.
-        hidden: Prepared hidden states, [N, H].
+        hiddens: Prepared hidden states of its factors, [N, H], [N, r].
         targets: Token ids, [N].
         slope: Also sum e·(z − m), for the entropy.
         square: Also sum e² and e²·(z − m); needs `slope`.
-        tile_maxima: Also keep each row's largest logit in each tile, for `proxy_sweep`.
+        threshold: Also sum e where z − m > threshold, for the min-p proxy.
     """
-    zeros = hidden.new_zeros(len(hidden))
-    sums = Sums(
-        maximum=torch.full_like(zeros, torch.finfo(hidden.dtype).min),
-        mass=zeros.clone(),
-        target=zeros.clone(),
-        slope=zeros.clone() if slope else None,
-        square=zeros.clone() if square else None,
-        square_slope=zeros.clone() if square else None,
-        tile_maxima=None,
-    )
-    maxima = []
-    buffer = head.buffer(hidden)
-    spare = head.buffer(hidden) if slope else buffer
-    for span, owners, places in head.spans(targets):
-        tile = head.logits(hidden, head.weight_tile(span, hidden.dtype), span, buffer)
-        if head.outer is not None:
-            tile.mul_(head.outer)
-        sums.target[owners] = tile[owners, places]
-        largest = tile.amax(1)
-        maxima.append(largest)
-        sums.rescale(torch.maximum(sums.maximum, largest))
-        tile.sub_(sums.maximum[:, None])
-        _accumulate(sums, tile, torch.exp(tile, out=_tile(spare, *tile.shape)))
+    rows = len(targets)
+    like = torch.empty(rows, dtype=head.dtype, device=targets.device)
+    sums = Sums.of(like, slope=slope, square=square, kept=threshold is not None)
+    if not rows:
+        return sums
+    whole = 0
+    if threshold is not None:
+        whole = whole_rows(rows, head.vocabulary, head.row_bytes, head.dtype.itemsize)
+    columns = head.vocabulary if whole else head.columns(rows)
+    work = head.workspace(whole or rows, columns)
+    if whole:
+        for start in range(0, rows, whole):
+            part = slice(start, start + whole)
+            parts = [hidden[part] for hidden in hiddens]
+            _fold(head, work, columns, parts, targets[part], sums.part(part), threshold)
+    elif threshold is None:
+        _fold(head, work, columns, hiddens, targets, sums, None)
+    else:
+        tiles = len(range(0, head.vocabulary, columns))
+        maxima = like.new_empty(tiles, rows)
+        _fold(head, work, columns, hiddens, targets, sums, None, maxima)
+        sums.kept = _kept(head, work, columns, hiddens, sums.maximum, maxima, threshold)
     sums.target -= sums.maximum
-    sums.tile_maxima = torch.stack(maxima) if tile_maxima else None
     return sums
 
 
-def _accumulate(sums: Sums, shifted: Tensor, powers: Tensor) -> None:
-    """Add one tile, z − m and exp(z − m), to the sums; both tiles are used up."""
-    sums.mass += powers.sum(1)
-    if sums.slope is not None:
-        sums.slope += shifted.mul_(powers).sum(1)
-    if sums.square is not None and sums.square_slope is not None:
-        sums.square_slope += shifted.mul_(powers).sum(1)
-        sums.square += powers.square_().sum(1)
+def _fold(
+    head: Head,
+    work: Rows,
+    columns: int,
+    hiddens: Sequence[Tensor],
+    targets: Tensor,
+    sums: Sums,
+    threshold: float | None,
+    maxima: Tensor | None = None,
+) -> None:
+    """Add every tile to the sums; also each row's largest logit in each tile, [tiles, N]."""
+    for index, span in enumerate(head.spans(columns)):
+        tile = _products(work, hiddens, head.operands(span))
+        sums.largest = None if maxima is None else maxima[index]
+        work.fold(tile, head.curve(span), targets - span.start, sums, threshold)
 
 
-def proxy_sweep(
-    head: Head, hidden: Tensor, targets: Tensor, sums: Sums, threshold: float
+def _products(work: Rows, hiddens: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    tile = work.tile(len(hiddens[0]), len(weights[0]))
+    multiply(hiddens[0], weights[0].T, out=tile)
+    for hidden, weight in zip(hiddens[1:], weights[1:], strict=True):
+        accumulate(tile, hidden, weight.T)
+    return tile
+
+
+def _kept(
+    head: Head,
+    work: Rows,
+    columns: int,
+    hiddens: Sequence[Tensor],
+    maximum: Tensor,
+    maxima: Tensor,
+    threshold: float,
 ) -> Tensor:
     """Σ exp(z − m) over the columns where z − m > threshold; [N].
 
-    Which columns count is known only when the maximum is final, hence a second sweep. It computes
-    only the (row, tile) pairs whose largest logit reaches the threshold: few where the policy is
-    peaked; all of them, at the price of a second product, where it is flat.
+    Only (row, tile) pairs whose largest logit reaches the threshold are computed again: few where
+    the policy is peaked; all of them, at the price of a second product, where it is flat.
     """
-    assert sums.tile_maxima is not None
-    kept = torch.zeros_like(sums.mass)
-    buffer = head.buffer(hidden)
-    reaches = sums.tile_maxima - sums.maximum > threshold
-    for (span, _, _), reached in zip(head.spans(targets), reaches, strict=True):
+    kept = torch.zeros_like(maximum)
+    reaches = maxima - maximum > threshold
+    for span, reached in zip(head.spans(columns), reaches, strict=True):
         rows = reached.nonzero()[:, 0]
-        if not len(rows):
-            continue
-        weight = head.weight_tile(span, hidden.dtype)
-        tile = head.logits(hidden[rows], weight, span, buffer)
-        if head.outer is not None:
-            tile.mul_(head.outer)
-        tile.sub_(sums.maximum[rows, None])
-        torch.threshold_(tile, threshold, -torch.inf)
-        kept[rows] += tile.exp_().sum(1)
+        if len(rows):
+            tile = _products(work, [hidden[rows] for hidden in hiddens], head.operands(span))
+            kept[rows] += work.keep(tile, head.curve(span), maximum[rows], threshold)
     # The largest logit contributes exactly 1, whatever the rounding of its second computation.
     return kept.clamp_(min=1)
 
 
 @dataclass(frozen=True)
-class RowGradient:
-    """The gradient of each row's logits, in the terms of its forward sweep; every tensor is [N].
-
-    dz_k = target·1[k = y] + exp(z_k − m)·(constant + slope·(z_k − m))
-    """
-
-    maximum: Tensor
-    target: Tensor
-    constant: Tensor
-    slope: Tensor | None
-
-    @classmethod
-    def of(
-        cls,
-        by_logprob: Tensor | None,
-        by_entropy: Tensor | None,
-        maximum: Tensor,
-        mass: Tensor,
-        slope: Tensor | None,
-    ) -> RowGradient:
-        """From the gradients of log π_y and of the entropy, and the sums of the forward sweep.
-
-        dz_k = g·(1[k = y] − π_k) − g_H·π_k·(log π_k + H),   log π_k + H = z_k − m − slope/mass
-        """
-        target = torch.zeros_like(mass) if by_logprob is None else by_logprob
-        if by_entropy is None or slope is None:
-            return cls(maximum, target, -target / mass, None)
-        constant = (by_entropy * slope / mass - target) / mass
-        return cls(maximum, target, constant, -by_entropy / mass)
-
-    def active(self) -> Tensor:
-        """The rows whose gradient is not zero throughout."""
-        active = self.target != 0
-        if self.slope is not None:
-            active |= self.slope != 0
-        return active.nonzero()[:, 0]
-
-    def take(self, rows: Tensor) -> RowGradient:
-        """These rows alone."""
-        slope = None if self.slope is None else self.slope[rows]
-        return RowGradient(self.maximum[rows], self.target[rows], self.constant[rows], slope)
-
-    def fill(self, shifted: Tensor, spare: Tensor) -> Tensor:
-        """A tile of exp(z − m)·(constant + slope·(z − m)) from z − m; uses up both tiles."""
-        if self.slope is None:
-            return shifted.exp_().mul_(self.constant[:, None])
-        powers = torch.exp(shifted, out=_tile(spare, *shifted.shape))
-        return shifted.mul_(self.slope[:, None]).add_(self.constant[:, None]).mul_(powers)
-
-
-@dataclass(frozen=True)
 class HeadGradient:
-    """Gradients to fill, each in the type of its parameter; None where it is not wanted."""
+    """Gradients to fill; None where one is not wanted."""
 
-    hidden: Tensor | None  # [N, H], working type
-    weight: Tensor | None  # [V, H]
+    hiddens: list[Tensor | None]  # of each factor: [N, H], in the tiles' type
+    weights: list[Tensor | None]  # of each factor: [V, H], in the weight's type
     bias: Tensor | None  # [V]
 
 
 def backward_sweep(
-    head: Head, hidden: Tensor, targets: Tensor, rows: RowGradient, into: HeadGradient
+    head: Head, hiddens: Sequence[Tensor], targets: Tensor, rows: RowGradient, into: HeadGradient
 ) -> None:
     """One pass over the vocabulary that recomputes the tiles and fills the gradients.
 
     Args:
         head: The head.
-        hidden: Prepared hidden states, [N, H].
+        hiddens: Prepared hidden states of its factors, [N, H], [N, r].
         targets: Token ids, [N].
         rows: The gradient of each row's logits.
-        into: `hidden` must come zeroed; `weight` and `bias` are written once, tile by tile.
+        into: `hiddens` must come zeroed; `weights` and `bias` are written once, tile by tile.
     """
-    buffer = head.buffer(hidden)
-    spare = buffer if rows.slope is None and head.outer is None else head.buffer(hidden)
-    for span, owners, places in head.spans(targets):
-        weight = head.weight_tile(span, hidden.dtype)
-        tile = head.logits(hidden, weight, span, buffer)
-        caps = None
-        if head.outer is not None:
-            caps = tile.square().neg_().add_(1).mul_(head.outer)
-            tile.mul_(head.outer)
-        tile = rows.fill(tile.sub_(rows.maximum[:, None]), spare)
-        tile[owners, places] += rows.target[owners]
-        if caps is not None:
-            tile.mul_(caps)
-        if into.hidden is not None:
-            into.hidden.addmm_(tile, weight, alpha=head.inner)
-        if into.weight is not None:
-            _write_product(into.weight[span], tile, hidden)
+    columns = head.columns(len(targets))
+    work = head.workspace(len(targets), columns)
+    for span in head.spans(columns):
+        weights = head.operands(span)
+        tile = _products(work, hiddens, weights)
+        tile = work.differentiate(tile, head.curve(span), targets - span.start, rows, head.operand)
+        for by_hidden, weight in zip(into.hiddens, weights, strict=True):
+            if by_hidden is not None:
+                accumulate(by_hidden, tile, weight, alpha=head.before)
+        for by_weight, hidden in zip(into.weights, hiddens, strict=True):
+            if by_weight is not None:
+                multiply(tile.T, hidden, out=by_weight[span])
         if into.bias is not None:
-            into.bias[span] = tile.sum(0) * head.inner
-
-
-def _write_product(out: Tensor, tile: Tensor, hidden: Tensor) -> None:
-    if out.dtype == tile.dtype:
-        torch.mm(tile.T, hidden, out=out)
-    else:
-        out.copy_(torch.mm(tile.T, hidden, out=tile.new_empty(out.shape)))
+            into.bias[span] = tile.sum(0, dtype=head.dtype) * head.before

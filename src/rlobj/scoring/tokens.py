@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from rlobj.errors import BatchError, ConfigError
 from rlobj.scoring import tiles
+from rlobj.scoring.rows import RowGradient, Sums
 
 FILTERED = -1e4
 """Proxy log-probability (nats) of a token that the min-p filter removed."""
@@ -54,17 +56,22 @@ def score_tokens(
     bias: Tensor | None = None,
     scale: float = 1.0,
     softcap: float | None = None,
+    low_rank: tuple[Tensor, Tensor] | None = None,
     chunk_bytes: int | None = None,
 ) -> TokenScores:
     """Score tokens from the hidden states that predict them, never holding the [N, V] logits.
 
-        z = cap(scale·(W·h + b)) / temperature,   cap(x) = softcap·tanh(x / softcap), or x
+        z = cap(scale·(W·h + B·u + b)) / temperature,   cap(x) = softcap·tanh(x / softcap), or x
 
-    `logprobs` and `entropy` are differentiable in hidden, weight and bias; the backward pass
+    `logprobs` and `entropy` are differentiable in hidden, weight, bias, u and B; the backward pass
     recomputes the logits tile by tile, and skips rows whose incoming gradient is zero and
-    parameters that require none. Products and sums run in float32 for half-precision inputs, in
-    float64 for float64 ones. `min_p` costs a second sweep over those tiles that hold a token it may
-    keep.
+    parameters that require none. Logits and sums are float32 for half-precision inputs, float64 for
+    float64 ones. `min_p` needs no second product where whole rows of logits fit `chunk_bytes`;
+    else it costs a second sweep over those tiles that hold a token it may keep.
+
+    On a GPU half-precision inputs are multiplied as they are, under autocast float32 ones are
+    rounded first, as a linear layer would round them, and the rows are Triton's where it is
+    installed. On a CPU nothing is rounded, autocast or not.
 
     Args:
         hidden: Last hidden states, [N, H].
@@ -79,7 +86,9 @@ def score_tokens(
         bias: Of the head, [V].
         scale: Factor on the raw logits (Granite, Cohere).
         softcap: Soft cap of the scaled logits (Gemma 2), before the temperature.
-        chunk_bytes: Memory for one tile of logits; the sweeps use up to three.
+        low_rank: u [N, r] and B [V, r], a correction of the head: under LoRA u = alpha/r·A·h.
+        chunk_bytes: Memory for one tile of logits, of which the sweeps use up to 1.5 times as much;
+            by default 8 MiB on a CPU, 512 MiB elsewhere, and with `min_p` at least 64 whole rows.
 
     Returns:
         TokenScores of N rows. N = 0 gives empty columns that still carry a graph.
@@ -89,21 +98,26 @@ def score_tokens(
         ConfigError: A setting outside its range.
     """
     _check_settings(temperature, min_p, scale, softcap, chunk_bytes)
-    _check_shapes(hidden, weight, targets, bias)
+    _check_shapes(hidden, weight, targets, bias, low_rank)
     dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
-    if chunk_bytes is None:
+    row_bytes = chunk_bytes
+    if chunk_bytes is None or row_bytes is None:
         chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
+        row_bytes = max(chunk_bytes, tiles.MINIMUM_ROWS * len(weight) * dtype.itemsize)
     ask = _Ask(
         inner=scale / (softcap or temperature),
         outer=softcap / temperature if softcap else None,
         chunk_bytes=chunk_bytes,
+        row_bytes=row_bytes,
         dtype=dtype,
+        operand=_operand(hidden, weight, dtype),
         entropy=entropy,
         min_p=min_p,
         collision=collision,
         sensitivity=sensitivity,
     )
-    return TokenScores(*_Score.apply(hidden, weight, bias, targets.long(), ask))
+    factors = [hidden, weight] if low_rank is None else [hidden, weight, *low_rank]
+    return TokenScores(*_Score.apply(targets.long(), bias, ask, *factors))
 
 
 @dataclass(frozen=True)
@@ -113,79 +127,114 @@ class _Ask:
     inner: float
     outer: float | None
     chunk_bytes: int
-    dtype: torch.dtype  # the working type
+    row_bytes: int
+    dtype: torch.dtype  # of tiles and sums
+    operand: torch.dtype  # of what is multiplied
     entropy: bool
     min_p: float | None
     collision: bool
     sensitivity: bool
 
-    def head(self, weight: Tensor, bias: Tensor | None, rows: int) -> tiles.Head:
-        columns = tiles.tile_columns(rows, self.chunk_bytes, self.dtype.itemsize)
-        return tiles.Head(weight, bias, self.inner, self.outer, columns)
+    def head(self, weights: Sequence[Tensor], bias: Tensor | None) -> tiles.Head:
+        return tiles.Head(
+            weights=tuple(weights),
+            bias=bias,
+            inner=self.inner,
+            outer=self.outer,
+            dtype=self.dtype,
+            operand=self.operand,
+            chunk_bytes=self.chunk_bytes,
+            row_bytes=self.row_bytes,
+        )
+
+
+def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The type in which hidden states and weights are multiplied.
+
+    Half-precision numbers are what a GPU multiplies fast: there they stay as they are, and under
+    autocast the others become what a linear layer would make of them.
+    """
+    if hidden.device.type != "cuda" or dtype == torch.float64:
+        return dtype
+    if torch.is_autocast_enabled("cuda"):
+        return torch.get_autocast_dtype("cuda")
+    return hidden.dtype if hidden.dtype == weight.dtype else dtype
 
 
 class _Score(torch.autograd.Function):
+    """The inputs after `ask` are the hidden states and the weight of each factor, in turn."""
+
     @staticmethod
-    def forward(ctx, hidden, weight, bias, targets, ask: _Ask):
+    def forward(ctx, targets, bias, ask: _Ask, *factors):
         ctx.set_materialize_grads(False)
         ctx.ask = ask
-        head = ask.head(weight, bias, len(hidden))
-        prepared = head.prepare(hidden, ask.dtype)
+        head = ask.head(factors[1::2], bias)
+        threshold = None
+        if ask.min_p is not None:
+            # A few roundings below the cut, so that a token on it is kept.
+            threshold = math.log(ask.min_p) - 8 * torch.finfo(ask.dtype).eps
         sums = tiles.forward_sweep(
             head,
-            prepared,
+            head.prepare(factors[::2]),
             targets,
             slope=ask.entropy or ask.sensitivity,
             square=ask.collision or ask.sensitivity,
-            tile_maxima=ask.min_p is not None,
+            threshold=threshold,
         )
-        scores = _scores(head, prepared, targets, sums, ask)
-        ctx.save_for_backward(hidden, weight, bias, targets, sums.maximum, sums.mass, sums.slope)
+        scores = _scores(sums, ask, threshold)
+        ctx.save_for_backward(targets, bias, sums.maximum, sums.mass, sums.slope, *factors)
         ctx.mark_non_differentiable(*(column for column in scores[2:] if column is not None))
         return scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx, by_logprob, by_entropy, *_):
-        hidden, weight, bias, targets, maximum, mass, slope = ctx.saved_tensors
-        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        rows = tiles.RowGradient.of(by_logprob, by_entropy, maximum, mass, slope)
+        targets, bias, maximum, mass, slope, *factors = ctx.saved_tensors
+        hiddens, weights = factors[::2], factors[1::2]
+        _, wants_bias, _, *wants = ctx.needs_input_grad
+        rows = RowGradient.of(by_logprob, by_entropy, maximum, mass, slope)
         active = rows.active()
-        every = len(active) == len(hidden)
-        hidden_rows = hidden if every else hidden[active]
+        every = len(active) == len(targets)
+        if not every:
+            hiddens = [hidden[active] for hidden in hiddens]
+            targets, rows = targets[active], rows.take(active)
+        ask = ctx.ask
+        if ask.operand == torch.float16:  # too short a range for the gradient of a tile
+            ask = replace(ask, operand=ask.dtype)
         into = tiles.HeadGradient(
-            hidden=torch.zeros_like(hidden_rows, dtype=ctx.ask.dtype) if wants_hidden else None,
-            weight=torch.empty_like(weight) if wants_weight else None,
+            hiddens=[
+                torch.zeros_like(hidden, dtype=ask.dtype) if wanted else None
+                for hidden, wanted in zip(hiddens, wants[::2], strict=True)
+            ],
+            weights=[
+                torch.empty_like(weight) if wanted else None
+                for weight, wanted in zip(weights, wants[1::2], strict=True)
+            ],
             bias=torch.empty_like(bias) if wants_bias else None,
         )
-        head = ctx.ask.head(weight, bias, len(active))
-        tiles.backward_sweep(
-            head,
-            head.prepare(hidden_rows, ctx.ask.dtype),
-            targets if every else targets[active],
-            rows if every else rows.take(active),
-            into,
-        )
-        by_hidden = None if into.hidden is None else into.hidden.to(hidden.dtype)
-        if by_hidden is not None and not every:
-            by_hidden = torch.zeros_like(hidden).index_copy_(0, active, by_hidden)
-        return by_hidden, into.weight, into.bias, None, None
+        head = ask.head(weights, bias)
+        tiles.backward_sweep(head, head.prepare(hiddens), targets, rows, into)
+        found: list[Tensor | None] = []
+        for whole, by_hidden, by_weight in zip(
+            factors[::2], into.hiddens, into.weights, strict=True
+        ):
+            if by_hidden is not None:
+                by_hidden = by_hidden.to(whole.dtype)
+                if not every:
+                    by_hidden = torch.zeros_like(whole).index_copy_(0, active, by_hidden)
+            found += [by_hidden, by_weight]
+        return None, into.bias, None, *found
 
 
-def _scores(
-    head: tiles.Head, prepared: Tensor, targets: Tensor, sums: tiles.Sums, ask: _Ask
-) -> tuple[Tensor | None, ...]:
+def _scores(sums: Sums, ask: _Ask, threshold: float | None) -> tuple[Tensor | None, ...]:
     """The columns of `TokenScores`, in its order."""
     log_mass = sums.mass.log()
     logprobs = sums.target - log_mass
     entropy = proxy = collision = sensitivity = None
     if sums.slope is not None:
         entropy = log_mass - sums.slope / sums.mass
-    if ask.min_p is not None:
-        # A few roundings below the cut, so that a token on it is kept.
-        threshold = math.log(ask.min_p) - 8 * torch.finfo(ask.dtype).eps
-        kept = tiles.proxy_sweep(head, prepared, targets, sums, threshold)
-        proxy = torch.where(sums.target > threshold, sums.target - kept.log(), FILTERED)
+    if sums.kept is not None and threshold is not None:
+        proxy = torch.where(sums.target > threshold, sums.target - sums.kept.log(), FILTERED)
     if sums.square is not None:
         collision = sums.square / sums.mass.square()
     if collision is not None and sums.square_slope is not None and sums.slope is not None:
@@ -220,7 +269,13 @@ def _check_settings(
         raise ConfigError(f"chunk_bytes is {chunk_bytes}; it must be at least 1.")
 
 
-def _check_shapes(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:
+def _check_shapes(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    bias: Tensor | None,
+    low_rank: tuple[Tensor, Tensor] | None,
+) -> None:
     if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
         raise BatchError(
             f"hidden has shape {list(hidden.shape)} and weight {list(weight.shape)}; "
@@ -235,6 +290,13 @@ def _check_shapes(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor 
         raise BatchError(
             f"bias has shape {list(bias.shape)}; expected [{len(weight)}], one per row of weight."
         )
+    if low_rank is not None:
+        low, high = (list(side.shape) for side in low_rank)
+        if low[:-1] != [len(hidden)] or high[:-1] != [len(weight)] or low[-1] != high[-1]:
+            raise BatchError(
+                f"low_rank has shapes {low} and {high}; "
+                f"expected [{len(hidden)}, r] and [{len(weight)}, r]."
+            )
     outside = ((targets < 0) | (targets >= len(weight))).nonzero()[:, 0]
     if len(outside):
         row = int(outside[0])

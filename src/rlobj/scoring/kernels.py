@@ -1,0 +1,315 @@
+"""The arithmetic of `rlobj.scoring.rows` as Triton kernels: one program a row.
+
+    _fold_kernel           a tile into the sums of its row, in one read; of a whole row also the
+                           kept mass, in a second read of what the first has left in the cache
+    _keep_kernel           the kept mass of a tile, for the second sweep
+    _differentiate_kernel  products to their gradient, in place or into half the bytes
+
+A program goes over its row in blocks and carries the same state from block to block as the torch
+version carries from tile to tile. They were checked under Triton's interpreter, on a CPU; nothing
+here has been timed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlobj.scoring.rows import Curve, RowGradient, Rows, Sums
+
+if TYPE_CHECKING:
+    import triton  # pyright: ignore[reportMissingImports]
+    import triton.language as tl  # pyright: ignore[reportMissingImports]
+else:
+    try:
+        import triton
+        import triton.language as tl
+    except ImportError:  # there is nothing to launch, but the module can be looked at
+        triton = None
+
+
+def _jit(function: Any) -> Any:
+    return function if triton is None else triton.jit(function)
+
+
+BLOCK = 4096
+"""Largest number of logits that a program holds at a time: 16 in the registers of each thread."""
+
+WARPS = 8
+
+
+@_jit
+def _linear(products, bias, row, stride, column, inside, factor, BIAS: tl.constexpr):
+    """factor·x + bias at some columns of a row."""
+    x = tl.load(products + row * stride + column, mask=inside, other=0.0) * factor
+    if BIAS:
+        x += tl.load(bias + column, mask=inside, other=0.0)
+    return x
+
+
+@_jit
+def _bent(x, cap, CAP: tl.constexpr):
+    """cap·tanh(x), or x."""
+    if CAP:
+        x = cap * (2 * tl.sigmoid(2 * x) - 1)
+    return x
+
+
+@_jit
+def _fold_kernel(
+    products,
+    bias,
+    targets,
+    maximum_,
+    mass_,
+    target_,
+    slope_,
+    square_,
+    square_slope_,
+    kept_,
+    largest_,
+    columns,
+    stride,
+    factor,
+    cap,
+    threshold,
+    BIAS: tl.constexpr,
+    CAP: tl.constexpr,
+    SLOPE: tl.constexpr,
+    SQUARE: tl.constexpr,
+    KEPT: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    maximum = tl.load(maximum_ + row)
+    mass = tl.load(mass_ + row)
+    slope = 0.0
+    square = 0.0
+    square_slope = 0.0
+    if SLOPE:
+        slope = tl.load(slope_ + row)
+    if SQUARE:
+        square = tl.load(square_ + row)
+        square_slope = tl.load(square_slope_ + row)
+    largest = float("-inf")
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        inside = column < columns
+        x = _linear(products, bias, row, stride, column, inside, factor, BIAS)
+        z = tl.where(inside, _bent(x, cap, CAP), float("-inf"))
+        largest = tl.maximum(largest, tl.max(z, 0))
+        raised = tl.maximum(maximum, largest)
+        shift = maximum - raised
+        scale = tl.exp(shift)
+        shifted = tl.where(inside, z - raised, 0.0)
+        power = tl.where(inside, tl.exp(shifted), 0.0)
+        weighted = power * shifted
+        if SLOPE:
+            slope = scale * (slope + mass * shift) + tl.sum(weighted, 0)
+        if SQUARE:
+            square_slope = scale * scale * (square_slope + square * shift)
+            square_slope += tl.sum(weighted * power, 0)
+            square = scale * scale * square + tl.sum(power * power, 0)
+        mass = scale * mass + tl.sum(power, 0)
+        maximum = raised
+    target = tl.load(targets + row)
+    if (target >= 0) & (target < columns):
+        x = _linear(products, bias, row, stride, target, target >= 0, factor, BIAS)
+        tl.store(target_ + row, _bent(x, cap, CAP))
+    tl.store(maximum_ + row, maximum)
+    tl.store(mass_ + row, mass)
+    if SLOPE:
+        tl.store(slope_ + row, slope)
+    if SQUARE:
+        tl.store(square_ + row, square)
+        tl.store(square_slope_ + row, square_slope)
+    if LARGEST:
+        tl.store(largest_ + row, largest)
+    if KEPT:
+        kept = _kept(
+            products, bias, row, stride, columns, maximum, factor, cap, threshold, BIAS, CAP, BLOCK
+        )
+        tl.store(kept_ + row, kept)
+
+
+@_jit
+def _kept(
+    products,
+    bias,
+    row,
+    stride,
+    columns,
+    maximum,
+    factor,
+    cap,
+    threshold,
+    BIAS: tl.constexpr,
+    CAP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Σ exp(z − maximum) over the columns of a row where z − maximum > threshold."""
+    kept = 0.0
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        inside = column < columns
+        x = _linear(products, bias, row, stride, column, inside, factor, BIAS)
+        shifted = tl.where(inside, _bent(x, cap, CAP) - maximum, 0.0)
+        power = tl.where(inside & (shifted > threshold), tl.exp(shifted), 0.0)
+        kept += tl.sum(power, 0)  # type: ignore[operator]
+    return kept
+
+
+@_jit
+def _keep_kernel(
+    products,
+    bias,
+    maximum_,
+    kept_,
+    columns,
+    stride,
+    factor,
+    cap,
+    threshold,
+    BIAS: tl.constexpr,
+    CAP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    maximum = tl.load(maximum_ + row)
+    kept = _kept(
+        products, bias, row, stride, columns, maximum, factor, cap, threshold, BIAS, CAP, BLOCK
+    )
+    tl.store(kept_ + row, kept)
+
+
+@_jit
+def _differentiate_kernel(
+    products,
+    out,
+    bias,
+    targets,
+    maximum_,
+    target_,
+    constant_,
+    slope_,
+    columns,
+    stride,
+    out_stride,
+    factor,
+    cap,
+    BIAS: tl.constexpr,
+    CAP: tl.constexpr,
+    SLOPE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    maximum = tl.load(maximum_ + row)
+    by_target = tl.load(target_ + row)
+    constant = tl.load(constant_ + row)
+    target = tl.load(targets + row)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < columns
+    x = _linear(products, bias, row, stride, column, inside, factor, BIAS)
+    shifted = tl.where(inside, _bent(x, cap, CAP) - maximum, 0.0)
+    by_power = constant
+    if SLOPE:
+        by_power = constant + tl.load(slope_ + row) * shifted
+    gradient = tl.exp(shifted) * by_power + tl.where(column == target, by_target, 0.0)
+    if CAP:
+        bend = 2 * tl.sigmoid(2 * x) - 1
+        gradient *= cap * (1 - bend * bend)
+    gradient *= factor
+    tl.store(out + row * out_stride + column, gradient.to(out.dtype.element_ty), mask=inside)
+
+
+class TritonRows(Rows):
+    """The arithmetic in one launch a tile; tiles are float32."""
+
+    def __init__(self, rows: int, columns: int, like: Tensor) -> None:
+        super().__init__(rows, columns, like)
+        self._halves: Tensor | None = None
+
+    def fold(
+        self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums, threshold: float | None
+    ) -> None:
+        optional = (sums.slope, sums.square, sums.square_slope, sums.kept, sums.largest)
+        _launch(
+            _fold_kernel,
+            (len(tile),),
+            tile,
+            tile if curve.bias is None else curve.bias,
+            targets,
+            sums.maximum,
+            sums.mass,
+            sums.target,
+            *(sums.mass if column is None else column for column in optional),
+            threshold=0.0 if threshold is None else threshold,
+            SLOPE=sums.slope is not None,
+            SQUARE=sums.square is not None,
+            KEPT=threshold is not None,
+            LARGEST=sums.largest is not None,
+            **_common(tile, curve),
+        )
+
+    def keep(self, tile: Tensor, curve: Curve, maximum: Tensor, threshold: float) -> Tensor:
+        kept = torch.empty_like(maximum)
+        _launch(
+            _keep_kernel,
+            (len(tile),),
+            tile,
+            tile if curve.bias is None else curve.bias,
+            maximum,
+            kept,
+            threshold=threshold,
+            **_common(tile, curve),
+        )
+        return kept
+
+    def differentiate(
+        self, tile: Tensor, curve: Curve, targets: Tensor, gradient: RowGradient, dtype: torch.dtype
+    ) -> Tensor:
+        out = tile
+        if dtype != tile.dtype:
+            if self._halves is None:
+                self._halves = torch.empty_like(self._tile, dtype=dtype)
+            out = self._halves.as_strided(tile.shape, tile.stride())
+        common = _common(tile, curve)
+        _launch(
+            _differentiate_kernel,
+            (len(tile), triton.cdiv(tile.shape[1], common["BLOCK"])),
+            tile,
+            out,
+            tile if curve.bias is None else curve.bias,
+            targets,
+            gradient.maximum,
+            gradient.target,
+            gradient.constant,
+            gradient.maximum if gradient.slope is None else gradient.slope,
+            out_stride=out.stride(0),
+            SLOPE=gradient.slope is not None,
+            **common,
+        )
+        return out
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **named: Any) -> None:
+    """Triton's spelling of a launch."""
+    kernel[grid](*arguments, **named)
+
+
+def _common(tile: Tensor, curve: Curve) -> dict[str, Any]:
+    """What every kernel is told of a tile."""
+    columns = tile.shape[1]
+    return {
+        "columns": columns,
+        "stride": tile.stride(0),
+        "factor": curve.factor,
+        "cap": curve.cap or 0.0,
+        "BIAS": curve.bias is not None,
+        "CAP": curve.cap is not None,
+        "BLOCK": min(BLOCK, triton.next_power_of_2(columns)),
+        "num_warps": WARPS,
+    }

@@ -1,0 +1,265 @@
+"""The arithmetic of single rows of logits: what the forward sweep sums and what its gradient is.
+
+Per row, with z the logits at the sampling temperature, m their maximum and e = exp(z − m), a sweep
+carries up to four sums, none of which subtracts large numbers:
+
+    mass = Σ e     slope = Σ e·(z − m)     square = Σ e²     square_slope = Σ e²·(z − m)
+
+When a tile raises the maximum by −d, a sum Σ eⁿ·(z − m) becomes fⁿ·(Σ eⁿ·(z − m) + d·Σ eⁿ), with
+f = exp(d). From these: log π_y = z_y − m − log mass, entropy = log mass − slope/mass,
+Σ π² = square/mass².
+
+`Rows` is what a sweep asks of a tile, `TorchRows` does it with torch, block by block, so that a
+block stays in the processor's cache; `rlobj.scoring.kernels.TritonRows` in one launch a tile.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+BLOCK_ELEMENTS = 1 << 18
+"""Logits that `TorchRows` works on at a time on a CPU: 1 MiB of them, and as much to spare."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """From a tile of products x to its logits: factor·x + bias, or cap·tanh(factor·x + bias)."""
+
+    factor: float
+    bias: Tensor | None  # [v]
+    cap: float | None
+
+    def linear(self, products: Tensor) -> Tensor:
+        """factor·x + bias, in place."""
+        if self.factor != 1:
+            products.mul_(self.factor)
+        return products if self.bias is None else products.add_(self.bias)
+
+    def logits(self, products: Tensor) -> Tensor:
+        """The logits, in place."""
+        linear = self.linear(products)
+        return linear if self.cap is None else linear.tanh_().mul_(self.cap)
+
+
+@dataclass
+class Sums:
+    """What a forward sweep gathers per row; every tensor is [N], None where it is not wanted."""
+
+    maximum: Tensor
+    mass: Tensor
+    target: Tensor  # the target's logit
+    slope: Tensor | None = None
+    square: Tensor | None = None
+    square_slope: Tensor | None = None
+    kept: Tensor | None = None  # Σ e over the columns where z − m > threshold
+    largest: Tensor | None = None  # the largest logit of the tile that was folded in last
+
+    @classmethod
+    def of(cls, like: Tensor, *, slope: bool, square: bool, kept: bool) -> Sums:
+        """Of no tile yet, for the rows of `like`."""
+
+        def zeros(wanted: bool) -> Tensor | None:
+            return like.new_zeros(len(like)) if wanted else None
+
+        lowest = torch.finfo(like.dtype).min
+        return cls(
+            maximum=like.new_full((len(like),), lowest),
+            mass=like.new_zeros(len(like)),
+            target=like.new_zeros(len(like)),
+            slope=zeros(slope),
+            square=zeros(square),
+            square_slope=zeros(square),
+            kept=zeros(kept),
+        )
+
+    def part(self, rows: slice) -> Sums:
+        """These rows, sharing memory."""
+        columns = (getattr(self, field.name) for field in fields(self))
+        return Sums(*(None if column is None else column[rows] for column in columns))  # type: ignore[arg-type]
+
+    def rescale(self, maximum: Tensor) -> None:
+        """Move the sums to a new maximum."""
+        shift = self.maximum - maximum
+        factor = shift.exp()
+        if self.slope is not None:
+            self.slope.addcmul_(self.mass, shift).mul_(factor)
+        if self.square is not None and self.square_slope is not None:
+            self.square_slope.addcmul_(self.square, shift).mul_(factor).mul_(factor)
+            self.square.mul_(factor).mul_(factor)
+        self.mass.mul_(factor)
+        self.maximum.copy_(maximum)
+
+
+@dataclass(frozen=True)
+class RowGradient:
+    """The gradient of each row's logits, in the terms of its forward sweep; every tensor is [N].
+
+    dz_k = target·1[k = y] + exp(z_k − m)·(constant + slope·(z_k − m))
+    """
+
+    maximum: Tensor
+    target: Tensor
+    constant: Tensor
+    slope: Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        by_logprob: Tensor | None,
+        by_entropy: Tensor | None,
+        maximum: Tensor,
+        mass: Tensor,
+        slope: Tensor | None,
+    ) -> RowGradient:
+        """From the gradients of log π_y and of the entropy, and the sums of the forward sweep.
+
+        dz_k = g·(1[k = y] − π_k) − g_H·π_k·(log π_k + H),   log π_k + H = z_k − m − slope/mass
+        """
+        # Gradients may come expanded from one number; kernels read them by address.
+        target = torch.zeros_like(mass) if by_logprob is None else by_logprob.contiguous()
+        if by_entropy is None or slope is None:
+            return cls(maximum, target, -target / mass, None)
+        constant = (by_entropy * slope / mass - target) / mass
+        return cls(maximum, target, constant, -by_entropy / mass)
+
+    def active(self) -> Tensor:
+        """The rows whose gradient is not zero throughout."""
+        active = self.target != 0
+        if self.slope is not None:
+            active |= self.slope != 0
+        return active.nonzero()[:, 0]
+
+    def take(self, rows: Tensor | slice) -> RowGradient:
+        """These rows alone."""
+        slope = None if self.slope is None else self.slope[rows]
+        return RowGradient(self.maximum[rows], self.target[rows], self.constant[rows], slope)
+
+
+class Rows(ABC):
+    """What a sweep asks of a tile of products, [n, v]; each method may use the tile up.
+
+    Targets are places in the tile: below 0 or from v on, the row's target lies in another tile.
+
+    Args:
+        rows: Of the largest tile.
+        columns: Of the largest tile.
+        like: Of the type and on the device of the tiles.
+    """
+
+    def __init__(self, rows: int, columns: int, like: Tensor) -> None:
+        # Products on a GPU want rows that begin at multiples of 16 bytes.
+        columns += -columns % 8 if like.is_cuda else 0
+        self._tile = like.new_empty(rows * columns)
+        self._columns = columns
+
+    def tile(self, rows: int, columns: int) -> Tensor:
+        """Memory for a tile, [rows, columns]."""
+        stride = self._columns if self._tile.is_cuda else columns
+        return self._tile[: rows * stride].view(rows, stride)[:, :columns]
+
+    @abstractmethod
+    def fold(
+        self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums, threshold: float | None
+    ) -> None:
+        """Add a tile to the sums; with a threshold, which takes whole rows, to `kept` as well."""
+
+    @abstractmethod
+    def keep(self, tile: Tensor, curve: Curve, maximum: Tensor, threshold: float) -> Tensor:
+        """Σ exp(z − m) over the columns where z − m > threshold; [n]."""
+
+    @abstractmethod
+    def differentiate(
+        self, tile: Tensor, curve: Curve, targets: Tensor, gradient: RowGradient, dtype: torch.dtype
+    ) -> Tensor:
+        """The gradient of a tile of products, in the given type; [n, v]."""
+
+
+class TorchRows(Rows):
+    """The arithmetic in torch, in place."""
+
+    def __init__(self, rows: int, columns: int, like: Tensor) -> None:
+        super().__init__(rows, columns, like)
+        self._block = max(1, rows if like.is_cuda else BLOCK_ELEMENTS // max(columns, 1))
+        self._spare = like.new_empty(min(self._block, rows) * columns)
+
+    def fold(
+        self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums, threshold: float | None
+    ) -> None:
+        for rows in self._blocks(tile):
+            self._fold(curve.logits(tile[rows]), targets[rows], sums.part(rows), threshold)
+
+    def _fold(self, logits: Tensor, targets: Tensor, sums: Sums, threshold: float | None) -> None:
+        owned, places = _places(targets, logits)
+        sums.target.copy_(torch.where(owned, logits.gather(1, places)[:, 0], sums.target))
+        largest = logits.amax(1)
+        if sums.largest is not None:
+            sums.largest.copy_(largest)
+        sums.rescale(torch.maximum(sums.maximum, largest))
+        shifted = logits.sub_(sums.maximum[:, None])
+        kept = None if threshold is None else shifted > threshold
+        powers = shifted.exp_() if sums.slope is None else self._exp(shifted)
+        sums.mass += powers.sum(1)
+        if sums.slope is not None:
+            sums.slope += shifted.mul_(powers).sum(1)
+        if sums.square is not None and sums.square_slope is not None:
+            sums.square_slope += shifted.mul_(powers).sum(1)
+            sums.square += torch.mul(powers, powers, out=shifted).sum(1)
+        if kept is not None and sums.kept is not None:
+            sums.kept.copy_(powers.mul_(kept).sum(1))
+
+    def keep(self, tile: Tensor, curve: Curve, maximum: Tensor, threshold: float) -> Tensor:
+        kept = torch.empty_like(maximum)
+        for rows in self._blocks(tile):
+            shifted = curve.logits(tile[rows]).sub_(maximum[rows, None])
+            kept[rows] = torch.threshold_(shifted, threshold, -torch.inf).exp_().sum(1)
+        return kept
+
+    def differentiate(
+        self, tile: Tensor, curve: Curve, targets: Tensor, gradient: RowGradient, dtype: torch.dtype
+    ) -> Tensor:
+        for rows in self._blocks(tile):
+            self._differentiate(tile[rows], curve, targets[rows], gradient.take(rows))
+        return tile.to(dtype)
+
+    def _differentiate(
+        self, products: Tensor, curve: Curve, targets: Tensor, gradient: RowGradient
+    ) -> None:
+        linear = curve.linear(products)
+        bend = None
+        if curve.cap is not None:
+            linear.tanh_()
+            bend = linear.square().neg_().add_(1).mul_(curve.cap)
+            linear.mul_(curve.cap)
+        shifted = linear.sub_(gradient.maximum[:, None])
+        constant = gradient.constant[:, None]
+        if gradient.slope is None:
+            shifted.exp_().mul_(constant)
+        else:
+            powers = self._exp(shifted)
+            torch.addcmul(constant, shifted, gradient.slope[:, None], out=shifted).mul_(powers)
+        owned, places = _places(targets, products)
+        target = torch.where(owned, gradient.target, 0)
+        products.scatter_add_(1, places, target[:, None])
+        if bend is not None:
+            products.mul_(bend)
+        if curve.factor != 1:
+            products.mul_(curve.factor)
+
+    def _blocks(self, tile: Tensor) -> Iterator[slice]:
+        rows = max(1, self._spare.numel() // max(tile.shape[1], 1))
+        for start in range(0, len(tile), rows):
+            yield slice(start, min(start + rows, len(tile)))
+
+    def _exp(self, shifted: Tensor) -> Tensor:
+        return torch.exp(shifted, out=self._spare[: shifted.numel()].view(shifted.shape))
+
+
+def _places(targets: Tensor, tile: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows have their target in the tile, [n], and a place in it for every row, [n, 1]."""
+    columns = tile.shape[1]
+    return (targets >= 0) & (targets < columns), targets.clamp(0, columns - 1)[:, None]

@@ -1,0 +1,107 @@
+"""The Triton back end: its kernels under the interpreter, and who gets it."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlobj.scoring import tiles
+from rlobj.scoring.rows import TorchRows
+
+TRITON = importlib.util.find_spec("triton") is not None
+needs_triton = pytest.mark.skipif(not TRITON, reason="Triton is not installed")
+GPU = torch.device("cuda")
+
+
+@needs_triton
+def test_kernels_under_the_interpreter():
+    """Those of scoring_kernels.py, in a process where Triton interprets."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            str(Path(__file__).with_name("scoring_kernels.py")),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+@needs_triton
+@pytest.mark.slow
+def test_kernels_compile_for_a_gpu_that_is_not_there():
+    """To machine code of the Hopper generation, with every flag on and off."""
+    program = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from rlobj.scoring import kernels
+
+INTEGERS = {"columns": "i32", "stride": "i32", "out_stride": "i32", "targets": "*i64"}
+FLOATS = {"factor": "fp32", "cap": "fp32", "threshold": "fp32", "out": "*bf16"}
+FLAGS = {"BIAS", "CAP", "SLOPE", "SQUARE", "KEPT", "LARGEST"}
+for kernel in (kernels._fold_kernel, kernels._keep_kernel, kernels._differentiate_kernel):
+    names = kernel.arg_names
+    for flag in (False, True):
+        fixed = {n: flag for n in names if n in FLAGS} | {"BLOCK": kernels.BLOCK}
+        types = {n: {**INTEGERS, **FLOATS}.get(n, "*fp32") for n in names}
+        source = ASTSource(
+            fn=kernel,
+            signature=types | {n: "constexpr" for n in fixed},
+            constexprs={(names.index(n),): value for n, value in fixed.items()},
+        )
+        options = {"num_warps": kernels.WARPS}
+        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        assert len(built.asm["cubin"]) > 1000
+print("compiled")
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"},
+    )
+    assert done.stdout == "compiled\n", done.stderr
+
+
+@needs_triton
+def test_a_gpu_with_triton_gets_its_kernels():
+    from rlobj.scoring.kernels import TritonRows
+
+    assert tiles.row_work(GPU, torch.float32) is TritonRows
+
+
+def test_without_triton_a_gpu_gets_torch(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "triton" else find(name)
+    )
+    assert tiles.row_work(GPU, torch.float32) is TorchRows
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype"), [(GPU, torch.float64), (torch.device("cpu"), torch.float32)]
+)
+def test_float64_and_cpus_get_torch(device, dtype):
+    assert tiles.row_work(device, dtype) is TorchRows
+
+
+def test_products_of_half_precision_are_written_in_float32():
+    """By torch's own shape functions: the products themselves need a GPU."""
+    left, right = (torch.empty(s, dtype=torch.bfloat16, device="meta") for s in [(4, 8), (8, 6)])
+    out = torch.empty(4, 6, device="meta")
+    assert tiles.multiply(left, right, out=out) is out
+    assert tiles.accumulate(out, left, right) is out
+    half = torch.empty(4, 6, dtype=torch.bfloat16, device="meta")
+    assert tiles.multiply(left, right, out=half) is half

@@ -1,0 +1,243 @@
+"""score_tokens at extremes: of logits, sizes, types and memory."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scoring_tools import ROWS, SMALL_TILE, leaves, make_head, plain
+
+from rlobj.scoring import score_tokens, tile_columns
+from rlobj.scoring.tiles import whole_rows
+
+
+@pytest.fixture
+def head():
+    return make_head()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extreme_logits_stay_exact(dtype):
+    logits = torch.randn(6, 300, dtype=torch.float64)
+    logits[0] *= 1e4
+    logits[1] += 1e4
+    logits[2] -= 1e4
+    logits[3, 7] = 1e4
+    logits[4] = torch.linspace(-1e4, 1e4, 300)
+    logits[5] = torch.linspace(1e4, -1e4, 300)
+    logits = logits.to(dtype)
+    targets = torch.tensor([3, 200, 250, 7, 0, 0])
+    (rows,) = leaves(logits)
+    everything = {"entropy": True, "collision": True, "sensitivity": True, "min_p": 0.02}
+    scores = score_tokens(
+        rows, torch.eye(300, dtype=dtype), targets, chunk_bytes=SMALL_TILE, **everything
+    )
+    (exact,) = leaves(logits.double())
+    logprobs, entropy, _ = plain(exact, torch.eye(300, dtype=torch.float64), targets)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {}
+    compare = {**tolerance, "check_dtype": False}
+    torch.testing.assert_close(scores.logprobs, logprobs, **compare)
+    torch.testing.assert_close(scores.entropy, entropy, **compare)
+    (scores.logprobs.sum() + scores.entropy.sum()).backward()
+    (logprobs.sum() + entropy.sum()).backward()
+    torch.testing.assert_close(rows.grad, exact.grad, **compare)
+    for column in vars(scores).values():
+        assert column.isfinite().all()
+
+
+@pytest.mark.parametrize("place", [0, 127, 128, 300])
+def test_all_targets_may_lie_in_one_tile(head, place):
+    hidden, weight, _, bias = head
+    targets = torch.full((ROWS,), place)
+    free, free_weight = leaves(hidden, weight)
+    found = score_tokens(free, free_weight, targets, bias=bias, chunk_bytes=SMALL_TILE).logprobs
+    exact, exact_weight = leaves(hidden, weight)
+    expected = plain(exact, exact_weight, targets, bias=bias)[0]
+    torch.testing.assert_close(found, expected)
+    found.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(free.grad, exact.grad)
+    torch.testing.assert_close(free_weight.grad, exact_weight.grad)
+
+
+@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None])
+def test_a_maximum_that_several_tokens_share_counts_each_of_them(chunk_bytes):
+    hidden, weight = torch.ones(2, 1), torch.zeros(301, 1)
+    weight[[3, 130, 290]] = 50.0
+    targets = torch.tensor([130, 0])
+    scores = score_tokens(
+        hidden, weight, targets, entropy=True, collision=True, min_p=1.0, chunk_bytes=chunk_bytes
+    )
+    third = torch.tensor(1 / 3).log()
+    torch.testing.assert_close(scores.logprobs, torch.stack([third, third - 50]))
+    torch.testing.assert_close(scores.entropy, -third.expand(2))
+    torch.testing.assert_close(scores.collision, torch.full((2,), 1 / 3))
+    torch.testing.assert_close(scores.proxy_logprobs, torch.stack([third, torch.tensor(-1e4)]))
+
+
+@pytest.mark.parametrize("margin", [5.0, 12.0, 16.0, 30.0])
+def test_entropy_and_its_gradient_keep_their_digits_near_one_hot(margin):
+    """In float32, where 1 − π is lost beyond a margin of 16 nats."""
+    logits = torch.zeros(1, 300)
+    logits[0, 7] = margin + torch.tensor(299.0).log()
+    (free,) = leaves(logits)
+    score_tokens(
+        free, torch.eye(300), torch.tensor([7]), entropy=True, chunk_bytes=SMALL_TILE
+    ).entropy.sum().backward()
+    (exact,) = leaves(logits.double())
+    logprobs = torch.log_softmax(exact, -1)
+    (-(logprobs.exp() * logprobs).sum()).backward()
+    torch.testing.assert_close(free.grad.double(), exact.grad, rtol=1e-4, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"softcap": 30.0}, {"scale": 0.0625}, {"temperature": 0.6}])
+def test_float32_scores_of_large_heads_are_exact_to_a_tenth_of_a_millinat(options):
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(50, 128), torch.randn(50_257, 128)
+    targets = torch.randint(50_257, (50,))
+    scores = score_tokens(hidden, weight, targets, entropy=True, **options)
+    logprobs, entropy, _ = plain(hidden.double(), weight.double(), targets, **options)
+    assert (scores.logprobs - logprobs).abs().max() <= 1e-4
+    assert (scores.entropy - entropy).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_no_row_or_one_row_gives_a_graph(head, rows):
+    hidden, weight, targets, bias = head
+    hidden, weight, bias = leaves(hidden[:rows], weight, bias)
+    scores = score_tokens(
+        hidden,
+        weight,
+        targets[:rows],
+        entropy=True,
+        bias=bias,
+        min_p=0.1,
+        collision=True,
+        sensitivity=True,
+    )
+    for column in vars(scores).values():
+        assert column.shape == (rows,)
+    (scores.logprobs.sum() + scores.entropy.sum()).backward()
+    expected, expected_weight, expected_bias = leaves(hidden, weight, bias)
+    logprobs, entropy, _ = plain(expected, expected_weight, targets[:rows], bias=expected_bias)
+    (logprobs.sum() + entropy.sum()).backward()
+    torch.testing.assert_close(hidden.grad, expected.grad)
+    torch.testing.assert_close(weight.grad, expected_weight.grad)
+    torch.testing.assert_close(bias.grad, expected_bias.grad)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=st.integers(1, 9), vocabulary=st.integers(1, 700), columns=st.integers(128, 800))
+def test_tiles_of_any_size_give_the_same_result(rows, vocabulary, columns):
+    generator = torch.Generator().manual_seed(rows + vocabulary)
+    hidden = torch.randn(rows, 4, generator=generator, dtype=torch.float64)
+    weight = torch.randn(vocabulary, 4, generator=generator, dtype=torch.float64)
+    targets = torch.randint(vocabulary, (rows,), generator=generator)
+
+    def run(chunk_bytes):
+        free, free_weight = leaves(hidden, weight)
+        scores = score_tokens(
+            free,
+            free_weight,
+            targets,
+            entropy=True,
+            min_p=0.3,
+            collision=True,
+            sensitivity=True,
+            chunk_bytes=chunk_bytes,
+        )
+        (scores.logprobs.sum() + scores.entropy.square().sum()).backward()
+        return [*vars(scores).values(), free.grad, free_weight.grad]
+
+    for tiled, whole in zip(run(columns * rows * 8), run(1 << 30), strict=True):
+        torch.testing.assert_close(tiled, whole, rtol=1e-10, atol=1e-10)
+
+
+def test_tile_columns_keep_to_the_budget_and_the_least_width():
+    assert tile_columns(2048, 8 << 20) * 2048 * 4 == 8 << 20
+    assert tile_columns(2048, 8 << 20, itemsize=8) == tile_columns(2048, 8 << 20) // 2
+    assert tile_columns(1 << 30, 1) == 128
+    assert tile_columns(0, 1 << 10) == 256
+
+
+def test_whole_rows_are_used_where_enough_of_them_fit():
+    assert whole_rows(2048, 1000, 64 * 4000) == 64
+    assert whole_rows(2048, 1000, 64 * 4000 - 1) == 0
+    assert whole_rows(5, 1000, 5 * 4000) == 5
+    assert whole_rows(5, 1000, 5 * 4000 - 1) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_inputs_are_scored_to_float32_accuracy(dtype):
+    torch.manual_seed(0)
+    hidden = torch.randn(64, 256).to(dtype)
+    weight = (torch.randn(5000, 256) / 4).to(dtype)
+    targets = torch.randint(5000, (64,))
+    free, free_weight = leaves(hidden, weight)
+    scores = score_tokens(free, free_weight, targets, temperature=0.9, entropy=True)
+    exact, exact_weight = leaves(hidden.double(), weight.double())
+    logprobs, entropy, _ = plain(exact, exact_weight, targets, temperature=0.9)
+    assert scores.logprobs.dtype == torch.float32
+    assert (scores.logprobs - logprobs).abs().max() <= 1e-4
+    assert (scores.entropy - entropy).abs().max() <= 1e-4
+    (scores.logprobs.sum() + scores.entropy.sum()).backward()
+    (logprobs.sum() + entropy.sum()).backward()
+    assert (free.grad.dtype, free_weight.grad.dtype) == (dtype, dtype)
+    rounding = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 1e-4}
+    torch.testing.assert_close(free.grad.double(), exact.grad, **rounding)
+    torch.testing.assert_close(free_weight.grad.double(), exact_weight.grad, **rounding)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_rounds_neither_scores_nor_gradients(head, dtype, with_bias):
+    hidden, weight, bias = (x.to(dtype) for x in (head[0], head[1], head[3]))
+
+    def run():
+        free = leaves(hidden, weight, *([bias] if with_bias else []))
+        options = {"bias": free[2]} if with_bias else {}
+        scores = score_tokens(*free[:2], head[2], entropy=True, min_p=0.1, **options)
+        (scores.logprobs.sum() + scores.entropy.sum()).backward()
+        return [scores.logprobs, scores.entropy, scores.proxy_logprobs, *(x.grad for x in free)]
+
+    expected = run()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = run()
+    assert all(map(torch.equal, found, expected))
+
+
+def test_inputs_are_left_as_they_were(head):
+    copies = [x.clone() for x in head]
+    hidden, weight, targets, bias = head
+    free, free_weight = leaves(hidden, weight)
+    score_tokens(
+        free, free_weight, targets, bias=bias, entropy=True, softcap=2.0
+    ).entropy.sum().backward()
+    for before, after in zip(copies, [free, free_weight, targets, bias], strict=True):
+        assert torch.equal(before, after.detach())
+
+
+@pytest.mark.slow
+def test_peak_memory_holds_no_logits():
+    """Forward and backward of 1024 x 100k: the logits alone would be 410 MB, as would each copy."""
+    program = """
+import resource, torch
+from rlobj.scoring import score_tokens
+torch.set_num_threads(1)
+hidden = torch.randn(1024, 32, requires_grad=True)
+weight = torch.randn(100_000, 32, requires_grad=True)
+targets = torch.randint(100_000, (1024,))
+def run(rows):
+    scores = score_tokens(hidden[:rows], weight, targets[:rows], entropy=True, min_p=0.02,
+                          collision=True, sensitivity=True)
+    (scores.logprobs.sum() + scores.entropy.sum()).backward()
+run(2)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+run(1024)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 100  # MB
