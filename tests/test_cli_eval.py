@@ -227,3 +227,8 @@ def test_a_protocol_with_changes_says_which(data_dir: Path) -> None:
 def test_nothing_to_ask_is_refused(on: str) -> None:
     with pytest.raises(ConfigError, match="names nothing: aime24"):
         find_target("some/model", on, Options({}))
+
+
+def test_a_model_may_be_called_as_the_nameless_command_once_was(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["eval", "run", "--on", "addition", "--protocol", "none such"])
+    assert "no protocol 'none such'" in " ".join(result.output.split())

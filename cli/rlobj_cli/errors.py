@@ -74,8 +74,8 @@ class GuardedGroup(TyperGroup):
 class DefaultGroup(TyperGroup):
     """Commands of which one needs no name: `rlobj eval MODEL` beside `rlobj eval compare A B`."""
 
-    DEFAULT = "run"
-    """What the nameless one is registered as."""
+    DEFAULT = "<model>"
+    """What the nameless one is registered as: no folder is called so."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Anything but a command's name begins the arguments of the nameless one."""
