@@ -174,19 +174,19 @@ def test_eval_asks_a_run_its_own_problems(
 ) -> None:
     folder, _ = finished
     done = program(["eval", "run", "-n", "3", "--limit", "10", "--out", "results"], folder)
-    assert "avg@3" in done.stdout
+    assert "avg@n" in done.stdout
     results = json.loads((folder / "results" / "results.json").read_text())
-    [result] = results["results"]
-    lines = (folder / "results" / "samples.jsonl").read_text().splitlines()
-    samples = [json.loads(line) for line in lines]
-    assert (result["problems"], len(samples)) == (10, 30)
-    assert result["accuracy"] == pytest.approx(sum(s["correct"] for s in samples) / 30)
-    assert list(result["pass_at"]) == ["1", "2", "3"]
-    assert result["sampling"]["max_tokens"] == 2
+    [result] = results["results"].values()
+    texts = (folder / "results" / "grades.jsonl").read_text().splitlines()
+    grades = [json.loads(text) for text in texts]
+    assert (result["problems"], len(grades)) == (10, 30)
+    assert result["avg@3"] == pytest.approx(sum(g["correct"] for g in grades) / 30)
+    assert len(result["pass@k"]) == 3
+    assert results["settings"]["max_tokens"] == 2
     monkeypatch.chdir(folder)
-    refused = runner.invoke(app, ["eval", "run", "--out", "results"])
+    refused = runner.invoke(app, ["eval", "run", "-n", "3", "--out", "results"])
     assert refused.exit_code == 2
-    assert "results holds results already" in refused.output
+    assert "results holds an evaluation with other settings" in refused.output
 
 
 @pytest.mark.slow
