@@ -47,9 +47,10 @@ class DataError(RlobjError, ValueError):
 class MissingExtra(RlobjError, ImportError):
     """An optional package is not installed; the message holds the pip command that adds it."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    def __init__(self, package: str, extra: str, purpose: str, instead: str = "") -> None:
         command = f"pip install 'rlobj[{extra}]'"
-        super().__init__(f"{purpose} needs the package '{package}'. Install it with: {command}")
+        message = f"{purpose} needs the package '{package}'. Install it with: {command}"
+        super().__init__(f"{message}\n{instead}" if instead else message)
 
 
 class RunError(RlobjError, RuntimeError):

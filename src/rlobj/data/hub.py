@@ -51,7 +51,7 @@ def first_available(
         MissingExtra: `datasets` is not installed.
         DataError: none can be had; each with its reason.
     """
-    datasets = _datasets(f"Loading {name} from the hub")
+    datasets = _datasets(f"Loading {name} from the hub", instead)
     failures, reachable = [], True
     for source in candidates:
         try:
@@ -107,11 +107,11 @@ def hub_rows(
     yield from _rows(f"{identifier}[{split}]", parts[split], repeats)
 
 
-def _datasets(purpose: str) -> Any:
+def _datasets(purpose: str, instead: str = "") -> Any:
     try:
         import datasets
     except ImportError:
-        raise MissingExtra("datasets", "hub", purpose) from None
+        raise MissingExtra("datasets", "hub", purpose, instead) from None
     return datasets
 
 
