@@ -6,11 +6,23 @@ tests would be found by others that ask for Triton.
 
 import pytest
 import torch
-from scoring_tools import ROWS, SHAPES, SMALL_TILE, gradients, leaves, make_head, plain, plain_proxy
+from scoring_tools import (
+    SHAPES,
+    SMALL_TILE,
+    gradients,
+    half_operands,
+    leaves,
+    make_head,
+    plain,
+    plain_proxy,
+)
 
 from rlobj.scoring import FILTERED, kernels, score_tokens, tiles, tokens
 from rlobj.scoring.kernels import TritonRows
 from rlobj.scoring.rows import Curve, RowGradient, Sums, TorchRows
+
+FEW = 6
+CLOSE = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
 
 
 @pytest.fixture(autouse=True)
@@ -22,26 +34,14 @@ def triton_rows(monkeypatch):
 
 @pytest.fixture
 def head():
-    """In float32, the type of the kernels' tiles."""
-    return tuple(x.float() if x.is_floating_point() else x for x in make_head())
+    """In float32, the type of the kernels' tiles; few rows, for the interpreter is slow."""
+    hidden, weight, targets, bias = make_head()
+    return hidden[:FEW].float(), weight.float(), targets[:FEW], bias.float()
 
 
-@pytest.fixture
-def half_operands(monkeypatch):
-    """Products of half-precision numbers summed in float32, which only a GPU has, by float32."""
-
-    def multiply(left, right, out):
-        return out.copy_(left.float() @ right.float())
-
-    def accumulate(into, left, right, alpha=1.0):
-        return into.add_(left.float() @ right.float(), alpha=alpha)
-
-    monkeypatch.setattr(tiles, "multiply", multiply)
-    monkeypatch.setattr(tiles, "accumulate", accumulate)
-    monkeypatch.setattr(tokens, "_operand", lambda hidden, weight, dtype: hidden.dtype)
-
-
-CLOSE = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
+@pytest.fixture(name="half_operands")
+def products_of_half_operands(monkeypatch):
+    half_operands(monkeypatch)
 
 
 def everything(hidden, weight, targets, chunk_bytes, **options):
@@ -80,7 +80,7 @@ def test_kernels_equal_the_torch_rows(head, shape, chunk_bytes, monkeypatch):
 @pytest.mark.parametrize("wanted", [(1, 0), (0, 1), (1, 1)], ids=["logprobs", "entropy", "both"])
 def test_gradients_equal_plain_autograd(head, wanted):
     hidden, weight, targets, bias = head
-    incoming = torch.randn(2, ROWS)
+    incoming = torch.randn(2, FEW)
     by_logprob, by_entropy = (x if on else None for x, on in zip(incoming, wanted, strict=True))
 
     def ours(hidden, weight, bias):
@@ -102,7 +102,7 @@ def test_gradients_equal_plain_autograd(head, wanted):
 def test_proxy_of_a_peaked_policy_keeps_what_min_p_keeps(head, chunk_bytes):
     hidden, weight, targets, _ = head
     weight = 3 * weight
-    targets[6:] = (hidden @ weight.T).argmax(-1)[6:]
+    targets[2:] = (hidden @ weight.T).argmax(-1)[2:]
     scores = score_tokens(hidden, weight, targets, min_p=0.05, chunk_bytes=chunk_bytes)
     proxy = plain_proxy(plain(hidden, weight, targets)[2], targets, 0.05, FILTERED)
     assert (proxy == FILTERED).any()
@@ -172,6 +172,71 @@ def test_float16_gradient_of_many_small_probabilities_is_not_lost(half_operands)
     scores = score_tokens(*free, torch.tensor([0]))
     (1e-3 * scores.logprobs).sum().backward()
     assert free[0].grad.item() == pytest.approx(1e-3, rel=0.01)
+
+
+def test_tokens_that_a_bias_masks_take_no_part(head):
+    hidden, weight, targets, bias = head
+    everywhere, kept = torch.ones(len(bias), dtype=torch.bool), torch.arange(len(bias)) % 3 != 1
+    kept[:128] = False  # a whole tile
+    targets = kept.nonzero()[targets % int(kept.sum()), 0]
+    columns = {}
+    for name, part in {"masked": everywhere, "left out": kept}.items():
+        places = (part.cumsum(0) - 1)[targets]
+        penalty = torch.where(kept, bias, -torch.inf)[part]
+        columns[name] = everything(hidden, weight[part], places, SMALL_TILE, bias=penalty)
+    masked, left_out = columns.values()
+    for name in ("gradient 1", "gradient 2"):
+        assert not masked[name][~kept].any()
+        masked[name] = masked[name][kept]
+    for name, column in left_out.items():
+        torch.testing.assert_close(masked[name], column, **CLOSE, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_float16_gradient_is_that_of_the_rounded_numbers(half_operands, monkeypatch):
+    """As under autocast: backward multiplies in float32, but what forward has multiplied."""
+    monkeypatch.setattr(tokens, "_operand", lambda hidden, weight, dtype: torch.float16)
+    torch.manual_seed(0)
+    hidden, weight, targets = 4 * torch.randn(5, 64), torch.randn(301, 64), torch.arange(5)
+    free = leaves(hidden, weight)
+    score_tokens(*free, targets, entropy=True).logprobs.sum().backward()
+    exact = leaves(hidden.half().double(), weight.half().double())
+    plain(*exact, targets)[0].sum().backward()
+    for found, expected in zip(free, exact, strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, **CLOSE)
+
+
+@pytest.mark.parametrize("rows", [3, 64, 500])
+def test_all_tiles_of_a_sweep_run_the_same_compiled_kernel(rows, monkeypatch):
+    """The last one is of any width, and each size of a block would be compiled."""
+    launched = []
+    monkeypatch.setattr(kernels, "BLOCK", 4096)
+    monkeypatch.setattr(
+        kernels, "_launch", lambda kernel, *_, **named: launched.append((kernel, named["BLOCK"]))
+    )
+    free = leaves(torch.randn(rows, 2), torch.randn(5003, 2))
+    score_tokens(*free, torch.arange(rows), chunk_bytes=1 << 14).logprobs.sum().backward()
+    assert len(launched) > 2
+    assert len(set(launched)) == 2  # forward and backward
+
+
+def test_kernels_run_on_the_device_of_their_tile(monkeypatch, head):
+    """Triton launches on the current device, which need not be that of the policy."""
+    asked = []
+    device_of = torch.cuda.device_of
+    monkeypatch.setattr(torch.cuda, "device_of", lambda x: (asked.append(x.shape), device_of(x))[1])
+    score_tokens(head[0], head[1], head[2], chunk_bytes=SMALL_TILE)
+    assert asked == [(FEW, 128), (FEW, 128), (FEW, 45)]
+
+
+@pytest.mark.parametrize("vocabulary", [1, 127, 129])
+def test_vocabularies_of_any_size(vocabulary):
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(2, 4), torch.randn(vocabulary, 4)
+    targets = torch.tensor([0, vocabulary - 1])
+    found = everything(hidden, weight, targets, SMALL_TILE)
+    logprobs, entropy, _ = plain(hidden, weight, targets)
+    torch.testing.assert_close(found["logprobs"], logprobs, **CLOSE)
+    torch.testing.assert_close(found["entropy"], entropy, **CLOSE)
 
 
 def test_kernels_follow_the_stride_of_a_tile():

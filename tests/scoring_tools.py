@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlobj.scoring import ScoredSequence
+from rlobj.scoring import ScoredSequence, tiles, tokens
 
 ROWS, WIDTH, VOCABULARY = 13, 8, 301
 SMALL_TILE = 1  # bytes: tiles of the least width, 128 columns, so 301 takes three
@@ -55,6 +55,20 @@ def plain_proxy(logprobs, targets, min_p, filtered):
 
 def leaves(*tensors):
     return [x.detach().clone().requires_grad_() for x in tensors]
+
+
+def half_operands(monkeypatch):
+    """Products of half-precision numbers summed in float32, which only a GPU has, by float32."""
+
+    def multiply(left, right, out):
+        return out.copy_(left.float() @ right.float())
+
+    def accumulate(into, left, right, alpha=1.0):
+        return into.add_(left.float() @ right.float(), alpha=alpha)
+
+    monkeypatch.setattr(tiles, "multiply", multiply)
+    monkeypatch.setattr(tiles, "accumulate", accumulate)
+    monkeypatch.setattr(tokens, "_operand", lambda hidden, weight, dtype: hidden.dtype)
 
 
 def gradients(hidden, weight, bias, score, by_logprob, by_entropy):

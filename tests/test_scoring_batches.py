@@ -1,5 +1,9 @@
 """Which sequences are scored together, and how they are laid out."""
 
+from array import array
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -36,6 +40,26 @@ def test_packing_nothing_gives_one_token_that_is_not_scored():
     input_ids, _, response_mask, position_ids = pack_sequences([])
     assert input_ids.shape == position_ids.shape == (1, 1)
     assert not response_mask.any()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [list, tuple, partial(array, "i"), partial(array, "q"), np.array, torch.tensor],
+    ids=["list", "tuple", "int array", "long array", "numpy", "torch"],
+)
+@pytest.mark.parametrize("collate", [pad_sequences, pack_sequences])
+def test_tokens_may_be_any_sequence_of_whole_numbers(collate, kind):
+    pairs = [([7, 2**31 - 1, 0], [5]), ([151_935], [])]
+    expected = collate(pairs)[0]
+    assert expected.dtype == torch.long
+    found = collate([(kind(prompt), kind(response)) for prompt, response in pairs])[0]
+    assert found.dtype == torch.long
+    assert torch.equal(found, expected)
+
+
+def test_tokens_that_are_no_whole_numbers_are_refused():
+    with pytest.raises(TypeError, match="float64"):
+        pad_sequences([([1], [2.5])])
 
 
 # Micro-batches

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from scoring_tools import SMALL_TILE, half_operands, leaves, plain, plain_proxy
 
-from rlobj.scoring import tiles
+from rlobj.scoring import FILTERED, score_tokens, tiles
 from rlobj.scoring.rows import TorchRows
 
 TRITON = importlib.util.find_spec("triton") is not None
-needs_triton = pytest.mark.skipif(not TRITON, reason="Triton is not installed")
+needs_triton = pytest.mark.skipif(
+    not TRITON, reason="Triton is not installed; on Linux: pip install triton"
+)
 GPU = torch.device("cuda")
 
 
@@ -88,6 +91,42 @@ def test_without_triton_a_gpu_gets_torch(monkeypatch):
         importlib.util, "find_spec", lambda name: None if name == "triton" else find(name)
     )
     assert tiles.row_work(GPU, torch.float32) is TorchRows
+
+
+def test_without_triton_the_kernels_are_still_a_module_to_read():
+    program = """
+import sys
+sys.modules["triton"] = None
+import torch
+from rlobj.scoring import kernels, tiles
+assert tiles.row_work(torch.device("cuda"), torch.float32).__name__ == "TorchRows"
+assert kernels.triton is None
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["tiles", "whole-rows"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_without_triton_half_operands_give_float32_scores(monkeypatch, dtype, chunk_bytes):
+    """What a GPU without Triton computes: products of half-precision numbers, rows in torch."""
+    half_operands(monkeypatch)
+    torch.manual_seed(0)
+    inputs = torch.randn(9, 64).to(dtype), (torch.randn(301, 64) / 2).to(dtype)
+    targets = torch.randint(301, (9,))
+    free, exact = leaves(*inputs), leaves(*(x.double() for x in inputs))
+    scores = score_tokens(*free, targets, entropy=True, min_p=0.05, chunk_bytes=chunk_bytes)
+    logprobs, entropy, everything = plain(*exact, targets)
+    assert scores.logprobs.dtype == torch.float32
+    assert (scores.logprobs - logprobs).abs().max() <= 1e-4
+    assert (scores.entropy - entropy).abs().max() <= 1e-4
+    proxy = plain_proxy(everything, targets, 0.05, FILTERED)
+    assert (scores.proxy_logprobs - proxy).abs().max() <= 1e-4
+    (scores.logprobs.sum() + scores.entropy.sum()).backward()
+    (logprobs.sum() + entropy.sum()).backward()
+    for found, expected in zip(free, exact, strict=True):
+        error = (found.grad.double() - expected.grad).norm() / expected.grad.norm()
+        assert error < torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scoring_tools import ROWS, SMALL_TILE, leaves, make_head, plain
+from scoring_tools import ROWS, SMALL_TILE, leaves, make_head, plain, plain_proxy
 
-from rlobj.scoring import score_tokens, tile_columns
+from rlobj.scoring import FILTERED, score_tokens, tile_columns
 from rlobj.scoring.tiles import whole_rows
 
 
@@ -45,6 +45,112 @@ def test_extreme_logits_stay_exact(dtype):
     torch.testing.assert_close(rows.grad, exact.grad, **compare)
     for column in vars(scores).values():
         assert column.isfinite().all()
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e3])
+def test_extreme_temperatures_stay_exact(head, temperature):
+    """Logits of thousands, most of them a certainty; and logits of thousandths."""
+    hidden, weight, targets, _ = head
+    targets = targets.clone()
+    targets[6:] = (hidden @ weight.T).argmax(-1)[6:]
+    free = leaves(hidden.float(), weight.float())
+    exact = leaves(*(x.double() for x in free))
+    scores = score_tokens(
+        *free, targets, temperature=temperature, entropy=True, chunk_bytes=SMALL_TILE
+    )
+    logprobs, entropy, _ = plain(*exact, targets, temperature=temperature)
+    close = {"rtol": 1e-5, "atol": 1e-3, "check_dtype": False}  # 1e-3: a rounding of 8000
+    torch.testing.assert_close(scores.logprobs, logprobs, **close)
+    torch.testing.assert_close(scores.entropy, entropy, **close)
+    (scores.logprobs.sum() + scores.entropy.sum()).backward()
+    (logprobs.sum() + entropy.sum()).backward()
+    for found, expected in zip(free, exact, strict=True):
+        scale = float(expected.grad.abs().max())
+        torch.testing.assert_close(
+            found.grad, expected.grad, rtol=0, atol=1e-3 * scale, check_dtype=False
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("softcap", [None, 50.0])
+def test_tokens_that_a_bias_masks_take_no_part(head, dtype, softcap):
+    hidden, weight, targets, bias = (x.to(dtype) if x.is_floating_point() else x for x in head)
+    kept = torch.arange(len(bias)) % 3 != 1
+    kept[:128] = False  # a whole tile
+    targets = kept.nonzero()[targets % int(kept.sum()), 0]
+    columns = []
+    for part in (torch.ones_like(kept), kept) if softcap is None else (torch.ones_like(kept),):
+        places = (part.cumsum(0) - 1)[targets]
+        free = leaves(hidden, weight[part], torch.where(kept, bias, -torch.inf)[part])
+        scores = score_tokens(
+            *free[:2],
+            places,
+            bias=free[2],
+            softcap=softcap,
+            entropy=True,
+            min_p=0.1,
+            collision=True,
+            sensitivity=True,
+            chunk_bytes=SMALL_TILE,
+        )
+        (scores.logprobs.sum() + scores.entropy.square().sum()).backward()
+        columns.append([*vars(scores).values(), *(x.grad for x in free)])
+    assert all(column.isfinite().all() for column in columns[0])
+    assert not columns[0][-1][~kept].any()
+    assert not columns[0][-2][~kept].any()
+    if softcap is not None:  # a cap lets nothing be masked: −inf becomes −softcap
+        logprobs = plain(hidden, weight, targets, bias=free[2].detach(), softcap=softcap)[0]
+        torch.testing.assert_close(columns[0][0], logprobs)
+        return
+    masked = [*columns[0][:-2], *(x[kept] for x in columns[0][-2:])]
+    for found, expected in zip(masked, columns[1], strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 7, 127, 128, 129, 257])
+def test_vocabularies_of_any_size_equal_the_plain_computation(vocabulary):
+    generator = torch.Generator().manual_seed(vocabulary)
+    sizes = [(5, 4), (vocabulary, 4), (vocabulary,)]
+    inputs = [torch.randn(*size, generator=generator, dtype=torch.float64) for size in sizes]
+    targets = torch.randint(vocabulary, (5,), generator=generator)
+    found, expected = leaves(*inputs), leaves(*inputs)
+    scores = score_tokens(
+        *found[:2], targets, bias=found[2], entropy=True, min_p=0.5, chunk_bytes=SMALL_TILE
+    )
+    logprobs, entropy, everything = plain(*expected[:2], targets, bias=expected[2])
+    torch.testing.assert_close(scores.logprobs, logprobs)
+    torch.testing.assert_close(scores.entropy, entropy)
+    proxy = plain_proxy(everything, targets, 0.5, FILTERED)
+    torch.testing.assert_close(scores.proxy_logprobs, proxy)
+    (scores.logprobs.sum() + scores.entropy.square().sum()).backward()
+    (logprobs.sum() + entropy.square().sum()).backward()
+    for ours, plains in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.grad, plains.grad)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_gradcheck_of_every_input_at_once(softcap):
+    torch.manual_seed(0)
+    sizes = [(3, 4), (130, 4), (130,), (3, 2), (130, 2)]
+    inputs = leaves(*(torch.randn(*size, dtype=torch.float64) for size in sizes))
+    targets = torch.tensor([0, 129, 64])
+
+    def function(hidden, weight, bias, low, high):
+        scores = score_tokens(
+            hidden,
+            weight,
+            targets,
+            temperature=0.8,
+            entropy=True,
+            bias=bias,
+            scale=-0.7,
+            softcap=softcap,
+            low_rank=(low, high),
+            chunk_bytes=SMALL_TILE,
+        )
+        return scores.logprobs, scores.entropy
+
+    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize("place", [0, 127, 128, 300])

@@ -30,14 +30,29 @@ else:
         triton = None
 
 
-def _jit(function: Any) -> Any:
-    return function if triton is None else triton.jit(function)
-
-
 BLOCK = 4096
 """Largest number of logits that a program holds at a time: 16 in the registers of each thread."""
 
 WARPS = 8
+
+ONE_A_ROW = [
+    "targets",
+    "maximum_",
+    "mass_",
+    "target_",
+    "slope_",
+    "square_",
+    "square_slope_",
+    "kept_",
+    "largest_",
+    "constant_",
+]
+"""Arguments of which a program reads one number. Triton would compile a kernel again where they
+begin at no multiple of 16 bytes, as those of a part of the rows may, and gain nothing."""
+
+
+def _jit(function: Any) -> Any:
+    return function if triton is None else triton.jit(function, do_not_specialize=ONE_A_ROW)
 
 
 @_jit
@@ -231,6 +246,8 @@ class TritonRows(Rows):
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:
         super().__init__(rows, columns, like)
         self._halves: Tensor | None = None
+        # One for all tiles: each size of a block is compiled, and the last tile is of any width.
+        self._block = min(BLOCK, triton.next_power_of_2(columns))
 
     def fold(
         self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums, threshold: float | None
@@ -251,7 +268,7 @@ class TritonRows(Rows):
             SQUARE=sums.square is not None,
             KEPT=threshold is not None,
             LARGEST=sums.largest is not None,
-            **_common(tile, curve),
+            **self._common(tile, curve),
         )
 
     def keep(self, tile: Tensor, curve: Curve, maximum: Tensor, threshold: float) -> Tensor:
@@ -264,7 +281,7 @@ class TritonRows(Rows):
             maximum,
             kept,
             threshold=threshold,
-            **_common(tile, curve),
+            **self._common(tile, curve),
         )
         return kept
 
@@ -276,10 +293,9 @@ class TritonRows(Rows):
             if self._halves is None:
                 self._halves = torch.empty_like(self._tile, dtype=dtype)
             out = self._halves.as_strided(tile.shape, tile.stride())
-        common = _common(tile, curve)
         _launch(
             _differentiate_kernel,
-            (len(tile), triton.cdiv(tile.shape[1], common["BLOCK"])),
+            (len(tile), triton.cdiv(tile.shape[1], self._block)),
             tile,
             out,
             tile if curve.bias is None else curve.bias,
@@ -290,26 +306,27 @@ class TritonRows(Rows):
             gradient.maximum if gradient.slope is None else gradient.slope,
             out_stride=out.stride(0),
             SLOPE=gradient.slope is not None,
-            **common,
+            **self._common(tile, curve),
         )
         return out
 
+    def _common(self, tile: Tensor, curve: Curve) -> dict[str, Any]:
+        """What every kernel is told of a tile."""
+        return {
+            "columns": tile.shape[1],
+            "stride": tile.stride(0),
+            "factor": curve.factor,
+            "cap": curve.cap or 0.0,
+            "BIAS": curve.bias is not None,
+            "CAP": curve.cap is not None,
+            "BLOCK": self._block,
+            "num_warps": WARPS,
+        }
 
-def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **named: Any) -> None:
-    """Triton's spelling of a launch."""
-    kernel[grid](*arguments, **named)
 
-
-def _common(tile: Tensor, curve: Curve) -> dict[str, Any]:
-    """What every kernel is told of a tile."""
-    columns = tile.shape[1]
-    return {
-        "columns": columns,
-        "stride": tile.stride(0),
-        "factor": curve.factor,
-        "cap": curve.cap or 0.0,
-        "BIAS": curve.bias is not None,
-        "CAP": curve.cap is not None,
-        "BLOCK": min(BLOCK, triton.next_power_of_2(columns)),
-        "num_warps": WARPS,
-    }
+def _launch(
+    kernel: Any, grid: tuple[int, ...], tile: Tensor, *arguments: Any, **named: Any
+) -> None:
+    """Triton's spelling of a launch, on the device of the tile, which need not be the current."""
+    with torch.cuda.device_of(tile):
+        kernel[grid](tile, *arguments, **named)

@@ -148,7 +148,9 @@ def _check_prompts(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> 
 
 
 def _flat(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Tensor:
-    tokens = [
-        token for prompt, response in sequences for part in (prompt, response) for token in part
-    ]
-    return torch.tensor(tokens, dtype=torch.long)
+    import numpy  # reads an array without looking at its tokens one by one
+
+    parts = [numpy.asarray(part) for pair in sequences for part in pair if len(part)]
+    if not parts:
+        return torch.empty(0, dtype=torch.long)
+    return torch.from_numpy(numpy.concatenate(parts, dtype=numpy.int64))

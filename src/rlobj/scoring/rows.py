@@ -125,7 +125,9 @@ class RowGradient:
         if by_entropy is None or slope is None:
             return cls(maximum, target, -target / mass, None)
         constant = (by_entropy * slope / mass - target) / mass
-        return cls(maximum, target, constant, -by_entropy / mass)
+        # 0 also where the mass is no number: nobody asks for the gradient of such a row.
+        by_slope = torch.where(by_entropy == 0, 0, -by_entropy / mass)
+        return cls(maximum, target, constant, by_slope)
 
     def active(self) -> Tensor:
         """The rows whose gradient is not zero throughout."""
@@ -152,8 +154,8 @@ class Rows(ABC):
     """
 
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:
-        # Products on a GPU want rows that begin at multiples of 16 bytes.
-        columns += -columns % 8 if like.is_cuda else 0
+        # Products and kernels read a GPU's memory in pieces; Triton knows of multiples of 16.
+        columns += -columns % 16 if like.is_cuda else 0
         self._tile = like.new_empty(rows * columns)
         self._columns = columns
 

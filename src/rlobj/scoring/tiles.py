@@ -61,7 +61,8 @@ class Head:
     inner: float
     outer: float | None
     dtype: torch.dtype  # of tiles and sums
-    operand: torch.dtype  # of what is multiplied
+    rounded: torch.dtype  # to which hidden states and weights are rounded
+    operand: torch.dtype  # in which they are then multiplied
     chunk_bytes: int  # of a tile
     row_bytes: int  # of a tile of whole rows
 
@@ -77,7 +78,7 @@ class Head:
 
     def prepare(self, hiddens: Sequence[Tensor]) -> list[Tensor]:
         """The hidden states of each factor as they are multiplied."""
-        hiddens = [hidden.to(self.operand) for hidden in hiddens]
+        hiddens = [hidden.to(self.rounded).to(self.operand) for hidden in hiddens]
         return hiddens if self.before == 1 else [hidden * self.before for hidden in hiddens]
 
     def spans(self, columns: int) -> Iterator[slice]:
@@ -94,11 +95,13 @@ class Head:
         bias = None
         if self.bias is not None:
             bias = self.bias[span].to(self.dtype) * self.inner
+            # −inf masks a token, but 0·(−inf) is no number, nor is V times the least one.
+            bias = bias.clamp_(min=torch.finfo(self.dtype).min / 2**40)
         return Curve(self.inner / self.before, bias, self.outer)
 
     def operands(self, span: slice) -> list[Tensor]:
         """A tile of each factor's weight, as it is multiplied."""
-        return [weight[span].to(self.operand) for weight in self.weights]
+        return [weight[span].to(self.rounded).to(self.operand) for weight in self.weights]
 
     def workspace(self, rows: int, columns: int) -> Rows:
         """What computes tiles of up to this size, with memory for one."""
@@ -252,6 +255,11 @@ def backward_sweep(
         rows: The gradient of each row's logits.
         into: `hiddens` must come zeroed; `weights` and `bias` are written once, tile by tile.
     """
+    if not len(targets):
+        for written in (*into.weights, into.bias):
+            if written is not None:
+                written.zero_()
+        return
     columns = head.columns(len(targets))
     work = head.workspace(len(targets), columns)
     for span in head.spans(columns):

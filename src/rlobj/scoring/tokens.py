@@ -83,7 +83,7 @@ def score_tokens(
             arXiv:2510.03222); the filter sees the probabilities at the sampling temperature.
         collision: Also the collision probability.
         sensitivity: Also the entropy sensitivity.
-        bias: Of the head, [V].
+        bias: Of the head, [V]; −inf leaves a token out of the softmax.
         scale: Factor on the raw logits (Granite, Cohere).
         softcap: Soft cap of the scaled logits (Gemma 2), before the temperature.
         low_rank: u [N, r] and B [V, r], a correction of the head: under LoRA u = alpha/r·A·h.
@@ -104,13 +104,15 @@ def score_tokens(
     if chunk_bytes is None or row_bytes is None:
         chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
         row_bytes = max(chunk_bytes, tiles.MINIMUM_ROWS * len(weight) * dtype.itemsize)
+    operand = _operand(hidden, weight, dtype)
     ask = _Ask(
         inner=scale / (softcap or temperature),
         outer=softcap / temperature if softcap else None,
         chunk_bytes=chunk_bytes,
         row_bytes=row_bytes,
         dtype=dtype,
-        operand=_operand(hidden, weight, dtype),
+        rounded=operand,
+        operand=operand,
         entropy=entropy,
         min_p=min_p,
         collision=collision,
@@ -129,7 +131,8 @@ class _Ask:
     chunk_bytes: int
     row_bytes: int
     dtype: torch.dtype  # of tiles and sums
-    operand: torch.dtype  # of what is multiplied
+    rounded: torch.dtype  # to which hidden states and weights are rounded
+    operand: torch.dtype  # in which they are then multiplied
     entropy: bool
     min_p: float | None
     collision: bool
@@ -142,6 +145,7 @@ class _Ask:
             inner=self.inner,
             outer=self.outer,
             dtype=self.dtype,
+            rounded=self.rounded,
             operand=self.operand,
             chunk_bytes=self.chunk_bytes,
             row_bytes=self.row_bytes,

@@ -1,0 +1,138 @@
+"""What score_tokens computes and what it leaves out, counted in operations of matrix products."""
+
+import pytest
+import torch
+from scoring_tools import ROWS, SMALL_TILE, VOCABULARY, WIDTH, leaves, make_head
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rlobj.scoring import score_tokens
+
+FACTORS = {"mm": 0, "addmm": 1, "addmm_": 1}  # where the arguments of a product begin
+OTHERS = {"bmm", "baddbmm", "baddbmm_", "mv", "addmv", "addmv_", "dot", "addr", "addr_"}
+RANK = 3
+
+
+class Products(TorchDispatchMode):
+    """Counts the operations of all matrix products inside, and keeps their results."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = 0
+        self.made = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        assert name not in OTHERS
+        if name in FACTORS:
+            left, right = args[FACTORS[name] :][:2]
+            self.operations += 2 * left.shape[0] * left.shape[1] * right.shape[1]
+            self.made.append(result)
+        return result
+
+
+def work(rows=ROWS, width=WIDTH):
+    """Operations of one product of all rows with the whole vocabulary."""
+    return 2 * rows * width * VOCABULARY
+
+
+@pytest.fixture
+def head():
+    return make_head()
+
+
+@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None], ids=["tiles", "whole-rows"])
+def test_log_probs_entropy_collision_and_sensitivity_share_one_product(head, chunk_bytes):
+    with Products() as products:
+        score_tokens(
+            *head[:3], entropy=True, collision=True, sensitivity=True, chunk_bytes=chunk_bytes
+        )
+    assert products.operations == work()
+
+
+def test_the_proxy_shares_it_too_where_whole_rows_fit(head):
+    with Products() as products:
+        score_tokens(*head[:3], entropy=True, collision=True, sensitivity=True, min_p=0.02)
+    assert products.operations == work()
+
+
+WANTED = {"all": (True, True, 3), "frozen head": (True, False, 2), "frozen trunk": (False, True, 2)}
+
+
+@pytest.mark.parametrize(("trunk", "weight", "products"), WANTED.values(), ids=WANTED)
+def test_backward_makes_no_product_for_what_is_frozen(head, trunk, weight, products):
+    hidden, embeddings = leaves(*head[:2])
+    hidden.requires_grad_(trunk)
+    embeddings.requires_grad_(weight)
+    scores = score_tokens(hidden, embeddings, head[2], entropy=True, chunk_bytes=SMALL_TILE)
+    with Products() as made:
+        (scores.logprobs.sum() + scores.entropy.sum()).backward()
+    assert made.operations == products * work()
+    largest = max(len(result) for result in made.made)
+    assert (largest >= 128) == weight  # a tile of W's gradient has as many rows as a tile columns
+
+
+def test_under_adapters_on_the_head_its_own_gradient_is_left_out(head):
+    hidden, low, high = leaves(head[0], torch.ones(ROWS, RANK), torch.ones(VOCABULARY, RANK))
+    scores = score_tokens(
+        hidden, head[1], head[2], low_rank=(low, high), chunk_bytes=SMALL_TILE
+    ).logprobs
+    with Products() as made:
+        scores.sum().backward()
+    assert made.operations == 2 * work() + 3 * work(width=RANK)
+
+
+@pytest.mark.parametrize("active", [[], [3], [2, 5, 11]])
+@pytest.mark.parametrize("through", ["logprobs", "entropy"])
+def test_rows_without_a_gradient_cost_nothing_backward(head, active, through):
+    hidden, weight, bias = leaves(head[0], head[1], head[3])
+    incoming = torch.zeros(ROWS, dtype=torch.float64)
+    incoming[active] = 1.5
+    scores = score_tokens(hidden, weight, head[2], entropy=True, bias=bias, chunk_bytes=SMALL_TILE)
+    with Products() as made:
+        getattr(scores, through).backward(incoming)
+    assert made.operations == 3 * work(rows=len(active))
+    assert hidden.grad.any(1).nonzero()[:, 0].tolist() == active
+    assert bool(weight.grad.any()) == bool(bias.grad.any()) == bool(active)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS])
+def test_every_tile_of_the_heads_gradient_is_written_once(head, rows):
+    hidden, weight = leaves(head[0][:rows], head[1])
+    scores = score_tokens(hidden, weight, head[2][:rows], chunk_bytes=SMALL_TILE)
+    with Products() as made:
+        (gradient,) = torch.autograd.grad(scores.logprobs.sum(), weight)
+    memory = gradient.untyped_storage().data_ptr()
+    tiles = [x for x in made.made if x.untyped_storage().data_ptr() == memory]
+    starts = [tile.storage_offset() for tile in tiles]
+    assert starts == [0, 128 * WIDTH, 256 * WIDTH]
+    assert sum(tile.numel() for tile in tiles) == gradient.numel()
+
+
+def test_a_row_that_is_no_number_spoils_nothing_when_it_is_dropped(head):
+    hidden, weight = leaves(head[0], head[1])
+    with torch.no_grad():
+        hidden[4, 0], hidden[5, 1], hidden[6, 2] = torch.nan, torch.inf, -torch.inf
+    scores = score_tokens(hidden, weight, head[2], entropy=True, chunk_bytes=SMALL_TILE)
+    kept = torch.ones(ROWS, dtype=torch.bool)
+    kept[4:7] = False
+    assert scores.logprobs.isfinite().equal(kept)
+    assert scores.entropy.isfinite().equal(kept)
+    (scores.logprobs[kept].sum() + scores.entropy[kept].sum()).backward()
+    expected, expected_weight = leaves(head[0], head[1])
+    others = score_tokens(expected[kept], expected_weight, head[2][kept], entropy=True)
+    (others.logprobs.sum() + others.entropy.sum()).backward()
+    torch.testing.assert_close(hidden.grad, expected.grad)
+    torch.testing.assert_close(weight.grad, expected_weight.grad)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_weight_laid_out_by_columns_is_scored_and_trained(head, rows):
+    hidden = head[0][:rows]
+    (columns,) = leaves(head[1].T.contiguous())
+    (plain,) = leaves(head[1])
+    for weight in (columns.T, plain):
+        score_tokens(
+            hidden, weight, head[2][:rows], chunk_bytes=SMALL_TILE
+        ).logprobs.sum().backward()
+    torch.testing.assert_close(columns.grad.T, plain.grad)
