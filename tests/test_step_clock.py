@@ -109,7 +109,9 @@ def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
 
 
 def test_shares_of_tokens_are_counted_over_a_step():
-    tally = Tally(real=90, padded=100, trained=30, left_out=10)
+    tally = Tally(real=90, padded=100)
+    whole = [([1] * 10, [2] * 10), ([1] * 10, [2] * 10)]
+    tally.update(whole, [([1] * 10, [2] * 5), ([1] * 10, [2] * 5)], torch.arange(20) < 7)
 
     class Alone:
         rank, size = 0, 1
@@ -117,9 +119,10 @@ def test_shares_of_tokens_are_counted_over_a_step():
         def sum(self, tensor):
             return tensor
 
+    shares = ("useful", "skipped", "skipped_logits")
     found = tally.metrics(Alone())
-    assert found == {"tokens/useful_share": 0.9, "tokens/skipped_share": 0.25}
-    assert tally.metrics(Alone()) == {"tokens/useful_share": 1.0, "tokens/skipped_share": 0.0}
+    assert found == dict(zip([f"tokens/{x}_share" for x in shares], (0.9, 0.25, 0.65), strict=True))
+    assert list(tally.metrics(Alone()).values()) == [1.0, 0.0, 0.0]
 
 
 # Grading beside sampling.

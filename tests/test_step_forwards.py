@@ -15,7 +15,7 @@ from tiny import save_tiny_policy, tiny_config
 from rlobj.presets import preset_names
 from rlobj.scoring import PolicyScorer
 from rlobj.training import Observer
-from rlobj.training.trainer import Trainer
+from rlobj.training.trainer import Trainer, train
 
 RULES_READ_THE_POLICY = {"20-entropy", "clip-cov", "kl-cov", "lp-reg", "stapo", "stare", "stare-c2"}
 KL_TO_A_REFERENCE = {"ar", "reinforce-pp", "reinforce-pp-baseline"}
@@ -104,7 +104,7 @@ import sys
 from pathlib import Path
 import torch
 from rlobj.training import Observer
-from rlobj.training.trainer import Trainer
+from rlobj.training.trainer import Trainer, train
 from runs_config import config_of
 
 config = config_of(Path(sys.argv[1]))
@@ -163,3 +163,22 @@ def test_processes_exchange_gradients_with_the_last_micro_batch_only(policy, tmp
     backwards, exchanges = map(int, done.stdout.split()[-2:])
     assert exchanges == 4
     assert backwards > 12
+
+
+def test_a_run_packs_where_it_is_told_to_and_trains_the_same(policy, tmp_path, monkeypatch):
+    shapes, forward = [], PolicyScorer.forward
+
+    def noted(self, input_ids, attention_mask, *rest, **settings):
+        shapes.append((len(input_ids) == 1, attention_mask is None))
+        return forward(self, input_ids, attention_mask, *rest, **settings)
+
+    monkeypatch.setattr(PolicyScorer, "forward", noted)
+    lines = {}
+    for packed in (True, False):
+        config = tiny_config(policy, "lp-reg", training={"steps": 2, "packed": packed})
+        lines[packed] = train(config, tmp_path / str(packed)).history
+        assert set(shapes) == {(packed, packed)}
+        shapes.clear()
+    for one, other in zip(lines[True], lines[False], strict=True):
+        for name in ("loss/total", "train/grad_norm", "policy/entropy"):
+            assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6)

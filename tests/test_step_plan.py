@@ -55,7 +55,7 @@ def test_a_part_fits_its_own_rows_alone():
     with pytest.raises(BatchError, match="the plan was made for tables of"):
         objective.active(batch.select([1, 2]), plan)
     with pytest.raises(BatchError, match="the plan was made for tables of"):
-        objective.metrics(batch, plan.part(batch.rows([1])))
+        objective.acting(batch, plan.part(batch.rows([1])))
 
 
 def test_rows_and_any_by_response():

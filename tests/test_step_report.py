@@ -28,6 +28,7 @@ def line(step: int) -> dict:
         "tokens/per_second": 200.0,
         "tokens/useful_share": 0.975,
         "tokens/skipped_share": 0.25,
+        "tokens/skipped_logits_share": 0.4375,
         "tokens/rank_balance": 1.004,
         "reward/mean": step / 10,
         "policy/entropy": 1.0,
@@ -64,9 +65,12 @@ def test_the_table_shows_each_phase_with_its_share(run):
 
 def test_the_shares_and_courses_are_shown(run):
     output = invoke(str(run), "--no-page").output
-    assert "useful tokens of forward passes    0.975" in output
-    assert "most loaded process over the mean  1.004" in output
-    assert "tokens left out of updates         0.250" in output
+    rows = filter(None, (line.split() for line in output.splitlines()))
+    facts = {" ".join(words[:-1]): words[-1] for words in rows}
+    assert facts["useful tokens of forward passes"] == "0.975"
+    assert facts["most loaded process over the mean"] == "1.004"
+    assert facts["tokens left out of updates"] == "0.250"
+    assert facts["response tokens without logits in updates"] == "0.438"
     assert "0.500 ┤" in output  # the reward's highest
     assert "entropy" not in output  # it did not move
     assert not (run / "report.html").exists()

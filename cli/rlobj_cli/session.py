@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ FREE = (
     "training.steps",
     "training.strategy",
     "training.micro_batch_tokens",
+    "training.packed",
+    "training.skip_inactive",
+    "training.balance",
     "training.gradient_checkpointing",
     "training.threads",
     "training.max_skipped",
@@ -49,8 +53,12 @@ def start(
     """A new run from the layers of its configuration, or with `dry_run` a look at them."""
     from rlobj.config import build_config
     from rlobj_cli.report import show_dry_run, show_header
+    from rlobj_cli.targets import refuse_no_model
 
-    config = _located(build_config(layers))
+    config = build_config(layers)
+    if config.model.name is not None:
+        refuse_no_model(config.model.name)
+    config = _located(config)
     if dry_run:
         show_dry_run(console, config, layers)
         return
@@ -59,8 +67,7 @@ def start(
         name = Path(config.preset).stem if config.preset else "run"
         out = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     ranks.start_others(processes, [] if named else ["--out", str(out)])
-    show_header(console, config, layers)
-    _run(console, config, out, resume=False)
+    _run(console, config, out, lambda: show_header(console, config, layers), resume=False)
 
 
 def resume(
@@ -125,8 +132,8 @@ def resume(
         )
         return
     ranks.start_others(processes)
-    console.print(Text.assemble(("rlobj train", "bold"), f"  {path} from step {done} of {steps}"))
-    _run(console, config, path, resume=True)
+    title = Text.assemble(("rlobj train", "bold"), f"  {path} from step {done} of {steps}")
+    _run(console, config, path, lambda: console.print(title), resume=True)
 
 
 def _path(layer: Mapping[str, Any]) -> str:
@@ -156,7 +163,9 @@ def _located(config: RunConfig) -> RunConfig:
     return config.model_copy(update=located)
 
 
-def _run(console: Console, config: RunConfig, out: Path, *, resume: bool) -> None:
+def _run(
+    console: Console, config: RunConfig, out: Path, header: Callable[[], None], *, resume: bool
+) -> None:
     """Train, show it, and say how to go on where it was cut off."""
     from rich.text import Text
 
@@ -166,7 +175,7 @@ def _run(console: Console, config: RunConfig, out: Path, *, resume: bool) -> Non
 
     run = RunDirectory(out)
     try:
-        summary = _watched(console, config, run, resume)
+        summary = _watched(console, config, run, header, resume)
     except (KeyboardInterrupt, RunError) as error:
         if not (out / "config.resolved.yaml").exists():
             raise
@@ -192,7 +201,13 @@ def _advice(run: RunDirectory) -> str:
     return f"Stopped with {saved}. Continue with:\n  rlobj train --resume {run.path}{processes}"
 
 
-def _watched(console: Console, config: RunConfig, run: RunDirectory, resume: bool) -> Summary:
+def _watched(
+    console: Console,
+    config: RunConfig,
+    run: RunDirectory,
+    header: Callable[[], None],
+    resume: bool,
+) -> Summary:
     from rlobj.training import Observer
     from rlobj.training import train as run_training
     from rlobj_cli.progress import watch
@@ -203,7 +218,9 @@ def _watched(console: Console, config: RunConfig, run: RunDirectory, resume: boo
         return run_training(config, run.path, resume=resume, observer=Observer())
     done = _steps_done(run) if resume else 0
     history = [line for line in run.lines() if line["step"] <= done] if done else []
-    with watch(console, config.training.steps, done, history) as screen:
+    with watch(console, config.training.steps, done, history, header) as screen:
+        for handler in logging.getLogger("rlobj").handlers:  # a warning stands below the header
+            handler.addFilter(lambda _: screen.begin() or True)
         return run_training(config, run.path, resume=resume, observer=screen)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["COURSES", "phases_of", "report"]
+__all__ = ["COURSES", "courses_of", "phases_of", "report"]
 
 Line = Mapping[str, Any]
 
@@ -31,6 +31,7 @@ SHARES = (
     ("useful tokens of forward passes", "tokens/useful_share", 3),
     ("most loaded process over the mean", "tokens/rank_balance", 3),
     ("tokens left out of updates", "tokens/skipped_share", 3),
+    ("response tokens without logits in updates", "tokens/skipped_logits_share", 3),
     ("tokens/s", "tokens/per_second", 0),
 )
 HIDDEN = (
@@ -92,6 +93,20 @@ def phases_of(steps: Sequence[Line]) -> list[tuple[str, list[float]]]:
     return [phase for phase in [*largest, ("other", other)] if sum(phase[1]) > 0]
 
 
+def courses_of(lines: Sequence[Line]) -> list[tuple[str, list[tuple[float, float]]]]:
+    """(name, (step, value) in order) of the measures of `COURSES` with at least two values.
+
+    A measure that is another one throughout, as accuracy is where nothing shapes the reward, is
+    left out.
+    """
+    courses: list[tuple[str, list[tuple[float, float]]]] = []
+    for name, key in COURSES:
+        points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+        if len(points) > 1 and all(points != other for _, other in courses):
+            courses.append((name, points))
+    return courses
+
+
 def _times(steps: Sequence[Line]) -> Table:
     """A row for each phase: mean seconds a step, share of the step, tokens per second of it."""
     from rich import box
@@ -139,17 +154,20 @@ def _courses(console: Console, lines: Sequence[Line]) -> None:
     """A chart for each measure that moved."""
     from rich.text import Text
 
-    from rlobj_cli.charts import chart, resample
-    from rlobj_cli.screen import number
+    from rlobj_cli.charts import chart, resample, scale_label, steps_axis
 
     width = max(20, min(console.width - 12, 72))
-    for name, key in COURSES:
-        points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
-        if len(points) < 2 or len({y for _, y in points}) < 2:
+    for name, points in courses_of(lines):
+        if len({y for _, y in points}) < 2:
             continue
         xs, ys = (resample(values, 2 * width) for values in zip(*points, strict=True))
-        console.print(Text(f"\n       {name}", style="bold"))
-        for label, row in chart(list(zip(xs, ys, strict=True)), [], width, 4):
-            axis = f"{number(label, 3) if label is not None else '':>8} ┤"
-            console.print(Text(axis, style="dim") + Text(row, style="cyan"), no_wrap=True)
+        span = max(ys) - min(ys)
+        console.print(Text(f"\n          {name}", style="bold"))
+        for value, row in chart(list(zip(xs, ys, strict=True)), [], width, 4):
+            label = scale_label(value, span) if value is not None else ""
+            console.print(
+                Text(f"{label:>8} ┤", style="dim") + Text(row, style="cyan"), no_wrap=True
+            )
+        axis = steps_axis(points[0][0], points[-1][0], width)
+        console.print(Text(f"{'':10}{axis}", style="dim"))
     console.print()

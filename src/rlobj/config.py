@@ -146,6 +146,11 @@ class TrainingConfig(Model):
     micro_batch_tokens: int = Field(
         default=16384, ge=1, description="padded tokens per forward; changes memory, not results"
     )
+    packed: bool | Literal["auto"] = Field(
+        default="auto",
+        description="lay responses one after another without padding; auto: where flash attention "
+        "is in use",
+    )
     selection: Literal["current", "old"] = Field(
         default="current",
         description="policy that rules read in later updates of a rollout: the current one (one "

@@ -39,7 +39,7 @@ from rlobj.expressions import (
 from rlobj.frame import Frame
 from rlobj.mismatch import MismatchField
 from rlobj.penalties import PenaltyField, ProxyKL
-from rlobj.plan import LossOutput, Needs, Plan, active, measure, weighted
+from rlobj.plan import LossOutput, Needs, Plan, acting, active, measure, weighted
 from rlobj.rollout_advantages import rollout_advantages
 from rlobj.statistics import Comm, SingleProcess
 from rlobj.surrogates import Clip, SurrogateField, Terms
@@ -256,12 +256,15 @@ class Objective(Model):
         index = plan.place(table, index)
         return active(self.surrogate, self.penalties, table, plan, index)
 
-    def metrics(self, table: TokenBatch, plan: Plan, index: int | None = None) -> LossOutput:
-        """What `loss` measures of a table as it stands, with a loss of 0: of inactive responses."""
+    def acting(self, table: TokenBatch, plan: Plan, index: int | None = None) -> Tensor:
+        """Tokens that the loss has a gradient in as the table stands, bool [N]; see `plan.acting`.
+
+        Those of active responses, or fewer.
+        """
         index = plan.place(table, index)
-        weights, terms = plan.weights[index], _terms(table, plan, index)
-        measured, extremes = measure(self.surrogate, terms, plan, weights)
-        return LossOutput(weights.new_zeros(()), weights, measured, extremes)
+        return acting(
+            self.surrogate, self.penalties, lambda t: self.loss(t, plan, index).loss, table
+        )
 
     def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:
         """All of it for one table: observe, plan and loss."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,16 @@ from rlobj.tokens import TokenBatch
 if TYPE_CHECKING:
     from rlobj.penalties import Penalty
 
-__all__ = ["LossOutput", "Needs", "Plan", "active", "measure", "weighted"]
+__all__ = [
+    "LossOutput",
+    "Needs",
+    "Plan",
+    "acting",
+    "active",
+    "measure",
+    "separable",
+    "weighted",
+]
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,12 @@ def weighted(weights: Tensor, values: Tensor) -> Tensor:
     return (weights * torch.where(weights != 0, values, torch.zeros_like(values))).sum()
 
 
+def separable(surrogate: Surrogate, penalties: Sequence[Penalty]) -> bool:
+    """Is it known of all terms that no row reads another response?"""
+    custom = surrogate.kind == "custom" and not surrogate.vanishes
+    return not custom and all(penalty.is_local for penalty in penalties)
+
+
 def active(
     surrogate: Surrogate,
     penalties: Sequence[Penalty],
@@ -129,8 +144,7 @@ def active(
     primitive of your own may read anything: beside one that does not say otherwise every response
     is active.
     """
-    custom = surrogate.kind == "custom" and not surrogate.vanishes
-    if custom or not all(penalty.is_local for penalty in penalties):
+    if not separable(surrogate, penalties):
         return torch.ones_like(table.lengths, dtype=torch.bool)
     found = table.any_by_response(plan.weights[index] != 0)
     if surrogate.vanishes:
@@ -138,6 +152,29 @@ def active(
     for share in plan.penalties[index]:
         found = found | table.any_by_response(share != 0)
     return found
+
+
+def acting(
+    surrogate: Surrogate,
+    penalties: Sequence[Penalty],
+    loss: Callable[[TokenBatch], Tensor],
+    table: TokenBatch,
+) -> Tensor:
+    """Tokens that the loss has a gradient in, at the table's log-probs and entropies, bool [N].
+
+    More are silent than `active` can tell beforehand: tokens that a rule drops, those that the
+    surrogate has clipped, those at the minimum of a penalty. Beside a primitive that may read other
+    responses, all act.
+    """
+    if not separable(surrogate, penalties):
+        return torch.ones_like(table.logprobs, dtype=torch.bool)
+    leaves = {"logprobs": table.logprobs.detach().requires_grad_()}
+    if table.entropy is not None:
+        leaves["entropy"] = table.entropy.detach().requires_grad_()
+    with torch.enable_grad():
+        value = loss(table.replace(**leaves))
+    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    return torch.stack([gradient != 0 for gradient in found if gradient is not None]).any(0)
 
 
 @torch.no_grad()

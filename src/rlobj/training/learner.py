@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,14 +20,14 @@ from rlobj.training import lora
 from rlobj.training.agreement import any_rank, largest
 from rlobj.training.clock import Clock
 from rlobj.training.cutting import cut
-from rlobj.training.metrics import Tally
+from rlobj.training.metrics import Sequences, Tally, token_count
+from rlobj.training.needed import Needed
 from rlobj.training.parallel import Parallel
 from rlobj.training.schedule import learning_rate
 from rlobj.training.synchronizer import check_gap, sampler_gap
 
 __all__ = ["SKIPPED", "Learner"]
 
-Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 Witness = Callable[[TokenBatch, Plan], None]
 
 _SCORED = {"logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "proxy_logprobs"}
@@ -159,12 +159,19 @@ class Learner:
                     rows[i] = chunk
         return {name: torch.cat(rows) for name, rows in chunks.items()}
 
-    def _score_part(self, scorer: Any, sequences: Sequences, **settings: Any) -> dict[str, Tensor]:
+    def _score_part(
+        self, scorer: Any, sequences: Sequences, needed: Tensor | None = None, **settings: Any
+    ) -> dict[str, Tensor]:
+        """Score the response tokens of a micro-batch, or those of them that are needed."""
         temperature = self.config.sampling.temperature
-        inputs = self._collate(sequences, self.device)
-        assert inputs[0] is not None
-        self.tally.real += _tokens(sequences)
-        self.tally.padded += inputs[0].numel()
+        input_ids, attention_mask, response_mask, *rest = self._collate(sequences, self.device)
+        assert input_ids is not None
+        assert response_mask is not None
+        self.tally.real += token_count(sequences)
+        self.tally.padded += input_ids.numel()
+        if needed is not None:
+            response_mask = response_mask.masked_scatter(response_mask, needed)
+        inputs = (input_ids, attention_mask, response_mask, *rest)
         enabled = self.autocast is not None
         with torch.autocast(self.device.type, self.autocast, enabled=enabled):
             scores = scorer(*inputs, temperature=temperature, **settings)
@@ -213,18 +220,16 @@ class Learner:
                 return SKIPPED
         with self.clock.inside("planning"):
             plan = objective.plan([table], self.state, self.comm)
-            trained, left = self._chosen(objective, table, plan)
+            needed = self._needed(objective, table, plan, known)
         if witness is not None:
             witness(table, plan)
         self.state["update"] += 1
-        self.tally.trained += _tokens(sequences[i] for i in trained)
-        self.tally.left_out += _tokens(sequences[i] for i in left)
-        outputs, gap = self._passes(objective, table, sequences, plan, trained)
-        with self.clock.inside("forward"):
-            if known:
-                rest = table.select(left, 0)
-                outputs.append(objective.metrics(rest, plan.part(table.rows(left))))
-            seen = None if known else int(table.decided[table.rows(trained)].sum())
+        outputs, gap = self._passes(objective, sequences, plan, needed)
+        with self.clock.inside("forward"), torch.no_grad():
+            left = needed.left()
+            if known:  # a loss without a gradient may still have a value
+                outputs.append(objective.loss(table.select(left, 0), plan.part(table.rows(left))))
+            seen = None if known else int(table.decided[table.rows(needed.trained())].sum())
             metrics = {**plan.metrics, **self._combine(outputs, plan, seen), **gap}
         return {**metrics, **self._step(plan, metrics["loss/total"])}
 
@@ -234,45 +239,46 @@ class Learner:
             settings = {"entropy": True, "collision": "collision" in self._wanted}
             return table.replace(**self._forward(self.scorer, sequences, **settings))
 
-    def _chosen(
-        self, objective: Objective, table: TokenBatch, plan: Plan
-    ) -> tuple[list[int], list[int]]:
-        """The responses that go through the model, and those that are left out of an update.
+    def _needed(self, objective: Objective, table: TokenBatch, plan: Plan, known: bool) -> Needed:
+        """The rows that go through the model.
 
-        All go through where that is done already, and where nothing was scored and none is active:
-        fresh samples are looked at, even if there is nothing to learn from them.
+        Where the log-probs are known, so is the gradient by each of them; else every response that
+        may have one goes through whole. All go through where that is done already, and where
+        nothing was scored and none is active: fresh samples are looked at, even if there is nothing
+        to learn from them.
         """
-        everything = list(range(len(table.lengths)))
+        everything = Needed(table, torch.ones_like(table.logprobs, dtype=torch.bool))
         if table.logprobs.requires_grad or not self.config.training.skip_inactive:
-            return everything, []
+            return everything
+        if known:
+            return Needed(table, objective.acting(table, plan))
         active = objective.active(table, plan)
         if not self._wanted and not any_rank(bool(active.any()), self.comm):
-            return everything, []
-        trained, left = active.nonzero()[:, 0], (~active).nonzero()[:, 0]
-        return trained.tolist(), left.tolist()
+            return everything
+        return Needed(table, table.spread(active))
 
     def _passes(
-        self,
-        objective: Objective,
-        table: TokenBatch,
-        sequences: Sequences,
-        plan: Plan,
-        trained: Sequence[int],
+        self, objective: Objective, sequences: Sequences, plan: Plan, needed: Needed
     ) -> tuple[list[LossOutput], dict[str, float]]:
-        """Forward and backward of some responses, by micro-batches.
+        """Forward and backward of what is needed, by micro-batches.
 
         Returns:
             what the loss measured, and, where no scoring pass came before, the sampler's gap.
         """
         outputs, logprobs = [], []
-        parts = self._pack([sequences[i] for i in trained])
+        trained, spans, table = needed.trained(), needed.spans(), needed.table
+        batch = [(sequences[i][0], sequences[i][1][: spans[i]]) for i in trained]
+        self.tally.update(sequences, batch, needed.rows)
+        parts = self._pack(batch)
         for index, places in enumerate(parts):
             part = [trained[place] for place in places]
             with self.clock.inside("forward"):
-                micro, share = table.select(part, 0), plan.part(table.rows(part))
+                few = needed.part(part)
+                micro, share = few.table, plan.part(table.rows(part))
                 if not micro.logprobs.requires_grad:
-                    batch = [sequences[i] for i in part]
-                    micro = micro.replace(**self._score_part(self.scorer, batch, entropy=True))
+                    inputs = [batch[place] for place in places]
+                    scores = self._score_part(self.scorer, inputs, few.mask(), entropy=True)
+                    micro = few.filled(scores)
                 output = objective.loss(micro, share)
             with self.clock.inside("backward"):
                 self.parallel.backward(output.loss, last=index + 1 == len(parts))
@@ -310,7 +316,7 @@ class Learner:
             outputs: of micro-batches.
             plan: the update's.
             seen: tokens of this rank that they are about, of decided responses; policy/... are then
-                means over these. None = all of the update's.
+                means over these, and absent where there are none. None = all of the update's.
         """
         names = self._names()
         sums = torch.zeros(len(names) + 1, dtype=torch.float64)
@@ -322,11 +328,13 @@ class Learner:
         sums[-1] = seen or 0
         *values, total = self.comm.sum(sums).tolist()
         combined = dict(zip(names, values, strict=True))
-        if seen is not None:
-            for name in _MEANS:
-                combined[name] *= plan.tokens / max(total, 1)
         ratios = [float(output.extremes["policy/ratio_max"]) for output in outputs]
         combined["policy/ratio_max"] = largest(max(ratios, default=0.0), self.comm)
+        if seen is not None and not total:
+            return {name: combined[name] for name in names if name not in _MEANS}
+        if seen is not None:
+            for name in _MEANS:
+                combined[name] *= plan.tokens / total
         return combined
 
     def _names(self) -> list[str]:
@@ -357,10 +365,6 @@ class Learner:
         if fresh:
             check_gap(gap, self.config.sampling.max_logprob_gap, self.autocast)
         return gap
-
-
-def _tokens(sequences: Iterable[tuple[Sequence[int], Sequence[int]]]) -> int:
-    return sum(len(prompt) + len(response) for prompt, response in sequences)
 
 
 def _detached(output: LossOutput) -> LossOutput:

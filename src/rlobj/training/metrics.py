@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
+from torch import Tensor
 
 from rlobj.statistics import Comm
 from rlobj.training.rollout import Response, Rollout
 
-__all__ = ["Tally", "average", "rollout_metrics"]
+__all__ = ["Sequences", "Tally", "average", "rollout_metrics", "token_count"]
+
+Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""(prompt ids, response ids) of each response."""
 
 
 def rollout_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
@@ -58,6 +62,11 @@ def _sums(responses: Sequence[Response]) -> list[float]:
     ]
 
 
+def token_count(sequences: Sequences) -> int:
+    """Tokens of prompts and responses together."""
+    return sum(len(prompt) + len(response) for prompt, response in sequences)
+
+
 @dataclass
 class Tally:
     """Tokens that a step's forward and backward passes went through, on this rank."""
@@ -67,16 +76,33 @@ class Tally:
     """The same forwards, with padding."""
     trained: int = 0
     left_out: int = 0
-    """Of responses that updates had no need of."""
+    """Of prompts and responses, that updates had no need of."""
+    scored: int = 0
+    unscored: int = 0
+    """Of responses, of which updates needed no logits."""
+
+    def update(self, whole: Sequences, trained: Sequences, rows: Tensor) -> None:
+        """An update.
+
+        Args:
+            whole: the mini-batch.
+            trained: what of it goes through the model.
+            rows: those that are scored, bool [N].
+        """
+        self.trained += token_count(trained)
+        self.left_out += token_count(whole) - token_count(trained)
+        self.scored += int(rows.sum())
+        self.unscored += int((~rows).sum())
 
     def metrics(self, comm: Comm) -> dict[str, float]:
         """The shares over all ranks; the count begins anew."""
-        counts = [self.real, self.padded, self.trained, self.left_out]
+        counts = torch.tensor([getattr(self, field.name) for field in fields(self)])
         self.__init__()
-        real, padded, trained, left_out = comm.sum(torch.tensor(counts)).tolist()
+        real, padded, trained, left_out, scored, unscored = comm.sum(counts).tolist()
         return {
             "tokens/useful_share": real / padded if padded else 1.0,
             "tokens/skipped_share": left_out / max(trained + left_out, 1),
+            "tokens/skipped_logits_share": unscored / max(scored + unscored, 1),
         }
 
 

@@ -96,7 +96,7 @@ class Session:
             )
             reference = setup.reference(config, self.objective, source, self.parallel.device)
             self.stream = ProblemStream(train_problems, seed=config.seed)
-            scorer = PolicyScorer(self.policy.model)
+            scorer = PolicyScorer(self.policy.model, config.training.packed)
         self.clock = Clock(self.observer, self.parallel.device)
         self.learner = Learner(
             config, self.objective, self.parallel, scorer, reference, autocast, self.clock

@@ -118,7 +118,7 @@ def reference(
     unread = "ref_logprobs" not in objective.needs.plan | objective.needs.loss
     if unread or config.model.lora is not None:
         return None
-    return PolicyScorer(_frozen(config, source, device))
+    return PolicyScorer(_frozen(config, source, device), config.training.packed)
 
 
 def _frozen(config: RunConfig, source: str, device: torch.device) -> Any:
