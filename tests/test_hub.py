@@ -115,6 +115,7 @@ def test_after_the_hub_is_out_of_reach_only_the_cache_is_asked(monkeypatch):
         asked.append((identifier, datasets.config.HF_HUB_OFFLINE))
         raise ConnectionError("no route") if len(asked) == 1 else FileNotFoundError("not cached")
 
+    monkeypatch.setattr("rlobj.data.hub._silence", lambda *_: "")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets, "load_dataset", load)
     with pytest.raises(DataError, match=r"a/a\[train\]: ConnectionError: no route\n.*local cache"):

@@ -1,11 +1,12 @@
-"""Curves out of characters: a sparkline of blocks, and a chart of braille dots."""
+"""Curves out of characters: a sparkline of blocks, and a chart of braille dots with its axes."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
-__all__ = ["chart", "resample", "sparkline"]
+__all__ = ["chart", "resample", "scale_label", "sparkline", "steps_axis"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -74,3 +75,20 @@ def chart(curve: Points, marks: Points, width: int, height: int) -> list[tuple[f
         rows[row // 4][column // 2] = "●"
     labels = [high, *[None] * (height - 2), low]
     return [(label, "".join(row)) for label, row in zip(labels, rows, strict=True)]
+
+
+def scale_label(value: float, span: float) -> str:
+    """A value on an axis, with as many digits as tell it from others of that span.
+
+    Example:
+        >>> scale_label(0.99985, 0.0003), scale_label(12345.6, 8000), scale_label(0.5, 0.4)
+        ('0.999850', '12,346', '0.500')
+    """
+    digits = 2 - math.floor(math.log10(span or abs(value) or 1))
+    return f"{value:,.{min(max(digits, 0), 6)}f}"
+
+
+def steps_axis(first: float, last: float, width: int) -> str:
+    """What stands below a chart over steps: its ends."""
+    end = f"{last:,.0f}"
+    return f"step {first:,.0f}".ljust(width - len(end)) + end

@@ -13,7 +13,8 @@ from rlobj.errors import ConfigError, RunError
 from rlobj.evaluation import Comparison, EvaluationDirectory, compare
 from rlobj.evaluation.identity import differences
 from rlobj.reporting import comparison_markdown
-from rlobj_cli.screen import number
+from rlobj.reporting.comparisons import interval_text, p_value_text
+from rlobj.reporting.entries import percent, percent_signed
 
 __all__ = ["show_comparison"]
 
@@ -66,17 +67,12 @@ def _show_table(console: Console, found: list[Comparison]) -> None:
         table.add_column(Text(each.benchmark), justify="right", overflow="fold")
     rows = {
         "problems": [f"{each.problems:,}" for each in found],
-        "A, avg@n": [number(each.accuracy_a) for each in found],
-        "B, avg@n": [number(each.accuracy_b) for each in found],
-        "A − B": [f"{each.difference:+.3f}" for each in found],
-        "  95% interval": [
-            "–"
-            if each.interval.low != each.interval.low
-            else f"{each.interval.low:+.3f} to {each.interval.high:+.3f}"
-            for each in found
-        ],
-        "  ± standard error": [number(each.stderr) for each in found],
-        "p-value": [number(each.p_value, 4) for each in found],
+        "A, avg@n, %": [percent(each.accuracy_a) for each in found],
+        "B, avg@n, %": [percent(each.accuracy_b) for each in found],
+        "A − B": [percent_signed(each.difference) for each in found],
+        "  95% interval": [interval_text(each) for each in found],
+        "  ± standard error": [percent(each.stderr) for each in found],
+        "p-value": [p_value_text(each) for each in found],
         "flips to A / to B": [
             f"{sum(f.difference > 0 for f in each.flips)} / "
             f"{sum(f.difference < 0 for f in each.flips)}"
@@ -86,7 +82,10 @@ def _show_table(console: Console, found: list[Comparison]) -> None:
     for name, values in rows.items():
         table.add_row(name, *values, style="bold" if name == "A − B" else None)
     console.print(table)
-    note = "paired problem by problem; p-value: sign flips of the differences, two-sided"
+    note = (
+        "accuracies and differences in percent, paired problem by problem; p-value: sign flips of "
+        "the differences, two-sided"
+    )
     console.print(Text(note, style="dim"))
 
 
@@ -104,8 +103,8 @@ def _show_flips(console: Console, comparison: Comparison) -> None:
                 title, overflow="fold", justify="left" if title == "problem" else "right"
             )
         for flip in flips[:SHOWN]:
-            values = (f"{flip.share_a:.2f}", f"{flip.share_b:.2f}", f"{flip.difference:+.2f}")
-            table.add_row(Text(flip.id), *values)
+            shares = (percent(flip.share_a), percent(flip.share_b), percent_signed(flip.difference))
+            table.add_row(Text(flip.id), *shares)
         console.print(table)
         if len(flips) > SHOWN:
             console.print(Text(f"and {len(flips) - SHOWN} more", style="dim"))

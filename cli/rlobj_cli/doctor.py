@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["doctor"]
 
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
+TRYING = "importing what is installed (vLLM takes up to a minute)"
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,10 @@ def doctor(
     """
     from rich.console import Console
 
-    from rlobj_cli.screen import loading
+    from rlobj_cli.screen import working
 
     console = Console()
-    with loading(console):
+    with working(Console(stderr=True), TRYING):  # stdout is for what comes of it
         found = examine()
         engines = _engines(found)
     if as_json:

@@ -19,9 +19,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["FAILED", "INTERRUPTED", "WRONG_INPUT", "DefaultGroup", "GuardedGroup", "report"]
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "WRONG_INPUT",
+    "DefaultGroup",
+    "GuardedGroup",
+    "NamelessCommand",
+    "report",
+]
 
 FAILED = 1
 WRONG_INPUT = 2
@@ -89,3 +97,18 @@ class DefaultGroup(TyperGroup):
         """Usage lines leave the name out, as the user does."""
         name, command, rest = super().resolve_command(ctx, args)
         return "" if name == self.DEFAULT else name, command, rest
+
+
+class _NamelessContext(typer.Context):
+    """A context whose path ends with the group: no second blank where a name would be."""
+
+    @property
+    def command_path(self) -> str:
+        """As the user types it."""
+        return super().command_path.rstrip()
+
+
+class NamelessCommand(TyperCommand):
+    """What `DefaultGroup.DEFAULT` is registered with."""
+
+    context_class = _NamelessContext

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlobj_cli.errors import DefaultGroup
+from rlobj_cli.data_folder import data_dir_option
+from rlobj_cli.errors import DefaultGroup, NamelessCommand
 from rlobj_cli.revisit import compare, regrade, score, show
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ evaluation.command("score")(score)
 evaluation.command("show")(show)
 
 
-@evaluation.command(DefaultGroup.DEFAULT)
+@evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)
 def evaluate(
     model: Annotated[
         str,
@@ -84,13 +85,7 @@ def evaluate(
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--data-dir",
-            metavar="DIR",
-            envvar="RLOBJ_DATA_DIR",
-            help="Folder with aime24.jsonl and so on, in place of the hub.",
-            rich_help_panel=WHAT,
-        ),
+        data_dir_option(WHAT),
     ] = None,
     template: Annotated[
         str | None,

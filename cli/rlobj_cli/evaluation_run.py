@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -24,7 +25,7 @@ from rlobj.evaluation.samples import Key
 from rlobj.rewards import Graded
 from rlobj_cli.engines import Engine, opened
 from rlobj_cli.results import publish
-from rlobj_cli.screen import facts_grid
+from rlobj_cli.screen import facts_grid, working
 from rlobj_cli.targets import Benchmark, Target
 
 __all__ = ["Bar", "run"]
@@ -49,7 +50,9 @@ def run(console: Console, target: Target, out: Path | None, protocol: Protocol |
         source = target.locate(lambda done, total, _: bar.move(done, total))
     if out is not None:
         _refuse_foreign(out)
-    with opened(first, source) as engine:
+    with contextlib.ExitStack() as stack:
+        with working(console, f"loading {target.name}"):
+            engine = stack.enter_context(opened(first, source))
         benchmarks = [_fitted(console, each, engine) for each in target.benchmarks]
         settings = _settings(target, source, engine, benchmarks, protocol)
         if out is None:

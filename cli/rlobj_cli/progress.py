@@ -43,7 +43,13 @@ MEASURES = (
 """Name on screen, name in metrics.jsonl, digits after the point."""
 
 
-def watch(console: Console, steps: int, done: int, history: Sequence[Mapping[str, Any]]) -> Screen:
+def watch(
+    console: Console,
+    steps: int,
+    done: int,
+    history: Sequence[Mapping[str, Any]],
+    header: Callable[[], None] | None = None,
+) -> Screen:
     """The screen that suits the console.
 
     Args:
@@ -51,9 +57,13 @@ def watch(console: Console, steps: int, done: int, history: Sequence[Mapping[str
         steps: of the whole run.
         done: steps before this process.
         history: lines of metrics.jsonl so far.
+        header: prints what stands above all else. It is called once there is something to stand
+            above: a run that is refused has none.
     """
     kind = LiveScreen if console.is_interactive else PlainScreen
-    return kind(console, steps, done, history)
+    screen = kind(console, steps, done, history)
+    screen.header = header
+    return screen
 
 
 class Screen(Observer):
@@ -68,6 +78,7 @@ class Screen(Observer):
         self.done = done
         self.history: list[Mapping[str, Any]] = list(history)
         self.doing = ""
+        self.header: Callable[[], None] | None = None
         self._sampling = self._trained = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -76,8 +87,19 @@ class Screen(Observer):
     def __exit__(self, *_: object) -> None:
         return None
 
+    def begin(self) -> None:
+        """Show the header, unless it was."""
+        header, self.header = self.header, None
+        if header is not None:
+            header()
+
+    def warm_starting(self, done: int, total: int, loss: float) -> None:
+        """The first sign of a run that is not refused."""
+        self.begin()
+
     def started(self, facts: Mapping[str, str]) -> None:
         """What the run works with."""
+        self.begin()
         device = facts["device"]
         shown = {**facts, "device": device + ONE_THREAD * device.endswith(" 1 thread(s)")}
         self.console.print(facts_grid({k: v for k, v in shown.items() if k != "reference"}))
@@ -118,6 +140,7 @@ class PlainScreen(Screen):
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """One line at the start, one at the end."""
+        super().warm_starting(done, total, loss)
         if done == 1:
             self._line(f"{FIRST_USE} ({total} steps, kept for later runs)")
         if done == total:
@@ -195,6 +218,7 @@ class LiveScreen(Screen):
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """Its own bar."""
+        super().warm_starting(done, total, loss)
         if done == 1:
             warm = Progress(TextColumn(FIRST_USE), BarColumn(), MofNCompleteColumn())
             warm.add_task("", total=total)

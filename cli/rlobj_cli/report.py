@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlobj_cli.charts import chart, resample
+from rlobj_cli.charts import chart, resample, scale_label, steps_axis
 from rlobj_cli.progress import held_out
 from rlobj_cli.screen import facts_grid, number, plain_value, show_explanation
 
@@ -142,15 +142,18 @@ def _show_curve(console: Console, steps: Sequence[Line], history: Sequence[Line]
     known = [line for line in history if line.get("eval/accuracy") is not None]
     marks = [(line["step"], line["eval/accuracy"]) for line in known]
     legend = Text.assemble(("⠤⠒", "cyan"), " reward  ", ("●", "bold yellow"), " held-out accuracy")
-    console.print(Text("      ") + legend)
-    for label, row in chart(list(zip(xs, ys, strict=True)), marks, width, 10):
-        line = Text(f"{number(label, 2) if label is not None else '':>7} ┤", style="dim")
+    console.print(Text(" " * 10) + legend)
+    shown = [*ys, *(y for _, y in marks)]
+    span = max(shown) - min(shown)
+    for value, row in chart(list(zip(xs, ys, strict=True)), marks, width, 10):
+        label = scale_label(value, span) if value is not None else ""
+        line = Text(f"{label:>8} ┤", style="dim")
         body = Text(row, style="cyan")
         body.highlight_regex("●", "bold yellow")
         console.print(line + body, no_wrap=True)
     first = min(line["step"] for line in (*rewards, *known))
-    axis = f"step {first}".ljust(width - len(str(rewards[-1]["step"]))) + str(rewards[-1]["step"])
-    console.print(Text(f"{'':9}{axis}\n", style="dim"))
+    axis = steps_axis(first, rewards[-1]["step"], width)
+    console.print(Text(f"{'':10}{axis}\n", style="dim"))
 
 
 def _show_change(

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from rlobj.errors import ConfigError
 from rlobj.evaluation import EvaluationDirectory, Summary, macro_average, summarise
-from rlobj.evaluation.statistics import Estimate, Interval
 from rlobj.reporting import Entry, results_json, results_markdown, write_page
+from rlobj.reporting.entries import estimated, percent, percent_range
 from rlobj.rewards import MathVerifier
 from rlobj_cli.screen import number
 
@@ -156,18 +156,18 @@ def _show_table(console: Console, entries: Sequence[Entry], unfinished: str) -> 
 
     row("problems", lambda s: f"{s.problems:,}")
     row("responses per problem, n", lambda s: f"{s.samples_per_problem:,}")
-    row("avg@n", lambda s: number(s.accuracy), "bold")
-    row("  95% interval", lambda s: _interval(s.interval))
+    row("avg@n, %", lambda s: percent(s.accuracy), "bold")
+    row("  95% interval", lambda s: percent_range(*s.interval[:2]))
     row("  ± standard error, problems", lambda s: _error(s.standard_errors.problems), "dim")
     row("  ± standard error, sampling", lambda s: _error(s.standard_errors.sampling), "dim")
     for k in sorted({k for summary in summaries for k in summary.pass_at if k > 1}):
-        row(f"pass@{k}", lambda s, k=k: _mean(s.pass_at.get(k), s.problems))
+        row(f"pass@{k}", lambda s, k=k: estimated(s.pass_at.get(k), s.problems))
     if any(summary.maj_at for summary in summaries):
-        row("maj@n", lambda s: _mean(s.maj_at.get(s.samples_per_problem), s.problems))
+        row("maj@n", lambda s: estimated(s.maj_at.get(s.samples_per_problem), s.problems))
     table.add_section()
     row("mean length, tokens", lambda s: number(s.lengths.mean, 1))
-    row("truncated", lambda s: _share(s.truncated))
-    row("without an answer", lambda s: _share(s.no_answer))
+    row("truncated, %", lambda s: percent(s.truncated))
+    row("without an answer, %", lambda s: percent(s.no_answer))
     row("undecided responses", lambda s: f"{s.undecided:,}")
     console.print(table)
     _show_average(console, summaries, unfinished)
@@ -185,12 +185,12 @@ def _down(summaries: Sequence[Summary]) -> Table:
         table.add_row(
             Text(s.benchmark),
             f"{s.problems:,}×{n}",
-            Text(number(s.accuracy), style="bold"),
-            _interval(s.interval).replace(" to ", "–"),
+            Text(percent(s.accuracy), style="bold"),
+            percent_range(*s.interval[:2]).replace(" to ", "–"),
             _error(s.standard_errors.problems),
-            _mean(s.pass_at.get(n), s.problems),
-            _mean(s.maj_at.get(n), s.problems),
-            _share(s.truncated),
+            estimated(s.pass_at.get(n), s.problems),
+            estimated(s.maj_at.get(n), s.problems),
+            percent(s.truncated),
             f"{s.undecided:,}",
         )
     return table
@@ -198,7 +198,7 @@ def _down(summaries: Sequence[Summary]) -> Table:
 
 def _error(value: float) -> str:
     """A standard error; where no problem differs from another there is nothing to tell it by."""
-    return number(value or None)
+    return percent(value or math.nan)
 
 
 def _show_average(console: Console, summaries: Sequence[Summary], unfinished: str) -> None:
@@ -207,32 +207,16 @@ def _show_average(console: Console, summaries: Sequence[Summary], unfinished: st
     if len(summaries) > 1:
         average = macro_average(summaries)
         text = (
-            f"average of {len(summaries)} benchmarks: {number(average.accuracy)}, "
-            f"95% interval {_interval(average.interval)}"
+            f"average of {len(summaries)} benchmarks: {percent(average.accuracy)} %, "
+            f"95% interval {percent_range(*average.interval[:2])}"
         )
         console.print(Text(text, style="bold"))
 
 
-def _interval(interval: Interval) -> str:
-    return "–" if math.isnan(interval.low) else f"{interval.low:.3f} to {interval.high:.3f}"
-
-
-def _mean(estimate: Estimate | None, problems: int) -> str:
-    """With the number of problems where it is not all of them."""
-    if estimate is None:
-        return "–"
-    fewer = f" (of {estimate.problems})" if estimate.problems < problems else ""
-    return number(estimate.mean) + fewer
-
-
-def _share(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.1%}"
-
-
 def _show_notes(console: Console, entries: Sequence[Entry]) -> None:
     notes = [
-        "interval, and error over problems: this model on problems like these; sampling: on these "
-        "very problems, asked again"
+        "shares in percent; interval, and error over problems: this model on problems like these; "
+        "sampling: on these very problems, asked again"
     ]
     for entry in entries:
         name, own = entry.summary.benchmark, entry.settings

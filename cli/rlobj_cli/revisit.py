@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rlobj_cli.data_folder import data_dir_option
+
 __all__ = ["compare", "regrade", "score", "show"]
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
@@ -100,12 +102,7 @@ def score(
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--data-dir",
-            metavar="DIR",
-            envvar="RLOBJ_DATA_DIR",
-            help="Folder with aime24.jsonl and so on, in place of the hub.",
-        ),
+        data_dir_option(),
     ] = None,
     reward: Annotated[str, typer.Option("--reward", metavar="math|exact", help="Grader.")] = "math",
     model: Annotated[

@@ -6,12 +6,15 @@ import contextlib
 import logging
 import math
 import os
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +30,7 @@ __all__ = [
     "show_explanation",
     "show_yaml",
     "with_error",
+    "working",
 ]
 
 
@@ -57,6 +61,29 @@ def loading(console: Console) -> AbstractContextManager[Any]:
     if not console.is_interactive:
         return contextlib.nullcontext()
     return console.status("loading", spinner_style="cyan")
+
+
+@contextlib.contextmanager
+def working(console: Console, doing: str, news: Callable[[], str] = str) -> Iterator[None]:
+    """What goes on and for how long, while it does; nothing where there is no terminal.
+
+    Args:
+        console: where to; leaves nothing behind there.
+        doing: what goes on.
+        news: asked four times a second for a line to show below; empty for none.
+    """
+    if not console.is_interactive:
+        yield
+        return
+    spinner, began = Spinner("dots", style="cyan"), time.monotonic()
+
+    def shown() -> Group:
+        spinner.update(text=Text(f"{doing}, {time.monotonic() - began:.0f} s"))
+        line = Text(f"  {news()}", style="dim", no_wrap=True, overflow="ellipsis")
+        return Group(spinner, *([line] if line.plain.strip() else []))
+
+    with Live(get_renderable=shown, console=console, transient=True, refresh_per_second=4):
+        yield
 
 
 def facts_grid(facts: Mapping[str, str]) -> Table:

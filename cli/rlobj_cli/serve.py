@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from rlobj.samplers.vllm import Server
 
 __all__ = ["serve"]
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f]")
+"""What colours and moves the cursor, and other control characters but the ends of lines."""
 
 
 def serve(
@@ -58,7 +63,7 @@ def serve(
     """
     from rich.console import Console
 
-    from rlobj_cli.screen import loading
+    from rlobj_cli.screen import loading, working
 
     console = Console()
     signal.signal(signal.SIGTERM, _interrupt)
@@ -70,7 +75,9 @@ def serve(
         arguments: dict[str, Any] = {}
         for text in settings or []:
             arguments = merge(arguments, parse_setting(text))
-        server = Server(_source(model), host=host, port=port, dtype=dtype, arguments=arguments)
+    source = _source(console, model)
+    with working(console, "looking at vLLM"):
+        server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
     with server:
         try:
             _run(console, server, model)
@@ -82,13 +89,31 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _source(model: str) -> str:
-    """The folder or hub id that vLLM loads."""
-    if model != "embedded":
-        return model
+def _source(console: Console, model: str) -> str:
+    """The folder or hub id that vLLM loads; the embedded policy is made on first use."""
     from rlobj.embedded import EMBEDDED_PROFILE, embedded_policy
+    from rlobj_cli.evaluation_run import Bar
+    from rlobj_cli.targets import refuse_no_model
 
-    return str(embedded_policy(EMBEDDED_PROFILE["data"]["source"]))
+    if model != "embedded":
+        refuse_no_model(model)
+        return model
+
+    with Bar(console, "first use: supervised start of the embedded policy") as bar:
+        task = EMBEDDED_PROFILE["data"]["source"]
+        return str(embedded_policy(task, progress=lambda done, total, _: bar.move(done, total)))
+
+
+def _last_line(log: Path) -> str:
+    """The newest line of a log, without control characters; empty before the first."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", _CONTROL.sub("", text))]
+    return next((line for line in reversed(lines) if line), "")
 
 
 def _run(console: Console, server: Server, model: str) -> None:
@@ -99,10 +124,12 @@ def _run(console: Console, server: Server, model: str) -> None:
     """
     from rich.text import Text
 
+    from rlobj_cli.screen import working
+
     started = time.monotonic()
     console.print(Text.assemble(("rlobj serve", "bold"), f"  {model}"))
     console.print(Text(f"vLLM starts; its log is {server.log}", style="dim"), soft_wrap=True)
-    with console.status("starting", spinner_style="cyan"):
+    with working(console, "starting", lambda: _last_line(server.log)):
         server.wait(math.inf)
     key = "as RLOBJ_API_KEY is set here"
     if server.key_path is not None:

@@ -20,7 +20,7 @@ from rlobj.presets import merge
 from rlobj.samplers import SamplingSettings
 from rlobj.training import RunDirectory
 
-__all__ = ["Benchmark", "Options", "Target", "find_target"]
+__all__ = ["Benchmark", "Options", "Target", "find_target", "refuse_no_model"]
 
 Locate = Callable[[Callable[[int, int, float], None]], str]
 """Finds or makes the model folder, or names the hub id; told (done, total, loss) meanwhile."""
@@ -132,7 +132,7 @@ def find_target(model: str, on: str | None, options: Options) -> Target:
     elif (path / "config.resolved.yaml").is_file():
         below, locate = _run(path)
     else:
-        _refuse_missing_folder(model, path)
+        refuse_no_model(model)
         below, locate = ("MODEL", {"model": {"name": model}}), lambda _: model
     benchmarks = [_benchmark(name, below, options) for name in names]
     called = [each.name for each in benchmarks]
@@ -164,12 +164,19 @@ def _run(path: Path) -> tuple[Layer, Locate]:
     return (str(path), stored), lambda _: str(newest / "model")
 
 
-def _refuse_missing_folder(model: str, path: Path) -> None:
-    """A path into a folder that exists is no hub id.
+def refuse_no_model(model: str) -> None:
+    """A path into a folder that exists is no hub id, and a file or a run is no model.
 
     Raises:
-        ConfigError: nothing there, with the nearest name beside it.
+        ConfigError: no model there, with what to give instead.
     """
+    path = Path(model).expanduser()
+    if path.is_file():
+        raise ConfigError(f"{model} is a file; a model is a folder or a hub id")
+    if (path / "config.resolved.yaml").is_file():
+        newest = RunDirectory(path).latest()
+        folder = f"has its model in {newest / 'model'}" if newest else "has no checkpoint yet"
+        raise ConfigError(f"{model} is a run, not a model: it {folder}")
     local = model.startswith((".", "~", "/")) or len(path.parts) > 2
     beside = path.parent if len(path.parts) > 1 else None
     if path.is_dir() or not (local or (beside is not None and beside.is_dir())):

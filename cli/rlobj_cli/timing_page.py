@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlobj_cli.charts import resample
-from rlobj_cli.timing import COURSES, phases_of
+from rlobj_cli.charts import resample, scale_label
+from rlobj_cli.timing import courses_of, phases_of
 
 __all__ = ["write_page"]
 
 Line = Mapping[str, Any]
 Points = Sequence[tuple[float, float]]
 
-WIDTH, HEIGHT, LEFT, BELOW = 460, 170, 62, 22
+WIDTH, HEIGHT, LEFT, BELOW = 340, 150, 58, 22
 """Of a chart, and the room for its axes, pixels."""
 COLOURS = (
     "#4477aa",
@@ -33,9 +33,10 @@ COLOURS = (
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
        color: #1d2430; background: #fff }
-h1 { font-size: 1.35rem } h2 { font-size: 1rem; margin: 0 0 .2rem }
+h1 { font-size: 1.35rem } h2 { font-size: 1rem; margin: 0 0 .5rem }
 main { display: grid; gap: 1.6rem; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)) }
-svg { width: 100%; height: auto } text { font-size: 11px; fill: #5b6472 }
+svg { width: 100%; height: auto; overflow: visible } text { font-size: 12px; fill: #5b6472 }
+line { stroke: #8886; stroke-width: .6 }
 table { border-collapse: collapse } td, th { padding: .15rem .8rem .15rem 0; text-align: right }
 td:first-child, th:first-child { text-align: left }
 i { display: inline-block; width: .8em; height: .8em; margin-right: .5em }
@@ -48,10 +49,8 @@ def write_page(run: Path, title: str, lines: Sequence[Line]) -> Path:
     """Write the page; its place."""
     steps = [line for line in lines if line.get("time/step")]
     charts = []
-    for name, key in COURSES:
-        points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
-        if len(points) > 1:
-            charts.append(f"<section><h2>{name}</h2>{_line(points)}</section>")
+    for name, points in courses_of(lines):
+        charts.append(f"<section><h2>{name}</h2>{_line(points)}</section>")
     phases = phases_of(steps)
     charts.append(f"<section><h2>share of a step's time</h2>{_stack(steps, phases)}</section>")
     charts.append(f"<section>{_table(steps, phases)}</section>")
@@ -66,13 +65,13 @@ def write_page(run: Path, title: str, lines: Sequence[Line]) -> Path:
 def _line(points: Points) -> str:
     """A curve over steps, at most one point a pixel."""
     xs, ys = (resample(values, WIDTH - LEFT) for values in zip(*points, strict=True))
-    low, high = min(ys), max(ys)
-    places = " ".join(
-        f"{_x(x, xs):.1f},{_y((y - low) / ((high - low) or 1)):.1f}"
-        for x, y in zip(xs, ys, strict=True)
-    )
+    low, span = min(ys), max(ys) - min(ys)
+    shares = [(y - low) / span if span else 0.5 for y in ys]
+    places = " ".join(f"{_x(x, xs):.1f},{_y(y):.1f}" for x, y in zip(xs, shares, strict=True))
     curve = f'<polyline points="{places}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.6"/>'
-    return _svg(curve, points[0][0], points[-1][0], f"{low:.4g}", f"{high:.4g}")
+    marked = (0, 0.5, 1) if span else (0.5,)
+    scale = [(share, scale_label(low + share * span, span)) for share in marked]
+    return _svg(curve, points[0][0], points[-1][0], scale)
 
 
 def _stack(steps: Sequence[Line], phases: Sequence[tuple[str, list[float]]]) -> str:
@@ -92,17 +91,21 @@ def _stack(steps: Sequence[Line], phases: Sequence[tuple[str, list[float]]]) -> 
         shape = " ".join(there + back[::-1])
         areas.append(f'<polygon points="{shape}" fill="{colour}"><title>{name}</title></polygon>')
         base = top
-    return _svg("".join(areas), steps[0]["step"], steps[-1]["step"], "0", "1")
+    scale = [(share, f"{share:.0%}") for share in (0, 0.5, 1)]
+    return _svg("".join(areas), steps[0]["step"], steps[-1]["step"], scale)
 
 
-def _svg(inside: str, first: float, last: float, low: str, high: str) -> str:
-    bottom = HEIGHT - BELOW
+def _svg(inside: str, first: float, last: float, scale: Sequence[tuple[float, str]]) -> str:
+    """A chart with its axes: a line with a label at each share of the height, steps below."""
+    rules = "".join(
+        f'<line x1="{LEFT}" x2="{WIDTH}" y1="{_y(share):.1f}" y2="{_y(share):.1f}"/>'
+        f'<text x="{LEFT - 6}" y="{_y(share) + 4:.1f}" text-anchor="end">{label}</text>'
+        for share, label in scale
+    )
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{inside}'
-        f'<text x="{LEFT - 6}" y="12" text-anchor="end">{high}</text>'
-        f'<text x="{LEFT - 6}" y="{bottom}" text-anchor="end">{low}</text>'
-        f'<text x="{LEFT}" y="{HEIGHT - 6}">step {first}</text>'
-        f'<text x="{WIDTH}" y="{HEIGHT - 6}" text-anchor="end">{last}</text></svg>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{rules}{inside}'
+        f'<text x="{LEFT}" y="{HEIGHT - 6}">step {first:,.0f}</text>'
+        f'<text x="{WIDTH}" y="{HEIGHT - 6}" text-anchor="end">{last:,.0f}</text></svg>'
     )
 
 

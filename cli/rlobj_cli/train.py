@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlobj_cli import session
+from rlobj_cli.data_folder import data_dir_option
 
 if TYPE_CHECKING:
     from rlobj.composition import Layer
@@ -52,6 +53,7 @@ def train(
             rich_help_panel=WHAT,
         ),
     ] = None,
+    data_dir: Annotated[Path | None, data_dir_option(WHAT)] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -229,7 +231,11 @@ def _overrides(
     """The layers over the preset, lowest first; options are (name, dotted path, value)."""
     from rlobj.composition import file_layer
     from rlobj.config import parse_setting
+    from rlobj.errors import ConfigError
 
+    if config is not None and not config.expanduser().is_file():
+        what = "is a folder, not a YAML file" if config.is_dir() else "is not there"
+        raise ConfigError(f"--config {config} {what}")
     overrides: list[Layer] = [file_layer(config)] if config is not None else []
     for name, path, value in options:
         if value is not None:

@@ -54,7 +54,7 @@ def _problems(error: ValidationError, model: type[Model]) -> list[tuple[str, str
             found.append((path, "is required"))
         elif item["type"] == "literal_error":
             known = re.findall(r"'([^']*)'", item.get("ctx", {}).get("expected", ""))
-            advice = nearest(str(item["input"]), known) if known else ""
+            advice = nearest(str(item["input"]), known, spell_out=False) if known else ""
             found.append((path, f"{item['msg']}, got {item['input']!r}.{advice}"))
         else:
             found.append((path, f"{item['msg']}, got {item['input']!r}"))

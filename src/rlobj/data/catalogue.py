@@ -68,8 +68,9 @@ class NamedSource:
         elif part in self.hub:
             instead = (
                 f"Without the hub, put {self.name}.parquet or {self.name}.jsonl, or a folder "
-                f"{self.name}/ with files named train and test, into a folder and name the folder "
-                "in the environment variable RLOBJ_DATA_DIR; or give the file as data.source."
+                f"{self.name}/ with files named train and test, into a folder and give that: "
+                "--data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment. Or give the file itself "
+                "as data.source."
             )
             _, rows = first_available(self.hub[part], self.name, instead, repeats)
             yield from rows

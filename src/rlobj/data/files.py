@@ -30,8 +30,10 @@ def read_file(path: Path, repeats: Repeats | None = None) -> Iterator[Row]:
         repeats: drops rows of Parquet files that repeat an earlier one.
 
     Raises:
-        DataError: an unknown suffix, text that is not UTF-8, or a line that cannot be read.
+        DataError: a folder, an unknown suffix, text that is not UTF-8, an unreadable line.
     """
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; give files: {', '.join(SUFFIXES)}.")
     if path.suffix not in SUFFIXES:
         raise DataError(
             f"{path}: unknown kind of file '{path.suffix}'; expected one of {', '.join(SUFFIXES)}."

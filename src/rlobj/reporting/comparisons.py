@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rlobj.evaluation.comparison import Comparison
-from rlobj.reporting.entries import percent, percent_range
+from rlobj.reporting.entries import UNKNOWN, percent, percent_signed
 from rlobj.reporting.tables import escaped, markdown_table
 
-__all__ = ["comparison_markdown", "p_value_text"]
+__all__ = ["comparison_markdown", "interval_text", "p_value_text"]
 
 NAMED = 10
 """Ids that are listed where problems are left out."""
@@ -32,8 +33,8 @@ def comparison_markdown(
             f"{each.problems:,}",
             percent(each.accuracy_a),
             percent(each.accuracy_b),
-            f"{_signed(each.difference)} ± {percent(each.stderr)}",
-            percent_range(each.interval.low, each.interval.high),
+            f"{percent_signed(each.difference)} ± {percent(each.stderr)}",
+            interval_text(each),
             p_value_text(each),
         ]
         for each in comparisons
@@ -59,14 +60,16 @@ def comparison_markdown(
     return "\n\n".join(parts) + "\n"
 
 
+def interval_text(comparison: Comparison) -> str:
+    """The interval of the difference, in percent points with their signs."""
+    low, high = comparison.interval[:2]
+    return UNKNOWN if math.isnan(low) else f"{percent_signed(low)} to {percent_signed(high)}"
+
+
 def p_value_text(comparison: Comparison) -> str:
     """The p-value, with ~ where it was sampled."""
     sign, p = "" if comparison.exact else "~", comparison.p_value
     return f"{sign}{p:.3f}" if p >= 0.001 else f"{sign}{p:.1g}"
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f}".replace("-", "−")
 
 
 def _left_out(comparison: Comparison, names: tuple[str, str]) -> list[str]:

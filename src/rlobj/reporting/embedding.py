@@ -19,7 +19,7 @@ VERDICTS = {
     "r": "right",
     "w": "wrong",
     "t": "truncated",
-    "n": "no answer",
+    "n": "ended without an answer",
     "u": "undecided",
 }
 """What became of a response: a letter in the data, and its name."""
@@ -28,7 +28,7 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def verdict(response: Response, grade: Graded) -> str:
-    """The letter of a graded response; one that was cut short of an answer is `truncated`."""
+    """The letter of a graded response: of one that was cut, and is not right, `truncated`."""
     if grade.correct is None:
         return "u"
     if grade.correct:

@@ -13,6 +13,7 @@ from rlobj.evaluation.statistics import Estimate
 from rlobj.evaluation.summary import Summary
 
 __all__ = [
+    "UNKNOWN",
     "Entry",
     "estimated",
     "facts",
@@ -20,6 +21,7 @@ __all__ = [
     "own_settings",
     "percent",
     "percent_range",
+    "percent_signed",
     "shared_settings",
     "tokens",
     "undecided_note",
@@ -44,8 +46,13 @@ def percent(value: float) -> str:
 
 
 def percent_range(low: float, high: float) -> str:
-    """Two shares in percent; differences keep their signs apart."""
+    """Two shares in percent."""
     return UNKNOWN if math.isnan(low) else f"{percent(low)} to {percent(high)}"
+
+
+def percent_signed(value: float) -> str:
+    """A difference of shares in percent points, with its sign."""
+    return UNKNOWN if math.isnan(value) else f"{100 * value:+.1f}".replace("-", "−")
 
 
 def tokens(value: float) -> str:

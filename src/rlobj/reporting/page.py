@@ -190,6 +190,12 @@ def _notes(entries: Sequence[Entry], count: int, total: int) -> str:
         "Percent. ± is the standard error over problems: this model on problems like these. Lines "
         "run from 0 to 100 with the 95% interval on them, also over problems."
     ]
+    if any(entry.summary.truncated > 0 for entry in entries):
+        lines.append(
+            "Below, each response has one verdict: one that was cut and is not right is truncated, "
+            "with an answer or without. The columns count every response that was cut, and every "
+            "one without an answer."
+        )
     lines += undecided_note([entry.summary for entry in entries])
     if count < total:
         lines.append(

@@ -83,9 +83,5 @@ def _write(run: RunDirectory, name: str, columns: dict[str, Any], comm: ProcessG
     parts = [part for part in comm.gather(columns) if part]
     if comm.rank:
         return
-    import pyarrow
-    import pyarrow.parquet
-
     whole = {key: [value for part in parts for value in part[key]] for key in parts[0]}
-    with run.atomic(name) as place:
-        pyarrow.parquet.write_table(pyarrow.table(whole), place, compression="zstd")
+    run.write_table(name, whole)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.config import RunConfig
-from rlobj.errors import ConfigError
+from rlobj.errors import ConfigError, nearest
 from rlobj.presets import read_yaml
 
 __all__ = ["RunDirectory", "dump_config", "remove", "settle", "step_name", "step_of"]
@@ -80,7 +80,8 @@ class RunDirectory:
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
             self.write_config(config)
         except OSError as error:
-            raise ConfigError(f"cannot write the run to {self.path}: {error}") from error
+            reason = error.strerror or error
+            raise ConfigError(f"cannot write the run to {self.path}: {reason}") from error
 
     def write_config(self, config: RunConfig) -> None:
         """The run's settings from now on."""
@@ -90,6 +91,8 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps a second process from training into the same folder.
+
+        What tables are written with is loaded here: it is no part of the first step's time.
 
         Raises:
             ConfigError: one is at it, or the folder cannot be written.
@@ -103,6 +106,7 @@ class RunDirectory:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise ConfigError(f"another process is training in {self.path}") from error
+            _load_tables()
             yield
 
     @classmethod
@@ -113,6 +117,12 @@ class RunDirectory:
             ConfigError: no run lies there.
         """
         file = path / "config.resolved.yaml"
+        if path.is_file():
+            raise ConfigError(f"{path} is not a run: it is a file, and a run is a folder")
+        if not path.is_dir():
+            beside = [str(each) for each in path.parent.iterdir()] if path.parent.is_dir() else []
+            near = nearest(str(path), beside, spell_out=False)
+            raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
         if not file.is_file():
             raise ConfigError(f"{path} is not a run: it has no config.resolved.yaml")
         return cls(path), RunConfig(**read_yaml(file))
@@ -137,6 +147,14 @@ class RunDirectory:
         except BaseException:
             remove(place)
             raise
+
+    def write_table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
+        """A Parquet file of these columns."""
+        import pyarrow
+        import pyarrow.parquet
+
+        with self.atomic(name) as place:
+            pyarrow.parquet.write_table(pyarrow.table(dict(columns)), place, compression="zstd")
 
     # metrics.jsonl
 
@@ -185,6 +203,13 @@ class RunDirectory:
         """The newest checkpoint, or None before the first."""
         saved = self.saved()
         return saved[-1] if saved else None
+
+
+def _load_tables() -> None:
+    """Import pyarrow, and pandas if there is one: that its first array looks for, for a second."""
+    import pyarrow.parquet
+
+    pyarrow.array([0])
 
 
 def step_name(step: int) -> str:

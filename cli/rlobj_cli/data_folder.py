@@ -1,0 +1,49 @@
+"""`--data-dir`: the folder whose files stand in for data sets of the hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import typer
+
+__all__ = ["data_dir_option"]
+
+VARIABLE = "RLOBJ_DATA_DIR"
+
+
+def data_dir_option(panel: str | None = None) -> Any:
+    """The option, for a panel of a command's help.
+
+    For as long as the command runs the folder is in the environment too: named data sets are looked
+    for there, by this process and by those that it starts.
+    """
+    return typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        envvar=VARIABLE,
+        callback=_named,
+        help="Folder with aime24.jsonl, gsm8k.parquet and so on, in place of the hub.",
+        rich_help_panel=panel,
+    )
+
+
+def _named(ctx: typer.Context, folder: Path | None) -> Path | None:
+    if folder is None:
+        return None
+    folder = folder.expanduser()
+    if not folder.is_dir():
+        there = folder.exists()
+        raise typer.BadParameter(f"{folder} is a file." if there else f"no such folder: {folder}")
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = str(folder)
+    ctx.call_on_close(lambda: _restore(before))
+    return folder
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = before
