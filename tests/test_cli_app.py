@@ -20,6 +20,7 @@ COMMANDS = (
     ["explain"],
     ["serve"],
     ["doctor"],
+    ["bench"],
     ["presets", "list"],
     ["presets", "show"],
     ["presets", "diff"],

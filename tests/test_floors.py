@@ -26,6 +26,7 @@ FLOORS = (
     {"config"},
     {"embedded", "evaluation"},
     {"composition", "reporting", "training"},
+    {"benchmarking"},
     {"rlobj_cli"},
 )
 """Rooms from the ground up: a module or package of rlobj, or the command line. A room may use the

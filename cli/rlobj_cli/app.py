@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from rlobj_cli.bench import bench
 from rlobj_cli.doctor import doctor
 from rlobj_cli.errors import GuardedGroup
 from rlobj_cli.evaluate import evaluation
@@ -37,6 +38,7 @@ app.command("serve")(serve)
 app.add_typer(presets)
 app.command("explain")(explain)
 app.command("doctor")(doctor)
+app.command("bench")(bench)
 
 
 def _version(wanted: bool) -> None:
