@@ -42,9 +42,9 @@ def test_micro_batches_of_skewed_lengths_hold_hardly_any_padding(sigma):
     lengths = skewed(sigma)
     assert sum(lengths) / padded(cut(lengths, 16384, packed=False), lengths) >= 0.97
     short = [-(-length // 5) for length in lengths]  # many fit into one
-    assert sum(short) / padded(cut(short, 16384, packed=False), short) >= 0.95
+    assert sum(short) / padded(cut(short, 16384, packed=False), short) >= 0.97
     few = short[:64]
-    assert sum(few) / padded(cut(few, 16384, packed=False), few) >= 0.87
+    assert sum(few) / padded(cut(few, 16384, packed=False), few) >= 0.94
     assert sum(few) / padded(micro_batches(few, 16384), few) < 0.8
 
 
@@ -158,7 +158,8 @@ def rank_main(rank: int, size: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 5])
 def test_every_response_arrives_once_and_whole(size, tmp_path):
     context = mp.get_context("forkserver")
     ranks = [context.Process(target=rank_main, args=(i, size, str(tmp_path))) for i in range(size)]
