@@ -1,13 +1,19 @@
-"""Settings for every test: one thread, and hypothesis without a clock or a random seed."""
+"""Settings for every test: one thread, hypothesis without a clock or a random seed, a policy."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+# Tests start some hundred processes: with this in the environment each compiles all anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # on small tensors two threads wait for each other
 if sys.version_info < (3, 12):  # setuptools fails to replace a distutils that somebody imported
     os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib")
 if not torch.cuda.is_available():
@@ -22,3 +28,23 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("rlobj")
+
+
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny policy with random weights, which no test changes."""
+    from tiny import save_tiny_policy
+
+    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="session")
+def whole(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of `tiny.eight_steps` that nothing happened to."""
+    from tiny import eight_steps
+
+    from rlobj.training import train
+
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(eight_steps(policy), folder)
+    return folder

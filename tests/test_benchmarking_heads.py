@@ -211,6 +211,7 @@ def test_a_plan_and_a_sort_are_measured_in_processes_of_their_own(monkeypatch):
     assert told[-1][1:] == (2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["heads", "plan"])
 def test_a_table_is_drawn_with_ours_and_the_others(name, tmp_path):
     pytest.importorskip("matplotlib")

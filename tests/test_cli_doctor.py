@@ -170,6 +170,7 @@ def test_a_probe_goes_on_after_a_crash_an_error_and_an_exit(
     }
 
 
+@pytest.mark.slow
 def test_an_import_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path, "hangs", "1", "import time; time.sleep(60)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -113,6 +113,16 @@ def test_the_examples_in_docstrings_hold(name: str) -> None:
     assert runner.summarize(verbose=False).failed == 0, "".join(told)
 
 
+def test_every_command_that_another_launcher_is_given_exists() -> None:
+    text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    found = re.findall(r"^.*(?:-m rlobj_cli|exec rlobj) (.*)$", text, re.MULTILINE)
+    assert len(found) == 4
+    for words in map(shlex.split, found):
+        command: Any = typer.main.get_command(app)
+        context = command.commands[words[0]].make_context(words[0], words[1:])
+        assert context.params["processes"] is None
+
+
 def test_every_page_shows_commands_that_exist() -> None:
     """Names of commands, their options and how many arguments they take."""
     shown = [words for page in PAGES for words in commands(page)]
@@ -225,6 +235,7 @@ def test_every_setting_is_in_the_configuration_tables_with_a_meaning(docs_tables
             assert f"| `{key}` |" in text, f"{section}.{key} is not in the tables"
 
 
+@pytest.mark.slow
 def test_the_metrics_that_the_pages_name_are_written(tmp_path: Path) -> None:
     from tiny import save_tiny_policy, tiny_config
 

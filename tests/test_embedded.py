@@ -277,7 +277,11 @@ def test_two_processes_that_start_together_share_one_folder(tmp_path):
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    printed = [process.communicate(timeout=120)[0].strip() for process in running]
+    try:
+        printed = [process.communicate(timeout=240)[0].strip() for process in running]
+    finally:
+        for process in running:
+            process.kill()
     assert [process.returncode for process in running] == [0, 0]
     assert printed[0] == printed[1]
     assert list(tmp_path.iterdir()) == [Path(printed[0])]

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from pathlib import Path
 
 import pytest
 from runs import finish, program
-from tiny import save_tiny_policy
+from typer.testing import CliRunner
 
-from rlobj.ports import free_port
 from rlobj.samplers.vllm import versions
+from rlobj_cli.app import app
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> Path:
-    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
+runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +37,13 @@ def words(policy: Path, problems: Path, out: Path, *more: str) -> list[str]:
         *("eval", str(policy), "--on", str(problems), "--template", "{prompt}", "-n", "8"),
         *("--max-tokens", "24", "--reward", "exact", "--out", str(out), *more),
     ]
+
+
+def here(*words: str | Path, code: int = 0) -> str:
+    """What the program prints in this process, in one line: where a new one would show no more."""
+    found = runner.invoke(app, [*map(str, words)])
+    assert found.exit_code == code, found.output
+    return " ".join(found.output.split())
 
 
 def lines(folder: Path, name: str = "samples.jsonl") -> list[dict]:
@@ -83,16 +85,10 @@ def test_a_killed_evaluation_goes_on_with_the_same_command(policy, problems, tmp
     assert len(lines(killed)) == 800
 
 
-def test_the_default_folder_belongs_to_the_settings(policy, problems, tmp_path):
-    log = tmp_path / "log"
-    base = ["eval", str(policy), "--on", str(problems), "--limit", "3", "--max-tokens", "4"]
-    here = Path.cwd()
-    os.chdir(tmp_path)
-    try:
-        for more in ([], [], ["-n", "2"]):
-            finish(program([*base, *more], log), log)
-    finally:
-        os.chdir(here)
+def test_the_default_folder_belongs_to_the_settings(policy, problems, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for more in ([], [], ["-n", "2"]):
+        here("eval", policy, "--on", problems, "--limit", "3", "--max-tokens", "4", *more)
     folders = sorted((tmp_path / "evals").iterdir())
     assert sorted(len(lines(folder)) for folder in folders) == [6, 12]
 
@@ -103,18 +99,18 @@ def test_kept_responses_are_shown_regraded_and_compared(policy, problems, tmp_pa
     finish(program(words(policy, problems, one, "--limit", "20"), log), log)
     finish(program(words(policy, problems, two, "--limit", "20", "--seed", "1"), log), log)
     before = lines(one, "grades.jsonl")
-    text = finish(program(["eval", "regrade", one, "--reward", "math"], log), log)
+    text = here("eval", "regrade", one, "--reward", "math")
     assert "160 responses graded again" in text
     after = lines(one, "grades.jsonl")
     assert {row["reason"] for row in after} != {row["reason"] for row in before}
     assert json.loads((one / "settings.json").read_text())["benchmarks"]["sums.jsonl"][
         "reward"
     ]["kind"] == "math"  # fmt: skip
-    finish(program(["eval", "regrade", one, "--reward", "exact"], log), log)
+    here("eval", "regrade", one, "--reward", "exact")
     assert lines(one, "grades.jsonl") == before
-    assert "avg@n" in finish(program(["eval", "show", one], log), log)
+    assert "avg@n" in here("eval", "show", one)
     page = tmp_path / "compare.md"
-    text = finish(program(["eval", "compare", one, two, "--out", page], log), log)
+    text = here("eval", "compare", one, two, "--out", page)
     assert "p-value" in text
     assert "sums.jsonl.seed: 0 in A, 1 in B" in text
     assert "sums.jsonl" in page.read_text()
@@ -122,7 +118,7 @@ def test_kept_responses_are_shown_regraded_and_compared(policy, problems, tmp_pa
 
 
 def test_responses_made_elsewhere_are_scored(tmp_path):
-    log, out = tmp_path / "log", tmp_path / "scored"
+    out = tmp_path / "scored"
     rows = [
         {"id": "a", "problem": "1/2+1/2?", "answer": "1", "response": f"\\boxed{{{answer}}}"}
         for answer in ("1", "2/2", "2", "1.0")
@@ -130,9 +126,9 @@ def test_responses_made_elsewhere_are_scored(tmp_path):
     file = tmp_path / "made.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ["eval", "score", file, "--model", "another", "--out", out]
-    finish(program(command, log), log)
+    here(*command)
     assert [row["correct"] for row in lines(out, "grades.jsonl")] == [True, True, False, True]
-    again = finish(program(command, log), log, code=2)
+    again = here(*command, code=2)
     assert "rlobj eval regrade" in again
 
 
@@ -152,34 +148,3 @@ def test_engines_agree_within_their_intervals(tmp_path):
     assert abs(a["avg@4"] - b["avg@4"]) < 3 * spread
     compared = program(["eval", "compare", tmp_path / "transformers", tmp_path / "vllm"], log)
     assert "engine.name: 'transformers' in A, 'vllm' in B" in finish(compared, log)
-
-
-@pytest.mark.vllm
-@pytest.mark.skipif(versions.installed() is None, reason="vLLM is not installed")
-def test_a_server_is_asked_whether_it_holds_the_model(policy, problems, tmp_path):
-    log, screen, port = tmp_path / "log", tmp_path / "screen", free_port()
-    key = {"RLOBJ_API_KEY": "a key of the tests"}
-    server = program(["serve", policy, "--port", str(port)], screen, **key)
-    try:
-        deadline = time.monotonic() + 240
-        while "Ready after" not in screen.read_text():
-            assert server.poll() is None, screen.read_text()
-            assert time.monotonic() < deadline, screen.read_text()
-            time.sleep(0.1)
-        asked = [
-            "--sampler",
-            "vllm-server",
-            "--set",
-            f"sampling.server.url=http://127.0.0.1:{port}",
-        ]
-        out = tmp_path / "out"
-        more = ["--limit", "5", *asked]
-        finish(program(words(policy, problems, out, *more), log, **key), log)
-        assert len(lines(out)) == 40
-        other = save_tiny_policy(tmp_path / "other", seed=1)
-        command = words(other, problems, tmp_path / "none", *more)
-        text = finish(program(command, log, **key), log, code=2)
-        assert f"not {other}" in text
-    finally:
-        server.terminate()
-        assert server.wait(60) == 0

@@ -132,6 +132,7 @@ def test_groups_count_alike_however_many_problems_they_have() -> None:
     assert (high - low) / 2 / 1.96 == pytest.approx(spread, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("a", "b", "least"),
     [(0.5, 0.4, 0.93), (1.0, 1.0, 0.93), (2.0, 0.2, 0.92), (0.15, 1.5, 0.90)],

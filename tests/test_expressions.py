@@ -31,7 +31,8 @@ NUMBERS, RULES = expressions()
 STAPO = (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
 
 
-@settings(max_examples=2000)
+@pytest.mark.slow
+@settings(max_examples=1000)
 @given(NUMBERS | RULES)
 def test_parse_is_the_inverse_of_str(expression: Expr) -> None:
     again = parse(str(expression))

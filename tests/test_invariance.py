@@ -252,6 +252,7 @@ def whole() -> dict[str, dict[str, Any]]:
     return {name: uncut(name, batch) for name in NAMES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_two_ranks_give_what_one_table_gives(
     name: str, pair: Found, whole: dict[str, dict[str, Any]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -16,14 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 from rlobj.errors import ConfigError
 from rlobj.training import launch as launching
 from rlobj.training.launch import launch
-from rlobj_cli.app import app
 
-CLUSTERS = Path(__file__).parents[1] / "docs" / "clusters.md"
 LISTEN = """
 import os, signal, sys, time
 rank, folder = os.environ["RANK"], sys.argv[1]
@@ -192,6 +188,7 @@ def test_the_log_of_a_failure_is_kept(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert Path(log).is_relative_to(tmp_path / "temporary")
 
 
+@pytest.mark.slow
 def test_a_rank_that_a_signal_ended_is_named_by_it(
     run: Callable[..., tuple[int, str, str]],
 ) -> None:
@@ -228,6 +225,7 @@ def test_a_crash_in_compiled_code_shows_where(
     assert 'File "<string>", line 2' in report
 
 
+@pytest.mark.slow
 def test_a_rank_that_ignores_sigterm_is_killed_with_what_it_started(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
@@ -248,6 +246,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_with_what_it_started(
     wait_for(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
+@pytest.mark.slow
 def test_a_rank_that_only_lost_its_connection_is_not_blamed(
     run: Callable[..., tuple[int, str, str]],
 ) -> None:
@@ -273,16 +272,28 @@ def test_a_rank_that_only_lost_its_connection_is_not_blamed(
     assert "exit code 1 (rank 2)" in report
 
 
+@pytest.mark.slow
 def test_where_all_lost_their_connections_the_first_is_shown(
-    run: Callable[..., tuple[int, str, str]],
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
+    """Rank 1 fails once rank 2 has ended, however long that takes on a busy machine."""
     code = (
-        "import os, time\n"
-        "rank = int(os.environ['RANK'])\n"
-        "time.sleep(0 if rank == 2 else 0.3 if rank == 1 else 60)\n"
+        "import os, sys, time\n"
+        "rank, file = int(os.environ['RANK']), sys.argv[1]\n"
+        "def running():\n"
+        "    try: text = open(f'/proc/{open(file).read()}/stat').read()\n"
+        "    except FileNotFoundError: return False\n"
+        "    return text.rpartition(')')[2].split()[0] != 'Z'\n"
+        "if rank == 2:\n"
+        "    open(file + '.part', 'w').write(str(os.getpid()))\n"
+        "    os.rename(file + '.part', file)\n"
+        "if rank == 1:\n"
+        "    while not os.path.exists(file) or running(): time.sleep(0.02)\n"
+        "    time.sleep(0.3)\n"
+        "if rank == 0: time.sleep(60)\n"
         "raise RuntimeError('Connection reset by peer')"
     )
-    _, _, report = run(code, processes=3)
+    _, _, report = run(code, str(tmp_path / "pid"), processes=3)
     assert "rank 2 of 3 processes failed" in report
 
 
@@ -308,6 +319,7 @@ def test_a_long_traceback_is_shown_from_its_beginning(
 # Signals.
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("guarded")
 def test_a_signal_reaches_every_rank_once_and_is_waited_for_without_limit(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -324,6 +336,7 @@ def test_a_signal_reaches_every_rank_once_and_is_waited_for_without_limit(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("guarded")
 def test_a_second_signal_kills(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     pids = [tmp_path / f"ready-{rank}" for rank in range(2)]
@@ -335,6 +348,7 @@ def test_a_second_signal_kills(run: Callable[..., tuple[int, str, str]], tmp_pat
     assert not any(alive(int(pid.read_text())) for pid in pids)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("guarded")
 def test_a_rank_that_the_signal_ended_holds_up_no_other(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path
@@ -355,6 +369,7 @@ def test_a_rank_that_the_signal_ended_holds_up_no_other(
     assert time.monotonic() - start < 10
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_reaches_every_rank_once(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     termios = pytest.importorskip("termios")
@@ -369,7 +384,7 @@ def test_ctrl_c_in_a_terminal_reaches_every_rank_once(tmp_path: Path) -> None:
     )
     os.close(slave)
     try:
-        wait_for(lambda: len(list(tmp_path.glob("ready-*"))) == 2, 60)
+        wait_for(lambda: len(list(tmp_path.glob("ready-*"))) == 2, 180)
         os.write(master, b"\x03")
         assert process.wait(30) == 0
     finally:
@@ -379,28 +394,16 @@ def test_ctrl_c_in_a_terminal_reaches_every_rank_once(tmp_path: Path) -> None:
     assert told == [str(int(signal.SIGINT))] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
     process = subprocess.Popen([*python(LAUNCH), LISTEN, str(tmp_path)])
     pids = [tmp_path / f"ready-{rank}" for rank in range(2)]
     try:
-        wait_for(lambda: all(pid.exists() and pid.read_text() for pid in pids), 60)
+        wait_for(lambda: all(pid.exists() and pid.read_text() for pid in pids), 180)
         running = [int(pid.read_text()) for pid in pids]
         assert all(map(alive, running))
     finally:
         process.kill()
         process.wait()
     wait_for(lambda: not any(map(alive, running)), 5)
-
-
-# What the page about clusters shows.
-
-
-def test_every_command_that_another_launcher_is_given_exists() -> None:
-    text = CLUSTERS.read_text(encoding="utf-8").replace("\\\n", " ")
-    found = re.findall(r"^.*(?:-m rlobj_cli|exec rlobj) (.*)$", text, re.MULTILINE)
-    assert len(found) == 4
-    for words in map(shlex.split, found):
-        command: Any = typer.main.get_command(app)
-        context = command.commands[words[0]].make_context(words[0], words[1:])
-        assert context.params["processes"] is None

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,9 +16,9 @@ import pytest
 import torch
 from parallel_worker import END, SOURCES, first, resume
 
-from rlobj.errors import ConfigError, MissingExtra
+from rlobj.ports import free_port
 from rlobj.training.comm import ProcessGroup
-from rlobj.training.parallel import build_parallel, open_parallel, open_processes, resolve_strategy
+from rlobj.training.parallel import build_parallel, open_processes
 from rlobj.training.parallel.replicated import Replicated
 
 WORKER = Path(__file__).with_name("parallel_worker.py")
@@ -56,7 +55,7 @@ def processes(phase: str, strategies: tuple[str, ...], folder: Path, *launcher: 
     if launcher:
         runs = [subprocess.Popen([*launcher, *command], env=shared, **OUTPUT)]
     else:
-        shared |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        shared |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         runs = [
             subprocess.Popen(
                 [sys.executable, *command],
@@ -65,18 +64,16 @@ def processes(phase: str, strategies: tuple[str, ...], folder: Path, *launcher: 
             )
             for rank in ("0", "1")
         ]
-    outputs = [run.communicate(timeout=600)[0] for run in runs]
+    try:
+        outputs = [run.communicate(timeout=600)[0] for run in runs]
+    finally:
+        for run in runs:
+            run.kill()
     assert [run.returncode for run in runs] == [0] * len(runs), "\n".join(outputs)
     return [json.loads((folder / f"{phase}-{rank}.json").read_text()) for rank in (0, 1)]
 
 
 OUTPUT: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +209,7 @@ def test_other_policies_train_as_in_one_process(strategy, kind, ranks, plain):
         assert found["remembered"] == alone["remembered"]
 
 
+@pytest.mark.slow
 def test_only_adapters_are_trained(plain):
     remembered = plain["variants"]["adapters"]["remembered"]
     assert remembered
@@ -302,96 +300,6 @@ def test_torchrun_means_ddp(torch_second):
 @pytest.mark.deepspeed
 def test_accelerate_launch_with_deepspeed_means_its_stage(zero_second):
     assert [rank["auto"] for rank in zero_second] == ["zero3", "zero3"]
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, "ddp"),
-        ({"WORLD_SIZE": "4"}, "ddp"),
-        ({"ACCELERATE_USE_FSDP": "true", "WORLD_SIZE": "4"}, "fsdp2"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "zero2"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}, "zero1"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "0"}, "ddp"),
-        ({"ACCELERATE_USE_DEEPSPEED": "false"}, "ddp"),
-    ],
-)
-def test_auto_reads_the_launchers_environment(environment, expected):
-    assert resolve_strategy("auto", environment) == expected
-    assert resolve_strategy("zero1", environment) == "zero1"
-
-
-def test_auto_reads_deepspeeds_own_file(tmp_path):
-    file = tmp_path / "ds.json"
-    environment = {
-        "ACCELERATE_USE_DEEPSPEED": "true",
-        "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(file),
-        "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1",
-    }
-    file.write_text('{"zero_optimization": {"stage": 3}}')
-    assert resolve_strategy("auto", environment) == "zero3"
-    file.write_text('{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}')
-    with pytest.raises(ConfigError, match="offload_param"):
-        resolve_strategy("auto", environment)
-    file.write_text('{"zero_optimization": {"stage": "auto"}}')
-    with pytest.raises(ConfigError, match="'auto'; expected 0, 1, 2 or 3"):
-        resolve_strategy("auto", environment)
-
-
-def test_offloading_asked_for_by_flags_is_refused():
-    environment = {
-        "ACCELERATE_USE_DEEPSPEED": "true",
-        "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu",
-    }
-    with pytest.raises(ConfigError, match="OFFLOAD_OPTIMIZER"):
-        resolve_strategy("auto", environment)
-
-
-def opened(strategy: Any) -> Any:
-    return open_parallel(strategy, max_grad_norm=1.0, autocast=None, seed=0)
-
-
-def test_an_unknown_strategy_is_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match=r"'zero33'.* Did you mean 'zero3'"):
-        opened("zero33")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
-def test_fsdp2_is_refused_without_a_gpu():
-    with pytest.raises(ConfigError, match=r"needs a GPU.* ddp, zero1, zero2, zero3"):
-        opened("fsdp2")
-
-
-def test_zero_without_deepspeed_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[deepspeed\]'"):
-        opened("zero2")
-
-
-def test_a_deepspeed_that_adds_up_wrongly_is_refused(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.9")
-    with pytest.raises(ConfigError, match=r"found 0\.18\.9.* pip install 'deepspeed>=0\.19\.2'"):
-        opened("zero2")
-
-
-def test_processes_without_an_address_are_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match="RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set"):
-        opened("auto")
-
-
-def test_one_process_has_no_group_and_leaves_the_environment_alone(monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    before = dict(os.environ)
-    parallel = opened("ddp")
-    assert (parallel.rank, parallel.size, parallel.strategy) == (0, 1, "ddp")
-    assert not torch.distributed.is_initialized()
-    assert torch.initial_seed() == 0
-    parallel.close()
-    assert dict(os.environ) == before
 
 
 @pytest.mark.slow

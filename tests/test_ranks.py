@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 from runs import distance, finish, metrics, program, same, wait_for_step, weights, write_config
-from tiny import save_tiny_policy, tiny_config
+from tiny import tiny_config
 
 from rlobj.surrogates import Surrogate
 from rlobj.training import RunDirectory, train
@@ -22,11 +22,6 @@ from rlobj.training.checkpoint import read_state
 pytestmark = pytest.mark.slow
 
 STEPS = 6
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> Path:
-    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 def config_of(policy, **sections):

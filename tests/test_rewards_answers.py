@@ -225,7 +225,7 @@ def test_other_answers_have_other_canonical_texts(one, other):
     "piece", ["1,", "x=", "(", "[", r"\{", "1+", r"\pm 1", "_", "^", "|", "5;"]
 )
 def test_reading_takes_bounded_time(piece):
-    started = time.perf_counter()
+    started = time.process_time()
     with contextlib.suppress(Unreadable, RecursionError):
         read(piece * 1000 + "1")
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2

@@ -89,10 +89,10 @@ def test_no_answer_is_made_up(response):
 )
 def test_extraction_takes_linear_time(piece):
     text = piece * (400_000 // len(piece))
-    started = time.perf_counter()
+    started = time.process_time()
     extract_answer(text)
     extract_answer(f"The answer is {text} 5")
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
 
 
 @pytest.mark.parametrize(

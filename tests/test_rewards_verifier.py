@@ -99,6 +99,7 @@ def test_an_empty_gold_is_undecided(verifier):
     assert verifier.verify(r"\boxed{12}", "  ").correct is None
 
 
+@pytest.mark.slow
 def test_a_bomb_is_undecided_at_the_deadline_and_the_next_answer_is_right():
     with MathVerifier(deadline=1.0) as verifier:
         started = time.perf_counter()
@@ -109,6 +110,7 @@ def test_a_bomb_is_undecided_at_the_deadline_and_the_next_answer_is_right():
         assert verifier.undecided == {"timeout": 1}
 
 
+@pytest.mark.slow
 def test_equal_bombs_of_one_batch_cost_one_deadline():
     with MathVerifier(deadline=1.0) as verifier:
         verifier.verify(*hard(1))  # started
@@ -119,6 +121,7 @@ def test_equal_bombs_of_one_batch_cost_one_deadline():
         assert verifier.undecided == {"timeout": 16}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [
@@ -146,6 +149,7 @@ def test_the_pool_is_healthy_after_the_bombs(hasty):
         assert hasty.verify(f"\\boxed{{{n}+1}}", str(n + 1)).correct is True
 
 
+@pytest.mark.slow
 def test_a_worker_out_of_memory_is_undecided():
     with MathVerifier(deadline=30.0, memory_gib=0.3) as verifier:
         assert verifier.verify(*hard(1)).correct is True
@@ -154,6 +158,7 @@ def test_a_worker_out_of_memory_is_undecided():
         assert verifier.verify(*hard(2)).correct is True
 
 
+@pytest.mark.slow
 def test_a_worker_killed_midway_is_a_crash_and_the_next_answer_is_right():
     with MathVerifier(deadline=20.0) as verifier:
         verifier.verify(*hard(1))
@@ -167,6 +172,7 @@ def test_a_worker_killed_midway_is_a_crash_and_the_next_answer_is_right():
         assert verifier.process_ids != [process_id]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_idle_costs_no_answer():
     with MathVerifier() as verifier:
         verifier.verify(*hard(1))
@@ -186,6 +192,7 @@ def test_threads_share_the_workers():
     assert [verdict.correct for verdict in together] == expected
 
 
+@pytest.mark.slow
 def test_workers_answer_at_the_same_time():
     with MathVerifier(deadline=5.0, workers=2) as verifier:
         verifier.verify_many([hard(n) for n in range(2)])  # both started
@@ -206,6 +213,7 @@ def test_a_repeated_answer_is_not_asked_again(monkeypatch):
     assert asked == [(r"\sqrt{3}", r"\sqrt{2}"), (r"\sqrt{5}", r"\sqrt{2}")]
 
 
+@pytest.mark.slow
 def test_a_timeout_is_remembered_and_counted_each_time():
     with MathVerifier(deadline=1.0) as verifier:
         verifier.verify(*hard(1))
@@ -216,6 +224,7 @@ def test_a_timeout_is_remembered_and_counted_each_time():
     assert verifier.undecided == {"timeout": 8}
 
 
+@pytest.mark.slow
 def test_threads_that_ask_the_same_share_one_deadline():
     with MathVerifier(deadline=1.0) as verifier, ThreadPoolExecutor(8) as threads:
         verifier.verify(*hard(1))
@@ -225,6 +234,7 @@ def test_threads_that_ask_the_same_share_one_deadline():
     assert {verdict.reason for verdict in verdicts} == {"timeout"}
 
 
+@pytest.mark.slow
 def test_many_different_bombs_at_once_come_back_and_others_get_their_turn():
     bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 36)]
     with MathVerifier(deadline=1.0, workers=2) as verifier, ThreadPoolExecutor(40) as threads:
@@ -280,6 +290,7 @@ def test_closing_leaves_no_process_behind():
         verifier.verify(r"\boxed{1}", "2")
 
 
+@pytest.mark.slow
 def test_a_worker_ends_when_its_parent_is_killed():
     script = (
         "import sys, time\n"
@@ -301,6 +312,7 @@ def test_a_worker_ends_when_its_parent_is_killed():
     pytest.fail("the worker outlived its parent by 10 seconds")
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_works(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -312,6 +324,7 @@ def test_a_script_without_a_main_guard_works(tmp_path):
     assert done.stdout == "True\n", done.stderr
 
 
+@pytest.mark.slow
 def test_the_worker_loads_no_torch_and_asking_loads_no_sympy_here():
     script = (
         "import sys\n"

@@ -120,6 +120,7 @@ def test_packed_sequences_score_as_padded_ones(kind, attention):
         torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RECURRENT)
 @pytest.mark.filterwarnings("ignore")
 def test_models_that_carry_a_state_refuse_to_pack(kind):

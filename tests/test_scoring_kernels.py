@@ -93,6 +93,7 @@ def test_without_triton_a_gpu_gets_torch(monkeypatch):
     assert tiles.row_work(GPU, torch.float32) is TorchRows
 
 
+@pytest.mark.slow
 def test_without_triton_the_kernels_are_still_a_module_to_read():
     program = """
 import sys

@@ -1,10 +1,10 @@
-"""Training against a server of `rlobj serve`, through the program; the server dies on the way."""
+"""The program against a server of `rlobj serve`: evaluating, and training while it dies."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -12,33 +12,28 @@ import pyarrow.parquet as parquet
 import pytest
 from runs import finish, metrics, program, wait_for_step, write_config
 from tiny import save_tiny_policy, tiny_config
+from vllm_tools import NEEDS_VLLM
 
+from rlobj.ports import free_port
 from rlobj.training import RunDirectory
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
 
 KEY = {"RLOBJ_API_KEY": "a key of the tests"}
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> Path:
-    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
+def port() -> int:
+    return free_port()
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture
-def serve(policy, port, tmp_path):
+def serve(policy, port, tmp_path_factory):
     """Starts servers, one after another, and stops the last."""
-    started = []
+    folder, started = tmp_path_factory.mktemp("servers"), []
 
     def start():
-        log = tmp_path / f"server-{len(started)}"
+        log = folder / f"server-{len(started)}"
         server = program(["serve", policy, "--port", port], log, **KEY)
         started.append(server)
         deadline = time.monotonic() + 240
@@ -51,6 +46,12 @@ def serve(policy, port, tmp_path):
     yield start
     started[-1].terminate()
     assert started[-1].wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def server(serve):
+    """The first of them; the last test of this file kills it."""
+    return serve()
 
 
 def config_of(policy, port, depth):
@@ -83,10 +84,25 @@ def versions(run: Path, step: int) -> set[int]:
     return set(parquet.read_table(file)["weight_version"].to_pylist())
 
 
-def test_a_run_needs_the_key_and_survives_the_death_of_its_server(policy, port, serve, tmp_path):
+@pytest.mark.usefixtures("server")
+def test_an_evaluation_asks_the_server_whether_it_holds_the_model(policy, port, tmp_path):
+    log, file, out = tmp_path / "log", tmp_path / "sums.jsonl", tmp_path / "out"
+    rows = [{"problem": f"{a}+1+1=", "answer": str(a + 2)} for a in range(5)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    engine = ["--sampler", "vllm-server", "--set", f"sampling.server.url=http://127.0.0.1:{port}"]
+    asked = ["--on", file, "--template", "{prompt}", "-n", "8", "--max-tokens", "24", *engine]
+    finish(program(["eval", policy, *asked, "--out", out], log, **KEY), log)
+    assert len((out / "samples.jsonl").read_text().splitlines()) == 40
+    other = save_tiny_policy(tmp_path / "other", seed=1)
+    command = ["eval", other, *asked, "--out", tmp_path / "none"]
+    assert f"not {other}" in finish(program(command, log, **KEY), log, code=2)
+
+
+def test_a_run_needs_the_key_and_survives_the_death_of_its_server(
+    policy, port, server, serve, tmp_path
+):
     file = write_config(config_of(policy, port, depth=1), tmp_path / "run.yaml")
     run, log = tmp_path / "run", tmp_path / "log"
-    server = serve()
     words = ["train", "--config", file, "--out", run]
     refused = finish(program(words, log, RLOBJ_API_KEY="another"), log, code=2)
     assert "RLOBJ_API_KEY" in refused

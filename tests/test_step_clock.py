@@ -218,6 +218,7 @@ def test_the_transformers_sampler_tells_of_each_prompt_once_and_not_of_the_last(
     assert drawn == sampler.sample(prompts, count=3, settings=settings, seeds=range(4))
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_whether_grading_is_hidden_or_not(policy, tmp_path):
     runs = []
     for tokens in (150, 10**6):

@@ -49,7 +49,13 @@ def policy(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("updates", "micro_batch_tokens"), [(1, 10**6), (1, 400), (4, 10**6)], ids=str
 )
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize(
+    "preset",
+    [
+        name if name in ("grpo", "stapo") else pytest.param(name, marks=pytest.mark.slow)
+        for name in preset_names()
+    ],
+)
 def test_a_step_makes_the_passes_that_its_objective_reads(
     policy, tmp_path, preset, updates, micro_batch_tokens
 ):
@@ -65,11 +71,11 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
         learner = trainer.learner
         original = learner._score_part
 
-        def counted(scorer, sequences, **settings):
+        def counted(scorer, sequences, needed=None, **settings):
             trained = "trained" if torch.is_grad_enabled() else "scored"
             kind = "reference" if scorer is learner.reference else trained
             passes[kind] += len(sequences)
-            return original(scorer, sequences, **settings)
+            return original(scorer, sequences, needed, **settings)
 
         learner._score_part = counted
         trainer.run_step(0)

@@ -152,7 +152,14 @@ SECTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("preset", "updates"), [("stapo", 1), ("stapo", 3), ("grpo", 1), ("lp-reg", 2), ("dapo", 2)]
+    ("preset", "updates"),
+    [
+        ("stapo", 1),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [("stapo", 3), ("grpo", 1), ("lp-reg", 2), ("dapo", 2)]
+        ),
+    ],
 )
 def test_a_run_is_the_same_with_and_without_them(policy, tmp_path, preset, updates):
     """Measured too, where a scoring pass of the same weights was made; else of trained tokens."""

@@ -194,8 +194,15 @@ def step(parallel: Any, preset: str, skip: bool, updates: int = 1, **sections: d
 OF_TRAINED = {"policy/entropy", "policy/kl_old", "policy/ratio", "policy/ratio_max"}
 """Metrics that are of trained tokens where nothing else is known."""
 
-CASES = [(preset, 2) for preset in preset_names()]
-CASES += [(preset, 1) for preset in ("20-entropy", "ar-lopti", "grpo", "lp-reg")]
+CASES: list[Any] = [(preset, 2) for preset in ("20-entropy", "gspo", "lopti", "lp-reg", "stapo")]
+CASES += [
+    pytest.param(preset, updates, marks=pytest.mark.slow)
+    for updates, presets in (
+        (1, ("20-entropy", "ar-lopti", "grpo", "lp-reg")),
+        (2, sorted({*preset_names()} - {preset for preset, _ in CASES})),
+    )
+    for preset in presets
+]
 
 
 @pytest.mark.parametrize(("preset", "updates"), CASES)

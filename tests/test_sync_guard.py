@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiny import save_tiny_policy, tiny_config
+from tiny import tiny_config
 
 from rlobj.errors import RunError
 from rlobj.training import Observer, train
@@ -12,11 +12,6 @@ from rlobj.training.trainer import Trainer
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 LAYER = "model.layers.{}.mlp.up_proj.weight"
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 def vllm_config(policy, **sections):

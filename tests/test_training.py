@@ -16,7 +16,7 @@ import pytest
 import torch
 from runs import metrics, same, weights
 from safetensors.torch import load_file
-from tiny import save_tiny_policy, tiny_config
+from tiny import tiny_config
 
 from rlobj.config import TrainingConfig
 from rlobj.errors import ConfigError, RunError
@@ -30,11 +30,7 @@ from rlobj.training.schedule import learning_rate
 from rlobj.training.trainer import Trainer
 
 
-@pytest.fixture(scope="session")
-def policy(tmp_path_factory) -> Path:
-    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
-
-
+@pytest.mark.slow
 def test_a_random_policy_learns_the_larger_of_two_digits_in_seconds(policy, tmp_path):
     config = tiny_config(policy)
     history = train(config, tmp_path / "run").history
@@ -53,6 +49,7 @@ def test_every_preset_trains(policy, tmp_path, preset):
     assert all(math.isfinite(line["loss/total"]) for line in history)
 
 
+@pytest.mark.slow
 def test_micro_batches_change_memory_and_nothing_else(policy, tmp_path):
     sections = {"sampling": {"max_tokens": 3}, "training": {"steps": 3, "updates_per_step": 2}}
     runs = []
@@ -157,6 +154,7 @@ def test_rewards_are_those_of_all_that_was_sampled(policy, tmp_path):
     assert line["reward/accuracy"] == pytest.approx(accuracy)
 
 
+@pytest.mark.slow
 def test_ratio_free_surrogates_log_how_far_the_policy_moved(policy, tmp_path):
     config = tiny_config(policy, "opo", training={"steps": 12, "updates_per_step": 4})
     assert train(config, tmp_path / "run").history[-1]["policy/kl_old"] > 0

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -17,6 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
+from served import READY, Served, command_line, gone, wait_until
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
@@ -32,98 +31,11 @@ from vllm_tools import (
 
 from rlobj.embedded import build_tokenizer
 from rlobj.errors import ConfigError, RunError
-from rlobj.ports import free_port
 from rlobj.samplers import SamplingSettings, Sent, compare
 from rlobj.samplers.vllm import ServerSettings, VllmServerSampler
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key, key_file
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
-
-READY = 300
-"""Seconds for a server to start on a busy machine."""
-
-
-def _obey_ctrl_c() -> None:
-    """Tests may run in the background of a shell, where SIGINT is ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-class Served:
-    """`rlobj serve` as a user runs it, and the model that it serves."""
-
-    def __init__(self, folder: Path, output: Path) -> None:
-        self.port, self.output = free_port(), output
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [
-            sys.executable,
-            "-m",
-            "rlobj_cli",
-            "serve",
-            str(folder),
-            "--port",
-            str(self.port),
-        ]
-        with output.open("wb") as file:
-            self.process = subprocess.Popen(
-                [*command, "--set", f"kv_cache_memory_bytes={64 << 20}"],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_obey_ctrl_c,
-            )
-
-    def await_text(self, text: str) -> None:
-        wait_until(lambda: text in self.screen() or self.process.poll() is not None, READY)
-        assert text in self.screen()
-
-    def screen(self) -> str:
-        return self.output.read_text(encoding="utf-8")
-
-    def server_processes(self) -> list[int]:
-        """vLLM's: they are in a session of their own, which its first process leads."""
-        mark = f"--port={self.port}"
-        first = [pid for pid in pids() if mark in command_line(pid)]
-        return [pid for pid in pids() if first and session(pid) == session(first[0])]
-
-    def end(self) -> None:
-        running = self.server_processes()
-        for pid in (self.process.pid, *running):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self.process.wait()
-
-
-def pids() -> list[int]:
-    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
-
-
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def session(pid: int) -> int | None:
-    """The session of a process that runs; None of one that is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else int(fields[3])
-
-
-def gone(running: list[int]) -> bool:
-    return all(session(pid) is None for pid in running)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +167,8 @@ def test_logprobs_are_the_trainers_after_each_sync(
         assert gap(model, samples) < TOLERANCE
         assert {sample.weight_version for sample in samples} == {version}
     assert sampler.settings.transport == ("file" if transport == "auto" else "broadcast")
-    assert not list(Path("/dev/shm").glob(f"rlobj-{os.getuid()}-*/*.safetensors"))
+    left = f"rlobj-{os.getuid()}-*/*.safetensors"  # those of a trainer beside these tests go too
+    wait_until(lambda: not list(Path("/dev/shm").glob(left)), 30)
     sampler.close()
 
 

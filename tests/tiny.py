@@ -28,3 +28,13 @@ def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any])
     mine = merge({"model": {"name": str(policy)}, **quick}, sections)
     layers = [(preset, load_preset(preset).config), ("profile", SCRATCH_PROFILE), ("test", mine)]
     return build_config(layers)
+
+
+def eight_steps(policy: Path, preset: str = "stapo", **sections: dict[str, Any]) -> RunConfig:
+    """Eight steps with checkpoints and evaluations between them; sections override."""
+    quick = {
+        "training": {"steps": 8, "updates_per_step": 2},
+        "checkpoint": {"every": 3},
+        "evaluation": {"every": 4, "samples": 1, "problems": 16},
+    }
+    return tiny_config(policy, preset, **merge(quick, sections))
