@@ -43,9 +43,11 @@ def test_kernels_under_the_interpreter():
 
 @needs_triton
 @pytest.mark.slow
-def test_kernels_compile_for_a_gpu_that_is_not_there():
-    """To machine code of the Hopper generation, with every flag on and off."""
+def test_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
+    """To machine code of the Hopper generation that stays in registers, flags on and off."""
     program = """
+import re, subprocess, sys
+from pathlib import Path
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -67,10 +69,18 @@ for kernel in (kernels._fold_kernel, kernels._keep_kernel, kernels._differentiat
         options = {"num_warps": kernels.WARPS}
         built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
         assert len(built.asm["cubin"]) > 1000
+        file = Path(sys.argv[1], "kernel.cubin")
+        file.write_bytes(built.asm["cubin"])
+        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        command = [tool, "--dump-resource-usage", file]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert int(re.search(r"REG:(\\d+)", told)[1]) <= 80, told
+        assert "STACK:0" in told, told  # nothing is spilled
+        assert "LOCAL:0" in told, told
 print("compiled")
 """
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
+        [sys.executable, "-W", "ignore", "-c", program, str(tmp_path)],
         capture_output=True,
         text=True,
         env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"},
