@@ -272,3 +272,13 @@ def test_a_balanced_run_goes_on_to_the_bit(policy, runs, tmp_path):
     finish(program(words, log), log)
     assert metrics(run) == metrics(runs["balanced"])
     assert distance(weights(run), weights(runs["balanced"])) == 0
+
+
+def test_many_short_responses_are_cut_in_no_time():
+    """65,536 of them: what takes a step's time is the model."""
+    lengths = skewed(0.8, 65_536)
+    short = [length // 100 + 1 for length in lengths]
+    start = time.process_time()
+    parts = cut(short, 16384, packed=False)
+    assert time.process_time() - start < 5
+    assert sum(short) / padded(parts, short) > 0.99

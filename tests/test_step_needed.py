@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_the_tokens_that_act_give_the_whole_gradient(name, seed):
     plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
     whole = objective.loss(batch, plan)
     whole.loss.backward()
-    needed = Needed(batch, objective.acting(batch, plan))
+    needed = Needed(batch, objective.acting(batch, plan), True, True)
     assert not bool(needed.rows.all())
     assert not bool((needed.rows & ~batch.spread(objective.active(batch, plan))).any())
     columns = ("logprobs", "entropy")
@@ -81,15 +81,20 @@ def test_beside_a_primitive_of_ones_own_every_token_acts():
 def test_what_is_needed_of_responses_ends_with_the_last_token_that_acts():
     batch = TokenBatch(lengths=[3, 0, 2, 4], groups=[0] * 4, logprobs=-torch.ones(9))
     rows = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 1]).bool()
-    needed = Needed(batch, rows)
+    needed = Needed(batch, rows, True, True)
     assert needed.spans() == [2, 0, 0, 4]
     assert needed.trained() == [0, 3]
     assert needed.left() == [1, 2]
     part = needed.part([3, 0])
     assert part.mask().tolist() == [True, False, False, True, False, True]
-    filled = part.filled({"logprobs": torch.tensor([-3.0, -4.0, -5.0])})
+    scores = {"logprobs": torch.tensor([-3.0, -4.0, -5.0], requires_grad=True)}
+    filled = replace(part, known=False).filled(scores)
     assert filled.logprobs.tolist() == [-3, -1, -1, -4, -1, -5, -1]
-    assert Needed(batch, torch.ones(9).bool()).trained() == [0, 1, 2, 3]
+    filled = part.filled(scores)
+    assert filled.logprobs.tolist() == [-1] * 7  # what is known stays, and has a gradient
+    (filled.logprobs * torch.arange(7)).sum().backward()
+    assert scores["logprobs"].grad.tolist() == [0, 3, 5]
+    assert Needed(batch, torch.ones(9).bool(), True, True).trained() == [0, 1, 2, 3]
 
 
 # A step of the learner.
@@ -106,9 +111,15 @@ def parallel():
     opened.close()
 
 
-def sharp(seed: int, packed: bool = False) -> PolicyScorer:
-    """A float64 policy whose tokens are likely, unlikely and in between."""
-    model = build_policy(seed).double()
+def sharp(seed: int, packed: bool = False, dtype=torch.float64, rope=None) -> PolicyScorer:
+    """A policy whose tokens are likely, unlikely and in between."""
+    model = build_policy(seed)
+    if rope:
+        model.config.rope_parameters = rope
+        model.config.max_position_embeddings = 6
+        torch.manual_seed(seed)
+        model = type(model)(model.config)
+    model = model.to(dtype)
     with torch.no_grad():
         model.model.norm.weight.mul_(8)
     return PolicyScorer(model, packed)
@@ -116,11 +127,14 @@ def sharp(seed: int, packed: bool = False) -> PolicyScorer:
 
 @dataclass
 class Step:
-    """One step of a float64 policy on a rollout of random tokens."""
+    """One step of a policy on a rollout of random tokens."""
 
     parallel: Any
     config: Any
     packed: bool = False
+    autocast: torch.dtype | None = None
+    """With one, the policy is float32, else float64."""
+    rope: dict[str, Any] | None = None
     scored: list[int] = field(default_factory=list)
     """Tokens of each forward with gradient."""
     gradients: list[Tensor] = field(default_factory=list)
@@ -130,8 +144,10 @@ class Step:
 
     def run(self) -> Step:
         objective = self.config.resolved_objective()
-        scorer, reference = sharp(0, self.packed), sharp(1).requires_grad_(False)
-        learner = Learner(self.config, objective, self.parallel, scorer, reference, None)
+        dtype = torch.float32 if self.autocast else torch.float64
+        scorer = sharp(0, self.packed, dtype, self.rope)
+        reference = sharp(1, dtype=dtype).requires_grad_(False)
+        learner = Learner(self.config, objective, self.parallel, scorer, reference, self.autocast)
         random = torch.Generator().manual_seed(0)
         ids = [torch.randint(3, 20, (3 + n,), generator=random).tolist() for n in LENGTHS]
         sequences = [(row[:3], row[3:]) for row in ids]
@@ -244,6 +260,41 @@ def test_where_no_token_went_through_nothing_is_said_of_the_policy(parallel, mon
     found = step(parallel, "grpo", True, 2)
     assert found.known == [True, False]
     assert found.metrics[0].keys() - found.metrics[1].keys() == OF_TRAINED
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_in_half_precision_the_first_update_reads_what_the_rules_have_read(parallel, skip):
+    """Its forward is in other micro-batches than the scoring pass, and rounds differently."""
+    sections = {"objective": {"drop": "position >= 3"}}
+    config = step(parallel, "gspo", skip, 2, **sections).config
+    found = Step(parallel, config, autocast=torch.bfloat16).run()
+    plain = Step(parallel, config).run()
+    first = found.metrics[0]
+    assert (first["policy/ratio_max"], first["policy/ratio"]) == (1, pytest.approx(1, abs=1e-6))
+    assert first["objective/clip_fraction"] == first["policy/kl_old"] == 0
+    gap = (found.gradients[0].double() - plain.gradients[0]).norm() / plain.gradients[0].norm()
+    assert gap < 0.05
+
+
+@pytest.mark.parametrize("kind", ["longrope", "default"])
+def test_nothing_is_cut_where_a_model_reads_how_long_its_input_is(parallel, kind):
+    """One response in each micro-batch, as others change such a model's frequencies as well."""
+    half = sharp(0).model.config.head_dim // 2
+    rope = {"rope_type": kind, "rope_theta": 10000.0, "original_max_position_embeddings": 6}
+    rope |= {"short_factor": [1.0] * half, "long_factor": [3.0] * half, "factor": 4.0}
+    runs = []
+    for skip in (True, False):
+        sections = {"objective": {"drop": "position >= 2 or entropy < -1"}}
+        config = step(parallel, "stapo", skip, **sections).config
+        alone = config.training.model_copy(update={"micro_batch_tokens": 1})
+        config = config.model_copy(update={"training": alone})
+        runs.append(Step(parallel, config, rope=rope).run())
+    few, whole = runs
+    trained = [n for i, n in enumerate(LENGTHS) if i // 4 != 1 and i != 11]
+    kept = sum(3 + (n if kind == "longrope" else min(n, 2)) for n in trained)
+    assert few.shares["tokens/skipped_share"] == pytest.approx(1 - kept / (94 + 16 * 3))
+    assert few.shares["tokens/skipped_logits_share"] > 0.3
+    torch.testing.assert_close(few.gradients, whole.gradients, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("skip", [True, False])

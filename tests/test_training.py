@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,13 +19,14 @@ from runs import metrics, same, weights
 from safetensors.torch import load_file
 from tiny import tiny_config
 
-from rlobj.config import TrainingConfig
+from rlobj.config import ModelConfig, TrainingConfig
 from rlobj.errors import ConfigError, RunError
 from rlobj.presets import preset_names
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import derive_seed
 from rlobj.surrogates import Surrogate
 from rlobj.training import Observer, RunDirectory, train
+from rlobj.training.policy import load_model
 from rlobj.training.run_directory import dump_config
 from rlobj.training.schedule import learning_rate
 from rlobj.training.trainer import Trainer
@@ -377,3 +379,15 @@ def test_observers_hear_of_every_step(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 2}, evaluation={"every": 1, "samples": 1})
     train(config, tmp_path / "run", observer=listener)
     assert listener.heard == [("eval", 0), ("eval", 1), 1, ("eval", 2), 2]
+
+
+def test_no_module_drops_anything_in_training(policy, tmp_path):
+    """Nor does attention, which is given its rate by a module."""
+    folder = tmp_path / "policy"
+    shutil.copytree(policy, folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "attention_dropout": 0.5}))
+    model = load_model(ModelConfig(name=str(folder)), str(folder)).train()
+    ids = torch.arange(10)[None] % 7
+    assert torch.equal(model(ids).logits, model(ids).logits)
+    assert model.config.attention_dropout == 0.5  # a checkpoint says what it said

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from rlobj.scoring import micro_batches
 
@@ -34,17 +35,17 @@ def cut(lengths: Sequence[int], budget: int, packed: bool) -> list[list[int]]:
     if packed or len(fewest) < 2:
         return fewest
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    tokens = [lengths[i] for i in order]
-    least = [0.0] + [math.inf] * len(order)  # cost of the first so many
+    tokens = np.array([lengths[i] for i in order], dtype=np.float64)
+    least = np.zeros(len(order) + 1)  # cost of the first so many
     starts = [0] * (len(order) + 1)  # where the last micro-batch among them begins
+    first = 0  # it can begin no earlier
     for end in range(1, len(order) + 1):
-        for start in range(end - 1, -1, -1):
-            padded = (end - start) * tokens[start]
-            if padded > budget and end - start > 1:
-                break
-            cost = least[start] + padded + OVERHEAD * budget
-            if cost < least[end]:
-                least[end], starts[end] = cost, start
+        while end - first > 1 and (end - first) * tokens[first] > budget:
+            first += 1
+        padded = np.arange(end - first, 0, -1) * tokens[first:end]
+        costs = least[first:end] + padded + OVERHEAD * budget
+        place = int(costs.argmin())
+        least[end], starts[end] = costs[place], first + place
     parts, end = [], len(order)
     while end:
         parts.append(order[starts[end] : end])

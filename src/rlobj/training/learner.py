@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from rlobj.training.agreement import any_rank, largest
 from rlobj.training.clock import Clock
 from rlobj.training.cutting import cut
 from rlobj.training.metrics import Sequences, Tally, token_count
-from rlobj.training.needed import Needed
+from rlobj.training.needed import Needed, reads_ahead
 from rlobj.training.parallel import Parallel
 from rlobj.training.schedule import learning_rate
 from rlobj.training.synchronizer import check_gap, sampler_gap
@@ -74,6 +75,7 @@ class Learner:
         self.parallel = parallel
         self.model = scorer.model
         self._collate, self._packed = scorer.collate, scorer.packed
+        self._cut = not reads_ahead(self.model.config)
         self.scorer, _ = parallel.prepare(scorer, optimizer)
         self.reference = reference
         self.comm = parallel.comm
@@ -247,15 +249,16 @@ class Learner:
         nothing was scored and none is active: fresh samples are looked at, even if there is nothing
         to learn from them.
         """
-        everything = Needed(table, torch.ones_like(table.logprobs, dtype=torch.bool))
+        every = torch.ones_like(table.logprobs, dtype=torch.bool)
+        everything = Needed(table, every, known, self._cut)
         if table.logprobs.requires_grad or not self.config.training.skip_inactive:
             return everything
         if known:
-            return Needed(table, objective.acting(table, plan))
+            return replace(everything, rows=objective.acting(table, plan))
         active = objective.active(table, plan)
         if not self._wanted and not any_rank(bool(active.any()), self.comm):
             return everything
-        return Needed(table, table.spread(active))
+        return replace(everything, rows=table.spread(active))
 
     def _passes(
         self, objective: Objective, sequences: Sequences, plan: Plan, needed: Needed

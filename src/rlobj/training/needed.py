@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,22 @@ from torch import Tensor
 
 from rlobj.tokens import TokenBatch
 
-__all__ = ["Needed"]
+__all__ = ["Needed", "reads_ahead"]
+
+
+def reads_ahead(config: Any) -> bool:
+    """Does what a model makes of a token depend on how many follow it in the forward?
+
+    So it is where the rotary frequencies are chosen by the longest position.
+
+    Args:
+        config: of the transformers model.
+    """
+    text = config.get_text_config()
+    found = [getattr(text, name, None) or {} for name in ("rope_parameters", "rope_scaling")]
+    found += [each for rope in found for each in rope.values() if isinstance(each, dict)]
+    kinds = {rope.get(key) for rope in found for key in ("rope_type", "type")}
+    return bool(kinds & {"dynamic", "longrope"})
 
 
 @dataclass(frozen=True)
@@ -21,10 +36,14 @@ class Needed:
     Attributes:
         table: the mini-batch; where a row is not needed, its columns of the policy are right.
         rows: bool [N].
+        known: the columns of the policy are right in all rows.
+        cut: a response may be cut after its last such row, for no row reads one after it.
     """
 
     table: TokenBatch
     rows: Tensor
+    known: bool
+    cut: bool
 
     def trained(self) -> list[int]:
         """The responses with such rows, and those of no row if all rows are needed."""
@@ -38,14 +57,17 @@ class Needed:
         return self.table.any_by_response(self.rows) | bool(self.rows.all())
 
     def spans(self) -> list[int]:
-        """Tokens of each response up to the last that is needed, which reads none after it."""
+        """Tokens of each response that go through, up to the last that is needed."""
+        if not self.cut:
+            return self.table.lengths.tolist()
         ends = (self.table.positions + 1) * self.rows
         zeros = torch.zeros_like(self.table.lengths)
         return zeros.scatter_reduce(0, self.table.responses, ends, "amax").tolist()
 
     def part(self, responses: Sequence[int]) -> Needed:
         """Of some responses."""
-        return Needed(self.table.select(responses, 0), self.rows[self.table.rows(responses)])
+        rows = self.rows[self.table.rows(responses)]
+        return replace(self, table=self.table.select(responses, 0), rows=rows)
 
     def mask(self) -> Tensor:
         """Which tokens of the responses, cut to their spans, are scored, bool [Σ spans]."""
@@ -53,12 +75,19 @@ class Needed:
         return self.rows[self.table.positions < self.table.spread(spans)]
 
     def filled(self, scores: dict[str, Tensor]) -> TokenBatch:
-        """The table with the scores of the rows that are needed."""
-        if bool(self.rows.all()):
-            return self.table.replace(**scores)
+        """The table with the scores of the rows that are needed.
+
+        Known values stay, and the scores give them a gradient: another micro-batch rounds
+        differently, and rules, clips and advantages have read the table's.
+        """
         places = self.rows.nonzero()[:, 0]
-        columns: dict[str, Any] = {
-            name: getattr(self.table, name).detach().index_copy(0, places, values)
-            for name, values in scores.items()
-        }
+        columns: dict[str, Any] = {}
+        for name, values in scores.items():
+            if len(places) == len(self.rows) and not self.known:
+                columns[name] = values
+                continue
+            column = getattr(self.table, name).detach()
+            if self.known:
+                values = column[places] + (values - values.detach())
+            columns[name] = column.index_copy(0, places, values)
         return self.table.replace(**columns)

@@ -148,10 +148,18 @@ def load_model(config: ModelConfig, source: str) -> nn.Module:
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=torch.float32, trust_remote_code=config.trust_remote_code
         )
+    _no_dropout(model)
+    return model
+
+
+def _no_dropout(model: nn.Module) -> None:
+    """In modules of dropout, and where modules hold its rate for functions that they call."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    return model
+        for name, rate in vars(module).items():
+            if "drop" in name and isinstance(rate, float):
+                setattr(module, name, 0.0)
 
 
 @contextlib.contextmanager
