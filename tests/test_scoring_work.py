@@ -5,7 +5,7 @@ import torch
 from scoring_tools import ROWS, SMALL_TILE, VOCABULARY, WIDTH, leaves, make_head
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlobj.scoring import score_tokens
+from rlobj.scoring import score_tokens, tiles
 
 FACTORS = {"mm": 0, "addmm": 1, "addmm_": 1}  # where the arguments of a product begin
 OTHERS = {"bmm", "baddbmm", "baddbmm_", "mv", "addmv", "addmv_", "dot", "addr", "addr_"}
@@ -136,3 +136,25 @@ def test_a_weight_laid_out_by_columns_is_scored_and_trained(head, rows):
             hidden, weight, head[2][:rows], chunk_bytes=SMALL_TILE
         ).logprobs.sum().backward()
     torch.testing.assert_close(columns.grad.T, plain.grad)
+
+
+def test_weights_of_another_type_are_widened_twice_at_most_for_the_proxy(monkeypatch):
+    """And not once for each part of the rows."""
+    widened, operands = [], tiles.Head.operands
+
+    def noted(self, span):
+        widened.append(span.stop - span.start)
+        return operands(self, span)
+
+    monkeypatch.setattr(tiles.Head, "operands", noted)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(300, 8), torch.randn(500, 8)
+    targets = torch.randint(500, (300,))
+    settings = {"min_p": 0.1, "chunk_bytes": 64 * 500 * 4}  # 64 whole rows
+    score_tokens(hidden, weight, targets, **settings)
+    assert sum(widened) == 5 * 500
+    widened.clear()
+    half = score_tokens(hidden.bfloat16(), weight.bfloat16(), targets, **settings)
+    assert sum(widened) <= 2 * 500
+    wide = score_tokens(hidden.bfloat16().float(), weight.bfloat16().float(), targets, **settings)
+    torch.testing.assert_close(half.proxy_logprobs, wide.proxy_logprobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -71,6 +72,7 @@ def test_the_shares_and_courses_are_shown(run):
     assert facts["most loaded process over the mean"] == "1.004"
     assert facts["tokens left out of updates"] == "0.250"
     assert facts["response tokens without logits in updates"] == "0.438"
+    assert facts["tokens/s without evaluating and writing"] == "200"
     assert "0.500 ┤" in output  # the reward's highest
     assert "entropy" not in output  # it did not move
     assert not (run / "report.html").exists()
@@ -83,8 +85,8 @@ def test_the_page_stands_alone(run):
     assert "http" not in page
     charts = [ElementTree.fromstring(part + "</svg>") for part in _charts(page)]
     assert len(charts) == 3  # reward, entropy, phases
-    assert len(charts[0].find("polyline").get("points").split()) == 5
-    assert [p.find("title").text for p in charts[-1].findall("polygon")] == [
+    assert len(str(charts[0].findall("polyline")[0].get("points")).split()) == 5
+    assert [p.findtext("title") for p in charts[-1].findall("polygon")] == [
         "sampling",
         "forward",
         "backward",
@@ -92,6 +94,23 @@ def test_the_page_stands_alone(run):
     ]
     heights = {round(float(pair.split(",")[1])) for pair in _last(charts[-1]).split()[:5]}
     assert heights == {4}  # the shares add up to the whole
+
+
+def test_the_page_has_every_number_of_the_screen(run):
+    output = invoke(str(run)).output
+    page = (run / "report.html").read_text(encoding="utf-8")
+    tables = [
+        [["".join(cell.itertext()) for cell in row] for row in ElementTree.fromstring(part)]
+        for part in re.findall("<table>.*?</table>", page)
+    ]
+    assert tables[0][0] == ["phase", "s a step", "share", "tokens/s"]
+    assert ["sampling", "2.000", "50.0%", "400"] in tables[0]
+    assert [row[0] for row in tables[0][-2:]] == ["step", "grading, beside sampling"]
+    assert tables[1][-1] == ["tokens/s without evaluating and writing", "200"]
+    assert len(tables[1]) == 5
+    screen = [" ".join(text.split()) for text in output.splitlines()]
+    for row in [*tables[0], *tables[1]]:
+        assert any(line.startswith(" ".join(row)) for line in screen), row
 
 
 def _charts(page: str) -> list[str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["COURSES", "courses_of", "phases_of", "report"]
+__all__ = ["COURSES", "TIMES", "courses_of", "phases_of", "report", "shares_of", "times_of"]
 
 Line = Mapping[str, Any]
 
@@ -32,12 +32,14 @@ SHARES = (
     ("most loaded process over the mean", "tokens/rank_balance", 3),
     ("tokens left out of updates", "tokens/skipped_share", 3),
     ("response tokens without logits in updates", "tokens/skipped_logits_share", 3),
-    ("tokens/s", "tokens/per_second", 0),
+    ("tokens/s without evaluating and writing", "tokens/per_second", 0),
 )
 HIDDEN = (
     ("sampling, beside training", "time/sampling_hidden"),
     ("grading, beside sampling", "time/grading_hidden"),
 )
+TIMES = ("s a step", "share", "tokens/s")
+"""Columns of the table of phases."""
 
 
 def report(
@@ -56,7 +58,7 @@ def report(
     from rich.console import Console
     from rich.text import Text
 
-    from rlobj_cli.screen import loading
+    from rlobj_cli.screen import facts_grid, loading
 
     console = Console()
     with loading(console):
@@ -70,7 +72,7 @@ def report(
     name = config.preset or config.model.name or ""
     console.print(Text.assemble((name, "bold"), f"  {len(steps)} steps, {run}"), soft_wrap=True)
     console.print(_times(steps))
-    console.print(_shares(steps))
+    console.print(facts_grid(shares_of(steps)))
     _courses(console, lines)
     if page:
         from rlobj_cli.timing_page import write_page
@@ -107,47 +109,65 @@ def courses_of(lines: Sequence[Line]) -> list[tuple[str, list[tuple[float, float
     return courses
 
 
-def _times(steps: Sequence[Line]) -> Table:
-    """A row for each phase: mean seconds a step, share of the step, tokens per second of it."""
-    from rich import box
-    from rich.table import Table
+def times_of(steps: Sequence[Line]) -> list[tuple[str, float, tuple[str, str, str]]]:
+    """(name, share of the steps' time, (seconds a step, that share, tokens per second)) by row.
 
+    The phases as `phases_of` has them, the whole step, and what was done beside it.
+    """
     from rlobj_cli.screen import number
 
     total = sum(line["time/step"] for line in steps)
     sampled = sum(line.get("tokens/sampled") or 0.0 for line in steps)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("phase")
-    for name in ("s a step", "share", "tokens/s"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for name, seconds in phases_of(steps):
-        spent = sum(seconds)
-        bar = "█" * round(30 * spent / total)
-        speed = number(sampled / spent, 0)
-        table.add_row(name, number(spent / len(steps)), f"{spent / total:.1%}", speed, bar)
-    table.add_section()
-    mean = number(total / len(steps))
-    table.add_row("step", mean, "100.0%", number(sampled / total, 0), style="bold")
-    for name, key in HIDDEN:
-        spent = sum(line.get(key) or 0.0 for line in steps)
-        if spent:
-            mean = number(spent / len(steps))
-            table.add_row(
-                name, mean, f"{spent / total:.1%}", number(sampled / spent, 0), style="dim"
-            )
-    return table
+    spent = [(name, sum(seconds)) for name, seconds in phases_of(steps)]
+    spent.append(("step", total))
+    beside = [(name, sum(line.get(key) or 0.0 for line in steps)) for name, key in HIDDEN]
+    return [
+        (
+            name,
+            seconds / total,
+            (
+                number(seconds / len(steps)),
+                f"{seconds / total:.1%}",
+                number(sampled / seconds, 0),
+            ),
+        )
+        for name, seconds in [*spent, *beside]
+        if seconds
+    ]
 
 
-def _shares(steps: Sequence[Line]) -> Table:
-    from rlobj_cli.screen import facts_grid, number
+def shares_of(steps: Sequence[Line]) -> dict[str, str]:
+    """The means of the measures of `SHARES` over the steps that have them, as text by name."""
+    from rlobj_cli.screen import number
 
-    facts = {}
+    shares = {}
     for name, key, digits in SHARES:
         values = [line[key] for line in steps if line.get(key) is not None]
         if values:
-            facts[name] = number(sum(values) / len(values), digits)
-    return facts_grid(facts)
+            shares[name] = number(sum(values) / len(values), digits)
+    return shares
+
+
+def _times(steps: Sequence[Line]) -> Table:
+    """A row for each phase, with a bar, the whole step, and what was done beside it."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("phase")
+    for name in TIMES:
+        table.add_column(name, justify="right")
+    table.add_column("")
+    beside = [name for name, _ in HIDDEN]
+    for name, share, texts in times_of(steps):
+        if name == "step":
+            table.add_section()
+            table.add_row(name, *texts, style="bold")
+        elif name in beside:
+            table.add_row(name, *texts, style="dim")
+        else:
+            table.add_row(name, *texts, "█" * round(30 * share))
+    return table
 
 
 def _courses(console: Console, lines: Sequence[Line]) -> None:

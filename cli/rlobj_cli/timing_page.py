@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj_cli.charts import resample, scale_label
-from rlobj_cli.timing import courses_of, phases_of
+from rlobj_cli.timing import TIMES, courses_of, phases_of, shares_of, times_of
 
 __all__ = ["write_page"]
 
@@ -37,8 +37,8 @@ h1 { font-size: 1.35rem } h2 { font-size: 1rem; margin: 0 0 .5rem }
 main { display: grid; gap: 1.6rem; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)) }
 svg { width: 100%; height: auto; overflow: visible } text { font-size: 12px; fill: #5b6472 }
 line { stroke: #8886; stroke-width: .6 }
-table { border-collapse: collapse } td, th { padding: .15rem .8rem .15rem 0; text-align: right }
-td:first-child, th:first-child { text-align: left }
+table { border-collapse: collapse } td { padding: .15rem .8rem .15rem 0; text-align: right }
+td:first-child { text-align: left }
 i { display: inline-block; width: .8em; height: .8em; margin-right: .5em }
 @media (prefers-color-scheme: dark) { body { color: #e4e8ee; background: #14181e }
   text { fill: #9aa4b2 } }
@@ -53,7 +53,8 @@ def write_page(run: Path, title: str, lines: Sequence[Line]) -> Path:
         charts.append(f"<section><h2>{name}</h2>{_line(points)}</section>")
     phases = phases_of(steps)
     charts.append(f"<section><h2>share of a step's time</h2>{_stack(steps, phases)}</section>")
-    charts.append(f"<section>{_table(steps, phases)}</section>")
+    charts.append(f"<section>{_times(steps, phases)}</section>")
+    charts.append(f"<section>{_table(list(shares_of(steps).items()))}</section>")
     title = html.escape(f"{title} · {len(steps)} steps")
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
     body = f"<h1>{title}</h1><main>{''.join(charts)}</main>"
@@ -117,11 +118,16 @@ def _y(share: float) -> float:
     return 4 + (1 - share) * (HEIGHT - BELOW - 4)
 
 
-def _table(steps: Sequence[Line], phases: Sequence[tuple[str, list[float]]]) -> str:
-    total = sum(line["time/step"] for line in steps)
-    rows = "".join(
-        f'<tr><td><i style="background:{colour}"></i>{name}</td>'
-        f"<td>{sum(seconds) / len(steps):.4g}</td><td>{sum(seconds) / total:.1%}</td></tr>"
-        for colour, (name, seconds) in zip(COLOURS, phases, strict=False)
-    )
-    return f"<table><tr><th>phase</th><th>s a step</th><th>share</th></tr>{rows}</table>"
+def _times(steps: Sequence[Line], phases: Sequence[tuple[str, list[float]]]) -> str:
+    """As on screen; a phase has the colour of its area."""
+    colours = {name: colour for colour, (name, _) in zip(COLOURS, phases, strict=False)}
+    rows = [["phase", *TIMES]]
+    for name, _, texts in times_of(steps):
+        mark = f'<i style="background:{colours[name]}"></i>' if name in colours else ""
+        rows.append([mark + name, *texts])
+    return _table(rows)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
+    return f"<table>{lines}</table>"

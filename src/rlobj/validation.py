@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -29,7 +31,7 @@ class Model(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise InvalidFields(_problems(error, type(self))) from None
+            raise InvalidFields(_problems(error, type(self), data)) from None
 
     @classmethod
     def keys(cls) -> list[str]:
@@ -37,12 +39,33 @@ class Model(BaseModel):
         return [field.alias or name for name, field in cls.model_fields.items()]
 
 
-def _problems(error: ValidationError, model: type[Model]) -> list[tuple[str, str]]:
+WORDS = {
+    bool: ("true", "false"),
+    int: ("a whole number",),
+    float: ("a number",),
+    tuple[str, ...]: ("a list of texts",),
+}
+"""What a user writes for a member of a union."""
+
+
+def _problems(
+    error: ValidationError, model: type[Model], data: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    unions = {
+        field.alias or name: words
+        for name, field in model.model_fields.items()
+        if (words := _words(field.annotation))
+    }
     found: list[tuple[str, str]] = []
     for item in error.errors():
         path = ".".join(str(part) for part in item["loc"])
         cause = item.get("ctx", {}).get("error")
-        if isinstance(cause, InvalidFields):
+        name, _, member = path.partition(".")
+        if member and (words := unions.get(name)):
+            # pydantic tells a mistake for each member of the union, with the member in its path.
+            problem = (name, _no_member(words, data.get(name, item["input"])))
+            found += [problem] if problem not in found else []
+        elif isinstance(cause, InvalidFields):
             found += [
                 (".".join(filter(None, (path, inner))), text) for inner, text in cause.problems
             ]
@@ -59,3 +82,24 @@ def _problems(error: ValidationError, model: type[Model]) -> list[tuple[str, str
         else:
             found.append((path, f"{item['msg']}, got {item['input']!r}"))
     return found
+
+
+def _words(annotation: Any) -> list[str]:
+    """What a user may write for a union whose members have `WORDS` or are names; else nothing."""
+    members = [member for member in get_args(annotation) if member is not NoneType]
+    if get_origin(annotation) not in (Union, UnionType) or len(members) < 2:
+        return []
+    words: list[str] = []
+    for member in members:
+        names = get_args(member) if get_origin(member) is Literal else WORDS.get(member)
+        if not names:
+            return []
+        words += names
+    return words
+
+
+def _no_member(words: list[str], given: Any) -> str:
+    *first, last = words
+    names = [word for word in words if " " not in word]
+    advice = nearest(str(given), names, spell_out=False)
+    return f"expected {', '.join(first)} or {last}, got {given!r}{advice and '.' + advice}"

@@ -52,7 +52,10 @@ begin at no multiple of 16 bytes, as those of a part of the rows may, and gain n
 
 
 def _jit(function: Any) -> Any:
-    return function if triton is None else triton.jit(function, do_not_specialize=ONE_A_ROW)
+    if triton is None:
+        return function
+    compiled: Any = triton.jit  # its type is another one in each version
+    return compiled(function, do_not_specialize=ONE_A_ROW)
 
 
 @_jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -94,10 +95,10 @@ def pad_sequences(
         to be scored. The padding id is 0; no real token attends to it.
 
     Raises:
-        BatchError: A response that no token precedes.
+        BatchError: A response that no token precedes, or what is no pair.
     """
+    _check_pairs(sequences)
     sequences = sequences or [((0,), ())]
-    _check_prompts(sequences)
     lengths = torch.tensor([(len(prompt), len(response)) for prompt, response in sequences])
     stops = lengths.sum(1, keepdim=True)
     places = torch.arange(max(1, int(stops.max())))
@@ -123,9 +124,9 @@ def pack_sequences(
         start again at 0 with every sequence, which is how attention tells them apart.
 
     Raises:
-        BatchError: A response that no token precedes.
+        BatchError: A response that no token precedes, or what is no pair.
     """
-    _check_prompts(sequences)
+    _check_pairs(sequences)
     sequences = [pair for pair in sequences if len(pair[0]) or len(pair[1])] or [((0,), ())]
     lengths = torch.tensor([(len(prompt), len(response)) for prompt, response in sequences])
     sizes = lengths.sum(1)
@@ -138,8 +139,15 @@ def pack_sequences(
     return input_ids, None, response_mask, position_ids
 
 
-def _check_prompts(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
-    for row, (prompt, response) in enumerate(sequences):
+def _check_pairs(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
+    for row, pair in enumerate(sequences):
+        whole = not isinstance(pair, str) and hasattr(pair, "__len__") and len(pair) == 2
+        if not whole or any(isinstance(part, str) or not hasattr(part, "__len__") for part in pair):
+            raise BatchError(
+                f"sequence {row} is {reprlib.repr(pair)}; expected a pair of prompt and response "
+                "token ids, such as ([5, 6, 7], [8, 9])."
+            )
+        prompt, response = pair
         if len(response) and not len(prompt):
             raise BatchError(
                 f"sequence {row} has an empty prompt; its first response token has nothing to be "

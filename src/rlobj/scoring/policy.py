@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rlobj.errors import ConfigError
+from rlobj.errors import BatchError, ConfigError
 from rlobj.scoring.heads import LogitShape, head_inputs, linear_head, logit_shapes, trunk
 from rlobj.scoring.packing import pack_sequences, pad_sequences
 from rlobj.scoring.tokens import TokenScores, score_tokens
@@ -45,11 +45,20 @@ class PolicyScorer(nn.Module):
         ConfigError: A head that scoring does not know, or logits that it would not reproduce: the
             model's own logits for two tokens are compared once, here. Or `packed=True` for a
             model in which packed sequences would see each other: two short ones are tried, here.
+            Or a model with an encoder, or `packed` that is none of the three.
     """
 
     def __init__(self, model: nn.Module, packed: bool | Literal["auto"] = "auto") -> None:
         super().__init__()
+        if not (isinstance(packed, bool) or packed == "auto"):
+            raise ConfigError(f"packed is {packed!r}; expected True, False or 'auto'.")
         self.model: Any = model
+        if getattr(self.model.config, "is_encoder_decoder", False):
+            raise ConfigError(
+                f"{type(model).__name__} has an encoder and a decoder; expected a causal language "
+                "model, whose prompt and response are one sequence."
+            )
+        self._positions = _positions(self.model)
         self.shape, *others = logit_shapes(self.model.config)
         weight = linear_head(self.model).weight
         there = weight.numel() > 0 and not weight.is_meta
@@ -110,9 +119,33 @@ class PolicyScorer(nn.Module):
         sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
         device: torch.device | str = "cpu",
     ) -> tuple[Tensor | None, ...]:
-        """Sequences as inputs of `forward`, packed or padded."""
+        """Sequences as inputs of `forward`, packed or padded.
+
+        Raises:
+            BatchError: What is no pair of token ids, a response without a prompt, a token outside
+                the vocabulary, or a sequence longer than the model's table of positions.
+        """
         collate = pack_sequences if self.packed else pad_sequences
-        return collate(sequences, device)
+        columns = collate(sequences)  # on the CPU, where checks cost no synchronisation
+        self._check_tokens(columns[0], sequences)
+        return tuple(None if column is None else column.to(device) for column in columns)
+
+    def _check_tokens(
+        self, input_ids: Tensor, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
+    ) -> None:
+        known = getattr(self.model.get_input_embeddings(), "num_embeddings", None)
+        outside = [] if known is None else input_ids[(input_ids < 0) | (input_ids >= known)]
+        if len(outside):
+            raise BatchError(
+                f"token {int(outside[0])} lies outside the vocabulary of {known} tokens; "
+                "were the sequences encoded with another model's tokenizer?"
+            )
+        longest = max((len(prompt) + len(response) for prompt, response in sequences), default=0)
+        if self._positions is not None and longest > self._positions:
+            raise BatchError(
+                f"a sequence has {longest} tokens; {type(self.model).__name__} has positions for "
+                f"{self._positions}."
+            )
 
     def _trunk(
         self, input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None = None
@@ -173,6 +206,14 @@ class PolicyScorer(nn.Module):
         if not error <= _tolerance(packed) * float(packed.abs().max()):
             return f"a token's hidden states differ by {error:.3g} from those it has alone"
         return None
+
+
+def _positions(model: Any) -> int | None:
+    """Tokens for which a model has learned positions; None where positions are made otherwise."""
+    names = (name for name, part in model.named_modules() if isinstance(part, nn.Embedding))
+    learned = any(name.endswith("wpe") or "position" in name.lower() for name in names)
+    config = model.config.get_text_config()
+    return getattr(config, "max_position_embeddings", None) if learned else None
 
 
 def _flash(model: Any) -> bool:
@@ -248,10 +289,16 @@ def score_samples(
         TokenScores of all response tokens, response after response.
 
     Raises:
-        BatchError: A response without a prompt, or a token outside the vocabulary.
+        BatchError: What is no pair of token ids, a response without a prompt, a token outside the
+            vocabulary, or a sequence longer than the model's table of positions.
         ConfigError: A model whose logits are not known, or a setting outside its range.
     """
     scorer = PolicyScorer(model) if hasattr(model, "get_output_embeddings") else model
+    inner = next((part for part in scorer.modules() if isinstance(part, PolicyScorer)), None)
+    if inner is None:
+        raise ConfigError(
+            f"{type(model).__name__} is neither a PolicyScorer, wrapped or not, nor a causal "
+            "language model. Wrap the scorer, PolicyScorer(model), in place of the model."
+        )
     device = next(scorer.parameters()).device
-    collate = scorer.collate if isinstance(scorer, PolicyScorer) else pad_sequences
-    return scorer(*collate(sequences, device), **settings)
+    return scorer(*inner.collate(sequences, device), **settings)

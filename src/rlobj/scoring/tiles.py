@@ -72,6 +72,12 @@ class Head:
         return len(self.weights[0])
 
     @property
+    def as_stored(self) -> bool:
+        """Are the weights multiplied as they are, without a copy in another type?"""
+        kinds = {self.rounded, self.operand}
+        return all(kinds == {weight.dtype} for weight in self.weights)
+
+    @property
     def before(self) -> float:
         """The part of `inner` that the hidden states take; half-precision ones would be rounded."""
         return self.inner if self.operand == self.dtype else 1.0
@@ -123,7 +129,7 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """out = left·right, summed in float32 at least. Like all `out=`, it is exempt from autocast."""
     if out.dtype == left.dtype:
         return torch.mm(left, right, out=out)
-    if out.dtype == torch.float32 and not left.is_cpu:
+    if out.dtype == torch.float32 and left.itemsize == 2 and not left.is_cpu:
         return torch.mm(left, right, out_dtype=torch.float32, out=out)
     return out.copy_(torch.mm(left, right, out=left.new_empty(out.shape)))
 
@@ -164,7 +170,7 @@ def forward_sweep(
     if not rows:
         return sums
     whole = 0
-    if threshold is not None:
+    if threshold is not None and head.as_stored:  # else each part of the rows rounds all weights
         whole = whole_rows(rows, head.vocabulary, head.row_bytes, head.dtype.itemsize)
     columns = head.vocabulary if whole else head.columns(rows)
     work = head.workspace(whole or rows, columns)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -66,8 +68,9 @@ def score_tokens(
     `logprobs` and `entropy` are differentiable in hidden, weight, bias, u and B; the backward pass
     recomputes the logits tile by tile, and skips rows whose incoming gradient is zero and
     parameters that require none. Logits and sums are float32 for half-precision inputs, float64 for
-    float64 ones. `min_p` needs no second product where whole rows of logits fit `chunk_bytes`;
-    else it costs a second sweep over those tiles that hold a token it may keep.
+    float64 ones. `min_p` needs no second product where whole rows of logits fit `chunk_bytes` and
+    the weights are multiplied in the type they are stored in; else it costs a second sweep over
+    those tiles that hold a token it may keep.
 
     On a GPU half-precision inputs are multiplied as they are, under autocast float32 ones are
     rounded first, as a linear layer would round them, and the rows are Triton's where it is
@@ -83,19 +86,22 @@ def score_tokens(
             arXiv:2510.03222); the filter sees the probabilities at the sampling temperature.
         collision: Also the collision probability.
         sensitivity: Also the entropy sensitivity.
-        bias: Of the head, [V]; −inf leaves a token out of the softmax.
+        bias: Of the head, [V]; −inf leaves a token out of the softmax, so that its own log-prob is
+            −inf (without a soft cap, which lets nothing be left out).
         scale: Factor on the raw logits (Granite, Cohere).
         softcap: Soft cap of the scaled logits (Gemma 2), before the temperature.
         low_rank: u [N, r] and B [V, r], a correction of the head: under LoRA u = alpha/r·A·h.
         chunk_bytes: Memory for one tile of logits, of which the sweeps use up to 1.5 times as much;
             by default 8 MiB on a CPU, 512 MiB elsewhere, and with `min_p` at least 64 whole rows.
+            A tile holds all rows and 128 columns at least, which is 512 bytes for each row; and a
+            second sweep keeps 4 bytes for each row and tile.
 
     Returns:
         TokenScores of N rows. N = 0 gives empty columns that still carry a graph.
 
     Raises:
-        BatchError: Shapes that do not fit, or a target outside 0..V−1.
-        ConfigError: A setting outside its range.
+        BatchError: Shapes that do not fit, what is no tensor, or a target outside 0..V−1.
+        ConfigError: A setting outside its range, or one that is no number.
     """
     _check_settings(temperature, min_p, scale, softcap, chunk_bytes)
     _check_shapes(hidden, weight, targets, bias, low_rank)
@@ -186,6 +192,10 @@ class _Score(torch.autograd.Function):
             threshold=threshold,
         )
         scores = _scores(sums, ask, threshold)
+        logprobs = scores[0]
+        if bias is not None and logprobs is not None and ask.outer is None:
+            # Tiles hold −∞ as a large negative number, see `Head.curve`.
+            logprobs.masked_fill_(bias[targets] == -torch.inf, -torch.inf)
         ctx.save_for_backward(targets, bias, sums.maximum, sums.mass, sums.slope, *factors)
         ctx.mark_non_differentiable(*(column for column in scores[2:] if column is not None))
         return scores
@@ -261,6 +271,14 @@ def _check_settings(
     softcap: float | None,
     chunk_bytes: int | None,
 ) -> None:
+    numbers = {"temperature": temperature, "min_p": min_p, "scale": scale, "softcap": softcap}
+    for name, value in {**numbers, "chunk_bytes": chunk_bytes}.items():
+        optional = name not in ("temperature", "scale")
+        if not (isinstance(value, Real) or (optional and value is None)):
+            raise ConfigError(
+                f"{name} is {reprlib.repr(value)}; expected one number, for all rows"
+                f"{', or None.' if optional else '.'}"
+            )
     if not (math.isfinite(temperature) and temperature > 0):
         raise ConfigError(f"temperature is {temperature}; it must be a finite number above 0.")
     if min_p is not None and not 0 < min_p <= 1:
@@ -280,6 +298,10 @@ def _check_shapes(
     bias: Tensor | None,
     low_rank: tuple[Tensor, Tensor] | None,
 ) -> None:
+    given = {"hidden": hidden, "weight": weight, "targets": targets, "bias": bias}
+    for name, value in given.items():
+        if not (isinstance(value, Tensor) or (name == "bias" and value is None)):
+            raise BatchError(f"{name} is a {type(value).__name__}; expected a torch tensor.")
     if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
         raise BatchError(
             f"hidden has shape {list(hidden.shape)} and weight {list(weight.shape)}; "
