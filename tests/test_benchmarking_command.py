@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
 import json
+import shlex
 import sys
 import types
 
@@ -13,11 +15,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rlobj import benchmarking
-from rlobj.benchmarking import Column, Table, figures, folder, processes
+from rlobj.benchmarking import Column, Table, figures, folder, machine, processes
 from rlobj.benchmarking.processes import ask, kept_answers
-from rlobj.benchmarking.tables import from_json, markdown, printed, to_json
+from rlobj.benchmarking.tables import Finding, from_json, markdown, printed, to_json
 from rlobj.errors import RunError
 from rlobj_cli.app import app
+from rlobj_cli.bench import bench
 from rlobj_cli.bench_screen import Watch, show_table
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
@@ -40,7 +43,11 @@ TABLE = Table(
         {"size": "large", "method": "rlobj", "seconds": 123.4, "ratio": 1.0, "memory": 2.0},
         {"size": "large", "method": "another", "skipped": "not installed"},
     ),
-    findings=("0.50x of it (aim: at most 0.80x): reached.", "1.50x (aim: 1x): not reached."),
+    findings=(
+        Finding("0.50x of it (aim: at most 0.80x).", reached=True),
+        Finding("1.50x (aim: 1x); what is reached elsewhere is another matter.", reached=False),
+        Finding("3 reached for it."),
+    ),
     settings=(("rounds", 1),),
 )
 
@@ -54,7 +61,8 @@ def benchmark(monkeypatch, name, measure):
     module = types.ModuleType(f"rlobj.benchmarking.{name}")
     module.measure, module.draw = measure, draw
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(benchmarking.BENCHMARKS, name, "a test")
+    if name not in benchmarking.BENCHMARKS:
+        monkeypatch.setattr(benchmarking, "BENCHMARKS", (*benchmarking.BENCHMARKS, name))
 
 
 @pytest.fixture
@@ -62,7 +70,7 @@ def two(monkeypatch, tmp_path):
     """Two benchmarks that ask nothing, `first` and `second`, in a folder of their own, undrawn."""
     monkeypatch.setattr(figures, "save", lambda draw, table, file: file.write_text("a picture"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(benchmarking, "BENCHMARKS", {})
+    monkeypatch.setattr(benchmarking, "BENCHMARKS", ())
     for name in ("first", "second"):
 
         def measure(*, quick, rounds, progress, name=name):
@@ -96,7 +104,10 @@ def test_a_cell_is_printed_by_its_kind(cell, kind, text):
 
 
 def test_a_table_comes_back_from_json_as_it_was():
-    assert from_json(json.loads(json.dumps(to_json(TABLE)))) == TABLE
+    written = json.loads(json.dumps(to_json(TABLE)))
+    assert from_json(written) == TABLE
+    old = {**written, "findings": ["A sentence, as older files have it."]}
+    assert from_json(old).findings == (Finding("A sentence, as older files have it."),)
 
 
 def test_markdown_has_ours_in_bold_heads_once_and_reasons():
@@ -104,7 +115,8 @@ def test_markdown_has_ours_in_bold_heads_once_and_reasons():
     assert "| **small** | **rlobj** | **0.123** | **1.00x** | **1,234** |" in lines
     assert "|  | other | 12.3 | 100x | – |" in lines
     assert "|  | another | not installed |  |  |" in lines
-    assert "- 1.50x (aim: 1x): not reached." in lines
+    assert "- ✓ 0.50x of it (aim: at most 0.80x)." in lines
+    assert "- 3 reached for it." in lines
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
 
 
@@ -118,9 +130,21 @@ def test_the_screen_shows_blocks_findings_and_reasons(width):
     assert small < text.index("12.3  ") < large < text.index("another  not installed")
     assert "✓ 0.50x" in text
     assert "✗ 1.50x" in text
+    assert "· 3 reached" in text
     styled = console.export_text(styles=True)
     assert "\x1b[1;32mrlobj" in styled
     assert "\x1b[2manother" in styled
+
+
+def test_findings_wrap_behind_their_sign_without_trailing_blanks():
+    console = Console(width=24, record=True, file=io.StringIO())
+    findings = (Finding("These are words of a sentence that is long.", reached=True),)
+    reading = "How to read it takes more words."
+    show_table(console, Table("t", "T", reading, TABLE.columns, TABLE.rows[:1], findings))
+    lines = console.export_text().splitlines()
+    assert lines[1:3] == ["How to read it takes", "more words."]
+    place = next(place for place, line in enumerate(lines) if line.startswith("✓"))
+    assert lines[place:] == ["✓ These are words of a", "  sentence that is long."]
 
 
 def test_a_table_whose_blocks_have_one_row_is_plain():
@@ -169,7 +193,8 @@ def test_all_benchmarks_are_measured_shown_and_written(two):
     assert found["versions"]["rlobj"] in result.output.replace("\n", " ")
     assert {"processor", "cores", "memory"} <= set(found["machine"])
     page = (place / "bench.md").read_text()
-    assert page.startswith("# rlobj bench --rounds 1\n")
+    assert page.startswith("# rlobj bench\n")
+    assert page.count("Command: `rlobj bench --rounds 1`") == 2
     assert "## About second" in page
     assert (place / "second.png").exists()
     assert "![About second](second.png)" in page
@@ -181,7 +206,7 @@ def test_the_full_one_takes_three_rounds_and_named_ones_are_alone(two):
     found = json.loads((two / "mine" / "bench.json").read_text())
     (table,) = found["tables"]
     assert table["settings"] == [["rounds", 3], ["quick", "False"]]
-    assert found["command"] == "rlobj bench second --full --rounds 3"
+    assert found["commands"] == {"second": "rlobj bench second --full --rounds 3"}
 
 
 def test_an_unknown_name_is_told_with_the_nearest(two):
@@ -228,6 +253,62 @@ def test_a_folder_collects_tables_and_refuses_another_machine(two, monkeypatch):
     assert "there, 1.0 here" in result.output.replace("\n", " ")
 
 
+def test_a_folder_belongs_to_our_sources_and_not_to_a_commit(two, monkeypatch):
+    here = {"rlobj": "1 (commit a)", machine.SOURCES: "1a2b", "torch": "1.0"}
+    monkeypatch.setattr(folder, "versions", lambda: here)
+    runner.invoke(app, ["bench", "first", "-o", "mine"])
+    here["rlobj"] = "1 (commit b, changed)"
+    assert runner.invoke(app, ["bench", "second", "-o", "mine"]).exit_code == 0
+    here[machine.SOURCES] = "3c4d"
+    result = runner.invoke(app, ["bench", "second", "-o", "mine"])
+    assert result.exit_code == 2
+    assert "rlobj's sources: 1a2b there, 3c4d here" in result.output.replace("\n", " ")
+
+
+def test_sources_are_told_apart_by_what_is_in_their_modules(tmp_path):
+    (tmp_path / "a").mkdir()
+    file = tmp_path / "a" / "module.py"
+    file.write_text("one = 1")
+    first = machine._sources(tmp_path)
+    (tmp_path / "notes.txt").write_text("no module")
+    assert machine._sources(tmp_path) == first
+    file.write_text("one = 2")
+    assert machine._sources(tmp_path) != first
+
+
+def test_a_folder_keeps_what_failed_and_the_command_of_each_table(two, monkeypatch):
+    def measure(**_):
+        raise RunError("of its own accord")
+
+    benchmark(monkeypatch, "first", measure)
+    runner.invoke(app, ["bench", "first", "-o", "mine"])
+    runner.invoke(app, ["bench", "second", "-r", "2", "-o", "mine"])
+    found = json.loads((two / "mine" / "bench.json").read_text())
+    assert found["failed"] == {"first": "of its own accord"}
+    assert found["commands"] == {
+        "first": "rlobj bench first --rounds 1",
+        "second": "rlobj bench second --rounds 2",
+    }
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "not JSON", '{"machine": 3, "versions": {}}'])
+def test_a_bench_json_of_something_else_is_wrong_input(two, text):
+    (two / "mine").mkdir()
+    (two / "mine" / "bench.json").write_text(text)
+    result = runner.invoke(app, ["bench", "-o", "mine"])
+    assert result.exit_code == 2, result.output
+    assert "is not one that rlobj bench wrote" in result.output.replace("\n", " ")
+    assert (two / "mine" / "bench.json").read_text() == text
+
+
+@pytest.mark.parametrize("place", ["/proc/nothing", "file/in/it"])
+def test_a_folder_that_cannot_be_written_is_wrong_input(two, place):
+    (two / "file").write_text("mine")
+    result = runner.invoke(app, ["bench", "-o", place])
+    assert result.exit_code == 2, result.output
+    assert f"--out {place} cannot be written (" in result.output.replace("\n", " ")
+
+
 def test_a_folder_of_something_else_is_left_alone(two):
     (two / "notes.txt").write_text("mine")
     result = runner.invoke(app, ["bench", "-o", str(two)])
@@ -254,13 +335,16 @@ def test_an_interrupted_one_goes_on_behind_its_last_answer(two, monkeypatch):
     monkeypatch.setattr(processes.subprocess, "run", process)
     monkeypatch.setattr(folder, "versions", lambda: {"rlobj": "0", "torch": "1.0"})
     benchmark(monkeypatch, "first", measure)
-    result = runner.invoke(app, ["bench", "first", "-o", "mine"])
+    place = f"my [bold]results {'of a long name ' * 4}"
+    result = runner.invoke(app, ["bench", "first", "-o", place])
     assert result.exit_code == 130
-    assert "rlobj bench first --rounds 1 --out mine" in result.output
-    result = runner.invoke(app, ["bench", "first", "-o", "mine"])
+    again = next(line for line in result.output.splitlines() if "--out" in line)
+    assert again.startswith("  rlobj bench first --rounds 1 --out ")
+    assert shlex.split(again)[-1] == place
+    result = runner.invoke(app, ["bench", "first", "-o", place])
     assert result.exit_code == 0, result.output
     assert asked == [1, 1, 2, 3, 3]
-    (table,) = json.loads((two / "mine" / "bench.json").read_text())["tables"]
+    (table,) = json.loads((two / place / "bench.json").read_text())["tables"]
     assert [row["seconds"] for row in table["rows"]] == [10, 10, 20, 30]
 
 
@@ -294,6 +378,11 @@ def test_every_benchmark_can_be_measured_and_drawn(name):
     module = importlib.import_module(f"rlobj.benchmarking.{name}")
     assert callable(module.measure)
     assert callable(module.draw)
+
+
+def test_the_helps_lines_are_whole_in_60_columns():
+    text = inspect.cleandoc(bench.__doc__ or "").partition("\n")[2]
+    assert max(map(len, text.splitlines())) <= 58
 
 
 def test_help_names_every_benchmark_and_fits_in_80_columns():

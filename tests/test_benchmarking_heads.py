@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from rlobj.benchmarking import device_heads, figures, heads, plan
+from rlobj.benchmarking import device_heads, figures, heads, peer_heads, plan
 from rlobj.benchmarking.head_findings import Row, cpu_findings, gpu_findings, ratio
 from rlobj.benchmarking.head_methods import METHODS, MODES, Point
 from rlobj.benchmarking.heads import answer, grid
 from rlobj.benchmarking.peer_heads import INSTALL, PEERS, installed
-from rlobj.benchmarking.tables import markdown
+from rlobj.benchmarking.tables import Finding, markdown
 from rlobj.errors import RunError
 
 REQUIREMENTS = Path(__file__).parents[1] / "benchmarks" / "peers-requirements.txt"
@@ -98,13 +98,24 @@ def test_a_ratio_compares_round_by_round():
 
 
 def test_findings_at_h_256_take_the_fastest_and_the_leanest_other():
-    told = cpu_findings(made_up())
-    assert told == [
-        "H 256, log-prob and entropy: 0.45x the time of the fastest other (aim: at most 0.80x): "
-        "reached at all 2 points.",
-        "H 256, log-prob and entropy: 0.10x the memory of the leanest other (aim: at most 0.35x): "
-        "reached at all 2 points.",
-    ]
+    time, memory = cpu_findings(made_up(trl=(3.0, 3.0)))
+    assert time == Finding(
+        "H 256, log-prob and entropy: 0.45x (autograd) the time of the fastest other "
+        "(aim: at most 0.80x): reached at all 2 points.",
+        reached=True,
+    )
+    assert memory == Finding(
+        "H 256, log-prob and entropy: 0.10x (TRL fused) the memory of the leanest other "
+        "(aim: at most 0.35x): reached at all 2 points.",
+        reached=True,
+    )
+
+
+def test_beside_plain_autograd_alone_there_is_no_verdict():
+    told = cpu_findings(row for row in made_up() if row.method != "TRL fused")
+    assert [finding.reached for finding in told] == [None, None]
+    assert "0.45x (autograd) the time" in told[0].text
+    assert told[0].text.endswith("no verdict, as no other library was measured.")
 
 
 def test_findings_at_h_1024_take_the_products_and_trl_and_say_where_they_miss():
@@ -112,11 +123,12 @@ def test_findings_at_h_1024_take_the_products_and_trl_and_say_where_they_miss():
     slow = next(row for row in rows if row.method == "TRL fused" and row.point.backward)
     rows[rows.index(slow)] = Row("TRL fused", slow.point, (4.0, 4.0), 100.0)
     floor, trl = cpu_findings(rows)
-    assert "1.62x the time of the bare products (aim: at most 1.10x): not reached" in floor
-    assert (
-        "0.25x to 0.80x the time of TRL's fused head (aim: at most 0.75x): reached at 1 of 2" in trl
-    )
-    assert trl.endswith("H 1,024, V 20k, log-prob and entropy, forward: 0.80x of TRL fused.")
+    assert not floor.reached
+    assert "1.62x the time of the bare products (aim: at most 1.10x): not reached" in floor.text
+    assert not trl.reached
+    assert "0.25x to 0.80x the time of TRL's fused head (aim: at most 0.75x)" in trl.text
+    assert "reached at 1 of 2 points; farthest at N 600, H 1,024, V 20k" in trl.text
+    assert trl.text.endswith("log-prob and entropy, forward.")
 
 
 def test_the_table_has_both_passes_in_a_row_and_says_what_is_not_installed():
@@ -130,19 +142,45 @@ def test_the_table_has_both_passes_in_a_row_and_says_what_is_not_installed():
     assert by["not measured", "verl fused"]["skipped"] == "not installed"
     assert ("not measured", "verl Triton") not in by  # nothing was measured on a GPU
     assert (
-        table.findings[-1]
+        table.findings[-1].text
         == f"Not installed: verl fused, verl on logits. To measure: {INSTALL['verl']}"
     )
     text = markdown(table)
+    assert "of their head and of a plain proxy" in text
+    assert "| forward s | ×\N{NO-BREAK SPACE}ours | MiB | both s |" in text
     assert f"| **{head}** | **rlobj** | **1.00** |" in text
     assert "| prime-rl | no gradient through the entropy |" in text
 
 
 def test_the_requirements_pin_what_the_advice_says():
-    pinned = set(re.findall(r"\S+==\S+", REQUIREMENTS.read_text(encoding="utf-8")))
-    advised = {pin for way in INSTALL.values() for pin in re.findall(r"[\w-]+==[\w.]+", way)}
-    assert advised
-    assert advised <= pinned
+    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    pinned = {line.removeprefix("#").split()[-1] for line in lines if "==" in line}
+    assert all("==" in line for line in lines if not line.startswith("#"))
+    words = " ".join(way for way in INSTALL.values() if way.startswith("pip ")).replace(";", "")
+    advised = set(words.split()) - {"pip", "install", "--no-deps"}
+    assert advised == pinned - {"torch==2.13.0", "matplotlib==3.11.2"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_trls_functions_on_logits_make_one_pass_for_both(monkeypatch, mode):
+    """The two apart take two passes of its kernels on a GPU."""
+
+    def both(logits, index):
+        logprobs = torch.log_softmax(logits, -1)
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return logprobs.gather(1, index[:, None])[:, 0], entropy
+
+    found = {"selective_log_softmax_and_entropy": both}
+    if mode == "logprob":
+        found = {"selective_log_softmax": lambda *given: both(*given)[0]}
+    monkeypatch.setattr(peer_heads, "_module", lambda name: SimpleNamespace(**found))
+    hidden, weight, targets = torch.randn(4, 8), torch.randn(600, 8), torch.arange(4)
+    theirs = peer_heads.trl_logits(hidden, weight, targets, mode)
+    ours = METHODS["rlobj"](hidden, weight, targets, mode)
+    torch.testing.assert_close(theirs[0], ours[0])
+    assert (theirs[1] is None) == (mode == "logprob")
+    if mode != "logprob":
+        torch.testing.assert_close(theirs[1], ours[1])
 
 
 def test_the_gpus_path_runs_without_one():
@@ -171,14 +209,14 @@ def test_findings_on_a_gpu_have_their_own_bounds():
             Row("Liger scaled", point, (1.1,), 300.0),
         ]
     told = gpu_findings(rows)
-    assert [("not reached" in line, "reached" in line) for line in told] == [
-        (False, True),  # 1.2 <= 1.30 at H 2048
-        (True, True),  # > 1.15 at H 4096
-        (True, True),  # > 1.12 with backward
-        (False, True),  # faster than TRL
-        (True, True),  # 1.25 times as fast as verl's Triton kernel
-        (False, False),  # the ceiling has no bound
-        (True, True),  # 1.57 GB
+    assert [finding.reached for finding in told] == [
+        True,  # 1.2 <= 1.30 at H 2048
+        False,  # > 1.15 at H 4096
+        False,  # > 1.12 with backward
+        True,  # faster than TRL
+        False,  # 1.25 times as fast as verl's Triton kernel
+        None,  # the ceiling has no bound
+        False,  # 1.57 GB
     ]
     table = heads.table(rows, ["verl Triton"], rounds=1)
     assert table.rows[0]["head"] == "GPU, N 32,768, H 2,048, V 152k: log-prob"
@@ -194,9 +232,10 @@ def test_findings_of_plans_say_whether_they_grow_with_the_tokens():
     assert [row["tokens"] for row in table.rows] == [1_000_000, 4_000_000]
     assert table.rows[1]["over_sort"] == pytest.approx(3)
     growth, memory, beside = table.findings
-    assert growth.endswith("0.30 to 0.45, 1.50x (aim: flat, at most 1.25x): not reached.")
-    assert memory.startswith("Memory: 63 bytes a token at 4M tokens")
-    assert beside == "Three cuts take 3.0x the time of one sort."
+    assert growth.text.endswith("0.30 to 0.45, 1.50x (aim: flat, at most 1.25x).")
+    assert [finding.reached for finding in table.findings] == [False, None, None]
+    assert memory.text.startswith("Memory: 63 bytes a token at 4M tokens")
+    assert beside.text == "Three cuts take 3.0x the time of one sort."
 
 
 @pytest.mark.slow

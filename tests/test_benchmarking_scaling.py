@@ -53,13 +53,20 @@ def test_a_row_has_the_median_round_and_the_time_per_token(rows):
 
 def test_findings_say_what_grows_and_how_far(rows):
     rows[1]["rounds"] = [3 * 4.096]
-    time, memory, vocabulary, group, ranks = to_table(rows, {}).findings
+    found = to_table(rows, {}).findings
+    assert [finding.reached for finding in found] == [None, None, None, None, True]
+    time, memory, vocabulary, group, ranks = (finding.text for finding in found)
     assert "the slowest is 3.00 times the fastest" in time
     assert "65,536 over 4,096: 2.50 times, of 16 times the tokens" in memory
     assert "8.0 times the time, 4.0 times the memory" in vocabulary
     assert "within 1.00 times" in group
     assert "55.0% of one process's CPU time" in ranks
     assert "1.0030" in ranks
+
+
+def test_ranks_out_of_balance_are_told_as_missing_the_aim(rows):
+    rows[-1]["balance"] = 1.011
+    assert to_table(rows, {}).findings[-1].reached is False
 
 
 @pytest.mark.slow

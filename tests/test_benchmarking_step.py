@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from functools import partial
 from typing import Any
 
@@ -107,10 +108,43 @@ def test_ratios_are_medians_of_those_of_each_round(rows):
 def test_findings_say_how_far_updates_are_apart_and_what_is_useful(rows):
     rows[3]["gradient"] = 2.0 * (1 + 3e-4)
     rows[0]["useful"] = 0.981
-    findings = to_table(rows, {}).findings
-    assert any("98.1% (aimed at: at least 97%)" in finding for finding in findings)
-    assert any("at most 3e-04 of their size" in finding for finding in findings)
-    assert any("Without any saving a step of grpo takes 2.00 times" in f for f in findings)
+    useful, same, balance, savings, *_ = to_table(rows, {}).findings
+    assert "98.1% (aimed at: at least 97%)" in useful.text
+    assert "at most 3e-04 of their size" in same.text
+    assert "Without any saving a step of grpo takes 2.00 times" in savings.text
+    assert [f.reached for f in (useful, same, balance, savings)] == [True, False, True, None]
+
+
+def test_an_aim_that_is_missed_is_told_as_missed(rows):
+    rows[0]["useful"] = 0.969
+    useful, same, *_ = to_table(rows, {}).findings
+    assert (useful.reached, same.reached) == (False, True)
+
+
+def test_phases_are_medians_of_the_rounds_and_the_whole_of_the_step():
+    def metrics(forward: float) -> dict[str, float]:
+        times = {f"time/{phase}": 1.0 for phase in step.SHOWN} | {"time/forward": forward}
+        alike = ("tokens/useful_share", "tokens/skipped_share", "train/grad_norm")
+        return {**times, **dict.fromkeys(alike, 0.5)}
+
+    facts = step._facts([metrics(3.0), metrics(5.0), metrics(100.0)])
+    assert facts["forward_share"] == 0.5
+    assert sum(facts[f"{phase}_share"] for phase in step.SHOWN) == pytest.approx(1)
+
+
+def test_the_phases_of_a_measured_step_are_cpu_seconds(monkeypatch):
+    config = configure("grpo", micro_batch_tokens=256)
+    rollout = make_rollout([4] * 8, group=4, vocabulary=32)
+    with RolloutTrainer(config, make_policy(32, width=64, layers=1)) as trainer:
+        score = trainer.learner.score
+
+        def waits(*given: Any) -> Any:
+            time.sleep(0.3)  # no CPU time
+            return score(*given)
+
+        monkeypatch.setattr(trainer.learner, "score", waits)
+        seconds, metrics = measured(partial(trainer.train, rollout))
+    assert metrics["time/step"] == pytest.approx(seconds, rel=0.1, abs=0.01)
 
 
 def test_imbalance_is_the_fullest_rank_over_the_mean():
@@ -120,7 +154,8 @@ def test_imbalance_is_the_fullest_rank_over_the_mean():
 
 def test_dealt_tokens_are_balanced_to_a_hundredth():
     found = step._balance()
-    numbers = [float(x) for x in found.split(": ")[1].split(" (")[0].split(", ")]
+    assert found.reached
+    numbers = [float(x) for x in found.text.split(": ")[1].split(" (")[0].split(", ")]
     assert len(numbers) == 4
     assert max(numbers) <= 1.01
 

@@ -16,7 +16,7 @@ from rlobj.benchmarking import trainer
 from rlobj.benchmarking.processes import ask
 from rlobj.benchmarking.tables import markdown
 from rlobj.benchmarking.trainer import MODULES, OURS, TRL, Curves, Measured
-from rlobj.benchmarking.trainer_ours import configuration
+from rlobj.benchmarking.trainer_ours import Watch, configuration
 from rlobj.benchmarking.trainer_work import (
     EOS,
     PAD,
@@ -29,6 +29,8 @@ from rlobj.benchmarking.trainer_work import (
     exact_answer,
 )
 
+METRICS = ("reward/mean", "response/length_mean", "tokens/useful_share")
+
 
 def steps(*seconds: float, reward: float = 0.0, length: float = 10.0) -> dict[str, Any]:
     """A run of a process; its first step warms up."""
@@ -40,8 +42,7 @@ def steps(*seconds: float, reward: float = 0.0, length: float = 10.0) -> dict[st
 
 def both(work: str, ours: float, theirs: dict[int, float]) -> list[Measured]:
     """A round of both sides: seconds of a step, TRL's by micro-batch."""
-    first = min(theirs, default=1)
-    found = [Measured(OURS, Asked(work, 2, first), [steps(ours)])]
+    found = [Measured(OURS, Asked(work, 2, 16384), [steps(ours)])]
     return found + [Measured(TRL, Asked(work, 2, n), [steps(s)]) for n, s in theirs.items()]
 
 
@@ -86,7 +87,7 @@ def test_rewards_read_the_response_alone_or_its_answer() -> None:
 
 def test_our_side_is_given_the_objective_that_is_set_on_trl() -> None:
     work = Work("policy", "problems.jsonl", "math:sqrt", 2, 4, 8, 1e-4)
-    config = configuration(work, steps=3, seed=5)
+    config = configuration(work, Asked("learning", 3, 2000), seed=5)
     objective: Any = config.objective
     assert (objective.advantage.kind, objective.advantage.epsilon) == ("group_normalized", 1e-4)
     assert (objective.surrogate.low, objective.surrogate.high) == (0.2, 0.28)
@@ -95,11 +96,40 @@ def test_our_side_is_given_the_objective_that_is_set_on_trl() -> None:
     assert objective.keep_rule is None
     assert (config.training.schedule, config.training.warmup_steps) == ("constant", 0)
     assert (config.training.updates_per_step, config.evaluation.every) == (1, 0)
+    assert (config.training.steps, config.training.micro_batch_tokens) == (3, 2000)
+
+
+def test_our_rollout_is_drawing_and_grading(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("rlobj.benchmarking.trainer_ours.time.process_time", lambda: now[0])
+    watch = Watch()
+    watch.started({})
+    for phase, seconds in (("sampling", 4.0), ("grading", 2.0), ("scoring", 1.0), ("updating", 8)):
+        watch.phase(phase)
+        now[0] += seconds
+    watch.stepped(1, dict.fromkeys(METRICS, 0.0))
+    assert (watch.steps[0]["seconds"], watch.steps[0]["rollout"]) == (15.0, 6.0)
 
 
 def test_a_question_survives_json() -> None:
-    asked = Asked("skewed", 3, 16, (0, 1), Shape(layers=3))
+    asked = Asked("skewed", 3, 16, (0, 1), 20.0, Shape(layers=3))
     assert Asked.parse(json.dumps(asdict(asked))) == asked
+
+
+def test_lengths_are_those_that_are_asked_for() -> None:
+    assert Asked("skewed", 1, 1, median=20.0).lengths == Lengths(240, 20.0, 0.8)
+    assert Asked("equal", 1, 1, median=20.0).lengths == Lengths(64)
+    found = [Measured(OURS, Asked("skewed", 2, 4096, median=20.0), [steps(1.0)])]
+    [row] = trainer.table(found).rows
+    assert row["work"] == "skewed lengths: lognormal, median 20, sigma 0.8, up to 240"
+    assert row["micro_batch"] == "4,096 tokens"
+    assert ("steps counted in each", "skewed 1") in trainer.table(found).settings
+
+
+def test_quick_questions_count_six_skewed_steps_at_least() -> None:
+    skewed = [asked for _, asked in trainer._questions(True, 1) if asked.work == "skewed"]
+    assert [asked.seeds for asked in skewed] == [(1,), (1,)]
+    assert all(asked.steps - 1 >= 6 for asked in skewed)  # the first warms up
 
 
 def test_speed_is_compared_with_trls_best_micro_batch() -> None:
@@ -110,20 +140,32 @@ def test_speed_is_compared_with_trls_best_micro_batch() -> None:
     assert [row.get("ratio") for row in table.rows] == [None, 2.5, 4.5]
     assert table.rows[0]["samples"] == 32.0
     assert table.rows[0]["update"] == 1.5
-    assert "2.50x" in table.findings[0]
-    assert "micro-batches of 64 responses, the best of 2 tried" in table.findings[0]
+    [told] = table.findings
+    assert "2.50x the samples per second" in told.text
+    assert "micro-batches of 64 responses, the best of 2 tried" in told.text
 
 
 @pytest.mark.parametrize(("theirs", "verdict"), [(1.31, "reached"), (1.29, "missed")])
 def test_a_finding_says_whether_its_aim_is_reached(theirs: float, verdict: str) -> None:
-    [told] = trainer.table(both("equal", 1.0, {64: theirs})).findings
-    assert told.endswith(f"aim 1.3x: {verdict}.")
+    [told] = trainer.table(2 * both("equal", 1.0, {64: theirs}), rounds=2).findings
+    assert f"aim 1.3x: {verdict} ({theirs:.2f}x to {theirs:.2f}x in 2 rounds)" in told.text
+    assert told.reached is (verdict == "reached")
+
+
+@pytest.mark.parametrize("theirs", [1.29, 1.31])
+def test_one_round_gives_no_verdict(theirs: float) -> None:
+    [told] = trainer.table(both("equal", 1.0, {64: theirs}), rounds=1).findings
+    assert told.reached is None
+    assert "reached" not in told.text
+    assert told.text.endswith("aim 1.3x. One round: take more with --rounds.")
 
 
 def test_ratios_are_medians_of_processes_that_ran_in_turn() -> None:
     rounds = [(1.0, 2.0), (10.0, 30.0), (1.0, 9.0)]
     found = [each for ours, theirs in rounds for each in both("equal", ours, {64: theirs})]
-    assert trainer.table(found, rounds=3).rows[1]["ratio"] == 3.0
+    table = trainer.table(found, rounds=3)
+    assert table.rows[1]["ratio"] == 3.0
+    assert "2.00x to 9.00x in 3 rounds" in table.findings[0].text
 
 
 def test_longer_responses_are_no_slowness() -> None:
@@ -148,15 +190,17 @@ def curves(shift: float) -> Curves:
 def test_curves_as_close_as_two_seeds_are_within_the_bound_and_others_beyond() -> None:
     assert curves(0.05).between == pytest.approx((0.05, 0.05))
     assert curves(0.05).within == pytest.approx((0.1, 0.1))
-    assert "within 1.5x of the 0.100" in curves(0.05).sentence()
-    assert "beyond 1.5x of the 0.100" in curves(0.2).sentence()
+    assert "within 1.5x of the 0.100" in curves(0.05).finding().text
+    assert "beyond 1.5x of the 0.100" in curves(0.2).finding().text
+    assert [curves(shift).finding().reached for shift in (0.05, 0.2)] == [True, False]
 
 
 def test_without_trl_the_table_has_our_rows_and_says_what_to_install() -> None:
     table = trainer.table(both("equal", 1.0, {}))
     assert [row["side"] for row in table.rows] == [OURS]
     [told] = table.findings
-    assert "pip install trl==" in told
+    assert "pip install trl==" in told.text
+    assert told.reached is None
 
 
 def test_measuring_asks_both_sides_in_turn_and_learning_once(monkeypatch) -> None:
@@ -172,6 +216,7 @@ def test_measuring_asks_both_sides_in_turn_and_learning_once(monkeypatch) -> Non
     turn = [("equal", True), ("equal", False), ("skewed", True), ("skewed", False)]
     assert asked == [*turn, ("learning", True), ("learning", False), *turn]
     assert len(table.findings) == 3
+    assert "generate" in table.reading  # how each side draws is told
     assert "**rlobj**" in markdown(table)
 
 
@@ -183,6 +228,8 @@ def test_the_figure_has_a_curve_and_a_bar_for_each_side() -> None:
     left, right = figure.axes
     assert len(left.lines) == 2
     assert len(right.texts) == 4  # TRL's best micro-batch alone
+    assert "over the slower trainer's" in right.get_xlabel()
+    assert max(bar.get_x() + bar.get_width() for bar in right.patches) == 1
 
 
 @pytest.mark.slow
@@ -191,7 +238,8 @@ def test_two_steps_are_trained_for_real(side: str) -> None:
     if side == TRL and importlib.util.find_spec("trl") is None:
         pytest.skip("TRL is not installed: pip install trl")
     shape = Shape(layers=1, width=32, heads=2, vocabulary=100)
-    [run] = ask(MODULES[side], asdict(Asked("equal", 2, 32, (3,), shape)))
+    micro_batch = 2048 if side == OURS else 32
+    [run] = ask(MODULES[side], asdict(Asked("equal", 2, micro_batch, (3,), shape=shape)))
     assert [step["length"] for step in run["steps"]] == [64.0, 64.0]
     assert all(0 < step["rollout"] < step["seconds"] for step in run["steps"])
     assert all(0.4 < step["reward"] < 0.6 for step in run["steps"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,8 +40,8 @@ def bench(
             "-r",
             min=1,
             metavar="K",
-            help="Processes for each measurement; ratios are medians over them. Default: 1, and 3 "
-            "with --full.",
+            help="How often each measurement is made; ratios are medians over the rounds. "
+            "Default: 1, and 3 with --full.",
         ),
     ] = None,
     out: Annotated[
@@ -57,28 +58,31 @@ def bench(
     """Measure rlobj and its peers on this machine: tables, findings, pictures.
 
     \b
-    heads    log-probs and entropies from hidden states, ours beside TRL's,
-             verl's, Liger's and prime-rl's, and beside the bare products
-    step     a training step, and what each saving in it is worth
-    plan     what selecting over the whole update costs, to 32M tokens
-    scaling  time and memory against tokens, vocabulary, group size, processes
-    trainer  whole training steps beside TRL's GRPOTrainer, the same batch
+    heads    hidden states to log-probs and entropies, beside
+             TRL's, verl's, Liger's and prime-rl's heads
+    step     a training step, and what each saving is worth
+    plan     selecting over the whole update, to 32M tokens
+    scaling  time and memory against tokens, vocabulary, group
+             size and processes
+    trainer  whole training steps beside TRL's GRPOTrainer
 
-    Libraries that are not installed are left out by name, with what to type.
-    Times are CPU seconds of one thread, so that other work on the machine
-    changes them least; ratios are what to read. Ctrl-C loses nothing: the same
-    command with --out goes on.
+    What is not installed is left out, with what to type.
+    Times are CPU seconds of one thread, which other work on
+    the machine changes least: read the ratios. Ctrl-C loses
+    the process that is running; the same command with --out
+    goes on behind the last one that ended.
 
     [bold]Examples[/bold]
 
-    \b  rlobj bench                        everything, quick
-      rlobj bench heads --full           one of them, every size
+    \b  rlobj bench                 everything, quick
+      rlobj bench heads --full    one of them, every size
       rlobj bench heads plan -r 3 --out bench/mine
 
-    Writes DIR/bench.json, DIR/bench.md to paste, and a picture of each table
-    (pip install 'rlobj\\[bench]').
+    Writes DIR/bench.json, DIR/bench.md to paste, and a
+    picture of each table (pip install 'rlobj\\[bench]').
     """
     from rich.console import Console
+    from rich.text import Text
 
     from rlobj_cli.screen import loading
 
@@ -105,7 +109,8 @@ def bench(
         for name in chosen:
             _measure(console, folder, name, quick, turns)
     except KeyboardInterrupt:
-        console.print(f"Interrupted. What was measured is kept; to go on:\n  {_again(folder)}")
+        told = f"Interrupted. What was measured is kept; to go on:\n  {_again(folder)}"
+        console.print(Text(told), soft_wrap=True)
         raise
     _show_end(console, folder, chosen)
     if any(name in folder.failed for name in chosen):
@@ -115,17 +120,19 @@ def bench(
 
 
 def _again(folder: Folder) -> str:
-    return f"{folder.command} --out {folder.path}"
+    """What to type to go on, as a shell reads it."""
+    return f"{folder.command} --out {shlex.quote(str(folder.path))}"
 
 
 def _show_head(console: Console, folder: Folder, chosen: list[str]) -> None:
     """What is about to be measured, on what, and where it goes."""
     from rich.text import Text
 
+    from rlobj.benchmarking.machine import SOURCES
     from rlobj_cli.screen import facts_grid
 
     facts, found = dict(folder.machine), dict(folder.versions)
-    own = {name: found.pop(name) for name in ("rlobj", "torch")}
+    own = {name: found.pop(name) for name in ("rlobj", SOURCES, "torch") if name in found}
     shown = {
         "machine": ", ".join(
             [facts["processor"], f"{facts['cores']} cores", facts["memory"], facts.get("gpu", "")]

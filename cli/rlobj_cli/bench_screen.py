@@ -19,7 +19,7 @@ from rich.table import Table as Shown
 from rich.text import Text
 
 from rlobj.benchmarking import Column, Table
-from rlobj.benchmarking.tables import Cell, blocks, is_ours, printed
+from rlobj.benchmarking.tables import SIGNS, Cell, Finding, blocks, is_ours, printed
 
 __all__ = ["Watch", "show_table"]
 
@@ -71,7 +71,7 @@ class Watch:
 def show_table(console: Console, table: Table) -> None:
     """The table in blocks, and under it what it says."""
     console.print(Text(table.title, style="bold"))
-    console.print(Text(table.reading, style="dim"))
+    _show_text(console, Text(table.reading, style="dim"))
     found = blocks(table)
     if len(found) == len(table.rows):  # blocks of one row: a plain table
         console.print()
@@ -80,10 +80,10 @@ def show_table(console: Console, table: Table) -> None:
         _show_blocks(console, table, found)
     console.print()
     for finding in table.findings:
-        console.print(_finding(finding))
+        _show_finding(console, finding)
     if table.settings:
         told = ", ".join(f"{name} {value}" for name, value in table.settings)
-        console.print(Text(f"measured with: {told}", style="dim"))
+        _show_text(console, Text(f"measured with: {told}", style="dim"))
 
 
 def _show_blocks(
@@ -151,11 +151,16 @@ def _width(column: Column, rows: Sequence[Mapping[str, Cell]]) -> int:
     return min(28, max([*map(len, column.title.split(" ")), *cells, 3]))
 
 
-def _finding(finding: str) -> Shown:
-    """A sentence with a sign before it: reached, missed somewhere, or neither."""
-    missed = any(word in finding for word in ("not reached", "farthest at", "missed"))
-    reached = not missed and "reached" in finding
-    sign = ("✗", "yellow") if missed else ("✓", "green") if reached else ("·", "dim")
-    line = Shown.grid(padding=(0, 1))
-    line.add_row(Text(*sign), Text(finding))
-    return line
+def _show_finding(console: Console, finding: Finding) -> None:
+    """A sentence behind its sign; what wraps stands below the sentence."""
+    style = {True: "green", False: "yellow", None: "dim"}[finding.reached]
+    sign = Text.assemble((SIGNS[finding.reached], style), " ")
+    _show_text(console, Text(finding.text), sign)
+
+
+def _show_text(console: Console, text: Text, before: Text | None = None) -> None:
+    """Text that wraps without leaving blanks at the ends of its lines."""
+    before = before or Text()
+    for place, line in enumerate(text.wrap(console, console.width - len(before))):
+        line.rstrip()
+        console.print((before if place == 0 else Text(" " * len(before))) + line)

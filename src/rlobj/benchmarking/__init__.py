@@ -13,11 +13,4 @@ from rlobj.benchmarking.tables import Column, Table
 
 __all__ = ["BENCHMARKS", "Column", "Table"]
 
-BENCHMARKS = {
-    "heads": "log-probs and entropies from hidden states, beside other libraries' heads",
-    "step": "a training step, phase by phase, and what it leaves out",
-    "plan": "what selecting over the whole update costs, to 32M tokens",
-    "scaling": "time and memory against tokens, vocabulary, group size and processes",
-    "trainer": "whole training steps beside TRL's GRPOTrainer, same policy, same batch",
-}
-"""Name, `rlobj.benchmarking.<name>`, and what it measures."""
+BENCHMARKS = ("heads", "step", "plan", "scaling", "trainer")

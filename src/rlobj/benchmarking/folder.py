@@ -1,6 +1,6 @@
 """The folder of a measurement: every answer as it came, all tables as JSON, Markdown and pictures.
 
-bench.json     tables, machine, versions, command
+bench.json     tables, machine, versions, and the command of each table
 bench.md       the same, to paste
 NAME.png       a picture of each table
 answers.jsonl  a line for each answer: a measurement that was stopped goes on behind the last
@@ -31,8 +31,10 @@ class Folder:
         path: where it is.
         machine: facts by name.
         versions: of what is installed.
+        command: what is being run.
         tables: by name, in the order they were measured.
         failed: messages by the name of the benchmark.
+        commands: what measured each of them.
     """
 
     def __init__(self, path: Path, command: str) -> None:
@@ -43,26 +45,46 @@ class Folder:
             command: what is being run.
 
         Raises:
-            ConfigError: something else is there, or it was measured elsewhere or with other
-                versions.
+            ConfigError: it cannot be written, something else is there, or it was measured
+                elsewhere or with other versions.
         """
         self.path, self.command = path, command
         self.machine, self.versions = machine(), versions()
         self.tables: dict[str, Table] = {}
         self.failed: dict[str, str] = {}
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"--out {path}: this is a file; give a new folder")
-        if (path / "bench.json").exists():
+        self.commands: dict[str, str] = {}
+        try:
+            self._open()
+        except OSError as error:
+            why = error.strerror or error
+            raise ConfigError(f"--out {path} cannot be written ({why}); give another") from error
+
+    def _open(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"--out {self.path}: this is a file; give a new folder")
+        if (self.path / "bench.json").exists():
             self._resume()
-        elif path.exists() and any(path.iterdir()):
-            raise ConfigError(f"--out {path}: there are files but no bench.json; give a new folder")
-        path.mkdir(parents=True, exist_ok=True)
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise ConfigError(
+                f"--out {self.path}: there are files but no bench.json; give a new folder"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
         self._write()
 
     def _resume(self) -> None:
-        found = json.loads((self.path / "bench.json").read_text(encoding="utf-8"))
-        there, here = ({**found["machine"], **found["versions"]}, {**self.machine, **self.versions})
-        names = sorted({*there, *here})
+        try:
+            found = json.loads((self.path / "bench.json").read_text(encoding="utf-8"))
+            there = {**found["machine"], **found["versions"]}
+            self.tables = {table["name"]: from_json(table) for table in found["tables"]}
+            self.failed = dict(found["failed"])
+            self.commands = dict(found.get("commands", {}))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"--out {self.path}: its bench.json is not one that rlobj bench wrote; give a new "
+                "folder"
+            ) from error
+        here = {**self.machine, **self.versions}
+        names = sorted({*there, *here} - {"rlobj"})  # its sources say it: a commit may change none
         other = [name for name in names if there.get(name) != here.get(name)]
         if other:
             told = "; ".join(
@@ -73,7 +95,6 @@ class Folder:
                 f"--out {self.path} was measured on another machine or with other versions "
                 f"({told}). Give a new folder."
             )
-        self.tables = {table["name"]: from_json(table) for table in found["tables"]}
 
     @contextmanager
     def measuring(self, name: str) -> Iterator[None]:
@@ -84,12 +105,12 @@ class Folder:
 
     def add(self, table: Table) -> None:
         """Write a table."""
-        self.tables[table.name] = table
+        self.tables[table.name], self.commands[table.name] = table, self.command
         self._write()
 
     def fail(self, name: str, message: str) -> None:
         """Write down why there is no table."""
-        self.failed[name] = message
+        self.failed[name], self.commands[name] = message, self.command
         self._write()
 
     def draw(self, table: Table) -> Path:
@@ -105,7 +126,7 @@ class Folder:
 
     def _write(self) -> None:
         found: dict[str, Any] = {
-            "command": self.command,
+            "commands": self.commands,
             "machine": self.machine,
             "versions": self.versions,
             "failed": self.failed,
@@ -116,9 +137,9 @@ class Folder:
 
     def _page(self) -> str:
         facts = [*self.machine.values(), *(f"{n} {v}" for n, v in self.versions.items())]
-        parts = [f"# {self.command}\n\n{'; '.join(facts)}\n"]
+        parts = [f"# rlobj bench\n\n{'; '.join(facts)}\n"]
         for name, table in self.tables.items():
-            parts.append(markdown(table))
+            parts.append(f"{markdown(table)}\nCommand: `{self.commands[name]}`\n")
             if (self.path / f"{name}.png").exists():
                 parts.append(f"![{table.title}]({name}.png)\n")
         parts += [f"`{name}` failed:\n\n```text\n{why}\n```\n" for name, why in self.failed.items()]

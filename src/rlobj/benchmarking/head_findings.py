@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from rlobj.benchmarking.head_methods import MODES, OURS, PRODUCTS, Point
+from rlobj.benchmarking.head_methods import METHODS, MODES, OURS, PRODUCTS, Point
+from rlobj.benchmarking.tables import Finding
 
 __all__ = ["Row", "cpu_findings", "gpu_findings", "memory_ratio", "ratio", "summary"]
 
@@ -52,6 +53,10 @@ class _Measured:
         mine = (OURS, PRODUCTS)
         return [row for (name, at), row in self.by.items() if at == point and name not in mine]
 
+    def has_peer(self, point: Point) -> bool:
+        """Whether another library was measured there."""
+        return any(row.method not in METHODS for row in self.others(point))
+
     def against(
         self,
         points: Iterable[Point],
@@ -79,8 +84,12 @@ class _Measured:
         return lambda point: self.by.get((method, point))
 
 
-def cpu_findings(rows: Iterable[Row]) -> list[str]:
-    """What was aimed at on a CPU, beside what was reached."""
+def cpu_findings(rows: Iterable[Row]) -> list[Finding]:
+    """What was aimed at on a CPU, beside what was reached.
+
+    Beside the fastest and the leanest other there is no verdict where no other library was
+    measured: what is faster than plain autograd alone has beaten nobody.
+    """
     measured = _Measured(rows)
     narrow = [p for p in measured.points if p.width == 256 and p.mode == "both"]
     wide = [p for p in measured.points if p.width >= 1024]
@@ -92,19 +101,20 @@ def cpu_findings(rows: Iterable[Row]) -> list[str]:
     floor = measured.against(plain, measured.named(PRODUCTS))
     proxy_floor = measured.against(proxy, measured.named(PRODUCTS))
     trl = measured.against(wide, measured.named("TRL fused"))
+    peers = all(measured.has_peer(point) for point in narrow)
     return _told(
-        summary(about, "the time of the fastest other", fastest, 0.80),
-        summary(about, "the memory of the leanest other", leanest, 0.35),
+        summary(about, "the time of the fastest other", fastest, 0.80, peers),
+        summary(about, "the memory of the leanest other", leanest, 0.35, peers),
         summary("H 1,024", "the time of the bare products", floor, 1.10),
         summary("H 1,024 and the proxy", "the time of the bare products", proxy_floor, 1.10),
         summary("H 1,024", "the time of TRL's fused head", trl, 0.75),
     )
 
 
-def gpu_findings(rows: Iterable[Row]) -> list[str]:
+def gpu_findings(rows: Iterable[Row]) -> list[Finding]:
     """What was aimed at on a GPU, beside what was reached."""
     measured = _Measured(rows)
-    told = []
+    told: list[Finding | None] = []
     products, points = measured.named(PRODUCTS), measured.points
     for width, bound in ((2048, 1.30), (4096, 1.15)):
         forward = [p for p in points if p.width == width and not p.backward and p.mode != "proxy"]
@@ -121,33 +131,49 @@ def gpu_findings(rows: Iterable[Row]) -> list[str]:
     gigabytes = [(row.mib or 0.0) * 2**20 / 1e9 for (n, _), row in measured.by.items() if n == OURS]
     if gigabytes:
         most = max(gigabytes)
-        verdict = "reached" if most <= 1.4 else "not reached"
-        told.append(
-            f"GPU: {most:.2f} GB beyond inputs and outputs (aim: at most 1.40 GB): {verdict}."
-        )
+        text = f"GPU: {most:.2f} GB beyond inputs and outputs (aim: at most 1.40 GB)."
+        told.append(Finding(text, reached=most <= 1.4))
     return _told(*told)
 
 
 def summary(
-    about: str, of_what: str, found: dict[Point, tuple[float, str]], bound: float | None
-) -> str | None:
-    """A sentence on the least and the largest ratio, and at how many points the aim is reached."""
+    about: str,
+    of_what: str,
+    found: dict[Point, tuple[float, str]],
+    bound: float | None,
+    peers: bool | None = None,
+) -> Finding | None:
+    """A sentence on the least and the largest ratio, and at how many points the aim is reached.
+
+    Args:
+        about: which points.
+        of_what: what ours is over.
+        found: the ratio and the name of the other method at each point.
+        bound: the aim; None for none.
+        peers: where the other differs, whether other libraries are among them: without there is
+            no verdict, and the other is named. None where it is the same at each point.
+    """
     if not found:
         return None
-    ratios = sorted(value for value, _ in found.values())
-    ends = dict.fromkeys(f"{value:.2f}x" for value in (ratios[0], ratios[-1]))
+    least, most = (pick(found.values()) for pick in (min, max))
+    ends = dict.fromkeys(
+        f"{value:.2f}x" + (f" ({name})" if peers is not None else "")
+        for value, name in (least, most)
+    )
     text = f"{about}: {' to '.join(ends)} {of_what}"
     if bound is None:
-        return f"{text}."
-    reached = sum(value <= bound for value in ratios)
+        return Finding(f"{text}.")
     text += f" (aim: at most {bound:.2f}x): "
-    if reached == len(ratios):
-        return text + ("reached." if reached == 1 else f"reached at all {reached} points.")
-    point = max(found, key=lambda point: found[point][0])
-    value, name = found[point]
-    missed = f"reached at {reached} of {len(ratios)} points" if reached else "not reached"
-    return f"{text}{missed}; farthest at {point}: {value:.2f}x of {name}."
+    if peers is False:
+        return Finding(f"{text}no verdict, as no other library was measured.")
+    reached = sum(value <= bound for value, _ in found.values())
+    if reached == len(found):
+        every = "reached" if reached == 1 else f"reached at all {reached} points"
+        return Finding(f"{text}{every}.", reached=True)
+    point = max(found, key=lambda point: found[point])
+    missed = f"reached at {reached} of {len(found)} points" if reached else "not reached"
+    return Finding(f"{text}{missed}; farthest at {point}.", reached=False)
 
 
-def _told(*sentences: str | None) -> list[str]:
-    return [sentence for sentence in sentences if sentence is not None]
+def _told(*findings: Finding | None) -> list[Finding]:
+    return [finding for finding in findings if finding is not None]

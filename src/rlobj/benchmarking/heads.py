@@ -44,16 +44,18 @@ COLUMNS = (
     Column("forward_seconds", "forward s", "seconds"),
     Column("forward_time", OVER, "ratio"),
     Column("forward_mib", "MiB", "mib"),
-    Column("backward_seconds", "and backward s", "seconds"),
+    Column("backward_seconds", "both s", "seconds"),
     Column("backward_time", OVER, "ratio"),
     Column("backward_mib", "MiB", "mib"),
     Column("backward_memory", OVER, "ratio"),
 )
 READING = (
     "From hidden states [N, H] and output embeddings [V, H] to what is asked. s: CPU seconds of "
-    "one thread (a GPU's own where it says GPU). MiB: what is needed at once above inputs and "
-    "outputs. × ours: 2x takes twice what rlobj takes. The bare products are the multiplications "
-    "alone, with nothing done to the logits."
+    "one thread (a GPU's own where it says GPU); both: forward and backward. MiB: what is needed "
+    "at once above inputs and outputs. × ours: 2x takes twice what rlobj takes. The bare products "
+    "are the multiplications alone, with nothing done to the logits. The min-p proxy is rlobj's "
+    "own: for it the others' numbers are those of their head and of a plain proxy that makes all "
+    "logits at once."
 )
 
 

@@ -1,7 +1,8 @@
-"""What was measured on: the machine, the versions, and the commit of a checkout."""
+"""What was measured on: the machine, the versions, and our own sources."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -11,7 +12,11 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["machine", "versions"]
+__all__ = ["SOURCES", "machine", "versions"]
+
+PACKAGE = Path(__file__).parents[1]
+SOURCES = "rlobj's sources"
+"""The name of what tells one state of our code from another: a version or commit does not."""
 
 PACKAGES = ("numpy", "transformers", "triton", "trl", "verl", "liger-kernel", "prime-rl")
 
@@ -31,10 +36,10 @@ def machine() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """rlobj with its commit where it is a checkout, torch, and what is measured beside us."""
+    """rlobj with its commit where it is a checkout, its sources, torch, and what is beside us."""
     known = {name: _version(name) for name in ("rlobj", *PACKAGES)}
     found = {"rlobj": (known.pop("rlobj") or "not installed") + _commit()}
-    found["torch"] = torch.__version__
+    found |= {SOURCES: _sources(PACKAGE), "torch": torch.__version__}
     return found | {name: number for name, number in known.items() if number}
 
 
@@ -52,14 +57,23 @@ def _processor() -> str:
     return named[1].strip() if named else platform.machine()
 
 
+def _sources(package: Path) -> str:
+    """Eight digits that change with any module of a package."""
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:8]
+
+
 def _commit() -> str:
     """` (commit 1a2b3c4, changed)`; empty where the package is not part of a git checkout."""
-    folder = Path(__file__).parents[1]
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty=, changed", "--exclude=*"]
+    options = ("--always", "--dirty=, changed", "--exclude=*")
     try:
-        if not (folder.parents[1] / ".git").exists():
+        if not (PACKAGE.parents[1] / ".git").exists():
             return ""
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", "-C", str(PACKAGE), "describe", *options], capture_output=True, text=True
+        )
     except OSError:  # no git
         return ""
     return f" (commit {done.stdout.strip()})" if done.returncode == 0 else ""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rlobj.benchmarking.head_methods import Method, Mode, filtered_logprobs
+from rlobj.benchmarking.tables import Finding
 
 __all__ = ["INSTALL", "PEERS", "Peer", "how_to_install", "installed"]
 
@@ -25,7 +26,8 @@ INSTALL = {
     "trl": "pip install trl==1.16.0",
     "liger_kernel": "pip install liger-kernel==0.8.5",
     "verl": "pip install --no-deps verl==0.9.1; "
-    "pip install ray tensordict codetiming hydra-core pylatexenc torchdata",
+    "pip install ray==2.60.0 tensordict==0.15.3 codetiming==1.4.0 hydra-core==1.3.8 "
+    "pylatexenc==2.11 torchdata==0.11.0",
     "prime_rl": "its code from github.com/PrimeIntellect-ai/prime-rl on the PYTHONPATH",
 }
 """How each package comes to be there; benchmarks/peers-requirements.txt pins the same."""
@@ -51,13 +53,13 @@ def installed(name: str) -> bool:
     return find_spec(PEERS[name].package) is not None
 
 
-def how_to_install(missing: Sequence[str]) -> list[str]:
+def how_to_install(missing: Sequence[str]) -> list[Finding]:
     """A sentence for each package that is not installed."""
     packages: dict[str, list[str]] = {}
     for name in missing:
         packages.setdefault(PEERS[name].package, []).append(name)
     return [
-        f"Not installed: {', '.join(names)}. To measure: {INSTALL[package]}"
+        Finding(f"Not installed: {', '.join(names)}. To measure: {INSTALL[package]}")
         for package, names in packages.items()
     ]
 
@@ -87,10 +89,11 @@ def trl_logits(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode):
     """TRL's functions on logits."""
     trl = _module("trl.trainer.utils")
     logits = hidden @ weight.T
-    entropy = None if mode == "logprob" else trl.entropy_from_logits(logits)
+    if mode == "logprob":
+        return trl.selective_log_softmax(logits, targets), None
     if mode == "proxy":
         filtered_logprobs(logits.detach(), targets)
-    return trl.selective_log_softmax(logits, targets), entropy
+    return trl.selective_log_softmax_and_entropy(logits, targets)
 
 
 def verl_fused(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode):

@@ -174,7 +174,7 @@ class RolloutTrainer(Trainer):
         self.policy = Policy(self._model.train(), None, "", False, "", "")
         if config.training.gradient_checkpointing:
             self.policy.recompute_activations()
-        self.clock = Clock(self.observer, self.parallel.device)
+        self.clock = Clock(self.observer, self.parallel.device, time.process_time)
         scorer = self._scorer(self._model)
         self.learner = self._learner(
             config, self.objective, self.parallel, scorer, None, autocast, self.clock
@@ -182,7 +182,7 @@ class RolloutTrainer(Trainer):
         self.failures = Failures(RunDirectory(self._out), self.comm, config.training.max_skipped)
 
     def train(self, rollout: Rollout) -> dict[str, float]:
-        """The updates on one rollout, all ranks together; the step's metrics."""
+        """The updates on one rollout, all ranks together; the step's metrics, times in CPU s."""
         self.clock.restart()
         metrics = self._trained(0, rollout, True)
         metrics |= self.learner.tally.metrics(self.comm)

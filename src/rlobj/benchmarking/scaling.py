@@ -30,7 +30,7 @@ from rlobj.benchmarking.rollouts import (
     peak_above,
     share_of_rank,
 )
-from rlobj.benchmarking.tables import Cell, Column, Progress, Table, printed, silent
+from rlobj.benchmarking.tables import Cell, Column, Finding, Progress, Table, printed, silent
 from rlobj.training.launch import launch
 from rlobj.training.rollout import Rollout
 
@@ -39,6 +39,8 @@ __all__ = ["AXES", "child", "draw", "measure", "points", "to_table"]
 MODULE = "rlobj.benchmarking.scaling"
 WIDTH, LENGTH, GROUP, VOCABULARY, BUDGET, SIGMA = 128, 112, 8, 1024, 1024, 0.8
 """The policy's width; tokens of a response, of 128 with its prompt; of a micro-batch."""
+BALANCE = 1.01
+"""Tokens of the fuller of two ranks over the mean's: what is aimed at."""
 LEAST_SECONDS = 1.0
 """CPU seconds for which a point is measured at least in each round."""
 
@@ -199,12 +201,12 @@ def to_table(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Cell]) ->
             Column("balance", "rank balance", "number"),
         ),
         rows=tuple(cells),
-        findings=tuple(_findings(cells)),
+        findings=_findings(cells),
         settings=tuple(settings.items()),
     )
 
 
-def _findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _findings(rows: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
     along = {key: [row for row in rows if row["axis"] == title] for key, title in AXES.items()}
     tokens, vocabulary, group = (along[key] for key in ("tokens", "vocabulary", "group"))
     one, two = along["ranks"]
@@ -212,7 +214,7 @@ def _findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     first, last = bounded[0], bounded[-1]
     rates = [row["rate"] for row in tokens]
     grown = last["value"] / first["value"]
-    return [
+    told = (
         f"Time per token from N = {tokens[0]['value']:,} to {last['value']:,}: the slowest is "
         f"{max(rates) / min(rates):.2f} times the fastest (1 is linear growth).",
         f"Memory at N = {last['value']:,} over {first['value']:,}: {last['mib'] / first['mib']:.2f}"
@@ -226,10 +228,13 @@ def _findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{_mib(vocabulary[-1]['tokens'], vocabulary[-1]['value'])}.",
         f"Group size {group[0]['value']} to {group[-1]['value']} at equal tokens: time within "
         f"{_range(group, 'seconds'):.2f} times, memory within {_range(group, 'mib'):.2f} times.",
+    )
+    ranks = (
         f"Two ranks: the slower one takes {two['seconds'] / one['seconds']:.1%} of one process's "
-        f"CPU time (50% is ideal); its tokens over the mean's are {two['balance']:.4f} (aimed at: "
-        "at most 1.01).",
-    ]
+        f"CPU time (50% is ideal); tokens of the fuller over the mean's are {two['balance']:.4f} "
+        f"(aimed at: at most {BALANCE})."
+    )
+    return (*map(Finding, told), Finding(ranks, two["balance"] <= BALANCE))
 
 
 def _mib(rows: int, columns: int) -> str:

@@ -30,10 +30,9 @@ from rlobj.benchmarking.rollouts import (
     measured,
     peak_above,
 )
-from rlobj.benchmarking.tables import Cell, Column, Progress, Table, silent
+from rlobj.benchmarking.tables import Cell, Column, Finding, Progress, Table, silent
 from rlobj.scoring import PolicyScorer, micro_batches
 from rlobj.tokens import TokenBatch
-from rlobj.training.clock import PHASES
 from rlobj.training.dealing import spread
 from rlobj.training.learner import Learner
 
@@ -41,6 +40,8 @@ __all__ = ["CASES", "VARIANTS", "child", "draw", "imbalance", "measure", "to_tab
 
 MODULE = "rlobj.benchmarking.step"
 VOCABULARY, GROUP, DEAD, SIGMA, AT_ONCE = 1024, 8, 0.3, 0.8, 8
+USEFUL, ROUNDING, BALANCE = 0.97, 1e-5, 1.01
+"""Aimed at."""
 OURS, NONE = "rlobj", "none of them"
 SHOWN = ("scoring", "planning", "forward", "backward", "optimizer", "other")
 """The phases of a step that is given its rollout."""
@@ -199,6 +200,7 @@ def child(question: Mapping[str, Any]) -> list[dict[str, Any]]:
     rollout = make_rollout(lengths, group=GROUP, vocabulary=VOCABULARY, dead=case.dead)
     few = make_rollout(lengths[:GROUP], group=GROUP, vocabulary=VOCABULARY)
     rows: dict[str, dict[str, Any]] = {name: {"all": []} for name in case.variants}
+    steps: dict[str, list[dict[str, float]]] = {name: [] for name in case.variants}
     with contextlib.ExitStack() as stack:
         trainers = {}
         for name in case.variants:
@@ -216,17 +218,21 @@ def child(question: Mapping[str, Any]) -> list[dict[str, Any]]:
             for name, trainer in trainers.items():
                 seconds, metrics = measured(partial(trainer.train, rollout))
                 rows[name]["all"].append(seconds)
-                rows[name] |= _facts(metrics)
-    return [{"step": question["case"], "training": name, **row} for name, row in rows.items()]
+                steps[name].append(metrics)
+    return [
+        {"step": question["case"], "training": name, **row, **_facts(steps[name])}
+        for name, row in rows.items()
+    ]
 
 
-def _facts(metrics: Mapping[str, float]) -> dict[str, float]:
-    times = {phase: metrics[f"time/{phase}"] for phase in (*PHASES, "other")}
+def _facts(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What the metrics of some rounds of one step say: all but the times are alike in them."""
+    times = {phase: median(each[f"time/{phase}"] for each in rounds) for phase in SHOWN}
     return {
-        "useful": metrics["tokens/useful_share"],
-        "left_out": metrics["tokens/skipped_share"],
-        "gradient": metrics["train/grad_norm"],
-        **{f"{phase}_share": times[phase] / metrics["time/step"] for phase in SHOWN},
+        "useful": rounds[0]["tokens/useful_share"],
+        "left_out": rounds[0]["tokens/skipped_share"],
+        "gradient": rounds[0]["train/grad_norm"],
+        **{f"{phase}_share": seconds / sum(times.values()) for phase, seconds in times.items()},
     }
 
 
@@ -288,20 +294,19 @@ def to_table(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Cell]) ->
             Column("gradient", "gradient norm", "number"),
         ),
         rows=tuple(cells),
-        findings=tuple(_findings(cells)),
+        findings=_findings(cells),
         settings=tuple(settings.items()),
     )
 
 
-def _findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _findings(rows: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
     by = {(row["step"], row["training"]): row for row in rows}
     grpo = {name: by["grpo", name] for name in CASES["grpo"].variants}
-    longest, unsorted, none = (
-        grpo[name] for name in ("padded to the longest", "not sorted by length", NONE)
-    )
-    return [
-        f"Useful tokens on skewed lengths: {grpo[OURS]['useful']:.1%} (aimed at: at least 97%); "
-        f"not sorted {unsorted['useful']:.1%}, padded to the longest {longest['useful']:.1%}.",
+    longest, unsorted = grpo["padded to the longest"], grpo["not sorted by length"]
+    none, useful = grpo[NONE], grpo[OURS]["useful"]
+    norms = {row["step"]: row["gradient"] for row in rows if row["training"] == OURS}
+    apart = max(abs(row["gradient"] / norms[row["step"]] - 1) for row in rows)
+    told = (
         f"Without any saving a step of grpo takes {none['ratio']:.2f} times the CPU time and "
         f"{none['mib'] / grpo[OURS]['mib']:.2f} times the memory on skewed lengths, "
         f"{by['grpo, equal lengths', NONE]['ratio']:.2f} times the time on equal ones.",
@@ -311,17 +316,18 @@ def _findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{by['stapo, one micro-batch', 'forward not shared']['ratio']:.2f} times.",
         f"Recomputing activations: {grpo['rlobj, recomputing']['ratio']:.2f} times the CPU time "
         f"for {grpo['rlobj, recomputing']['mib'] / grpo[OURS]['mib']:.2f} times the memory.",
-        f"The same update: gradient norms differ by at most {_difference(rows):.0e} of their size "
-        "between all ways to train a step (aimed at: rounding, 1e-5).",
-        _balance(),
         *(_phases(by[name, OURS]) for name in ("grpo", "stapo")),
-    ]
-
-
-def _difference(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Largest relative difference of a gradient norm from ours in the same step."""
-    ours = {row["step"]: row["gradient"] for row in rows if row["training"] == OURS}
-    return max(abs(row["gradient"] / ours[row["step"]] - 1) for row in rows)
+    )
+    few = (
+        f"Useful tokens on skewed lengths: {useful:.1%} (aimed at: at least {USEFUL:.0%}); "
+        f"not sorted {unsorted['useful']:.1%}, padded to the longest {longest['useful']:.1%}."
+    )
+    same = (
+        f"The same update: gradient norms differ by at most {apart:.0e} of their size between "
+        f"all ways to train a step (aimed at: rounding, {ROUNDING:.0e})."
+    )
+    aims = (Finding(few, useful >= USEFUL), Finding(same, apart <= ROUNDING), _balance())
+    return (*aims, *map(Finding, told))
 
 
 def imbalance(costs: Sequence[int], owners: Sequence[int], ranks: int) -> float:
@@ -332,21 +338,22 @@ def imbalance(costs: Sequence[int], owners: Sequence[int], ranks: int) -> float:
     return max(loads) * ranks / sum(loads)
 
 
-def _balance() -> str:
+def _balance() -> Finding:
     costs = [PROMPT + length for length in lognormal_lengths(512, 96, SIGMA)]
     sizes = (2, 4, 8, 16)
     dealt = [imbalance(costs, spread(costs, [False] * len(costs), n), n) for n in sizes]
     turns = [imbalance(costs, [i % n for i in range(len(costs))], n) for n in sizes]
-    return (
+    return Finding(
         "Tokens of the fullest rank over the mean one, 512 responses on 2, 4, 8, 16 ranks: "
-        f"{', '.join(f'{x:.4f}' for x in dealt)} (aimed at: at most 1.01); dealt in turn "
-        f"{', '.join(f'{x:.2f}' for x in turns)}."
+        f"{', '.join(f'{x:.4f}' for x in dealt)} (aimed at: at most {BALANCE}); dealt in turn "
+        f"{', '.join(f'{x:.2f}' for x in turns)}.",
+        max(dealt) <= BALANCE,
     )
 
 
 def _phases(row: Mapping[str, Any]) -> str:
     parts = [f"{phase} {row[f'{phase}_share']:.1%}" for phase in SHOWN]
-    return f"Where the time of a step of {row['step']} goes: {', '.join(parts)}."
+    return f"Where the CPU time of a step of {row['step']} goes: {', '.join(parts)}."
 
 
 _COLOURS = dict(

@@ -8,8 +8,10 @@ from itertools import groupby
 from typing import Any, Literal
 
 __all__ = [
+    "SIGNS",
     "Cell",
     "Column",
+    "Finding",
     "Progress",
     "Table",
     "blocks",
@@ -44,6 +46,19 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What the numbers say.
+
+    Attributes:
+        text: a sentence, with the bound that was aimed at where there is one.
+        reached: whether the bound is, everywhere; None where the sentence has none.
+    """
+
+    text: str
+    reached: bool | None = None
+
+
+@dataclass(frozen=True)
 class Table:
     """Measurements, and what they say.
 
@@ -54,7 +69,7 @@ class Table:
         columns: from left to right; a change in the first one starts a new block.
         rows: cells by column name; a row may have more than is printed, for the JSON. A row with
             `skipped` has this text, the reason, in place of its numbers.
-        findings: what the numbers say, a sentence each, with the bounds that were aimed at.
+        findings: what the numbers say.
         settings: what was measured with.
     """
 
@@ -63,12 +78,16 @@ class Table:
     reading: str
     columns: tuple[Column, ...]
     rows: tuple[dict[str, Cell], ...]
-    findings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     settings: tuple[tuple[str, Cell], ...] = ()
 
 
 Progress = Callable[[str, int, int], None]
 """Told what is measured next, how many measurements are done, and of how many."""
+
+
+SIGNS: dict[bool | None, str] = {True: "✓", False: "✗", None: "·"}
+"""What stands before a finding."""
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -139,11 +158,16 @@ def markdown(table: Table) -> str:
             if is_ours(table, row):
                 cells = [f"**{cell}**" if cell else "" for cell in cells]
             lines.append(_line(cells))
-    lines += ["", *(f"- {finding}" for finding in table.findings)]
+    lines += ["", *(_item(finding) for finding in table.findings)]
     if table.settings:
         told = ", ".join(f"{name} {value}" for name, value in table.settings)
         lines += ["", f"Measured with: {told}."]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _item(finding: Finding) -> str:
+    sign = "" if finding.reached is None else f"{SIGNS[finding.reached]} "
+    return f"- {sign}{finding.text}"
 
 
 def _line(cells: Any) -> str:
@@ -163,6 +187,11 @@ def from_json(found: Mapping[str, Any]) -> Table:
         reading=found["reading"],
         columns=tuple(Column(**column) for column in found["columns"]),
         rows=tuple(found["rows"]),
-        findings=tuple(found["findings"]),
+        findings=tuple(map(_finding, found["findings"])),
         settings=tuple((name, value) for name, value in found["settings"]),
     )
+
+
+def _finding(finding: str | Mapping[str, Any]) -> Finding:
+    """A finding from JSON; in older files it is a sentence alone."""
+    return Finding(finding) if isinstance(finding, str) else Finding(**finding)

@@ -1,8 +1,9 @@
 """Whole training runs, ours beside TRL's GRPOTrainer: samples per second, and the same learning.
 
 Both get the same policy folder, the same prompts in the same order, the same reward function, the
-same objective (DAPO's loss) and sample with transformers, each in a process of its own, ours and
-TRL's in turn. `trainer_work` says what the work is, `trainer_ours` and `trl_trainer` do it.
+same objective (DAPO's loss) and transformers' model, each in a process of its own, ours and TRL's
+in turn. Each draws responses in its own way: ours in its own loop over the model, TRL's with
+`generate`. `trainer_work` says what the work is, `trainer_ours` and `trl_trainer` do it.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import mean, median, stdev
 from typing import Any
 
 from rlobj.benchmarking import processes
 from rlobj.benchmarking.figures import COLOURS, tidy
 from rlobj.benchmarking.peer_heads import INSTALL
-from rlobj.benchmarking.tables import Cell, Column, Progress, Table, silent
-from rlobj.benchmarking.trainer_work import EQUAL, LONGEST, MEDIAN, SIGMA, Asked
+from rlobj.benchmarking.tables import Cell, Column, Finding, Progress, Table, silent
+from rlobj.benchmarking.trainer_work import MEDIAN, Asked
+from rlobj.config import TrainingConfig
 
 __all__ = ["Curves", "Measured", "draw", "findings", "measure", "table"]
 
@@ -25,11 +28,8 @@ OURS, TRL = "rlobj", "TRL GRPOTrainer"
 MODULES = {OURS: "rlobj.benchmarking.trainer_ours", TRL: "rlobj.benchmarking.trl_trainer"}
 AIMS = {"equal": 1.3, "skewed": 2.0}
 """How many times TRL's samples per second are aimed at."""
-WORK = {
-    "equal": f"equal lengths: {EQUAL} tokens",
-    "skewed": f"skewed lengths: lognormal, median {MEDIAN:.0f}, sigma {SIGMA}, up to {LONGEST}",
-    "learning": "learning: addition, 2 or 3 tokens",
-}
+UNITS = {OURS: "tokens", TRL: "responses"}
+"""That a micro-batch is counted in."""
 SAMPLES = {"equal": 64, "skewed": 64, "learning": 256}
 WINDOW = 10
 """Steps that a reward is averaged over."""
@@ -49,7 +49,9 @@ COLUMNS = (
 )
 READING = (
     "CPU seconds of a step at one thread. The rollout is drawing and grading responses; the update "
-    "is all the rest of the step, logging included. Peak memory is that above the loaded policy. "
+    "is all the rest of the step, logging included. rlobj draws in its own loop over the "
+    "transformers model, one prefill for each prompt and finished rows dropped; TRL draws with "
+    "transformers' generate. Peak memory is that above the loaded policy. "
     "Each side draws its own responses, so skewed lengths differ: tokens/s allows for that. "
     "The last two columns say how many times as fast rlobj is: medians over rounds of both sides, "
     "run in turn."
@@ -84,7 +86,7 @@ def measure(*, quick: bool, rounds: int, progress: Progress = silent) -> Table:
     """Ours and, where it is installed, TRL's trainer on three kinds of work.
 
     Args:
-        quick: few steps, and one choice of TRL's micro-batches.
+        quick: few steps, shorter skewed lengths, and one choice of TRL's micro-batches.
         rounds: processes for each measurement of speed; learning is measured once.
         progress: told of each process.
     """
@@ -92,7 +94,7 @@ def measure(*, quick: bool, rounds: int, progress: Progress = silent) -> Table:
     todo = [
         (side, asked)
         for turn in range(rounds)
-        for side, asked in _questions(quick)
+        for side, asked in _questions(quick, turn)
         if (there or side == OURS) and not (turn and asked.work == "learning")
     ]
     found = []
@@ -102,17 +104,22 @@ def measure(*, quick: bool, rounds: int, progress: Progress = silent) -> Table:
     return table(found, rounds)
 
 
-def _questions(quick: bool) -> list[tuple[str, Asked]]:
-    """Ours and TRL's in turn; TRL's also with other micro-batches, to find its best."""
+def _questions(quick: bool, turn: int) -> list[tuple[str, Asked]]:
+    """Ours and TRL's in turn; TRL's also with other micro-batches, to find its best.
+
+    Each turn has a seed of its own, so that rounds differ in the lengths that were drawn as well.
+    """
     equal, skewed = ((64,), (16,)) if quick else ((64, 32), (16, 64, 32, 8))
+    length = MEDIAN / 2 if quick else MEDIAN
     steps, seeds = (60, (0, 1)) if quick else (100, (0, 1, 2))
-    plan = [("equal", 4 if quick else 6, equal), ("skewed", 3 if quick else 6, skewed)]
+    tokens = TrainingConfig().micro_batch_tokens
     asked = []
-    for work, count, choices in plan:
-        asked.append((OURS, Asked(work, count, choices[0])))
-        asked += [(TRL, Asked(work, count, rows)) for rows in choices]
-    learning = Asked("learning", steps, SAMPLES["learning"], seeds)
-    return [*asked, (OURS, learning), (TRL, learning)]
+    for work, count, choices in (("equal", 4 if quick else 6, equal), ("skewed", 8, skewed)):
+        timed = partial(Asked, work, count, seeds=(turn,), median=length)
+        asked.append((OURS, timed(tokens)))
+        asked += [(TRL, timed(rows)) for rows in choices]
+    learning = partial(Asked, "learning", steps, seeds=seeds)
+    return [*asked, (OURS, learning(tokens)), (TRL, learning(SAMPLES["learning"]))]
 
 
 # What was measured, as a table.
@@ -125,16 +132,18 @@ def table(found: Sequence[Measured], rounds: int = 1) -> Table:
         found: in the order in which they were made.
         rounds: as asked for.
     """
-    rows = tuple(row for work in WORK for row in _rows(work, found))
+    rows = tuple(row for work in SAMPLES for row in _rows(work, found))
+    counted = {each.asked.work: sum(len(r["steps"]) - 1 for r in each.runs) for each in found}
     return Table(
         name="trainer",
         title="Whole training steps, beside TRL's GRPOTrainer",
         reading=READING,
         columns=COLUMNS,
         rows=rows,
-        findings=tuple(findings(rows, found)),
+        findings=tuple(findings(rows, found, rounds)),
         settings=(
             ("rounds", rounds),
+            ("steps counted in each", ", ".join(f"{k} {n}" for k, n in counted.items())),
             ("arithmetic", "float32"),
             ("evaluation, checkpoints and tables of samples", "off"),
             ("log", "every step"),
@@ -148,22 +157,21 @@ def _rows(work: str, found: Sequence[Measured]) -> list[dict[str, Cell]]:
     theirs: dict[int, list[Measured]] = {}
     for each in found:
         if (each.asked.work, each.side) == (work, TRL):
-            theirs.setdefault(each.asked.rows, []).append(each)
-    rows = [_row(OURS, "16k tokens", ours)] if ours else []
-    compared = [_row(TRL, f"{rows} responses", sides, ours) for rows, sides in theirs.items()]
+            theirs.setdefault(each.asked.micro_batch, []).append(each)
+    rows = [_row(ours)] if ours else []
+    compared = [_row(rounds, ours) for rounds in theirs.values()]
     return rows + sorted(compared, key=lambda row: -float(row["samples"] or 0))
 
 
-def _row(
-    side: str, micro_batch: str, rounds: Sequence[Measured], ours: Sequence[Measured] = ()
-) -> dict[str, Cell]:
+def _row(rounds: Sequence[Measured], ours: Sequence[Measured] = ()) -> dict[str, Cell]:
     """Medians over rounds; ratios are of processes that ran side by side."""
-    work, samples = rounds[0].asked.work, SAMPLES[rounds[0].asked.work]
+    side, asked = rounds[0].side, rounds[0].asked
+    work, samples = asked.work, SAMPLES[asked.work]
     pairs = list(zip(rounds, ours, strict=False))
     row: dict[str, Cell] = {
-        "work": WORK[work],
+        "work": _described(asked),
         "side": side,
-        "micro_batch": micro_batch,
+        "micro_batch": f"{asked.micro_batch:,} {UNITS[side]}",
         "samples": median(samples / each.per_step("seconds") for each in rounds),
         "tokens": median(
             samples * each.per_step("length") / each.per_step("seconds") for each in rounds
@@ -176,17 +184,33 @@ def _row(
         "kind": work,
     }
     if pairs:
-        row["ratio"] = median(a.per_step("seconds") / b.per_step("seconds") for a, b in pairs)
+        ratios = [a.per_step("seconds") / b.per_step("seconds") for a, b in pairs]
+        row |= {"ratio": median(ratios), "least_ratio": min(ratios), "most_ratio": max(ratios)}
+        row["rollout_ratio"] = median(
+            a.per_step("rollout") / b.per_step("rollout") for a, b in pairs
+        )
         row["update_ratio"] = median(a.update / b.update for a, b in pairs)
         tokens = [a.per_step("length") / b.per_step("length") for a, b in pairs]
         row["token_ratio"] = median(
-            a.per_step("seconds") / b.per_step("seconds") / more
-            for (a, b), more in zip(pairs, tokens, strict=True)
+            ratio / more for ratio, more in zip(ratios, tokens, strict=True)
         )
     if work == "learning":
         curves = [smoothed([step["reward"] for step in run["steps"]]) for run in rounds[0].runs]
         row["curve"] = " ".join(f"{mean(step):.4f}" for step in zip(*curves, strict=True))
     return row
+
+
+def _described(asked: Asked) -> str:
+    """The responses of a work."""
+    if asked.work == "learning":
+        return "learning: addition, 2 or 3 tokens"
+    lengths = asked.lengths
+    if lengths.median is None:
+        return f"equal lengths: {lengths.longest} tokens"
+    return (
+        f"skewed lengths: lognormal, median {lengths.median:.0f}, sigma {lengths.sigma}, "
+        f"up to {lengths.longest}"
+    )
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
@@ -226,7 +250,7 @@ class Curves:
             gain=(means[0][-1] - means[0][0], means[1][-1] - means[1][0]),
         )
 
-    def sentence(self) -> str:
+    def finding(self) -> Finding:
         """In words, with the bound: two trainers differ no more than two seeds of one do."""
         spread = f" ± {stdev(self.between):.3f}" if len(self.between) > 1 else ""
         text = (
@@ -235,38 +259,55 @@ class Curves:
             f"apart (mean over steps, then over {len(self.between)} seeds)"
         )
         if not self.within:
-            return text + "."
+            return Finding(text + ".")
         bound = mean(self.within)
-        verdict = "within" if mean(self.between) <= 1.5 * bound else "beyond"
-        return f"{text}, {verdict} 1.5x of the {bound:.3f} between two seeds of one trainer."
+        within = mean(self.between) <= 1.5 * bound
+        verdict = "within" if within else "beyond"
+        bounded = f"{verdict} 1.5x of the {bound:.3f} between two seeds of one trainer"
+        return Finding(f"{text}, {bounded}.", within)
 
 
 def _apart(one: Sequence[float], other: Sequence[float]) -> float:
     return mean(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-def findings(rows: Sequence[Mapping[str, Cell]], found: Sequence[Measured]) -> list[str]:
-    """A sentence for each aim, and one for the curves."""
+def findings(
+    rows: Sequence[Mapping[str, Cell]], found: Sequence[Measured], rounds: int
+) -> list[Finding]:
+    """One for each aim, and one for the curves."""
     if not any(each.side == TRL for each in found):
-        return [f"Not installed: {TRL}. To measure: {INSTALL['trl']}"]
+        return [Finding(f"Not installed: {TRL}. To measure: {INSTALL['trl']}")]
     told = []
     for work, aim in AIMS.items():
         best = next((r for r in rows if r["kind"] == work and r["side"] == TRL), None)
         if best is None or best.get("ratio") is None:
             continue
-        ratio, update = float(best["ratio"] or 0), float(best["update_ratio"] or 0)
-        verdict = "reached" if ratio >= aim else "missed"
         tried = sum((r["kind"], r["side"]) == (work, TRL) for r in rows)
-        choice = f"the best of {tried} tried" if tried > 1 else "the only one tried"
-        told.append(
-            f"At {work} lengths rlobj trains {ratio:.2f}x the samples per second of TRL with "
-            f"micro-batches of {best['micro_batch']}, {choice} ({update:.2f}x in the update, "
-            f"{float(best['token_ratio'] or 0):.2f}x in tokens per second); aim {aim}x: {verdict}."
-        )
+        told.append(_speed(work, aim, best, tried, rounds))
     learned = {each.side: each for each in found if each.asked.work == "learning"}
     if len(learned) == 2:
-        told.append(Curves.of(learned[OURS], learned[TRL]).sentence())
+        told.append(Curves.of(learned[OURS], learned[TRL]).finding())
     return told
+
+
+def _speed(work: str, aim: float, best: Mapping[str, Cell], tried: int, rounds: int) -> Finding:
+    """How many times TRL's speed; one round is no measurement of it."""
+    choice = f"the best of {tried} tried" if tried > 1 else "the only one tried"
+    ratio, least, most, rollout, update, tokens = (
+        float(best[f"{name}ratio"] or 0)
+        for name in ("", "least_", "most_", "rollout_", "update_", "token_")
+    )
+    text = (
+        f"At {work} lengths rlobj trains {ratio:.2f}x the samples per second of TRL with "
+        f"micro-batches of {best['micro_batch']}, {choice}: {rollout:.2f}x in the rollout, "
+        f"{update:.2f}x in the update, {tokens:.2f}x in tokens per second; aim {aim}x"
+    )
+    if rounds == 1:
+        return Finding(f"{text}. One round: take more with --rounds.")
+    verdict = "reached" if ratio >= aim else "missed"
+    return Finding(
+        f"{text}: {verdict} ({least:.2f}x to {most:.2f}x in {rounds} rounds).", ratio >= aim
+    )
 
 
 # A picture of it.
@@ -294,7 +335,7 @@ def draw(figure: Any, table: Table) -> None:
         right.text(whole + 0.01, place, f"{_time(row):.2f} s", va="center", fontsize=8)
     right.set_yticks(range(len(shown)), [f"{kind}\n{side.split()[0]}" for kind, side in shown])
     right.set_xlim(0, 1.15)
-    right.set_xlabel("CPU time of a step: rollout (pale), update")
+    right.set_xlabel("CPU time of a step over the slower trainer's\nrollout (pale), update")
     right.invert_yaxis()
     for axis in (left, right):
         tidy(axis)

@@ -19,7 +19,7 @@ from rlobj.training import Observer, train
 __all__ = ["answer", "configuration"]
 
 
-def configuration(work: Work, steps: int, seed: int) -> RunConfig:
+def configuration(work: Work, asked: Asked, seed: int) -> RunConfig:
     """The run: DAPO's loss, float32 on one thread, no evaluation and no tables of samples."""
     settings: dict[str, Any] = {
         "model": {"name": work.policy, "dtype": "float32"},
@@ -36,7 +36,12 @@ def configuration(work: Work, steps: int, seed: int) -> RunConfig:
             "max_tokens": work.max_tokens,
             "temperature": 1.0,
         },
-        "training": {"steps": steps, "learning_rate": work.learning_rate, "betas": BETAS},
+        "training": {
+            "steps": asked.steps,
+            "micro_batch_tokens": asked.micro_batch,
+            "learning_rate": work.learning_rate,
+            "betas": BETAS,
+        },
         "evaluation": {"every": 0},
         "checkpoint": {"every": 0},
         "output": {"samples_every": 0, "tokens_every": 0},
@@ -60,11 +65,11 @@ class Watch(Observer):
         self._began = time.process_time()
 
     def phase(self, name: str) -> None:
-        """The rollout ends where the next phase begins."""
+        """The rollout ends where a phase begins that is no part of it."""
         now = time.process_time()
         if self._drawing:
             self._rollout += now - self._sampling
-        self._drawing, self._sampling = name == "sampling", now
+        self._drawing, self._sampling = name in ("sampling", "grading"), now
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """One more step; the next begins here."""
@@ -86,7 +91,7 @@ def answer(asked: Asked, folder: Path) -> list[dict[str, Any]]:
     work, runs = asked.prepare(folder), []
     for seed in asked.seeds:
         watch = Watch()
-        train(configuration(work, asked.steps, seed), folder / f"run-{seed}", observer=watch)
+        train(configuration(work, asked, seed), folder / f"run-{seed}", observer=watch)
         runs.append({"steps": watch.steps, "mib": peak_mib() - watch.loaded})
     return runs
 

@@ -27,8 +27,8 @@ PROMPT = 16
 """Tokens of a timing prompt."""
 EQUAL = 64
 """Tokens of every response at equal lengths."""
-MEDIAN, SIGMA, LONGEST = 64.0, 0.8, 768
-"""Skewed lengths: lognormal, cut at the longest."""
+MEDIAN, SIGMA, CUT = 64.0, 0.8, 12
+"""Skewed lengths: lognormal, cut at so many times the median."""
 BETAS = (0.9, 0.95)
 """AdamW's; no weight decay, gradients clipped to norm 1."""
 CLIP = (0.2, 0.28)
@@ -116,15 +116,17 @@ class Asked:
     Attributes:
         work: learning, equal or skewed.
         steps: rollouts, one optimizer update each.
-        rows: responses per forward pass, of a trainer that cuts by rows.
+        micro_batch: what a forward pass of the update holds: tokens of ours, responses of TRL's.
         seeds: a run each.
+        median: of skewed lengths, in tokens.
         shape: of the timing policy.
     """
 
     work: str
     steps: int
-    rows: int
+    micro_batch: int
     seeds: tuple[int, ...] = (0,)
+    median: float = MEDIAN
     shape: Shape = Shape()
 
     @classmethod
@@ -134,12 +136,16 @@ class Asked:
         shape, seeds = Shape(**facts["shape"]), tuple(facts["seeds"])
         return cls(**{**facts, "shape": shape, "seeds": seeds})
 
+    @property
+    def lengths(self) -> Lengths:
+        """Of the timing policy's responses."""
+        if self.work == "equal":
+            return Lengths(EQUAL)
+        return Lengths(round(CUT * self.median), self.median, SIGMA)
+
     def prepare(self, folder: Path) -> Work:
         """Write policy and problems into a folder: the same files for whoever asks."""
-        if self.work == "learning":
-            return _learning(folder)
-        lengths = {"equal": Lengths(EQUAL), "skewed": Lengths(LONGEST, MEDIAN, SIGMA)}
-        return _timing(folder, lengths[self.work], self)
+        return _learning(folder) if self.work == "learning" else _timing(folder, self)
 
 
 def _learning(folder: Path) -> Work:
@@ -159,11 +165,11 @@ def _learning(folder: Path) -> Work:
     )
 
 
-def _timing(folder: Path, lengths: Lengths, asked: Asked) -> Work:
+def _timing(folder: Path, asked: Asked) -> Work:
     """The timing policy: 8 prompts of 16 tokens x 8 responses, hardly moved by training."""
     import torch
 
-    draws = torch.Generator().manual_seed(0)
+    lengths, draws = asked.lengths, torch.Generator().manual_seed(0)
     numbers = torch.randint(2, asked.shape.vocabulary, (64, PROMPT), generator=draws).tolist()
     build_policy(folder / "policy", asked.shape, lengths, PROMPT)
     return Work(

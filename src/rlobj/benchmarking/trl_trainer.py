@@ -1,6 +1,6 @@
 """TRL's side of `trainer`: the same work through `trl.GRPOTrainer`, set to the same objective.
 
-Its defaults are kept where they do not change what is computed: generation by transformers, the
+Its defaults are kept where they do not change what is computed: transformers' `generate`, the
 fused head, the scoring pass left out since samples are fresh. Set: float32 instead of bfloat16
 arithmetic, no recomputed activations, nothing reported but the trainer's own log.
 """
@@ -93,7 +93,7 @@ def _run(work: Work, asked: Asked, seed: int, out: Path) -> dict[str, Any]:
 
 
 def _settings(work: Work, asked: Asked, seed: int, out: Path) -> Any:
-    rows = min(asked.rows, work.samples)
+    rows = min(asked.micro_batch, work.samples)
     return import_module("trl").GRPOConfig(
         output_dir=str(out),
         use_cpu=True,

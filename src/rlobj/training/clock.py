@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -38,16 +38,23 @@ class Clock:
     Args:
         observer: is told of the stages.
         device: of the policy.
+        now: seconds since some moment; by default wall-clock time.
     """
 
-    def __init__(self, observer: Observer | None = None, device: torch.device | str = "cpu"):
+    def __init__(
+        self,
+        observer: Observer | None = None,
+        device: torch.device | str = "cpu",
+        now: Callable[[], float] | None = None,
+    ):
         self._observer = observer or Observer()
         self._device = torch.device(device)
+        self._now = now or time.perf_counter
         self.restart()
 
     def restart(self) -> None:
         """Nothing before now counts."""
-        self._begun = self._since = self._stage_begun = time.perf_counter()
+        self._begun = self._since = self._stage_begun = self._now()
         self._phase = self._stage = "other"
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._stages: defaultdict[str, float] = defaultdict(float)
@@ -76,7 +83,7 @@ class Clock:
     def _to(self, phase: str) -> float:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        now = time.perf_counter()
+        now = self._now()
         self._seconds[self._phase] += now - self._since
         self._phase, self._since = phase, now
         return now
