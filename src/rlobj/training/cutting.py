@@ -11,7 +11,7 @@ from rlobj.scoring import micro_batches
 __all__ = ["OVERHEAD", "cut"]
 
 OVERHEAD = 256
-"""What one more micro-batch costs, in the time of so many tokens; at most a 16th of a full one's."""
+"""What one more micro-batch costs, in tokens whose time it takes; at most a 16th of a full one."""
 
 
 def cut(lengths: Sequence[int], budget: int, packed: bool) -> list[list[int]]:
