@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -210,6 +211,10 @@ def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
 
 def _leave() -> None:
     """Close the process group; DeepSpeed, where it was used, has to forget it as well."""
+    if torch.distributed.is_initialized():
+        # Gloo's thread needs the interpreter to free what it called back last, and a group that
+        # goes away waits for that thread with the interpreter in its hands.
+        time.sleep(0.1)
     deepspeed = sys.modules.get("deepspeed")
     if deepspeed is not None and deepspeed.comm.is_initialized():
         deepspeed.comm.destroy_process_group()
