@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from rlobj.benchmarking.head_findings import (
 )
 from rlobj.benchmarking.head_methods import METHODS, MODES, OURS, PRODUCTS, Method, Point, once
 from rlobj.benchmarking.peer_heads import PEERS, how_to_install, installed
-from rlobj.benchmarking.processes import ask, peak_mib, return_freed_memory
+from rlobj.benchmarking.processes import ask, peak_above, return_freed_memory
 from rlobj.benchmarking.tables import Cell, Column, Progress, Table, silent
 from rlobj.errors import RunError
 
@@ -171,10 +172,9 @@ def answer(method: Method, points: Sequence[Point], *, memory: bool) -> list[dic
         for each, point in zip(answers, points, strict=True):
             if "seconds" in each:
                 return_freed_memory()
-                before = peak_mib(reset=True)
-                once(method, hidden, weight, targets, point)
+                peak = peak_above(partial(once, method, hidden, weight, targets, point))
                 outputs = (hidden.nbytes + weight.nbytes) / 2**20 if point.backward else 0.0
-                each["mib"] = peak_mib() - before - outputs
+                each["mib"] = peak - outputs
     return answers
 
 

@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -23,7 +23,14 @@ from typing import Any
 
 from rlobj.errors import RunError
 
-__all__ = ["ask", "kept_answers", "peak_mib", "return_freed_memory"]
+__all__ = [
+    "ask",
+    "keep_freed_memory",
+    "kept_answers",
+    "peak_above",
+    "peak_mib",
+    "return_freed_memory",
+]
 
 
 class _Answers:
@@ -115,3 +122,20 @@ def peak_mib(reset: bool = False) -> float:
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(encoding="ascii"))
     assert found is not None
     return int(found[1]) / 1024
+
+
+def peak_above(work: Callable[[], Any]) -> float:
+    """MiB that a piece of work needs at most, above what lay in memory before it.
+
+    Call `return_freed_memory` first of all, since what is freed and kept hides a peak.
+    """
+    before = peak_mib(reset=True)
+    work()
+    return peak_mib() - before
+
+
+def keep_freed_memory() -> None:
+    """Undo `return_freed_memory`, to measure time: what is freed is used again."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-3, 32 << 20)  # the limits that glibc's own rule arrives at
+    libc.mallopt(-1, 64 << 20)

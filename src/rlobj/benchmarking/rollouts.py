@@ -5,7 +5,6 @@ No response is sampled, graded or written, so that nothing else is in the number
 
 from __future__ import annotations
 
-import ctypes
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 
-from rlobj.benchmarking.processes import peak_mib
 from rlobj.config import RunConfig, build_config
 from rlobj.data import Problem
 from rlobj.presets import load_preset
@@ -33,12 +31,10 @@ __all__ = [
     "PROMPT",
     "RolloutTrainer",
     "configure",
-    "keep_freed_memory",
     "lognormal_lengths",
     "make_policy",
     "make_rollout",
     "measured",
-    "peak_above",
     "share_of_rank",
 ]
 
@@ -194,20 +190,3 @@ def measured(work: Callable[[], Any]) -> tuple[float, Any]:
     start = time.process_time()
     result = work()
     return time.process_time() - start, result
-
-
-def peak_above(work: Callable[[], Any]) -> float:
-    """MiB that a piece of work needs at most, above what lay in memory before it.
-
-    Call `processes.return_freed_memory` first of all, since what is freed and kept hides a peak.
-    """
-    before = peak_mib(reset=True)
-    work()
-    return peak_mib() - before
-
-
-def keep_freed_memory() -> None:
-    """Undo `processes.return_freed_memory`, to measure time: what is freed is used again."""
-    libc = ctypes.CDLL(None)
-    libc.mallopt(-3, 32 << 20)  # the limits that glibc's own rule arrives at
-    libc.mallopt(-1, 64 << 20)

@@ -18,16 +18,15 @@ from statistics import median
 from typing import Any
 
 from rlobj.benchmarking import processes
+from rlobj.benchmarking.figures import COLOURS
 from rlobj.benchmarking.rollouts import (
     PROMPT,
     RolloutTrainer,
     configure,
-    keep_freed_memory,
     lognormal_lengths,
     make_policy,
     make_rollout,
     measured,
-    peak_above,
     share_of_rank,
 )
 from rlobj.benchmarking.tables import Cell, Column, Finding, Progress, Table, printed, silent
@@ -89,7 +88,7 @@ class _Work:
 
     def weigh(self) -> None:
         """The memory of the rank that needs most."""
-        self.mib = max(self._ranks(peak_above(partial(self.trainer.train, self.rollout))))
+        self.mib = max(self._ranks(processes.peak_above(partial(self.trainer.train, self.rollout))))
 
     def time(self, seconds: float) -> None:
         """One round: the slowest rank's median over at least so many CPU seconds."""
@@ -116,7 +115,7 @@ def child(question: Mapping[str, Any]) -> list[dict[str, Any]]:
         for point in question["points"]:
             done.append(_opened(point, stack))
             done[-1].weigh()
-        keep_freed_memory()
+        processes.keep_freed_memory()
         for _ in range(rounds):  # in turn: what disturbs one round disturbs all points
             for work in done:
                 work.time(LEAST_SECONDS / rounds)
@@ -251,7 +250,7 @@ def _range(rows: Sequence[Mapping[str, Any]], name: str) -> float:
     return max(values) / min(values)
 
 
-_SECONDS, _MIB = "#0072B2", "#D55E00"  # of Okabe and Ito's palette
+_SECONDS, _MIB, *_ = COLOURS
 
 
 def draw(figure: Any, table: Table) -> None:

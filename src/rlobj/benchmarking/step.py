@@ -23,12 +23,10 @@ from rlobj.benchmarking.rollouts import (
     PROMPT,
     RolloutTrainer,
     configure,
-    keep_freed_memory,
     lognormal_lengths,
     make_policy,
     make_rollout,
     measured,
-    peak_above,
 )
 from rlobj.benchmarking.tables import Cell, Column, Finding, Progress, Table, silent
 from rlobj.scoring import PolicyScorer, micro_batches
@@ -212,8 +210,8 @@ def child(question: Mapping[str, Any]) -> list[dict[str, Any]]:
                 variant.learner,
             )
             stack.enter_context(trainers[name]).train(few)
-            rows[name]["mib"] = peak_above(partial(trainers[name].train, rollout))
-        keep_freed_memory()
+            rows[name]["mib"] = processes.peak_above(partial(trainers[name].train, rollout))
+        processes.keep_freed_memory()
         for _ in range(question["rounds"]):  # in turn: what disturbs one round disturbs them all
             for name, trainer in trainers.items():
                 seconds, metrics = measured(partial(trainer.train, rollout))
