@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from rlobj.config import RunConfig, build_config
-from rlobj.embedded import SCRATCH_PROFILE, build_policy, build_tokenizer
-from rlobj.presets import load_preset
+from rlobj.config.presets import load_preset
+from rlobj.config.run_config import RunConfig, build_config
+from rlobj.models.embedded import SCRATCH_PROFILE, build_policy, build_tokenizer
 from rlobj.samplers import Sampler, SamplingSettings, Sent, TransformersSampler, eos_ids
 
 SHAPES = {"0.08M": (64, 2), "5M": (256, 5), "27M": (512, 7), "100M": (1024, 7)}
@@ -119,7 +119,7 @@ def step_config(folder: Path, strategy: str) -> RunConfig:
 def measure_steps(strategy: str, folder: Path, report: Path) -> None:
     """One rank: medians of the phases of a step, and the largest resident size."""
     from rlobj.training import Observer
-    from rlobj.training.trainer import Trainer
+    from rlobj.training.loop.trainer import Trainer
 
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "run"
@@ -150,7 +150,7 @@ def one(words: list[str], report: Path) -> None:
     """What a child does."""
     kind, engine, folder = words[0], words[1], Path(words[2])
     if kind == "ranks":
-        from rlobj.training.launch import launch
+        from rlobj.training.parallel.launcher import launch
 
         program = (sys.executable, __file__, "--report", str(report), "--one", "steps")
         raise SystemExit(launch([engine, str(folder)], int(words[3]), program=program))

@@ -3,8 +3,8 @@
 Speed is process CPU time at one thread, worker processes included, each repetition in a process of
 its own with responses of its own; the median of three is shown. `integers` are short responses
 with distinct golds; `mixed` are responses of 10,000 characters with golds of every kind. Half of
-the answers are wrong. Errors are counted on the rows of tests/verifier_cases on which fair judges
-agree.
+the answers are wrong. Errors are counted on the rows of
+tests/answers/verifier_cases on which fair judges agree.
 
 math-verify is called as its documentation and its traps ask: both sides in a box, gold first.
 verl's scorer is timed without its pool of processes, which favours it. A grader that is not
@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-CASES = Path(__file__).parents[1] / "tests" / "verifier_cases"
+CASES = Path(__file__).parents[1] / "tests" / "answers" / "verifier_cases"
 FILLER = (
     "We consider the function $f(x)=x^2+1$ and note that {it is} even (see above), so 3 < 4 and "
     "[1,2] holds. Therefore the sum is 12.\n"

@@ -17,18 +17,18 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel
 
-from rlobj.advantages import Advantage
-from rlobj.config import RunConfig
-from rlobj.controllers import Controller
-from rlobj.divisors import Divisor
+from rlobj.base.primitive import Primitive
+from rlobj.config.presets import Preset, difference, load_preset, preset_names
+from rlobj.config.run_config import RunConfig
 from rlobj.evaluation.protocols import PROTOCOLS, Protocol
-from rlobj.expressions import COLUMNS
-from rlobj.mismatch import Mismatch
-from rlobj.penalties import Penalty
-from rlobj.presets import Preset, difference, load_preset, preset_names
-from rlobj.primitive import Primitive
+from rlobj.objectives.advantages import Advantage
+from rlobj.objectives.controllers import Controller
+from rlobj.objectives.divisors import Divisor
+from rlobj.objectives.mismatch import Mismatch
+from rlobj.objectives.penalties import Penalty
+from rlobj.objectives.rules import COLUMNS
+from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards import Reward
-from rlobj.surrogates import Surrogate
 
 __all__ = ["TABLES", "fill", "presets_table"]
 

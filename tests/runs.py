@@ -14,9 +14,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from rlobj.config import RunConfig
+from rlobj.config.run_config import RunConfig
 from rlobj.training import RunDirectory
-from rlobj.training.run_directory import dump_config
+from rlobj.training.storage.run_directory import dump_config
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rlobj.ports import free_port
+from rlobj.base.ports import free_port
 
 READY = 300
 """Seconds for a server to start on a busy machine."""

@@ -21,14 +21,14 @@ from rlobj import (
     surprisal,
     when,
 )
-from rlobj.advantages import GroupCentered, LeaveOneOut
-from rlobj.controllers import AdaptiveGate, Gate
-from rlobj.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum
-from rlobj.expressions import COLUMNS, Column, Constant, Controlled, Expr
-from rlobj.mismatch import Mask, Truncate
-from rlobj.penalties import KL, EntropyBonus
-from rlobj.presets import preset_names
-from rlobj.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Switch, Unclipped
+from rlobj.config.presets import preset_names
+from rlobj.objectives.advantages import GroupCentered, LeaveOneOut
+from rlobj.objectives.controllers import AdaptiveGate, Gate
+from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum
+from rlobj.objectives.mismatch import Mask, Truncate
+from rlobj.objectives.penalties import KL, EntropyBonus
+from rlobj.objectives.rules import COLUMNS, Column, Constant, Controlled, Expr
+from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Switch, Unclipped
 
 NAN = float("nan")
 

@@ -15,10 +15,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rlobj import benchmarking
+from rlobj.base.errors import RunError
 from rlobj.benchmarking import Column, Table, figures, folder, machine, processes
 from rlobj.benchmarking.processes import ask, kept_answers
 from rlobj.benchmarking.tables import Finding, from_json, markdown, printed, to_json
-from rlobj.errors import RunError
 from rlobj_cli.app import app
 from rlobj_cli.bench import bench
 from rlobj_cli.bench_screen import Watch, show_table

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rlobj.base.errors import RunError
 from rlobj.benchmarking import device_heads, figures, heads, peer_heads, plan
 from rlobj.benchmarking.head_findings import Row, cpu_findings, gpu_findings, ratio
 from rlobj.benchmarking.head_methods import METHODS, MODES, Point
 from rlobj.benchmarking.heads import answer, grid
 from rlobj.benchmarking.peer_heads import INSTALL, PEERS, installed
 from rlobj.benchmarking.tables import Finding, markdown
-from rlobj.errors import RunError
 
 REQUIREMENTS = Path(__file__).parents[1] / "benchmarks" / "peers-requirements.txt"
 

@@ -20,10 +20,10 @@ import typer.main
 import yaml
 
 import rlobj
-from rlobj.composition import EMBEDDED_LAYER, file_layer, layers_of
-from rlobj.config import build_config, parse_setting
+from rlobj.config.composition import EMBEDDED_LAYER, file_layer, layers_of
+from rlobj.config.presets import load_preset, preset_names
+from rlobj.config.run_config import build_config, parse_setting
 from rlobj.data import load_problems
-from rlobj.presets import load_preset, preset_names
 from rlobj_cli.app import app
 
 ROOT = Path(__file__).parents[1]
@@ -101,7 +101,7 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, written: Path) -
 def modules() -> list[str]:
     """All modules of the library; the verifier's worker is a program, not a module."""
     found = [info.name for info in pkgutil.walk_packages(rlobj.__path__, "rlobj.")]
-    return ["rlobj", *(name for name in found if name != "rlobj.rewards.worker")]
+    return ["rlobj", *(name for name in found if name != "rlobj.answers.worker")]
 
 
 @pytest.mark.parametrize("name", modules())

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from rlobj.samplers.vllm.versions import FIRST, LAST
-from rlobj.training.trackers import TRACKERS
+from rlobj.training.storage.trackers import TRACKERS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlobj.config import RunConfig, build_config
-from rlobj.embedded import SCRATCH_PROFILE, build_policy, build_tokenizer
-from rlobj.presets import load_preset, merge
+from rlobj.config.presets import load_preset, merge
+from rlobj.config.run_config import RunConfig, build_config
+from rlobj.models.embedded import SCRATCH_PROFILE, build_policy, build_tokenizer
 
 
 def save_tiny_policy(folder: Path, seed: int = 0) -> Path:

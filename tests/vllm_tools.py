@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlobj.embedded import build_policy, build_tokenizer
+from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.samplers import Sample, Sampler, SamplingSettings, Sent, compare
 from rlobj.samplers.vllm import versions
 from rlobj.scoring import score_samples

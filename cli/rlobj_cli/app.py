@@ -12,14 +12,14 @@ from typing import Annotated
 import typer
 
 from rlobj_cli.bench import bench
-from rlobj_cli.doctor import doctor
-from rlobj_cli.errors import GuardedGroup
-from rlobj_cli.evaluate import evaluation
-from rlobj_cli.explain import explain
-from rlobj_cli.presets import presets
+from rlobj_cli.doctor.command import doctor
+from rlobj_cli.evaluate.command import evaluation
+from rlobj_cli.presets.command import presets
+from rlobj_cli.presets.explain import explain
+from rlobj_cli.report import report
+from rlobj_cli.screen.errors import GuardedGroup
 from rlobj_cli.serve import serve
-from rlobj_cli.timing import report
-from rlobj_cli.train import train
+from rlobj_cli.train.command import train
 
 __all__ = ["app", "main"]
 

@@ -84,15 +84,15 @@ def bench(
     from rich.console import Console
     from rich.text import Text
 
-    from rlobj_cli.screen import loading
+    from rlobj_cli.screen.console import loading
 
     console = Console()
     with loading(console):
         import sys
 
+        from rlobj.base.errors import ConfigError, nearest
         from rlobj.benchmarking import BENCHMARKS
         from rlobj.benchmarking.folder import Folder
-        from rlobj.errors import ConfigError, nearest
 
     if sys.platform != "linux":
         raise ConfigError("rlobj bench reads peak memory from /proc, so it runs on Linux only")
@@ -114,7 +114,7 @@ def bench(
         raise
     _show_end(console, folder, chosen)
     if any(name in folder.failed for name in chosen):
-        from rlobj_cli.errors import FAILED
+        from rlobj_cli.screen.errors import FAILED
 
         raise typer.Exit(FAILED)
 
@@ -129,7 +129,7 @@ def _show_head(console: Console, folder: Folder, chosen: list[str]) -> None:
     from rich.text import Text
 
     from rlobj.benchmarking.machine import SOURCES
-    from rlobj_cli.screen import facts_grid
+    from rlobj_cli.screen.console import facts_grid
 
     facts, found = dict(folder.machine), dict(folder.versions)
     own = {name: found.pop(name) for name in ("rlobj", SOURCES, "torch") if name in found}
@@ -152,9 +152,9 @@ def _measure(console: Console, folder: Folder, name: str, quick: bool, rounds: i
 
     from rich.text import Text
 
-    from rlobj.errors import MissingExtra, RlobjError
+    from rlobj.base.errors import MissingExtra, RlobjError
     from rlobj_cli.bench_screen import Watch, show_table
-    from rlobj_cli.errors import report
+    from rlobj_cli.screen.errors import report
 
     console.print()
     try:

@@ -1,187 +1,193 @@
-"""The screens around a run: what is about to happen, and what came of it."""
+"""`rlobj report`: where the time of a run went, and how its numbers moved."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from rlobj_cli.charts import chart, resample, scale_label, steps_axis
-from rlobj_cli.progress import held_out
-from rlobj_cli.screen import facts_grid, number, plain_value, show_explanation
+import typer
 
 if TYPE_CHECKING:
-    from rlobj.composition import Layer
-    from rlobj.config import RunConfig
-    from rlobj.training import Summary
+    from rich.console import Console
+    from rich.table import Table
 
-__all__ = ["annotated_yaml", "show_dry_run", "show_header", "show_results"]
+__all__ = ["COURSES", "TIMES", "metric_series", "phases_of", "report", "shares_of", "times_of"]
 
 Line = Mapping[str, Any]
 
+COURSES = (
+    ("reward", "reward/mean"),
+    ("accuracy", "reward/accuracy"),
+    ("held-out accuracy", "eval/accuracy"),
+    ("entropy, nats", "policy/entropy"),
+    ("tokens kept, share", "objective/kept_fraction"),
+    ("tokens clipped, share", "objective/clip_fraction"),
+    ("response length, tokens", "response/length_mean"),
+)
+"""Name on screen, name in metrics.jsonl."""
 
-def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
-    """The preset, its paper, and what the embedded profile puts in place of the paper's scale."""
-    from rlobj.composition import EMBEDDED_LAYER
-    from rlobj.presets import difference, load_preset, merge
-
-    facts = {}
-    if config.preset is not None:
-        preset = load_preset(config.preset)
-        facts = {"about": preset.summary, "paper": preset.paper}
-    names = [name for name, _ in layers]
-    if EMBEDDED_LAYER in names:
-        position = names.index(EMBEDDED_LAYER)
-        paper: dict[str, Any] = {}
-        for _, layer in layers[:position]:
-            paper = merge(paper, layer)
-        changes = difference(paper, merge(paper, layers[position][1]))
-        swapped = [(path, a, b) for path, a, b in changes if a is not None]
-        lines = [f"{path}: {plain_value(a)} → {plain_value(b)}" for path, a, b in swapped]
-        about = "no --model: the embedded policy at its own scale"
-        facts["scale"] = "\n  ".join([about + (", in place of" if lines else ""), *lines])
-    console.print(Text.assemble(("rlobj train", "bold"), "  ", (config.preset or "", "bold cyan")))
-    console.print(facts_grid({name: text for name, text in facts.items() if text}))
-
-
-def show_dry_run(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
-    """The resolved configuration with where each setting comes from, and the explanation."""
-    from rlobj.composition import origins
-    from rlobj.training.run_directory import dump_config
-    from rlobj_cli.screen import show_yaml
-
-    show_header(console, config, layers)
-    known = {path: name for path, name in origins(layers).items() if path != "preset"}
-    order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
-    console.print(Text(f"\n# layers: {order}", style="dim"), soft_wrap=True)
-    show_yaml(console, annotated_yaml(dump_config(config), known))
-    console.print()
-    updates = config.training.updates_per_step
-    show_explanation(console, config.resolved_objective().explain(updates))
-    console.print(Text("\ndry run: nothing was written", style="dim"))
+SHARES = (
+    ("useful tokens of forward passes", "tokens/useful_share", 3),
+    ("most loaded process over the mean", "tokens/rank_balance", 3),
+    ("tokens left out of updates", "tokens/skipped_share", 3),
+    ("response tokens without logits in updates", "tokens/skipped_logits_share", 3),
+    ("tokens/s without evaluating and writing", "tokens/per_second", 0),
+)
+HIDDEN = (
+    ("sampling, beside training", "time/sampling_hidden"),
+    ("grading, beside sampling", "time/grading_hidden"),
+)
+TIMES = ("s a step", "share", "tokens/s")
+"""Columns of the table of phases."""
 
 
-def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
-    """The YAML with a comment behind each setting that a layer gave.
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, also a going one.")],
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Write RUN/report.html as well.")
+    ] = True,
+) -> None:
+    """Show where the time of a run went, and how its numbers moved.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj report runs/stapo-20260101-120000
+      rlobj report runs/stapo-20260101-120000 --no-page
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from rlobj_cli.screen.console import facts_grid, loading
+
+    console = Console()
+    with loading(console):
+        from rlobj.base.errors import ConfigError
+        from rlobj.training import RunDirectory
+    directory, config = RunDirectory.open(run)
+    lines = directory.lines()
+    steps = [line for line in lines if line.get("time/step")]
+    if not steps:
+        raise ConfigError(f"{run} has no finished step yet: there is nothing to report")
+    name = config.preset or config.model.name or ""
+    console.print(Text.assemble((name, "bold"), f"  {len(steps)} steps, {run}"), soft_wrap=True)
+    console.print(_times(steps))
+    console.print(facts_grid(shares_of(steps)))
+    _courses(console, lines)
+    if page:
+        from rlobj_cli.timing_page import write_page
+
+        place = write_page(directory.path, name, lines)
+        console.print(Text.assemble("Page: ", (str(place), "bold")), soft_wrap=True)
+
+
+def phases_of(steps: Sequence[Line]) -> list[tuple[str, list[float]]]:
+    """Seconds of each step by phase, largest phase first, `other` last; phases of 0 are left out.
 
     Args:
-        text: a YAML mapping in block style.
-        origins: layer by dotted path; a `kind` may be known by its parent's path.
+        steps: lines of metrics.jsonl that have times.
     """
-    import yaml
+    from rlobj.training.loop.clock import PHASES
 
-    lines = text.splitlines()
-
-    def walk(node: yaml.MappingNode, prefix: str) -> None:
-        for key, value in node.value:
-            path = f"{prefix}{key.value}"
-            known = origins.get(path) or origins.get(path.removesuffix(".kind"))
-            if isinstance(value, yaml.MappingNode) and value.value:
-                walk(value, f"{path}.")
-            elif known:
-                scalar = isinstance(value, yaml.ScalarNode)
-                line = (value.end_mark if scalar else key.end_mark).line
-                lines[line] = f"{lines[line]:<36}  # {known}"
-
-    root = yaml.compose(text)
-    if isinstance(root, yaml.MappingNode):
-        walk(root, "")
-    return "\n".join(lines) + "\n"
+    every = [(name, [line.get(f"time/{name}") or 0.0 for line in steps]) for name in PHASES]
+    other = [line.get("time/other") or 0.0 for line in steps]
+    largest = sorted(every, key=lambda phase: -sum(phase[1]))
+    return [phase for phase in [*largest, ("other", other)] if sum(phase[1]) > 0]
 
 
-def show_results(console: Console, config: RunConfig, summary: Summary) -> None:
-    """Learning curve, before and after, and what to type next."""
-    steps = [line for line in summary.history if "reward/mean" in line]
-    if steps:
-        _show_curve(console, steps, summary.history)
-        _show_change(console, config, steps, summary.history)
-    minutes, seconds = divmod(round(summary.seconds), 60)
-    for remark in _remarks(config, steps):
-        console.print(Text(remark, style="yellow"), soft_wrap=True)
-    done = f"{summary.steps} steps done, this session took {minutes}:{seconds:02}. Run: "
-    console.print(Text.assemble(done, (str(summary.path), "bold")), soft_wrap=True)
-    embedded = config.data.source if config.model.name is None else None
-    evaluated = any("eval/accuracy" in line for line in summary.history)
-    on = f" --on {embedded}" if embedded else ("" if evaluated else " --on FILE")
-    more = max(2 * config.training.steps, 1)
-    console.print("Next:")
-    for command in (
-        f"rlobj eval {summary.path}{on} -n 32",
-        f"rlobj train --resume {summary.path} --set training.steps={more}",
-    ):
-        console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+def metric_series(lines: Sequence[Line]) -> list[tuple[str, list[tuple[float, float]]]]:
+    """(name, (step, value) in order) of the measures of `COURSES` with at least two values.
+
+    A measure that is another one throughout, as accuracy is where nothing shapes the reward, is
+    left out.
+    """
+    courses: list[tuple[str, list[tuple[float, float]]]] = []
+    for name, key in COURSES:
+        points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+        if len(points) > 1 and all(points != other for _, other in courses):
+            courses.append((name, points))
+    return courses
 
 
-def _remarks(config: RunConfig, steps: Sequence[Line]) -> list[str]:
-    """What the numbers above do not say by themselves."""
-    remarks = []
-    if any("objective/dropped_tokens" in line for line in steps):
-        dropped = sum(line.get("objective/dropped_tokens", 0) for line in steps)
-        tokens = sum(line["tokens/step"] for line in steps) * len(config.objective.phases)
-        if config.objective.drop_rule is not None or config.objective.keep_rule is not None:
-            also = "" if dropped else ": the run was that of the objective without it"
-            remarks.append(f"The rule left out {dropped:,.0f} of {tokens:,.0f} tokens{also}.")
-    if steps and all(line["reward/std"] == 0 for line in steps):
-        remarks.append(
-            "All responses of every step had one reward, so nothing was learned: see samples/."
+def times_of(steps: Sequence[Line]) -> list[tuple[str, float, tuple[str, str, str]]]:
+    """(name, share of the steps' time, (seconds a step, that share, tokens per second)) by row.
+
+    The phases as `phases_of` has them, the whole step, and what was done beside it.
+    """
+    from rlobj_cli.screen.console import number
+
+    total = sum(line["time/step"] for line in steps)
+    sampled = sum(line.get("tokens/sampled") or 0.0 for line in steps)
+    spent = [(name, sum(seconds)) for name, seconds in phases_of(steps)]
+    spent.append(("step", total))
+    beside = [(name, sum(line.get(key) or 0.0 for line in steps)) for name, key in HIDDEN]
+    return [
+        (
+            name,
+            seconds / total,
+            (
+                number(seconds / len(steps)),
+                f"{seconds / total:.1%}",
+                number(sampled / seconds, 0),
+            ),
         )
-    return remarks
+        for name, seconds in [*spent, *beside]
+        if seconds
+    ]
 
 
-def _show_curve(console: Console, steps: Sequence[Line], history: Sequence[Line]) -> None:
-    width = max(20, min(console.width - 12, 100))
-    rewards = [line for line in steps if line["reward/mean"] is not None]
-    if len(rewards) < 2:
-        return
-    xs = resample([line["step"] for line in rewards], 2 * width)
-    ys = resample([line["reward/mean"] for line in rewards], 2 * width)
-    known = [line for line in history if line.get("eval/accuracy") is not None]
-    marks = [(line["step"], line["eval/accuracy"]) for line in known]
-    legend = Text.assemble(("⠤⠒", "cyan"), " reward  ", ("●", "bold yellow"), " held-out accuracy")
-    console.print(Text(" " * 10) + legend)
-    shown = [*ys, *(y for _, y in marks)]
-    span = max(shown) - min(shown)
-    for value, row in chart(list(zip(xs, ys, strict=True)), marks, width, 10):
-        label = scale_label(value, span) if value is not None else ""
-        line = Text(f"{label:>8} ┤", style="dim")
-        body = Text(row, style="cyan")
-        body.highlight_regex("●", "bold yellow")
-        console.print(line + body, no_wrap=True)
-    first = min(line["step"] for line in (*rewards, *known))
-    axis = steps_axis(first, rewards[-1]["step"], width)
-    console.print(Text(f"{'':10}{axis}\n", style="dim"))
+def shares_of(steps: Sequence[Line]) -> dict[str, str]:
+    """The means of the measures of `SHARES` over the steps that have them, as text by name."""
+    from rlobj_cli.screen.console import number
+
+    shares = {}
+    for name, key, digits in SHARES:
+        values = [line[key] for line in steps if line.get(key) is not None]
+        if values:
+            shares[name] = number(sum(values) / len(values), digits)
+    return shares
 
 
-def _show_change(
-    console: Console, config: RunConfig, steps: Sequence[Line], history: Sequence[Line]
-) -> None:
-    """Held-out numbers at the first and last evaluation; the others as means of some steps."""
-    few = max(1, min(10, len(steps) // 4))
+def _times(steps: Sequence[Line]) -> Table:
+    """A row for each phase, with a bar, the whole step, and what was done beside it."""
+    from rich import box
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("phase")
+    for name in TIMES:
+        table.add_column(name, justify="right")
     table.add_column("")
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right", style="bold")
-    known = [line for line in history if line.get("eval/accuracy") is not None]
-    if known:
-        first, last = known[0], known[-1]
-        count = config.evaluation.samples
-        table.add_row(f"held-out accuracy, avg@{count} ± SE", held_out(first), held_out(last))
-        for name, key in (
-            ("held-out length, tokens", "eval/length_mean"),
-            ("held-out truncated, share", "eval/truncated"),
-        ):
-            table.add_row(name, number(first.get(key)), number(last.get(key)))
-        table.add_section()
-    for name, key in (("reward", "reward/mean"), ("entropy, nats", "policy/entropy")):
-        ends = [_mean(part, key) for part in (steps[:few], steps[-few:])]
-        table.add_row(f"{name}, mean of {few} step(s)", *(number(value) for value in ends))
-    console.print(table)
+    beside = [name for name, _ in HIDDEN]
+    for name, share, texts in times_of(steps):
+        if name == "step":
+            table.add_section()
+            table.add_row(name, *texts, style="bold")
+        elif name in beside:
+            table.add_row(name, *texts, style="dim")
+        else:
+            table.add_row(name, *texts, "█" * round(30 * share))
+    return table
 
 
-def _mean(lines: Sequence[Line], key: str) -> float | None:
-    values = [line[key] for line in lines if line.get(key) is not None]
-    return sum(values) / len(values) if values else None
+def _courses(console: Console, lines: Sequence[Line]) -> None:
+    """A chart for each measure that moved."""
+    from rich.text import Text
+
+    from rlobj_cli.screen.charts import chart, resample, scale_label, steps_axis
+
+    width = max(20, min(console.width - 12, 72))
+    for name, points in metric_series(lines):
+        if len({y for _, y in points}) < 2:
+            continue
+        xs, ys = (resample(values, 2 * width) for values in zip(*points, strict=True))
+        span = max(ys) - min(ys)
+        console.print(Text(f"\n          {name}", style="bold"))
+        for value, row in chart(list(zip(xs, ys, strict=True)), [], width, 4):
+            label = scale_label(value, span) if value is not None else ""
+            console.print(
+                Text(f"{label:>8} ┤", style="dim") + Text(row, style="cyan"), no_wrap=True
+            )
+        axis = steps_axis(points[0][0], points[-1][0], width)
+        console.print(Text(f"{'':10}{axis}", style="dim"))
+    console.print()

@@ -63,13 +63,13 @@ def serve(
     """
     from rich.console import Console
 
-    from rlobj_cli.screen import loading, working
+    from rlobj_cli.screen.console import loading, working
 
     console = Console()
     signal.signal(signal.SIGTERM, _interrupt)
     with loading(console):
-        from rlobj.config import parse_setting
-        from rlobj.presets import merge
+        from rlobj.config.presets import merge
+        from rlobj.config.run_config import parse_setting
         from rlobj.samplers.vllm import Server
 
         arguments: dict[str, Any] = {}
@@ -91,9 +91,9 @@ def _interrupt(*_: object) -> None:
 
 def _source(console: Console, model: str) -> str:
     """The folder or hub id that vLLM loads; the embedded policy is made on first use."""
-    from rlobj.embedded import EMBEDDED_PROFILE, embedded_policy
-    from rlobj_cli.evaluation_run import Bar
-    from rlobj_cli.targets import refuse_no_model
+    from rlobj.models.embedded import EMBEDDED_PROFILE, embedded_policy
+    from rlobj_cli.evaluate.requests import refuse_no_model
+    from rlobj_cli.evaluate.run import Bar
 
     if model != "embedded":
         refuse_no_model(model)
@@ -124,7 +124,7 @@ def _run(console: Console, server: Server, model: str) -> None:
     """
     from rich.text import Text
 
-    from rlobj_cli.screen import working
+    from rlobj_cli.screen.console import working
 
     started = time.monotonic()
     console.print(Text.assemble(("rlobj serve", "bold"), f"  {model}"))

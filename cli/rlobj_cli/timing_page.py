@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlobj_cli.charts import resample, scale_label
-from rlobj_cli.timing import TIMES, courses_of, phases_of, shares_of, times_of
+from rlobj_cli.report import TIMES, metric_series, phases_of, shares_of, times_of
+from rlobj_cli.screen.charts import resample, scale_label
 
 __all__ = ["write_page"]
 
@@ -49,7 +49,7 @@ def write_page(run: Path, title: str, lines: Sequence[Line]) -> Path:
     """Write the page; its place."""
     steps = [line for line in lines if line.get("time/step")]
     charts = []
-    for name, points in courses_of(lines):
+    for name, points in metric_series(lines):
         charts.append(f"<section><h2>{name}</h2>{_line(points)}</section>")
     phases = phases_of(steps)
     charts.append(f"<section><h2>share of a step's time</h2>{_stack(steps, phases)}</section>")

@@ -1,84 +1,71 @@
 """rlobj: composable policy-optimization objectives for RL of language models.
 
 A batch is a table with one row per trained token. An objective is data: expressions over that
-table's columns, a surrogate, a divisor.
+table's columns, a surrogate and a divisor.
 
-    >>> from rlobj import Objective, advantage, entropy, prob
-    >>> from rlobj.surrogates import Clip
+    >>> from rlobj import Clip, Objective, advantage, entropy, prob
     >>> dapo = Objective(surrogate=Clip(low=0.2, high=0.28))
     >>> stapo = dapo.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8))
+
+Every public name is importable from here. A name is loaded when it is first used, so that
+`import rlobj` itself loads no other package.
 """
 
 from __future__ import annotations
 
-from rlobj.errors import (
-    BatchError,
-    ConfigError,
-    DataError,
-    MissingExtra,
-    RlobjError,
-    RunError,
-)
-from rlobj.expressions import Column, Expr, parse, when
-from rlobj.objective import Objective
-from rlobj.plan import LossOutput, Plan
-from rlobj.presets import Preset, load_preset
-from rlobj.tokens import TokenBatch
+from typing import TYPE_CHECKING, Any
+
+from rlobj.base.lazy import load
+
+if TYPE_CHECKING:
+    from rlobj.base.errors import *
+    from rlobj.config.presets import Preset, load_preset
+    from rlobj.config.run_config import RunConfig
+    from rlobj.objectives import functional
+    from rlobj.objectives.advantages import *
+    from rlobj.objectives.controllers import *
+    from rlobj.objectives.divisors import *
+    from rlobj.objectives.mismatch import *
+    from rlobj.objectives.objective import Objective
+    from rlobj.objectives.penalties import *
+    from rlobj.objectives.plan import LossOutput, Plan
+    from rlobj.objectives.rules import Expr, parse, when
+    from rlobj.objectives.rules.names import *
+    from rlobj.objectives.surrogates import *
+    from rlobj.objectives.tokens import TokenBatch
 
 __version__ = "0.1.0"
 
-prob = Column("prob")
-logprob = Column("logprob")
-surprisal = Column("surprisal")
-entropy = Column("entropy")
-old_prob = Column("old_prob")
-old_logprob = Column("old_logprob")
-old_surprisal = Column("old_surprisal")
-old_entropy = Column("old_entropy")
-advantage = Column("advantage")
-reward = Column("reward")
-ratio = Column("ratio")
-length = Column("length")
-position = Column("position")
-covariance = Column("covariance")
-proxy_gap = Column("proxy_gap")
-sampler_gap = Column("sampler_gap")
-collision = Column("collision")
-gradient_norm = Column("gradient_norm")
+_NAMES = {
+    "base.errors": "BatchError ConfigError DataError MissingExtra RlobjError RunError",
+    "config.presets": "Preset load_preset",
+    "config.run_config": "RunConfig",
+    "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened GroupCentered "
+    "GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted PassAtK "
+    "QuantileBaseline",
+    "objectives.controllers": "AdaptiveGate Controller Gate",
+    "objectives.divisors": "Divisor FixedLength PromptMean SequenceMean SequenceSum TokenMean",
+    "objectives.functional": "functional",
+    "objectives.mismatch": "Mask Mismatch Truncate",
+    "objectives.objective": "Objective",
+    "objectives.penalties": "KL EntropyBonus Penalty ProxyKL",
+    "objectives.plan": "LossOutput Plan",
+    "objectives.rules": "Expr parse when",
+    "objectives.rules.names": "advantage collision covariance entropy gradient_norm length logprob "
+    "old_entropy old_logprob old_prob old_surprisal position prob proxy_gap ratio reward "
+    "sampler_gap surprisal",
+    "objectives.surrogates": "Cispo Clip DppoTv GeometricMean Reinforce SoftGate Surrogate Switch "
+    "Unclipped Vespo",
+    "objectives.tokens": "TokenBatch",
+}
+_HOMES = {name: f"rlobj.{home}" for home, names in _NAMES.items() for name in names.split()}
 
-__all__ = [
-    "BatchError",
-    "ConfigError",
-    "DataError",
-    "Expr",
-    "LossOutput",
-    "MissingExtra",
-    "Objective",
-    "Plan",
-    "Preset",
-    "RlobjError",
-    "RunError",
-    "TokenBatch",
-    "__version__",
-    "advantage",
-    "collision",
-    "covariance",
-    "entropy",
-    "gradient_norm",
-    "length",
-    "load_preset",
-    "logprob",
-    "old_entropy",
-    "old_logprob",
-    "old_prob",
-    "old_surprisal",
-    "parse",
-    "position",
-    "prob",
-    "proxy_gap",
-    "ratio",
-    "reward",
-    "sampler_gap",
-    "surprisal",
-    "when",
-]
+__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    return load(__name__, _HOMES, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

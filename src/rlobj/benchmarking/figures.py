@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.errors import MissingExtra
 from rlobj.benchmarking.tables import Table
-from rlobj.errors import MissingExtra
 
 __all__ = ["COLOURS", "plain_ticks", "save", "tidy"]
 

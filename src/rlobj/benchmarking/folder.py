@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.errors import ConfigError
 from rlobj.benchmarking import figures
 from rlobj.benchmarking.machine import machine, versions
 from rlobj.benchmarking.processes import kept_answers
 from rlobj.benchmarking.tables import Table, from_json, markdown, to_json
-from rlobj.errors import ConfigError
 
 __all__ = ["Folder"]
 

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlobj.scoring.tokens import score_tokens
+from rlobj.scoring.token_scores import score_tokens
 
 __all__ = [
     "METHODS",

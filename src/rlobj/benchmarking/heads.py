@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from rlobj.base.errors import RunError
 from rlobj.benchmarking import device_heads
 from rlobj.benchmarking.figures import COLOURS, plain_ticks, tidy
 from rlobj.benchmarking.head_findings import (
@@ -31,7 +32,6 @@ from rlobj.benchmarking.head_methods import METHODS, MODES, OURS, PRODUCTS, Meth
 from rlobj.benchmarking.peer_heads import PEERS, how_to_install, installed
 from rlobj.benchmarking.processes import ask, peak_above, return_freed_memory
 from rlobj.benchmarking.tables import Cell, Column, Progress, Table, silent
-from rlobj.errors import RunError
 
 __all__ = ["answer", "draw", "grid", "measure", "run", "table"]
 

@@ -18,8 +18,8 @@ import torch
 from rlobj.benchmarking.figures import COLOURS, plain_ticks, tidy
 from rlobj.benchmarking.processes import ask, peak_mib, return_freed_memory
 from rlobj.benchmarking.tables import Cell, Column, Finding, Progress, Table, silent
-from rlobj.presets import load_preset
-from rlobj.tokens import TokenBatch
+from rlobj.config.presets import load_preset
+from rlobj.objectives.tokens import TokenBatch
 
 __all__ = ["answer", "draw", "measure", "table"]
 

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from rlobj.errors import RunError
+from rlobj.base.errors import RunError
 
 __all__ = [
     "ask",

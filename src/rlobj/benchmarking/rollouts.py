@@ -12,20 +12,21 @@ from typing import Any
 
 import torch
 
-from rlobj.config import RunConfig, build_config
+from rlobj.config.presets import load_preset
+from rlobj.config.run_config import RunConfig, build_config
 from rlobj.data import Problem
-from rlobj.presets import load_preset
+from rlobj.models.policy import Policy
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
-from rlobj.training import Observer, setup
-from rlobj.training.clock import Clock
-from rlobj.training.failures import Failures
-from rlobj.training.learner import Learner
-from rlobj.training.policy import Policy
-from rlobj.training.rollout import Response, Rollout
-from rlobj.training.run_directory import RunDirectory
-from rlobj.training.trainer import Trainer
+from rlobj.training import Observer
+from rlobj.training.loop import setup
+from rlobj.training.loop.clock import Clock
+from rlobj.training.loop.failures import Failures
+from rlobj.training.loop.learner import Learner
+from rlobj.training.loop.trainer import Trainer
+from rlobj.training.rollouts.collector import Response, Rollout
+from rlobj.training.storage.run_directory import RunDirectory
 
 __all__ = [
     "PROMPT",

@@ -30,8 +30,8 @@ from rlobj.benchmarking.rollouts import (
     share_of_rank,
 )
 from rlobj.benchmarking.tables import Cell, Column, Finding, Progress, Table, printed, silent
-from rlobj.training.launch import launch
-from rlobj.training.rollout import Rollout
+from rlobj.training.parallel.launcher import launch
+from rlobj.training.rollouts.collector import Rollout
 
 __all__ = ["AXES", "child", "draw", "measure", "points", "to_table"]
 

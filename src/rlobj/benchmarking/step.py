@@ -29,10 +29,10 @@ from rlobj.benchmarking.rollouts import (
     measured,
 )
 from rlobj.benchmarking.tables import Cell, Column, Finding, Progress, Table, silent
+from rlobj.objectives.tokens import TokenBatch
 from rlobj.scoring import PolicyScorer, micro_batches
-from rlobj.tokens import TokenBatch
-from rlobj.training.dealing import spread
-from rlobj.training.learner import Learner
+from rlobj.training.loop.learner import Learner
+from rlobj.training.rollouts.sharding import spread
 
 __all__ = ["CASES", "VARIANTS", "child", "draw", "imbalance", "measure", "to_table"]
 

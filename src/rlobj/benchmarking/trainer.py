@@ -20,7 +20,7 @@ from rlobj.benchmarking.figures import COLOURS, tidy
 from rlobj.benchmarking.peer_heads import INSTALL
 from rlobj.benchmarking.tables import Cell, Column, Finding, Progress, Table, silent
 from rlobj.benchmarking.trainer_work import MEDIAN, Asked
-from rlobj.config import TrainingConfig
+from rlobj.config.run_config import TrainingConfig
 
 __all__ = ["Curves", "Measured", "draw", "findings", "measure", "table"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from rlobj.benchmarking.processes import peak_mib
 from rlobj.benchmarking.trainer_work import BETAS, CLIP, EPSILON, Asked, Work
-from rlobj.composition import compose
-from rlobj.config import RunConfig
+from rlobj.config.composition import compose
+from rlobj.config.run_config import RunConfig
 from rlobj.training import Observer, train
 
 __all__ = ["answer", "configuration"]

@@ -151,7 +151,7 @@ class Asked:
 def _learning(folder: Path) -> Work:
     """Addition with the embedded policy: 32 prompts x 8 responses of two or three tokens."""
     from rlobj.data.tasks import TASKS
-    from rlobj.embedded import embedded_policy
+    from rlobj.models.embedded import embedded_policy
 
     problems = [(each.prompt, each.answer) for each in TASKS["addition"].problems("train")]
     return Work(

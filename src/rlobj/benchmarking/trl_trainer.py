@@ -18,10 +18,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.targets import import_target
 from rlobj.benchmarking.processes import peak_mib
 from rlobj.benchmarking.trainer_work import BETAS, CLIP, EPSILON, Asked, Work
 from rlobj.data import DataConfig, ProblemStream, load_problems
-from rlobj.targets import import_target
 
 __all__ = ["answer"]
 

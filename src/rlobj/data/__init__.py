@@ -11,7 +11,7 @@ sets and `rlobj.data.benchmarks` the benchmarks.
 """
 
 from rlobj.data.benchmarks import load_benchmark
-from rlobj.data.columns import Columns
+from rlobj.data.layouts import Columns
 from rlobj.data.problems import Problem, ProblemStream
 from rlobj.data.prompts import MATH_TEMPLATE, encode_prompt, format_prompt
 from rlobj.data.sources import DataConfig, load_problems

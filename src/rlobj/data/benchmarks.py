@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rlobj.base.errors import DataError, nearest
 from rlobj.data.catalogue import data_folder
-from rlobj.data.columns import Columns, Reader, Several
 from rlobj.data.files import SUFFIXES, Row, folded, named_source, read_file, split_files
 from rlobj.data.hub import HubSource, first_available
+from rlobj.data.layouts import Columns, Reader, Several
 from rlobj.data.problems import Distinct, Problem
-from rlobj.errors import DataError, nearest
 
 __all__ = ["BENCHMARKS", "GROUPS", "Benchmark", "LoadedBenchmark", "load_benchmark"]
 

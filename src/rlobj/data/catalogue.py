@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlobj.data.columns import Columns
+from rlobj.base.errors import DataError
 from rlobj.data.files import Row, named_source, read_file, split_files
 from rlobj.data.hub import HubSource, first_available
+from rlobj.data.layouts import Columns
 from rlobj.data.prompts import LOGIC_TEMPLATE, MATH_TEMPLATE, PLAIN_TEMPLATE
 from rlobj.data.repeats import Repeats
-from rlobj.errors import DataError
 
 __all__ = ["NAMED_SOURCES", "NamedSource", "data_folder"]
 

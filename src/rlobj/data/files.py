@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlobj.errors import DataError
+from rlobj.base.errors import DataError
 
 if TYPE_CHECKING:
     from rlobj.data.repeats import Repeats

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.errors import DataError, MissingExtra
 from rlobj.data.files import Row, arrow_rows
 from rlobj.data.repeats import Repeats
-from rlobj.errors import DataError, MissingExtra
 
 __all__ = ["HubSource", "first_available", "hub_rows"]
 

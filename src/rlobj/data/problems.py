@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlobj.errors import DataError
+from rlobj.base.errors import DataError
 
 __all__ = ["Distinct", "Problem", "ProblemStream", "digest"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.data.problems import Problem
-from rlobj.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from rlobj.data.columns import Columns, Reader
-from rlobj.errors import DataError
+from rlobj.base.errors import DataError
+from rlobj.data.layouts import Columns, Reader
 
 __all__ = ["Repeats"]
 

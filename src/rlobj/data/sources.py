@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
+from rlobj.base.errors import DataError, nearest
+from rlobj.base.validation import Model
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.data.catalogue import NAMED_SOURCES
-from rlobj.data.columns import Columns, Reader
 from rlobj.data.files import SUFFIXES, Row, read_file, split_files
 from rlobj.data.hub import hub_rows
+from rlobj.data.layouts import Columns, Reader
 from rlobj.data.problems import Distinct, Problem, digest
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE, placeholders
 from rlobj.data.repeats import Repeats
-from rlobj.errors import DataError, nearest
-from rlobj.validation import Model
 
 __all__ = ["DataConfig", "default_template", "load_problems"]
 

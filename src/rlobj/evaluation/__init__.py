@@ -6,11 +6,11 @@ compare    two evaluations of the same problems -> paired difference, p-value, f
 PROTOCOLS  how the papers evaluated
 """
 
-from rlobj.evaluation.comparison import Comparison, compare
-from rlobj.evaluation.evaluate import evaluate, grade_all, sample_seed
+from rlobj.evaluation.collecting import evaluate, grade_all, sample_seed
+from rlobj.evaluation.estimators import pass_at_k, standard_errors
+from rlobj.evaluation.paired import Comparison, compare
 from rlobj.evaluation.records import Answered, Evaluation, Response
 from rlobj.evaluation.samples import EvaluationDirectory, Samples
-from rlobj.evaluation.statistics import pass_at_k, standard_errors
 from rlobj.evaluation.summary import Summary, macro_average, summarise
 
 __all__ = [

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rlobj.errors import ConfigError
+from rlobj.base.errors import ConfigError
 from rlobj.evaluation.provenance import text_digest
 
 __all__ = ["differences", "fingerprint", "may_continue"]

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.data.prompts import DAPO_TEMPLATE, MATH_TEMPLATE
-from rlobj.errors import ConfigError, nearest
 
 __all__ = ["PROTOCOLS", "Protocol", "Settings", "find_protocol"]
 

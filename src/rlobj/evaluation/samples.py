@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.data import Problem
-from rlobj.errors import ConfigError, DataError, RunError
 from rlobj.evaluation.records import Answered, Evaluation, Response
 from rlobj.rewards import Graded
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from rlobj.evaluation.records import Evaluation
-from rlobj.evaluation.statistics import (
+from rlobj.answers.extraction import last_box
+from rlobj.evaluation.estimators import (
     Estimate,
     Interval,
     StandardErrors,
@@ -18,8 +18,8 @@ from rlobj.evaluation.statistics import (
     pass_at_k,
     standard_errors,
 )
+from rlobj.evaluation.records import Evaluation
 from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
-from rlobj.rewards.extraction import last_box
 
 __all__ = ["Lengths", "MacroAverage", "Summary", "macro_average", "summarise"]
 

@@ -1,14 +1,1 @@
-"""Reporting: what an evaluation came to, for people and for programs.
-
-results_json         results.json: every number with its standard error and settings
-results_markdown     a table to paste into a README or a paper
-comparison_markdown  two models beside each other
-write_page           one HTML file: problems, samples, responses, without a network
-"""
-
-from rlobj.reporting.comparisons import comparison_markdown
-from rlobj.reporting.entries import Entry
-from rlobj.reporting.page import write_page
-from rlobj.reporting.tables import results_json, results_markdown
-
-__all__ = ["Entry", "comparison_markdown", "results_json", "results_markdown", "write_page"]
+"""What every HTML page of rlobj shares: its styles, scripts and fonts."""

@@ -7,8 +7,8 @@ KnightsAndKnaves   who is a knight, who a knave
 Overlong  DAPO's length penalty, on top of any of them
 """
 
-from rlobj.rewards.answers.settling import canonical
-from rlobj.rewards.extraction import extract_answer
+from rlobj.answers.extraction import extract_answer
+from rlobj.answers.settling import canonical
 from rlobj.rewards.kinds import Custom, Exact, Graded, Grader, Math, Reward, RewardConfig
 from rlobj.rewards.logic import KnightsAndKnaves
 from rlobj.rewards.overlong import Overlong, overlong_penalty

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from rlobj.errors import ConfigError, RunError
-from rlobj.primitive import Primitive
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.primitive import Primitive
+from rlobj.base.targets import import_target
 from rlobj.rewards.overlong import Overlong
 from rlobj.rewards.verifier import MathVerifier, Verdict
-from rlobj.targets import import_target
 
 if TYPE_CHECKING:
     from rlobj.data import Problem

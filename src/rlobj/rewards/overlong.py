@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from rlobj.validation import Model
+from rlobj.base.validation import Model
 
 __all__ = ["Overlong", "overlong_penalty"]
 

@@ -21,11 +21,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
 
-from rlobj.errors import ConfigError, RunError
-from rlobj.rewards.answers.settling import OPEN, Settler
-from rlobj.rewards.extraction import bare, extract_answer, last_box
-from rlobj.rewards.guards import decide, may_take_long
-from rlobj.rewards.process import Worker
+from rlobj.answers.extraction import bare, extract_answer, last_box
+from rlobj.answers.guards import decide, may_take_long
+from rlobj.answers.settling import OPEN, Settler
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.rewards.worker_process import Worker
 
 __all__ = ["MathVerifier", "Verdict"]
 
@@ -57,7 +57,7 @@ class MathVerifier:
     """Compares final answers with gold answers; safe to call from any thread.
 
     Use it as a context manager: entering starts the workers, leaving ends them. The final answer
-    is found by the rule in `rlobj.rewards.extraction`.
+    is found by the rule in `rlobj.answers.extraction`.
 
     Args:
         deadline: seconds a worker may take for one answer; then its process is killed and the

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from rlobj.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.objectives.statistics import hash_keys
 from rlobj.samplers.distribution import draw
 from rlobj.samplers.types import Done, Sample, SamplingSettings, packed
 from rlobj.samplers.weights import Received, checksum
-from rlobj.statistics import hash_keys
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

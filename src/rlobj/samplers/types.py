@@ -10,8 +10,8 @@ import torch
 from pydantic import ConfigDict, Field, StringConstraints
 from torch import Tensor
 
+from rlobj.base.validation import Model
 from rlobj.samplers.weights import Received
-from rlobj.validation import Model
 
 __all__ = ["Done", "Sample", "Sampler", "SamplingSettings", "packed"]
 
@@ -37,10 +37,10 @@ class Sample:
     Attributes:
         prompt: `prompt_ids` as an array of int32.
         tokens: `token_ids` as an array of int32.
-        chances: `logprobs` as an array of float32.
+        logprobs: `logprobs` as an array of float32.
     """
 
-    __slots__ = ("chances", "finish", "prompt", "text", "tokens", "weight_version")
+    __slots__ = ("finish", "logprobs", "prompt", "text", "tokens", "weight_version")
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Sample:
     ) -> None:
         self.prompt = packed("i", prompt_ids)
         self.tokens = packed("i", token_ids)
-        self.chances = packed("f", logprobs)
+        self.logprobs = packed("f", logprobs)
         self.text = text
         self.finish: Literal["stop", "length"] = finish
         self.weight_version = weight_version
@@ -67,11 +67,6 @@ class Sample:
     def token_ids(self) -> list[int]:
         """The response's token ids, as a new list."""
         return self.tokens.tolist()
-
-    @property
-    def logprobs(self) -> list[float]:
-        """ln of each token's probability, as a new list."""
-        return self.chances.tolist()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sample):

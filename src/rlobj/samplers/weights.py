@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlobj.errors import RunError
+from rlobj.base.errors import RunError
 
 __all__ = ["Received", "Sent", "checksum", "compare"]
 

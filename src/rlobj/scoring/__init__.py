@@ -16,9 +16,9 @@ from rlobj.scoring.packing import (
     pack_sequences,
     pad_sequences,
 )
-from rlobj.scoring.policy import PolicyScorer, score_samples
+from rlobj.scoring.policy_scorer import PolicyScorer, score_samples
 from rlobj.scoring.tiles import tile_columns
-from rlobj.scoring.tokens import FILTERED, TokenScores, score_tokens
+from rlobj.scoring.token_scores import FILTERED, TokenScores, score_tokens
 
 __all__ = [
     "FILTERED",

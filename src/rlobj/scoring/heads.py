@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlobj.errors import ConfigError
+from rlobj.base.errors import ConfigError
 
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 MULTIPLIERS = ("logit_scale", "lm_head_multiplier")

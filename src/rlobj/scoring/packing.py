@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlobj.errors import BatchError, ConfigError
+from rlobj.base.errors import BatchError, ConfigError
 
 
 class ScoredSequence(NamedTuple):

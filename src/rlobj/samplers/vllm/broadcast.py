@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlobj.errors import RunError
+from rlobj.base.errors import RunError
 
 __all__ = ["WeightGroup"]
 

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 
-from rlobj.errors import ConfigError, RunError
-from rlobj.ports import free_port
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.ports import free_port
 from rlobj.samplers.types import Done, Sample, SamplingSettings
 from rlobj.samplers.vllm import versions
 from rlobj.samplers.vllm.broadcast import WeightGroup

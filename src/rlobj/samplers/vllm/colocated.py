@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlobj.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers.types import Done, Sample, SamplingSettings
 from rlobj.samplers.vllm import versions
 from rlobj.samplers.vllm.extension import EXTENSION

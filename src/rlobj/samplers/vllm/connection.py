@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from rlobj.errors import ConfigError, MissingExtra, RlobjError, RunError
+from rlobj.base.errors import ConfigError, MissingExtra, RlobjError, RunError
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key
 from rlobj.samplers.vllm.settings import ServerSettings
 

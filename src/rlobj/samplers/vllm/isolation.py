@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-from rlobj.ports import free_port
+from rlobj.base.ports import free_port
 
 __all__ = ["default_group_kept", "isolated", "random_states_kept"]
 

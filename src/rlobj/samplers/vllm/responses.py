@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlobj.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers.seeds import derive_seed
 from rlobj.samplers.types import Sample, SamplingSettings, packed
 

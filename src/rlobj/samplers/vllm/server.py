@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-from rlobj.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers.vllm import versions
 from rlobj.samplers.vllm.auth import (
     KEY_VARIABLE,

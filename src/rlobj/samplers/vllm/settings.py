@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from rlobj.errors import ConfigError
-from rlobj.validation import Model
+from rlobj.base.errors import ConfigError
+from rlobj.base.validation import Model
 
 __all__ = ["RESERVED", "ServerSettings", "VllmSettings", "check_extra"]
 

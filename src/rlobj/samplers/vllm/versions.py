@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from rlobj.errors import ConfigError, MissingExtra
+from rlobj.base.errors import ConfigError, MissingExtra
 
 __all__ = ["DISTRIBUTIONS", "FIRST", "LAST", "check", "check_number", "installed", "on_cpu"]
 

@@ -18,7 +18,7 @@
 """
 
 from rlobj.training.parallel.base import Moments, Parallel
-from rlobj.training.parallel.launch import (
+from rlobj.training.parallel.environment import (
     DEEPSPEED_MINIMUM,
     TIMEOUT,
     Strategy,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.scoring import PolicyScorer, TokenScores
-from rlobj.training.comm import ProcessGroup
+from rlobj.training.parallel.process_group import ProcessGroup
 
 __all__ = ["MOMENTS", "Columns", "Moments", "Parallel", "Scorer", "clip_and_step"]
 

@@ -1,0 +1,1 @@
+"""`rlobj presets` and `rlobj explain`."""

@@ -1,0 +1,269 @@
+"""What is seen while a run trains: a live panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from rlobj.training import Observer
+from rlobj_cli.screen.charts import sparkline
+from rlobj_cli.screen.console import facts_grid, number, with_error
+
+if TYPE_CHECKING:
+    from rlobj.evaluation import Summary
+
+__all__ = ["LiveScreen", "PlainScreen", "watch"]
+
+FIRST_USE = "first use: a short supervised start for the embedded policy"
+ONE_THREAD = ", as small policies are fastest on one (--set training.threads=N)"
+
+MEASURES = (
+    ("reward", "reward/mean", 3),
+    ("held-out accuracy", "eval/accuracy", 3),
+    ("entropy, nats", "policy/entropy", 3),
+    ("tokens kept", "objective/kept_fraction", 4),
+    ("tokens clipped", "objective/clip_fraction", 4),
+    ("tokens/s", "tokens/per_second", 0),
+)
+"""Name on screen, name in metrics.jsonl, digits after the point."""
+
+
+def watch(
+    console: Console,
+    steps: int,
+    done: int,
+    history: Sequence[Mapping[str, Any]],
+    header: Callable[[], None] | None = None,
+) -> Screen:
+    """The screen that suits the console.
+
+    Args:
+        console: where to.
+        steps: of the whole run.
+        done: steps before this process.
+        history: lines of metrics.jsonl so far.
+        header: prints what stands above all else. It is called once there is something to stand
+            above: a run that is refused has none.
+    """
+    kind = LiveScreen if console.is_interactive else PlainScreen
+    screen = kind(console, steps, done, history)
+    screen.header = header
+    return screen
+
+
+class Screen(Observer):
+    """Collects the run's numbers; subclasses show them. A context manager."""
+
+    def __init__(
+        self, console: Console, steps: int, done: int, history: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self.console = console
+        self.steps = steps
+        self.first = done
+        self.done = done
+        self.history: list[Mapping[str, Any]] = list(history)
+        self.doing = ""
+        self.header: Callable[[], None] | None = None
+        self._sampling = self._trained = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def begin(self) -> None:
+        """Show the header, unless it was."""
+        header, self.header = self.header, None
+        if header is not None:
+            header()
+
+    def warm_starting(self, done: int, total: int, loss: float) -> None:
+        """The first sign of a run that is not refused."""
+        self.begin()
+
+    def started(self, facts: Mapping[str, str]) -> None:
+        """What the run works with."""
+        self.begin()
+        device = facts["device"]
+        shown = {**facts, "device": device + ONE_THREAD * device.endswith(" 1 thread(s)")}
+        self.console.print(facts_grid({k: v for k, v in shown.items() if k != "reference"}))
+        self.console.print()
+
+    def phase(self, name: str) -> None:
+        """Remember what goes on, and when training ended for this step."""
+        self.doing = name
+        self._trained = time.perf_counter()
+        if name == "sampling":
+            self._sampling = self._trained
+
+    def evaluated(self, step: int, summary: Summary) -> None:
+        """The one before the first step; later ones arrive with `stepped`."""
+        if step == 0:
+            self.history.append({"step": 0, **summary.metrics()})
+
+    def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Add the step's numbers, with its speed: evaluation is not counted in it."""
+        ended = self._trained if self.doing == "evaluating" else time.perf_counter()
+        speed = metrics["tokens/step"] / max(ended - self._sampling, 1e-9)
+        self.history.append({**metrics, "tokens/per_second": speed})
+        self.done = step
+
+    def course(self, key: str) -> list[float]:
+        """All values of a measure so far."""
+        values = [line.get(key) for line in self.history]
+        return [value for value in values if value is not None and value == value]
+
+
+class PlainScreen(Screen):
+    """A line now and then, without control characters: for log files."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._every = max(1, self.steps // 20)
+        self._begun = time.perf_counter()
+
+    def warm_starting(self, done: int, total: int, loss: float) -> None:
+        """One line at the start, one at the end."""
+        super().warm_starting(done, total, loss)
+        if done == 1:
+            self._line(f"{FIRST_USE} ({total} steps, kept for later runs)")
+        if done == total:
+            self._line(f"supervised start done, loss {loss:.3f}")
+
+    def started(self, facts: Mapping[str, str]) -> None:
+        """What the run works with; the clock starts."""
+        super().started(facts)
+        self._begun = time.perf_counter()
+
+    def evaluated(self, step: int, summary: Summary) -> None:
+        """Before the first step, on a line of its own."""
+        super().evaluated(step, summary)
+        if step == 0:
+            self._line(f"step {0:>{len(str(self.steps))}}/{self.steps}  {self._held_out()}")
+
+    def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """A line every twentieth of the run, and with each evaluation."""
+        super().stepped(step, metrics)
+        if step % self._every and step != self.steps and "eval/accuracy" not in metrics:
+            return
+        line = self.history[-1]
+        left = (time.perf_counter() - self._begun) / (step - self.first) * (self.steps - step)
+        parts = [
+            f"step {step:>{len(str(self.steps))}}/{self.steps}",
+            f"reward {number(line.get('reward/mean'))}",
+            self._held_out() if "eval/accuracy" in metrics else "",
+            f"entropy {number(line.get('policy/entropy'))}",
+            f"kept {number(line.get('objective/kept_fraction'), 4)}",
+            f"clipped {number(line.get('objective/clip_fraction'), 4)}",
+            f"{number(line.get('tokens/per_second'), 0)} tokens/s",
+            f"{_clock(left)} left",
+        ]
+        self._line("  ".join(part for part in parts if part))
+
+    def _held_out(self) -> str:
+        return f"held-out accuracy {held_out(self.history[-1])}"
+
+    def _line(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+
+class LiveScreen(Screen):
+    """A bar over the steps with the time left, and the measures with their course."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[doing]}"),
+            console=self.console,
+            expand=True,
+        )
+        self._task = self._bar.add_task("steps", total=self.steps, completed=self.done, doing="")
+        spinner = Spinner("dots", "loading")
+        self._shown: Callable[[], RenderableType] = lambda: spinner
+        self._live = Live(
+            get_renderable=lambda: self._shown(),
+            console=self.console,
+            refresh_per_second=4,
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
+
+    def warm_starting(self, done: int, total: int, loss: float) -> None:
+        """Its own bar."""
+        super().warm_starting(done, total, loss)
+        if done == 1:
+            warm = Progress(TextColumn(FIRST_USE), BarColumn(), MofNCompleteColumn())
+            warm.add_task("", total=total)
+            self._warm, self._shown = warm, lambda: warm
+        self._warm.update(self._warm.task_ids[0], completed=done)
+
+    def started(self, facts: Mapping[str, str]) -> None:
+        """From now on the run itself is shown."""
+        super().started(facts)
+        self._bar.reset(self._task, completed=self.done)
+        self._shown = self._dashboard
+
+    def phase(self, name: str) -> None:
+        """Shown at the end of the bar."""
+        super().phase(name)
+        self._bar.update(self._task, doing=f"{name:<10}")
+
+    def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """The bar moves; the table is drawn anew by itself."""
+        super().stepped(step, metrics)
+        self._bar.update(self._task, completed=step)
+
+    def _dashboard(self) -> Group:
+        table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+        table.add_column("")
+        table.add_column("first", justify="right")
+        table.add_column("now", justify="right", style="bold")
+        table.add_column("course", style="cyan", no_wrap=True)
+        room = max(10, self.console.width - 48)
+        for name, key, digits in MEASURES:
+            values = self.course(key)
+            first, now = (number(values[i], digits) if values else "–" for i in (0, -1))
+            table.add_row(name, first, now, sparkline(values, room))
+        return Group(self._bar, table)
+
+
+def held_out(line: Mapping[str, Any] | None) -> str:
+    """Held-out accuracy ± its standard error over samples, or over problems."""
+    if line is None:
+        return "–"
+    errors = [line.get("eval/accuracy_se_samples"), line.get("eval/accuracy_se_problems")]
+    return with_error(line.get("eval/accuracy"), errors)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

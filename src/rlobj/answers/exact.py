@@ -1,0 +1,105 @@
+"""Rational arithmetic on trees, with a bound on the size of every result."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from rlobj.answers.expressions import Tree
+
+__all__ = ["rational"]
+
+_MAX_BITS = 60_000
+_MAX_FACTORIAL = 5_000
+
+
+def rational(tree: Tree) -> Fraction | None:
+    """The exact value of a tree, or None if it is not rational, not finite, or too large.
+
+    Example:
+        >>> rational(("^", Fraction(2), Fraction(-3)))
+        Fraction(1, 8)
+        >>> rational(("root", Fraction(2), Fraction(2))) is None
+        True
+    """
+    if isinstance(tree, Fraction):
+        return tree
+    operation = _OPERATIONS.get(tree[0])
+    if operation is None:
+        return None
+    values: list[Fraction] = []
+    for part in tree[1:]:
+        value = rational(part)
+        if value is None:
+            return None
+        values.append(value)
+    result = operation(*values) if len(values) == operation.__code__.co_argcount else None
+    return result if result is not None and _bits(result) <= _MAX_BITS else None
+
+
+def _bits(value: Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
+def _divide(above: Fraction, below: Fraction) -> Fraction | None:
+    return above / below if below else None
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction | None:
+    if exponent.denominator != 1:
+        root = _root(base, Fraction(exponent.denominator))
+        return None if root is None else _power(root, Fraction(exponent.numerator))
+    count = exponent.numerator
+    if (abs(count) * _bits(base) > _MAX_BITS and abs(base) != 1) or (base == 0 and count <= 0):
+        return None
+    return base**count
+
+
+def _root(value: Fraction, degree: Fraction) -> Fraction | None:
+    if degree.denominator != 1 or not 2 <= degree.numerator <= 64 or value < 0:
+        return None
+    above = _integer_root(value.numerator, degree.numerator)
+    below = _integer_root(value.denominator, degree.numerator)
+    return None if above is None or below is None else Fraction(above, below)
+
+
+def _integer_root(value: int, degree: int) -> int | None:
+    if degree == 2:
+        root = math.isqrt(value)
+    else:
+        low, high = 0, 1 << (value.bit_length() // degree + 1)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if middle**degree <= value else (low, middle - 1)
+        root = low
+    return root if root**degree == value else None
+
+
+def _factorial(value: Fraction) -> Fraction | None:
+    if value.denominator != 1 or not 0 <= value.numerator <= _MAX_FACTORIAL:
+        return None
+    return Fraction(math.factorial(value.numerator))
+
+
+def _binomial(above: Fraction, below: Fraction) -> Fraction | None:
+    if above.denominator != 1 or below.denominator != 1:
+        return None
+    if not 0 <= above.numerator <= _MAX_FACTORIAL or below.numerator < 0:
+        return None
+    return Fraction(math.comb(above.numerator, below.numerator))
+
+
+_OPERATIONS = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "neg": lambda a: -a,
+    "abs": lambda a: abs(a),
+    "floor": lambda a: Fraction(math.floor(a)),
+    "ceil": lambda a: Fraction(math.ceil(a)),
+    "/": _divide,
+    "^": _power,
+    "root": _root,
+    "!": _factorial,
+    "binom": _binomial,
+}

@@ -1,0 +1,103 @@
+r"""Expressions as trees of tuples.
+
+A tree is a `Fraction`, or a tuple whose first item says what it is:
+
+    ("name", "x_1")   ("const", "pi")   (operator, left, right)   (function, argument, ...)
+    ("sum", variable, low, high, term)  ("prod", variable, low, high, factor)
+
+Operators are + - * / ^ and ±, ∓ (with two operands); "neg" and "!" take one. An unknown function
+at an argument, f(x), is ("apply", "f", x). Names keep their case, subscripts, primes and accents.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from rlobj.answers.lexer import Token, Unreadable, matching, spell
+
+__all__ = ["Tree", "Unsupported", "derivative", "names", "number", "signs"]
+
+Tree = Any
+
+_MAX_DIGITS = 4000
+_MAX_SCALE = 4000
+
+
+class Unsupported(Unreadable):
+    """Mathematics beyond this grammar, which a computer algebra system may know."""
+
+
+def names(tree: Tree) -> frozenset[str]:
+    """The names in a tree, unknown functions among them."""
+    if isinstance(tree, Fraction):
+        return frozenset()
+    found = frozenset[str]()
+    if tree[0] in ("name", "apply"):
+        found = frozenset((tree[1],))
+    for part in tree[1:]:
+        if not isinstance(part, str):
+            found |= names(part)
+    return found - {tree[1][1]} if tree[0] in ("sum", "prod") else found
+
+
+def signs(tree: Tree) -> list[Tree]:
+    """The one or two trees that ± and ∓ stand for; all of them in a tree move together."""
+    if not _has_signs(tree):
+        return [tree]
+    return [_signed(tree, up) for up in (True, False)]
+
+
+def _has_signs(tree: Tree) -> bool:
+    if isinstance(tree, (Fraction, str)):
+        return False
+    return tree[0] in "±∓" or any(map(_has_signs, tree[1:]))
+
+
+def _signed(tree: Tree, up: bool) -> Tree:
+    if isinstance(tree, (Fraction, str)):
+        return tree
+    operator = tree[0]
+    if operator in "±∓":
+        operator = "+" if (operator == "±") is up else "-"
+    return (operator, *(_signed(part, up) for part in tree[1:]))
+
+
+def number(text: str) -> Fraction:
+    """A numeral: digits, a decimal, e-notation, or 0.1(6) for a repeating decimal.
+
+    Raises:
+        Unreadable: it has too many digits or too large an exponent.
+    """
+    if len(text) > _MAX_DIGITS:
+        raise Unreadable("a number too long")
+    if "(" in text:
+        head, _, cycle = text.rstrip(")").partition("(")
+        places = len(head.partition(".")[2])
+        return number(head) + Fraction(int(cycle), (10 ** len(cycle) - 1) * 10**places)
+    mantissa, _, exponent = text.lower().partition("e")
+    if exponent and (len(exponent) > 5 or abs(int(exponent)) > _MAX_SCALE):
+        raise Unreadable("an exponent too large")
+    return Fraction(mantissa.rstrip(".") or 0) * Fraction(10) ** int(exponent or 0)
+
+
+def derivative(tokens: list[Token], start: int) -> tuple[str, int] | None:
+    """The name that dM/dt or d^2 x/dt^2 stands for, and the place behind it."""
+    place, parts = start, []
+    for _ in range(2):
+        if place >= len(tokens) or tokens[place].text != "{" or tokens[place].kind != "symbol":
+            return None
+        end = matching(tokens, place)
+        parts.append(tokens[place + 1 : end])
+        place = end + 1
+    above, below = parts
+    for part in parts:
+        if not part or (part[0].text[0] not in "d∂" and part[0].text != "partial"):
+            return None
+        if any(token.text in ("+", "-", "*", "/", "(", "!", "frac") for token in part):
+            return None
+        if part[0].kind not in ("name", "word"):
+            return None
+    if (len(below) == 1 and len(below[0].text) == 1) or below[0].kind == "number":
+        return None
+    return f"d:{spell(above)}/{spell(below)}".replace(" ", ""), place

@@ -1,0 +1,384 @@
+"""A small grammar of closed-form mathematics: tokens in, a tree out, by recursive descent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TypeGuard
+
+from rlobj.answers.expressions import Tree, Unsupported, derivative, number
+from rlobj.answers.lexer import Token, Unreadable, matching, spell
+from rlobj.answers.vocabulary import BEYOND, CONSTANTS, FUNCTIONS
+
+__all__ = ["parse"]
+
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_ROUNDING = {"⌊": "floor", "⌈": "ceil"}
+_APPLIED = frozenset("fghFGH")
+_SYNONYMS = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "log": "ln"}
+_MAX_DEPTH = 60
+
+
+def parse(tokens: Sequence[Token]) -> Tree:
+    """The tree of an expression.
+
+    Raises:
+        Unsupported: it holds an integral, a limit or a sum without end.
+        Unreadable: it is no expression.
+    """
+    if any(token.kind == "command" and token.text in BEYOND for token in tokens):
+        raise Unsupported("integrals and limits are beyond the grammar")
+    reader = _Reader(list(tokens))
+    tree = reader.stacked()
+    if reader.peek() is not None:
+        raise Unreadable(f"stray {reader.peek()}")
+    return tree
+
+
+class _Reader:
+    """Recursive descent over a list of tokens."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self.tokens = tokens
+        self.place = 0
+        self.depth = 0
+        self.bars = 0
+
+    def peek(self) -> str | None:
+        """The text of the next token if it is a symbol, `kind:text` otherwise, None at the end."""
+        if self.place >= len(self.tokens):
+            return None
+        kind, text, _ = self.tokens[self.place]
+        return text if kind == "symbol" else f"{kind}:{text}"
+
+    def take(self) -> Token:
+        if self.place >= len(self.tokens):
+            raise Unreadable("something is missing at the end")
+        self.place += 1
+        return self.tokens[self.place - 1]
+
+    def expect(self, symbol: str) -> None:
+        if self.peek() != symbol:
+            raise Unreadable(f"expected {symbol}, found {self.peek()}")
+        self.place += 1
+
+    def sum(self) -> Tree:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise Unreadable("nested too deep")
+        tree: Tree = Fraction(0)
+        first = True
+        while first or self.peek() in ("+", "-", "±", "∓"):
+            sign = "+"
+            if self.peek() in ("+", "-", "±", "∓"):
+                sign = self.take().text
+                if sign == "+" and not first and self.peek() == "-":  # 3 + -2
+                    sign = self.take().text
+            term = self.product()
+            if not first:
+                tree = (sign, tree, term)
+            elif sign == "+":
+                tree = term
+            else:
+                tree = ("neg", term) if sign == "-" else (sign, Fraction(0), term)
+            first = False
+        self.depth -= 1
+        return tree
+
+    def stacked(self) -> Tree:
+        r"""A sum, or two with \choose or \over between them."""
+        tree = self.sum()
+        if self.peek() in ("command:choose", "command:over"):
+            tree = ("binom" if self.take().text == "choose" else "/", tree, self.sum())
+        return tree
+
+    def product(self) -> Tree:
+        tree, place = None, self.place
+        while True:
+            symbol = self.peek()
+            if tree is None:
+                tree = self.signed_power()
+            elif symbol in ("*", "/"):
+                self.take()
+                tree = (symbol, tree, self._divisor() if symbol == "/" else self.signed_power())
+            elif self._starts_factor():
+                tree = self._beside(tree, place)
+            else:
+                return tree
+
+    def _divisor(self) -> Tree:
+        """Letters without a blank between them are one divisor: t/RC = t/(R C)."""
+        kind, letters, _ = self.tokens[self.place] if self.place < len(self.tokens) else _END
+        if kind != "word":
+            return self.signed_power()
+        product = self.power()
+        for _ in letters[1:]:
+            product = ("*", product, self.power())
+        return product
+
+    def _beside(self, tree: Tree, first: int) -> Tree:
+        """A factor beside another without a sign: a product, or the fraction of a mixed number."""
+        before, at = self.tokens[self.place - 1], self.tokens[self.place]
+        whole = before.kind == "number" and before.text.isdecimal() and self.place == first + 1
+        if at.kind == "number":
+            mixed = self._plain_fraction() if whole and at.spaced else None
+            if mixed is not None:
+                return ("+", tree, mixed)
+            following = self.tokens[self.place + 1 : self.place + 2]
+            power = before.kind == "name" and following and following[0].text == "^"
+            bracketed = before.text in (")", "}") and not isinstance(tree, Fraction)
+            if not power and not bracketed:
+                raise Unreadable("a number beside what is before it")
+        factor = self.power()
+        if isinstance(factor, Fraction):
+            if at.text == "{" and isinstance(tree, Fraction):
+                raise Unreadable("digits beside digits")
+        elif whole and at[:2] == ("command", "frac") and _is_plain_fraction(factor):
+            _, above, below = factor
+            if not 0 < above < below:
+                raise Unreadable("a mixed number whose fraction is above one")
+            return ("+", tree, factor)
+        return ("*", tree, factor)
+
+    def _plain_fraction(self) -> Fraction | None:
+        """`a/b` in digits and below 1, as in 2 3/4."""
+        run = self.tokens[self.place : self.place + 3]
+        if len(run) < 3 or run[1].text != "/" or not (run[0].text + run[2].text).isdecimal():
+            return None
+        above, below = number(run[0].text), number(run[2].text)
+        if not 0 < above < below:
+            return None
+        self.place += 3
+        return above / below
+
+    def _starts_factor(self) -> bool:
+        if self.place >= len(self.tokens):
+            return False
+        kind, text, _ = self.tokens[self.place]
+        if kind != "symbol":
+            return kind not in ("text", "begin", "end") and text not in ("choose", "over")
+        if text == "|":
+            return self.bars == 0
+        return text in _BRACKETS or text in _ROUNDING
+
+    def signed_power(self) -> Tree:
+        sign = self.take().text if self.peek() in ("-", "+") else "+"
+        tree = self.power()
+        return ("neg", tree) if sign == "-" else tree
+
+    def power(self) -> Tree:
+        return self.postfix(self.atom())
+
+    def postfix(self, tree: Tree) -> Tree:
+        while (symbol := self.peek()) in ("^", "!", "%", "°"):
+            self.take()
+            if symbol == "!":
+                if self.peek() == "!":
+                    raise Unreadable("a factorial of a factorial")
+                tree = ("!", tree)
+            elif symbol == "%":
+                tree = ("/", tree, Fraction(100))
+            elif symbol == "°":
+                tree = ("°", tree)
+            else:
+                tree = ("^", tree, self.script())
+        return tree
+
+    def script(self) -> Tree:
+        """What follows ^: a group, or one signed atom."""
+        if self.peek() == "{":
+            return self.group()
+        sign = self.take().text if self.peek() in ("-", "+") else "+"
+        tree = self.atom()
+        if self.peek() == "^":  # right-associative
+            tree = self.postfix(tree)
+        return ("neg", tree) if sign == "-" else tree
+
+    def group(self) -> Tree:
+        opening = self.take().text
+        bars, self.bars = self.bars, 0
+        tree = self.stacked() if opening == "{" else self.sum()
+        self.expect(_BRACKETS[opening])
+        self.bars = bars
+        return tree
+
+    def argument(self) -> Tree:
+        r"""A TeX argument: a group, or one token, of which \frac takes one digit."""
+        if self.peek() == "{":
+            return self.group()
+        kind, text, _ = self.tokens[self.place] if self.place < len(self.tokens) else _END
+        if kind == "number" and len(text) > 1:
+            if not text.isdecimal():
+                raise Unreadable("a decimal without braces")
+            self.tokens[self.place] = Token("number", text[1:])
+            return Fraction(text[0])
+        return self.atom()
+
+    def atom(self) -> Tree:
+        kind, text, _ = self.take()
+        if kind == "number":
+            if self.peek() == "_":
+                raise Unreadable("a numeral in another base inside an expression")
+            return number(text)
+        if kind == "name":
+            return self.name(text)
+        if kind == "word":
+            self.tokens[self.place : self.place] = [Token("name", letter) for letter in text]
+            return self.atom()
+        if kind == "command":
+            return self.command(text)
+        if kind == "symbol":
+            if text in _BRACKETS:
+                self.place -= 1
+                return self.group()
+            if text == "∞":
+                return ("const", "∞")
+            if text == "|":
+                self.bars += 1
+                tree = self.sum()
+                self.bars -= 1
+                self.expect("|")
+                return ("abs", tree)
+            if text in _ROUNDING:
+                tree = self.sum()
+                self.expect("⌋" if text == "⌊" else "⌉")
+                return (_ROUNDING[text], tree)
+        raise Unreadable(f"stray {text}")
+
+    def name(self, name: str) -> Tree:
+        """A name with its subscript and primes, perhaps applied to an argument."""
+        bare = name
+        while True:
+            if self.peek() == "_":
+                self.take()
+                name += "_" + self.subscript()
+            elif self.peek() == "'":
+                name += self.take().text
+            else:
+                break
+        if name in CONSTANTS:
+            return ("const", CONSTANTS[name])
+        if self.peek() == "(" and self._is_applied(bare):
+            self.take()
+            arguments = [self.sum()]
+            while self.peek() == ",":
+                self.take()
+                arguments.append(self.sum())
+            self.expect(")")
+            return ("apply", name, *arguments)
+        return ("name", name)
+
+    def _is_applied(self, name: str) -> bool:
+        """f(...) is a function at a point, and so is x(t) or I(0), but n(n-1) is a product."""
+        end = matching(self.tokens, self.place)
+        inside = self.tokens[self.place + 1 : end]
+        if name in _APPLIED or any(token.text == "," for token in inside):
+            return True
+        return len(inside) == 1 and inside[0].kind in ("name", "number") and inside[0].text != name
+
+    def subscript(self) -> str:
+        if self.peek() != "{":
+            kind, text, _ = self.take()
+            if kind == "word":  # one letter of it
+                self.tokens.insert(self.place, _letters(text[1:]))
+            return text[0] if kind == "word" else text
+        end = matching(self.tokens, self.place)
+        inside = self.tokens[self.place + 1 : end]
+        self.place = end + 1
+        return spell(inside).replace(" ", "")
+
+    def command(self, name: str) -> Tree:
+        if name == "frac":
+            return self.fraction()
+        if name == "binom":
+            return ("binom", self.argument(), self.argument())
+        if name == "sqrt":
+            return self.root()
+        if name in FUNCTIONS:
+            return self.function(_SYNONYMS.get(name, name))
+        if name in ("sum", "prod"):
+            return self.series(name)
+        raise Unreadable(f"unknown command {name}")
+
+    def series(self, name: str) -> Tree:
+        """A sum or product from one integer to another."""
+        bounds: dict[str, Tree] = {}
+        variable = None
+        for _ in range(2):
+            side = self.take().text
+            if side == "_" and self.peek() == "{":
+                self.take()
+                variable = self.atom()
+                self.expect("=")
+                bounds[side] = self.sum()
+                self.expect("}")
+            elif side == "^":
+                bounds[side] = self.script()
+        if set(bounds) != {"_", "^"} or not isinstance(variable, tuple) or variable[0] != "name":
+            raise Unsupported("a sum without bounds")
+        if bounds["^"] == ("const", "∞"):
+            raise Unsupported("a sum without end")
+        return (name, variable, bounds["_"], bounds["^"], self.product())
+
+    def fraction(self) -> Tree:
+        found = derivative(self.tokens, self.place)
+        if found is not None:
+            name, self.place = found
+            return ("name", name)
+        return ("/", self.argument(), self.argument())
+
+    def root(self) -> Tree:
+        degree: Tree = Fraction(2)
+        if self.peek() == "[":
+            degree = self.group()
+        inside = self.group() if self.peek() in ("{", "(") else self.atom()
+        return ("root", inside, degree)
+
+    def function(self, name: str) -> Tree:
+        power = base = None
+        while self.peek() in ("^", "_"):
+            if self.take().text == "^":
+                power = self.script()
+            else:
+                base = self.script()
+        if self.peek() in ("(", "{", "["):
+            closing = _BRACKETS[self.take().text]
+            arguments = [self.sum()]
+            while self.peek() == ",":
+                self.take()
+                arguments.append(self.sum())
+            self.expect(closing)
+        else:
+            arguments = [self._bare_argument()]
+        if base is not None and name == "ln":
+            tree = ("/", ("ln", *arguments), ("ln", base))
+        elif base is not None:
+            raise Unsupported(f"{name} with a subscript")
+        elif power == ("neg", Fraction(1)):  # sin^{-1} is the inverse function
+            return (f"arc{name}", *arguments)
+        else:
+            tree = (name, *arguments)
+        return tree if power is None else ("^", tree, power)
+
+    def _bare_argument(self) -> Tree:
+        """The argument of `\\sin 2 x`: factors up to a sign, a slash or another function."""
+        sign = self.take().text if self.peek() == "-" else "+"
+        tree = self.power()
+        while self._starts_factor() and self.tokens[self.place].kind in ("name", "word", "command"):
+            token = self.tokens[self.place]
+            if token.kind == "command" and token.text not in ("frac", "sqrt"):
+                break
+            tree = ("*", tree, self.power())
+        return ("neg", tree) if sign == "-" else tree
+
+
+_END = Token("", "")
+
+
+def _is_plain_fraction(tree: Tree) -> TypeGuard[tuple[str, Fraction, Fraction]]:
+    fraction = isinstance(tree, tuple) and tree[0] == "/"
+    return fraction and all(isinstance(part, Fraction) for part in tree[1:])
+
+
+def _letters(text: str) -> Token:
+    return Token("name" if len(text) == 1 else "word", text)

@@ -1,0 +1,222 @@
+"""Units of measurement: told apart, never needed, never converted.
+
+A unit is read from text after a value (`5\\text{ cm}`), from a plain word of two letters or more
+after a number (`5 cm`), from a currency sign or a degree sign. A single letter in mathematics is a
+variable and never a unit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from rlobj.answers.lexer import Token
+
+__all__ = ["MULTIPLES", "Unit", "read_unit", "split_unit"]
+
+Unit = frozenset[tuple[str, int]]
+"""Units with their exponents: m/s^2 is {(m, 1), (s, -2)}."""
+
+_ALIASES = """
+m meter meters metre metres
+cm centimeter centimeters centimetre centimetres
+mm millimeter millimeters millimetre millimetres
+km kilometer kilometers kilometre kilometres
+nm nanometer nanometers
+in inch inches
+ft foot feet
+yd yard yards
+mi mile miles
+g gram grams
+kg kilogram kilograms
+mg milligram milligrams
+lb lbs pound pounds
+oz ounce ounces
+ton tons tonne tonnes
+s sec secs second seconds
+ms millisecond milliseconds
+min mins minute minutes
+h hr hrs hour hours
+day days
+week weeks
+month months
+year years yr yrs
+° deg degree degrees
+rad radian radians
+$ dollar dollars usd bucks
+¢ cent cents
+euro euros eur
+rupee rupees
+N newton newtons
+J joule joules
+kJ kilojoule kilojoules
+cal calorie calories
+W watt watts
+kW kilowatt kilowatts
+V volt volts
+A amp amps ampere amperes
+kelvin kelvins
+C coulomb coulombs
+F farad farads
+T tesla
+H henry henries
+Pa pascal pascals
+kPa MPa atm bar
+Hz hertz
+kHz MHz GHz
+mol mole moles
+L l liter liters litre litres
+mL ml milliliter milliliters
+gal gallon gallons
+qt quart quarts
+eV
+keV
+MeV
+GeV
+erg ergs
+dyne dynes dyn
+gauss
+pc parsec parsecs
+kpc
+Mpc
+AU au
+Å angstrom angstroms
+lightyear lightyears ly
+ohm ohms Ω
+mph
+acre acres
+unit units
+way ways
+people person persons
+student students
+apple apples
+ball balls
+coin coins
+card cards
+point points
+edge edges
+vertex vertices
+triangle triangles
+solution solutions
+integer integers
+digit digits
+step steps
+game games
+book books
+car cars
+girl girls
+boy boys
+child children
+member members
+team teams
+block blocks
+square squares
+cube cubes
+marble marbles
+page pages
+question questions
+ticket tickets
+piece pieces
+candy candies
+chair chairs
+table tables
+box boxes
+bag bags
+row rows
+seat seats
+tile tiles
+bit bits
+byte bytes
+token tokens
+"""
+_NAMES = {
+    alias: line.split()[0] for line in _ALIASES.strip().splitlines() for alias in line.split()
+}
+_NAMES |= {"kPa": "kPa", "MPa": "MPa", "atm": "atm", "bar": "bar"}
+_NAMES |= {"kHz": "kHz", "MHz": "MHz", "GHz": "GHz"}
+_PLAIN_EXCLUDED = frozenset(["mg", "ms", "au", "ly", "pc"])
+"""Units that are likelier products of two letters where they stand in plain mathematics."""
+_CURRENCIES = {"$": "$", "€": "euro", "£": "pound"}
+_JOINTS = frozenset(["/", "^", "{", "}", "*", "$", "€", "£", "-", "∈", "."])
+_POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
+_IGNORED = frozenset(["of", "the", "total", "different", "distinct", "possible"])
+MULTIPLES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+"""Number words and their powers of ten."""
+
+_PIECE = re.compile(r"[A-Za-z°Å]+|\^ ?\{? ?-? ?[0-9]+ ?\}?|(?<! )[0-9]|[/*. $-]|\\[A-Za-z,;! ]+")
+
+
+def read_unit(text: str) -> Unit | None:
+    r"""The unit that a text names, or None if it names something else.
+
+    Example:
+        >>> sorted(read_unit("square centimeters")), sorted(read_unit("m/s^2"))
+        ([('cm', 2)], [('m', 1), ('s', -2)])
+        >>> read_unit("or maybe") is None
+        True
+    """
+    found: Counter[str] = Counter()
+    last, sign, power, place = "", 1, 1, 0
+    for piece in _PIECE.finditer(text):
+        if piece.start() != place:
+            return None
+        place, word = piece.end(), piece[0]
+        lowered = word.lower()
+        if word in "$*.- " or word.startswith("\\") or lowered in _IGNORED:
+            continue
+        if word == "/" or lowered == "per":
+            sign = -1
+        elif lowered in ("squared", "cubed"):
+            if not last:
+                return None
+            found[last] *= _POWERS[lowered]
+        elif lowered in ("square", "sq", "cubic", "cu") and place < len(text.rstrip(" .")):
+            power = _POWERS[lowered]
+        elif (digits := word.strip("^{} ").replace(" ", "")).lstrip("-").isdecimal():
+            if not last or abs(found[last]) != 1:
+                return None
+            found[last] *= int(digits)
+        else:
+            name = _NAMES.get(word) or (_NAMES.get(lowered) if len(word) > 1 else None)
+            if name is None:
+                return None
+            found[name] += sign * power
+            last, power = name, 1
+    return frozenset(found.items()) if place == len(text) and found else None
+
+
+def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
+    """The tokens of a value, and the unit that followed (or the currency sign that led) it."""
+    signed = len(tokens) > 1 and tokens[0].text == "-"
+    if len(tokens) > 1 and (currency := _CURRENCIES.get(tokens[signed].text)):
+        return [*tokens[:signed], *tokens[signed + 1 :]], frozenset({(currency, 1)})
+    start = len(tokens)
+    while start > 1 and _is_unit_part(tokens[start - 1]):
+        start -= 1
+    for first in range(start, len(tokens)):
+        unit = _unit_of(tokens[first:], tokens[first - 1]) if first else None
+        if unit is not None:
+            return tokens[:first], unit
+    return tokens, None
+
+
+def _is_unit_part(token: Token) -> bool:
+    if token.kind in ("text", "word", "number"):
+        return True
+    return (token.kind == "name" and token.text in "ms") or token.text in _JOINTS
+
+
+def _unit_of(tokens: list[Token], before: Token) -> Unit | None:
+    """The unit that all of these tokens spell after a value; plain words need a number first."""
+    first = tokens[0]
+    if first.kind == "symbol":
+        currency = _CURRENCIES.get(first.text)
+        return frozenset({(currency, 1)}) if currency and len(tokens) == 1 else None
+    if first.kind == "text":
+        return read_unit(" ".join(token.text for token in tokens).strip())
+    if first.kind != "word" or not all(len(t.text) > 1 or t.kind != "word" for t in tokens):
+        return None
+    after_value = before.kind == "number" or before.text in ("}", ")", "pi", "°")
+    if not after_value or any(t.text in _PLAIN_EXCLUDED for t in tokens):
+        return None
+    return read_unit(" ".join(token.text for token in tokens))

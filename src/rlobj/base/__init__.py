@@ -1,0 +1,1 @@
+"""What knows nothing of reinforcement learning: errors, validation, YAML, names of code."""

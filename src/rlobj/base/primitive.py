@@ -1,0 +1,88 @@
+"""Primitive: one published equation as one small frozen model, found by its `kind`.
+
+A family (Surrogate, Divisor, ...) is a direct subclass of Primitive; its members register under
+their class name in snake_case. In YAML:
+
+    surrogate: {kind: clip, low: 0.2, high: 0.28}
+    surrogate: unclipped                                             # a kind without settings
+    surrogate: {kind: custom, target: "my_pkg.losses:MySurrogate"}   # any importable member
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Self
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.targets import import_target
+from rlobj.base.validation import Model
+
+__all__ = ["Primitive"]
+
+
+class Primitive(Model):
+    """Base of all families."""
+
+    kind: ClassVar[str] = ""
+    origin: ClassVar[str] = ""  # the target that a custom class was imported from
+    registry: ClassVar[dict[str, type[Primitive]]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if Primitive in cls.__bases__:
+            cls.registry = {}
+            return
+        own = cls.__module__.startswith("rlobj.")
+        cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower() if own else "custom"
+        if own:
+            cls.registry[cls.kind] = cls
+
+    @classmethod
+    def build(cls, value: Any) -> Self:
+        """A member of this family from an instance, a kind, or a mapping with `kind`.
+
+        Raises:
+            ConfigError: no such kind, no such target, or wrong settings (all of them at once).
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            value = {"kind": value}
+        if not isinstance(value, dict):
+            raise ConfigError(f"expected a {cls.__name__} or a mapping with 'kind', got {value!r}")
+        settings = dict(value)
+        kind = settings.pop("kind", None)
+        if kind == "custom":
+            member = _import_member(settings.pop("target", None), cls)
+        elif isinstance(kind, str) and kind in cls.registry:
+            member = cls.registry[kind]
+        else:
+            known = {*cls.registry, "custom"}
+            given = "is missing" if kind is None else f"{kind!r} is unknown"
+            raise ConfigError(f"kind {given}.{nearest(str(kind), known)}")
+        return member(**settings)  # type: ignore[return-value]
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        head = {"kind": self.kind}
+        if self.kind == "custom":
+            head["target"] = self.origin or f"{type(self).__module__}:{type(self).__qualname__}"
+        return {**head, **handler(self)}
+
+    def __str__(self) -> str:
+        settings = self.model_dump(exclude_defaults=True)
+        settings.pop("kind")
+        settings.pop("target", None)
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"
+
+
+def _import_member(target: str | None, family: type[Primitive]) -> type[Primitive]:
+    """The class that a target names, checked to be a member of the family."""
+    member = import_target(target)
+    if not (isinstance(member, type) and issubclass(member, family)):
+        raise ConfigError(f"target {target!r} must be a subclass of rlobj's {family.__name__}")
+    member.origin = str(target)
+    return member

@@ -1,0 +1,60 @@
+"""A user's class or function by name: from an importable module or from a file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rlobj.base.errors import ConfigError, nearest
+
+__all__ = ["import_target"]
+
+_EXPECTED = 'Expected "package.module:name" or "path/to/file.py:name".'
+
+
+def import_target(target: str | None) -> Any:
+    """The object that `package.module:name` or `path/to/file.py:name` names.
+
+    Raises:
+        ConfigError: there is no such module, file or name, or it cannot be imported.
+
+    Example:
+        >>> import_target("math:sqrt")(9)
+        3.0
+    """
+    place, _, name = (target or "").rpartition(":")
+    if not place or not name:
+        raise ConfigError(f"target is {target!r}. {_EXPECTED}")
+    assert target is not None
+    try:
+        from_file = place.endswith(".py")
+        module = _load_file(target, place) if from_file else importlib.import_module(place)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"target {target!r}: importing {place!r} failed: {type(error).__name__}: {error}. "
+            f"{_EXPECTED}"
+        ) from error
+    if not hasattr(module, name):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise ConfigError(f"target {target!r}: no such name.{nearest(name, public)}")
+    return getattr(module, name)
+
+
+def _load_file(target: str, place: str) -> ModuleType:
+    path = Path(place).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"target {target!r}: there is no file {str(path)!r}.")
+    name = f"_rlobj_target_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up by name
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,105 @@
+"""Models that report every mistake at once, each with its path and the nearest name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rlobj.base.errors import ConfigError, nearest
+
+__all__ = ["InvalidFields", "Model"]
+
+
+class InvalidFields(ConfigError):
+    """All the mistakes in one model, as (path, message) pairs."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(f"{path}: {text}" if path else text for path, text in problems))
+
+
+class Model(BaseModel):
+    """A frozen pydantic model that refuses unknown keys and raises `InvalidFields`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise InvalidFields(_problems(error, type(self), data)) from None
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """The names that a user writes: aliases where there are any."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
+
+
+WORDS = {
+    bool: ("true", "false"),
+    int: ("a whole number",),
+    float: ("a number",),
+    tuple[str, ...]: ("a list of texts",),
+}
+"""What a user writes for a member of a union."""
+
+
+def _problems(
+    error: ValidationError, model: type[Model], data: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    unions = {
+        field.alias or name: words
+        for name, field in model.model_fields.items()
+        if (words := _words(field.annotation))
+    }
+    found: list[tuple[str, str]] = []
+    for item in error.errors():
+        path = ".".join(str(part) for part in item["loc"])
+        cause = item.get("ctx", {}).get("error")
+        name, _, member = path.partition(".")
+        if member and (words := unions.get(name)):
+            # pydantic tells a mistake for each member of the union, with the member in its path.
+            problem = (name, _no_member(words, data.get(name, item["input"])))
+            found += [problem] if problem not in found else []
+        elif isinstance(cause, InvalidFields):
+            found += [
+                (".".join(filter(None, (path, inner))), text) for inner, text in cause.problems
+            ]
+        elif isinstance(cause, ConfigError):
+            found.append((path, str(cause)))
+        elif item["type"] == "extra_forbidden":
+            found.append((path, f"unknown key.{nearest(str(item['loc'][-1]), model.keys())}"))
+        elif item["type"] == "missing":
+            found.append((path, "is required"))
+        elif item["type"] == "literal_error":
+            known = re.findall(r"'([^']*)'", item.get("ctx", {}).get("expected", ""))
+            advice = nearest(str(item["input"]), known, spell_out=False) if known else ""
+            found.append((path, f"{item['msg']}, got {item['input']!r}.{advice}"))
+        else:
+            found.append((path, f"{item['msg']}, got {item['input']!r}"))
+    return found
+
+
+def _words(annotation: Any) -> list[str]:
+    """What a user may write for a union whose members have `WORDS` or are names; else nothing."""
+    members = [member for member in get_args(annotation) if member is not NoneType]
+    if get_origin(annotation) not in (Union, UnionType) or len(members) < 2:
+        return []
+    words: list[str] = []
+    for member in members:
+        names = get_args(member) if get_origin(member) is Literal else WORDS.get(member)
+        if not names:
+            return []
+        words += names
+    return words
+
+
+def _no_member(words: list[str], given: Any) -> str:
+    *first, last = words
+    names = [word for word in words if " " not in word]
+    advice = nearest(str(given), names, spell_out=False)
+    return f"expected {', '.join(first)} or {last}, got {given!r}{advice and '.' + advice}"

@@ -1,0 +1,137 @@
+"""From a preset's name and what a user overrides to one RunConfig, and who set what.
+
+Layers, later over earlier: library defaults < preset < embedded profile (only where no layer names
+a model) < overrides in the order given (a configuration file, then single settings).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.embedded_profile import EMBEDDED_PROFILE, MOST_UPDATES, PROFILES
+from rlobj.config.presets import load_preset, merge
+from rlobj.config.run_config import RunConfig, build_config
+from rlobj.data.catalogue import NAMED_SOURCES
+
+__all__ = ["EMBEDDED_LAYER", "Layer", "compose", "file_layer", "layers_of", "origins"]
+
+Layer = tuple[str, dict[str, Any]]
+"""Where settings come from, in words, and the settings: a partial RunConfig."""
+
+EMBEDDED_LAYER = "embedded profile"
+"""Name of the layer that fits a run to the embedded policy."""
+
+
+def compose(
+    preset: str | None, overrides: Sequence[tuple[str, Mapping[str, Any]]]
+) -> tuple[RunConfig, bool]:
+    """The configuration, and whether the embedded profile is in force.
+
+    Args:
+        preset: name or YAML file; None = the one that an override names as `preset`, if any.
+        overrides: (where from, partial RunConfig), later over earlier.
+
+    Raises:
+        ConfigError: every mistake at once, each with its path and the layer that set it.
+
+    Example:
+        >>> config, embedded = compose("stapo", [("here", {"training": {"steps": 5}})])
+        >>> config.training.steps, embedded
+        (5, True)
+    """
+    layers = layers_of(preset, overrides)
+    return build_config(layers), any(name == EMBEDDED_LAYER for name, _ in layers)
+
+
+def layers_of(
+    preset: str | None, overrides: Sequence[tuple[str, Mapping[str, Any]]]
+) -> list[Layer]:
+    """The layers that `compose` merges, lowest first; see there."""
+    above = [(name, dict(layer)) for name, layer in overrides]
+    named = [layer.pop("preset") for _, layer in above if layer.get("preset") is not None]
+    preset = preset or (str(named[-1]) if named else None)
+    layers: list[Layer] = []
+    if preset is not None:
+        config = dict(load_preset(str(preset)).config)
+        if "preset" in config:
+            raise ConfigError(
+                f"{preset}: a preset builds on another with 'base: {config['preset']}'; "
+                "'preset:' belongs in a configuration file (--config)"
+            )
+        layers.append((f"preset {preset}", {"preset": str(preset), **config}))
+    if _last([*layers, *above], "model", "name") is None:
+        profile = _profile(_last([*layers, *above], "data", "source"))
+        updates = _last(layers, "training", "updates_per_step")
+        if isinstance(updates, int) and updates > MOST_UPDATES:
+            profile = merge(profile, {"training": {"updates_per_step": MOST_UPDATES}})
+        layers.append((EMBEDDED_LAYER, profile))
+    source = _last([*layers, *above], "data", "source")
+    named = NAMED_SOURCES.get(source) if isinstance(source, str) else None
+    if named is not None and named.reward != "math":
+        layers.append((f"data {source}", {"rewards": {"kind": named.reward}}))
+    return [*layers, *above]
+
+
+def file_layer(path: str | Path) -> Layer:
+    """A configuration file as a layer; it may name a `preset`, or build on one with `base`.
+
+    Raises:
+        ConfigError: no such file, or it is no YAML mapping.
+    """
+    path = Path(path).expanduser()
+    return str(path), dict(load_preset(path.absolute()).config)
+
+
+def origins(layers: Sequence[Layer]) -> dict[str, str]:
+    """The layer that each setting comes from, by dotted path; defaults are left out.
+
+    Example:
+        >>> origins([("a", {"x": {"y": 1, "z": 1}}), ("b", {"x": {"z": 2}})])
+        {'x.y': 'a', 'x.z': 'b'}
+    """
+    merged: dict[str, Any] = {}
+    found: dict[str, str] = {}
+    for name, layer in layers:
+        merged = merge(merged, layer)
+        present = _leaves(merged)
+        found = {path: origin for path, origin in found.items() if path in present}
+        found |= {path: name for path in _leaves(layer) if path in present}
+    return found
+
+
+def _leaves(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted paths of all values that are no mapping."""
+    paths = []
+    for key, value in settings.items():
+        inner = isinstance(value, Mapping) and bool(value)
+        paths += _leaves(value, f"{prefix}{key}.") if inner else [f"{prefix}{key}"]
+    return paths
+
+
+def _last(layers: Sequence[Layer], section: str, key: str) -> Any:
+    """The value that the topmost layer with this setting gives it."""
+    found = None
+    for _, layer in layers:
+        inner = layer.get(section)
+        if isinstance(inner, Mapping) and key in inner:
+            found = inner[key]
+    return found
+
+
+def _profile(source: Any) -> dict[str, Any]:
+    """The profile of the task that the overrides ask for; the default task where they ask none.
+
+    Raises:
+        ConfigError: the embedded policy does not read such problems.
+    """
+    if source is None:
+        return EMBEDDED_PROFILE
+    if not isinstance(source, str) or source not in PROFILES:
+        raise ConfigError(
+            f"data.source: '{source}' needs a model: --model with a hub id or a folder. Without "
+            f"one, rlobj trains its embedded policy on a built-in task: {', '.join(PROFILES)}"
+        )
+    return PROFILES[source]

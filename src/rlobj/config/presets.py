@@ -1,0 +1,188 @@
+"""Presets: published objectives as YAML files, each a partial run configuration.
+
+    base: dapo-loss            # another preset; mappings merge, a mapping with `kind` replaces
+    paper: "STAPO, Liu et al. 2026, arXiv:2602.15620"
+    summary: silence rare spurious tokens
+    objective:
+      drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
+    sampling: {group_size: 8}
+
+A mapping with a `kind` (or a text) replaces the base's primitive; one without changes its
+settings; null removes.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.validation import InvalidFields
+from rlobj.objectives.objective import Objective
+
+__all__ = ["Preset", "difference", "load_preset", "merge", "preset_names", "read_yaml"]
+
+_OWN_KEYS = ("base", "paper", "summary")
+_ANY_KIND = ("overlong",)
+DEFAULT_MAX_TOKENS = 1024
+"""Stands for `sampling.max_tokens` where neither a preset nor a run says a number."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named, partial run configuration.
+
+    Attributes:
+        name: the file's stem.
+        paper: citation.
+        summary: one line.
+        bases: the presets it builds on, nearest first.
+        config: the merged partial RunConfig, plain data.
+        path: the file it was read from.
+        text: the file's text.
+    """
+
+    name: str
+    paper: str
+    summary: str
+    bases: tuple[str, ...]
+    config: Mapping[str, Any]
+    path: Path
+    text: str = field(repr=False)
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The objective, with lengths resolved at the preset's own `sampling.max_tokens`."""
+        try:
+            objective = Objective(**self.config.get("objective", {}))
+        except InvalidFields as error:
+            problems = [(f"objective.{path}", text) for path, text in error.problems]
+            raise ConfigError(f"{self.path}:\n{InvalidFields(problems)}") from None
+        sampling = self.config.get("sampling")
+        sampling = sampling if isinstance(sampling, dict) else {}
+        return objective.resolve(sampling.get("max_tokens", DEFAULT_MAX_TOKENS))
+
+
+def preset_folder() -> Path:
+    """Where the presets lie: inside the installed package, or at the top of a checkout."""
+    installed = Path(str(importlib.resources.files("rlobj"))) / "_presets"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "presets"
+
+
+def preset_names() -> list[str]:
+    """The presets that come with rlobj, sorted."""
+    return sorted(path.stem for path in preset_folder().glob("*.yaml"))
+
+
+def load_preset(name_or_path: str | Path) -> Preset:
+    """A preset by name, or from a YAML file.
+
+    Raises:
+        ConfigError: no such preset (with the nearest name), or a file that cannot be read.
+    """
+    path, bases = _find(str(name_or_path), None), []
+    seen = {path.resolve()}
+    name, top = path.stem, read_yaml(path)
+    config: Any = {key: value for key, value in top.items() if key not in _OWN_KEYS}
+    if not top:
+        raise ConfigError(f"{path} is empty; expected keys such as base, objective and training")
+    layer, here = top, path
+    while layer.get("base") is not None:
+        try:
+            here = _find(str(layer["base"]), here)
+        except ConfigError as error:
+            raise ConfigError(f"{here}: base: {error}") from None
+        if here.resolve() in seen:
+            raise ConfigError(f"{path}: base '{layer['base']}' leads back to itself")
+        seen.add(here.resolve())
+        bases.append(here.stem)
+        layer = read_yaml(here)
+        below = {key: value for key, value in layer.items() if key not in _OWN_KEYS}
+        config = merge(below, config)
+    if not isinstance(config.get("objective", {}), dict):
+        raise ConfigError(f"{path}: objective must be a mapping, got {config['objective']!r}")
+    return Preset(
+        name=name,
+        paper=str(top.get("paper", "")),
+        summary=str(top.get("summary", "")),
+        bases=tuple(bases),
+        config=config,
+        path=path,
+        text=path.read_text(encoding="utf-8"),
+    )
+
+
+def _find(name: str, beside: Path | None) -> Path:
+    """A preset's file: one of ours by name, or a path (relative to the file that names it)."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        path = Path(name).expanduser()
+        if beside is not None and not path.is_absolute():
+            path = beside.parent / path
+        if not path.is_file():
+            raise ConfigError(f"no preset file at {path}")
+        return path
+    path = preset_folder() / f"{name}.yaml"
+    if not path.is_file():
+        raise ConfigError(f"unknown preset '{name}'.{nearest(name, preset_names())}")
+    return path
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping, read with YAML 1.2's booleans and floats.
+
+    `on`, `off`, `yes` and `no` are text, `1e-6` is a number, and a key given twice is an error.
+
+    Raises:
+        ConfigError: the file cannot be read, with its line.
+    """
+    import yaml
+
+    from rlobj.base.yaml import Loader
+
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    content = {} if content is None else content
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold a mapping, got {type(content).__name__}")
+    return content
+
+
+def merge(below: Any, above: Any) -> Any:
+    """`above` over `below`: mappings merge key by key, unless `above` names a `kind`.
+
+    A text beside a mapping is a primitive's kind: {scale: batch} over group_normalized. The length
+    penalty of `rewards` is no grader's own and stays when another kind grades.
+    """
+    if isinstance(below, str) and isinstance(above, dict) and "kind" not in above:
+        below = {"kind": below}
+    if (
+        isinstance(above, str)
+        and isinstance(below, dict)
+        and not below.keys().isdisjoint(_ANY_KIND)
+    ):
+        above = {"kind": above}
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    if "kind" in above:
+        return {**{key: below[key] for key in _ANY_KIND if key in below}, **above}
+    return {**below, **{key: merge(below.get(key), value) for key, value in above.items()}}
+
+
+def difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(path, left value, right value) wherever two configurations differ; None = absent."""
+    found = []
+    for key in sorted({*left, *right}):
+        a, b = left.get(key), right.get(key)
+        if isinstance(a, dict) and isinstance(b, dict) and a.get("kind") == b.get("kind"):
+            found += [(f"{key}.{path}", x, y) for path, x, y in difference(a, b)]
+        elif a != b:
+            found.append((key, a, b))
+    return found

@@ -1,0 +1,352 @@
+"""RunConfig: everything that a run depends on, validated at once.
+
+Layers, later over earlier: library defaults < preset < embedded profile (only where no model is
+named) < configuration file < single settings.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.validation import InvalidFields, Model
+from rlobj.config.presets import merge
+from rlobj.data import DataConfig
+from rlobj.objectives.objective import Objective
+from rlobj.rewards import Math, RewardConfig
+from rlobj.samplers import SamplingSettings
+from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
+
+__all__ = [
+    "CheckpointConfig",
+    "DynamicSampling",
+    "EvaluationConfig",
+    "LoraConfig",
+    "ModelConfig",
+    "OutputConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "TrainingConfig",
+    "build_config",
+    "parse_setting",
+]
+
+
+class LoraConfig(Model):
+    """Train low-rank adapters in place of the weights (LoRA, Hu et al. 2021, arXiv:2106.09685)."""
+
+    rank: int = Field(default=16, ge=1, description="r, the rank of each update B·A")
+    alpha: float = Field(default=32.0, gt=0, description="the update is alpha/r · B·A")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field(
+        default="all-linear", description="names of the linear layers that get an adapter"
+    )
+
+
+class ModelConfig(Model):
+    """The policy."""
+
+    name: str | None = Field(
+        default=None,
+        description="hub id or folder of a causal language model; null = the embedded policy",
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="arithmetic of the forward pass; weights stay float32 (auto: bfloat16 on GPU)",
+    )
+    chat_template: bool | Literal["auto"] = Field(
+        default="auto", description="wrap prompts in the tokenizer's chat template, if it has one"
+    )
+    trust_remote_code: bool = Field(default=False, description="run code that the model brings")
+    lora: LoraConfig | None = Field(
+        default=None, description="train adapters, the model itself being the reference; null = all"
+    )
+
+
+class DynamicSampling(Model):
+    """Drop groups without signal and refill them (DAPO, arXiv:2503.14476 eq. 11)."""
+
+    by: Literal["accuracy", "reward"] = Field(
+        default="accuracy",
+        description="keep groups with 0 < accuracy < 1 before shaping, or unequal rewards",
+    )
+    max_batches: int = Field(
+        default=10, ge=1, description="rollouts per step at most; then it trains with what there is"
+    )
+
+
+class SamplingConfig(SamplingSettings):
+    """How responses are drawn."""
+
+    max_tokens: int = Field(default=1024, ge=1, description="longest response, tokens")
+    engine: Literal["transformers", "vllm", "vllm-server"] = Field(
+        default="transformers",
+        description="transformers, vLLM in the training process, or a server of `rlobj serve`",
+    )
+    prompts_per_step: int = Field(default=32, ge=1, description="prompts per step, over all ranks")
+    group_size: int = Field(default=8, ge=1, description="G, responses per prompt")
+    batch_tokens: int = Field(
+        default=131072, ge=1, description="prompt and response tokens sampled at a time"
+    )
+    dynamic: DynamicSampling | None = Field(
+        default=None, description="dynamic sampling; null = train on every group"
+    )
+    async_depth: int = Field(
+        default=0,
+        ge=0,
+        description="rollouts sampled ahead, while training goes on: each exactly so many steps "
+        "old; 0 = sample, then train",
+    )
+    max_logprob_gap: float | Literal["auto"] = Field(
+        default="auto",
+        description="mean |sampler - trainer| log-prob of fresh samples, nats, above which the "
+        "run stops (auto: 0.001 in float32, 0.1 in bfloat16)",
+    )
+    vllm: VllmSettings = Field(default=VllmSettings(), description="vLLM in the training process")
+    server: ServerSettings = Field(default=ServerSettings(), description="a vLLM server")
+
+    def biased(self) -> list[tuple[str, str]]:
+        """(field, problem) of settings under which samples do not come from the policy."""
+        whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+        return [
+            (
+                f"sampling.{name}",
+                f"{getattr(self, name)} draws from a part of the distribution alone: the policy's "
+                "own log-probs are then not those of the samples, and importance ratios are "
+                f"biased. Expected {value} in training; evaluations take any, as evaluation.{name}",
+            )
+            for name, value in whole.items()
+            if getattr(self, name) != value
+        ]
+
+    def settings(self, **other: Any) -> SamplingSettings:
+        """What the sampler needs of it, with other values in place."""
+        own = {name: getattr(self, name) for name in SamplingSettings.model_fields}
+        return SamplingSettings(**{**own, **other})
+
+
+class TrainingConfig(Model):
+    """The updates. A step is one rollout with all its updates; an update one optimizer step."""
+
+    steps: int = Field(default=100, ge=0, description="rollouts")
+    updates_per_step: int = Field(
+        default=1, ge=1, description="mini-batches of whole groups that a rollout is split into"
+    )
+    learning_rate: float = Field(default=1e-6, gt=0, description="peak learning rate of AdamW")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="after warm-up: constant, or down to 0 over the steps"
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="steps of linear warm-up")
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay")
+    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW's betas")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
+    micro_batch_tokens: int = Field(
+        default=16384, ge=1, description="padded tokens per forward; changes memory, not results"
+    )
+    packed: bool | Literal["auto"] = Field(
+        default="auto",
+        description="lay responses one after another without padding; auto: where flash attention "
+        "is in use",
+    )
+    selection: Literal["current", "old"] = Field(
+        default="current",
+        description="policy that rules read in later updates of a rollout: the current one (one "
+        "more forward) or the rollout's",
+    )
+    skip_inactive: bool = Field(
+        default=True,
+        description="leave responses without any gradient out of an update's forward and backward "
+        "pass; changes time, not results",
+    )
+    balance: bool = Field(
+        default=True,
+        description="even out tokens between processes before training; changes time, not results",
+    )
+    gradient_checkpointing: bool = Field(default=False, description="recompute activations")
+    strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = Field(
+        default="auto",
+        description="how several processes share the policy: a copy each (ddp), DeepSpeed's ZeRO "
+        "1 to 3, or PyTorch's fsdp2 on GPUs; auto: as launched, else ddp",
+    )
+    max_skipped: int = Field(
+        default=10,
+        ge=1,
+        description="updates in a row that were skipped, since something in them was not finite, "
+        "or steps in a row without an update, before the run stops",
+    )
+    threads: int | Literal["auto"] = Field(
+        default="auto", description="CPU threads of torch (auto: one on a CPU)"
+    )
+
+
+class EvaluationConfig(Model):
+    """Held-out evaluation during training."""
+
+    every: int = Field(default=10, ge=0, description="steps between evaluations; 0 = none")
+    samples: int = Field(default=4, ge=1, description="responses per problem")
+    problems: int | None = Field(
+        default=256, ge=1, description="the first so many test problems; null = all"
+    )
+    temperature: float = Field(default=1.0, ge=0, description="sampling temperature")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus")
+    top_k: int = Field(default=0, ge=0, description="the k likeliest tokens; 0 = all")
+    min_p: float = Field(
+        default=0.0, ge=0, le=1, description="tokens so likely relative to the likeliest; 0 = all"
+    )
+
+
+class CheckpointConfig(Model):
+    """Checkpoints hold all that a run needs to continue exactly."""
+
+    every: int = Field(default=50, ge=0, description="steps between checkpoints; 0 = only the last")
+    keep: int = Field(default=2, ge=1, description="newest checkpoints that stay on disk")
+
+
+class OutputConfig(Model):
+    """Tables of what happened, one Parquet file a step."""
+
+    samples_every: int = Field(default=1, ge=0, description="steps between sample tables; 0 = none")
+    tokens_every: int = Field(default=10, ge=0, description="steps between token tables; 0 = none")
+    token_responses: int = Field(default=64, ge=1, description="responses in a token table")
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = Field(
+        default=(), description="where metrics go as well, beside metrics.jsonl"
+    )
+
+
+class RunConfig(Model):
+    """A run."""
+
+    preset: str | None = Field(default=None, description="the preset it was built from")
+    objective: Objective = Field(default=Objective(), description="the objective")
+    model: ModelConfig = Field(default=ModelConfig(), description="the policy")
+    data: DataConfig = Field(default=DataConfig(), description="the problems")
+    rewards: RewardConfig = Field(default=Math(), description="what grades a response")
+    sampling: SamplingConfig = Field(default=SamplingConfig(), description="the rollouts")
+    training: TrainingConfig = Field(default=TrainingConfig(), description="the updates")
+    evaluation: EvaluationConfig = Field(
+        default=EvaluationConfig(), description="held-out evaluation"
+    )
+    checkpoint: CheckpointConfig = Field(default=CheckpointConfig(), description="checkpoints")
+    output: OutputConfig = Field(default=OutputConfig(), description="sample and token tables")
+    seed: int = Field(default=0, ge=0, description="of sampling and data order")
+
+    @model_validator(mode="after")
+    def _fits(self) -> RunConfig:
+        updates, prompts = self.training.updates_per_step, self.sampling.prompts_per_step
+        problems = []
+        if updates > prompts:
+            problems.append(
+                (
+                    "training.updates_per_step",
+                    f"{updates} mini-batches of whole groups need at "
+                    f"least {updates} prompts; sampling.prompts_per_step is {prompts}",
+                )
+            )
+        if self.model.name is not None and self.data.source is None:
+            problems.append(
+                (
+                    "data.source",
+                    f"model '{self.model.name}' needs problems to train on: --data "
+                    "FILE.jsonl, a hub data set, or a built-in task",
+                )
+            )
+        if self.sampling.temperature == 0:
+            problems.append(
+                (
+                    "sampling.temperature",
+                    "0 gives a group the same response G times and no "
+                    "signal; expected a number above 0, such as 1.0",
+                )
+            )
+        problems += self.sampling.biased()
+        if self.sampling.async_depth and self.sampling.engine == "vllm":
+            problems.append(
+                (
+                    "sampling.async_depth",
+                    "an engine in the training process waits for its turn; expected 0 with "
+                    "engine=vllm, or engine=vllm-server",
+                )
+            )
+        if problems:
+            raise InvalidFields(problems)
+        return self
+
+    def evaluation_settings(self) -> SamplingSettings:
+        """How responses to held-out problems are drawn."""
+        names = ("temperature", "top_p", "top_k", "min_p")
+        own = {name: getattr(self.evaluation, name) for name in names}
+        return self.sampling.settings(**own)
+
+    def resolved_objective(self) -> Objective:
+        """The objective with "max_tokens" replaced by the run's number."""
+        return self.objective.resolve(self.sampling.max_tokens)
+
+
+def parse_setting(text: str) -> dict[str, Any]:
+    """`training.steps=50` as a nested mapping; the value is YAML, or text where YAML fails.
+
+    Raises:
+        ConfigError: no '=' or an empty key.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r}: expected key=value, such as training.steps=50")
+    result: Any = _value(value.strip())
+    for part in reversed(key.strip().split(".")):
+        result = {part: result}
+    return result
+
+
+def _value(text: str) -> Any:
+    import yaml
+
+    from rlobj.base.yaml import Loader
+
+    try:
+        value = yaml.load(text, Loader=Loader)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str) and value[:1] in "([" and value[-1:] in ")]":
+        try:  # (0.9, 0.95) as well as [0.9, 0.95]
+            return list(ast.literal_eval(value))
+        except (ValueError, SyntaxError, TypeError):
+            return text
+    if isinstance(value, dict) and all(entry is None for entry in value.values()):
+        return text  # {prompt} is a template, not a mapping without values
+    return value if not isinstance(value, str) else text
+
+
+def build_config(layers: Iterable[tuple[str, Mapping[str, Any]]]) -> RunConfig:
+    """One RunConfig from layers, each with the name of where it came from.
+
+    Raises:
+        ConfigError: every mistake at once, each with its path and the layer that set it.
+    """
+    layers = list(layers)
+    default = Objective()
+    kinds = {name: getattr(default, name).kind for name in ("advantage", "surrogate", "divisor")}
+    merged: Any = {"objective": kinds}
+    for _, layer in layers:
+        merged = merge(merged, dict(layer))
+    try:
+        return RunConfig(**merged)
+    except InvalidFields as error:
+        lines = [f"{path}{_origin(path, layers)}: {text}" for path, text in error.problems]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _origin(path: str, layers: list[tuple[str, Mapping[str, Any]]]) -> str:
+    """' (from --set)' for the last layer that holds the path or a part of it."""
+    best = (0, "")
+    for name, layer in layers:
+        depth, here = 0, layer
+        for part in path.split("."):
+            if not isinstance(here, Mapping) or part not in here:
+                break
+            depth, here = depth + 1, here[part]
+        if depth and depth >= best[0]:
+            best = (depth, f" (from {name})")
+    return best[1]

@@ -1,0 +1,164 @@
+"""Two models on the same problems: the difference, problem by problem.
+
+Most of the spread of accuracies is the spread of problems, which both models share; pairing takes
+it out (Miller 2024, arXiv:2411.00640, section 4.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlobj.base.errors import DataError
+from rlobj.evaluation.estimators import (
+    Interval,
+    bootstrap_interval,
+    sign_flip_test,
+    standard_error,
+)
+from rlobj.evaluation.records import Answered, Evaluation
+
+__all__ = ["Comparison", "Flip", "compare"]
+
+NAMED = 5
+"""Ids that an error names."""
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A problem that one model mostly solves and the other does not."""
+
+    id: str
+    share_a: float
+    share_b: float
+    """Shares of right responses."""
+
+    @property
+    def difference(self) -> float:
+        """share_a − share_b."""
+        return self.share_a - self.share_b
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """d_i = p_i^A − p_i^B over the problems that both answered."""
+
+    benchmark: str
+    differences: tuple[float, ...] = field(repr=False)
+    accuracy_a: float
+    accuracy_b: float
+    """avg@n of both, over these problems only."""
+    difference: float
+    """Mean of d_i; above 0 where A is better."""
+    stderr: float
+    """sd(d_i)/sqrt(n), over problems."""
+    interval: Interval
+    """Of the difference, at 95 %: bootstrap over problems; nan where no d_i differs."""
+    p_value: float
+    """Sign-flip permutation test of "no difference", two-sided."""
+    exact: bool
+    """The p-value is worked out, not sampled."""
+    flips: tuple[Flip, ...]
+    """Problems with more than half of the responses right on one side only, largest first."""
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    """Ids of problems that one side lacks; left out."""
+    undecided: tuple[str, ...]
+    """Ids of problems without a decided response on one side; left out."""
+
+    @property
+    def problems(self) -> int:
+        """How many are compared."""
+        return len(self.differences)
+
+
+def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
+    """The paired difference of two evaluations of the same problems, matched by id.
+
+    Args:
+        a: one side; a positive difference is in its favour.
+        b: the other.
+        seed: of the bootstrap, and of the flips where they are too many to work out.
+
+    Raises:
+        DataError: an id occurs twice, an id stands for another question or gold answer on the other
+            side, or no problem is left to compare.
+    """
+    left, right = _by_id(a, "the first"), _by_id(b, "the second")
+    shared = [name for name in left if name in right]
+    _check_same(left, right, shared)
+    pairs = {name: (left[name], right[name]) for name in shared}
+    decided = {name: pair for name, pair in pairs.items() if all(each.decided for each in pair)}
+    if not decided:
+        raise DataError(
+            f"Nothing to compare: of {len(left)} and {len(right)} problems of "
+            f"{a.benchmark!r} and {b.benchmark!r}, {len(shared)} have the same id and none is "
+            "decided on both sides. Compare evaluations of the same benchmark."
+        )
+    shares = {
+        name: (one.correct / one.decided, other.correct / other.decided)
+        for name, (one, other) in decided.items()
+    }
+    differences = tuple(p - q for p, q in shares.values())
+    n = len(differences)
+    mean = sum(differences) / n
+    test = sign_flip_test(_on_a_grid(list(decided.values())), seed=seed)
+    flips = [Flip(name, p, q) for name, (p, q) in shares.items() if (p > 0.5) != (q > 0.5)]
+    return Comparison(
+        benchmark=a.benchmark,
+        differences=differences,
+        accuracy_a=sum(p for p, _ in shares.values()) / n,
+        accuracy_b=sum(q for _, q in shares.values()) / n,
+        difference=mean,
+        stderr=standard_error(differences),
+        interval=bootstrap_interval(differences, seed=seed),
+        p_value=test.p_value,
+        exact=test.exact,
+        flips=tuple(sorted(flips, key=lambda flip: -abs(flip.difference))),
+        only_a=tuple(name for name in left if name not in right),
+        only_b=tuple(name for name in right if name not in left),
+        undecided=tuple(name for name in shared if name not in decided),
+    )
+
+
+def _by_id(evaluation: Evaluation, which: str) -> dict[str, Answered]:
+    problems = {each.problem.id: each for each in evaluation.problems}
+    if len(problems) < len(evaluation.problems):
+        ids = [each.problem.id for each in evaluation.problems]
+        twice = sorted({name for name in ids if ids.count(name) > 1})
+        raise DataError(
+            f"Problems are matched by id, and {which} evaluation has these more than once: "
+            f"{_named(twice)}."
+        )
+    return problems
+
+
+def _check_same(left: dict[str, Answered], right: dict[str, Answered], ids: list[str]) -> None:
+    for what in ("prompt", "answer"):
+        other = [
+            name
+            for name in ids
+            if getattr(left[name].problem, what).split()
+            != getattr(right[name].problem, what).split()
+        ]
+        if other:
+            word = {"prompt": "question", "answer": "gold answer"}[what]
+            raise DataError(
+                f"These are not the same problems: {len(other)} of {len(ids)} ids have another "
+                f"{word} ({_named(other)}). Evaluate both models on the same file."
+            )
+
+
+def _on_a_grid(pairs: Sequence[tuple[Answered, Answered]]) -> list[int]:
+    """The differences as integers, in units of one over the counts' least common multiple."""
+    grid = math.lcm(*(each.decided for pair in pairs for each in pair))
+    return [
+        grid // one.decided * one.correct - grid // other.decided * other.correct
+        for one, other in pairs
+    ]
+
+
+def _named(ids: Sequence[str]) -> str:
+    rest = f", and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    return ", ".join(repr(name) for name in ids[:NAMED]) + rest

@@ -1,0 +1,14 @@
+"""Reporting: what an evaluation came to, for people and for programs.
+
+results_json         results.json: every number with its standard error and settings
+results_markdown     a table to paste into a README or a paper
+comparison_markdown  two models beside each other
+write_page           one HTML file: problems, samples, responses, without a network
+"""
+
+from rlobj.evaluation.report.comparisons import comparison_markdown
+from rlobj.evaluation.report.entries import Entry
+from rlobj.evaluation.report.page import write_page
+from rlobj.evaluation.report.tables import results_json, results_markdown
+
+__all__ = ["Entry", "comparison_markdown", "results_json", "results_markdown", "write_page"]

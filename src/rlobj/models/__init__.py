@@ -1,0 +1,1 @@
+"""Policies: loading a causal language model, its adapters, and the embedded default."""

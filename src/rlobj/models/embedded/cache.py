@@ -1,0 +1,131 @@
+"""The embedded policy as a model folder, made on first use and kept in the user's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import transformers
+from platformdirs import user_cache_path
+from transformers.utils import logging as transformers_logging
+
+from rlobj.base.errors import ConfigError, RunError, nearest
+from rlobj.data.problems import Problem, digest
+from rlobj.data.tasks import TASKS
+from rlobj.models.embedded.architecture import build_policy
+from rlobj.models.embedded.tokenizer import build_tokenizer
+from rlobj.models.embedded.warm_start import RECIPES, Progress, WarmStart, warm_start
+
+__all__ = ["embedded_policy"]
+
+logger = logging.getLogger(__name__)
+
+_CODE = ("architecture.py", "tokenizer.py", "warm_start.py")
+"""The modules whose text is part of a folder's name."""
+
+_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+
+def embedded_policy(
+    task: str,
+    *,
+    seed: int = 0,
+    cache_dir: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """The Hugging Face model folder, with tokenizer, of the policy for a built-in task.
+
+    The first call runs the supervised warm start (seconds); later ones return at once. The folder's
+    name hashes all that shapes the weights: recipe, problems, seed, the code that trains, versions
+    of torch and transformers, the CPU's vector width. It appears whole or not at all, so processes
+    that start together are safe: each does the work and the first to finish is kept.
+
+    Args:
+        task: name of a task in `RECIPES`.
+        seed: of the random weights and of the supervised run.
+        cache_dir: folder to keep policies in; default: `rlobj` in the user's cache folder.
+        progress: told (steps done, steps in all, loss) while the supervised run goes on.
+
+    Raises:
+        ConfigError: no embedded policy for this task.
+        RunError: the folder cannot be written.
+    """
+    if task not in RECIPES:
+        raise ConfigError(f"there is no embedded policy for '{task}'.{nearest(task, RECIPES)}")
+    recipe, problems = RECIPES[task], TASKS[task].problems("train")
+    root = user_cache_path("rlobj", appauthor=False) if cache_dir is None else Path(cache_dir)
+    folder = root / f"{task}-{_key(recipe, problems, seed)}"
+    if _complete(folder):
+        return folder
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".warm-start-", dir=root) as scratch:
+            made = Path(scratch) / "policy"
+            _make(made, recipe, problems, seed, progress)
+            _publish(made, folder)
+    except OSError as error:
+        raise RunError(
+            f"cannot keep the embedded policy in {root}: {error}. Give a folder that can be "
+            "written, such as XDG_CACHE_HOME=/tmp/cache in the environment."
+        ) from error
+    logger.info("the embedded policy for %s is in %s", task, folder)
+    return folder
+
+
+def _key(recipe: WarmStart, problems: list[Problem], seed: int) -> str:
+    """16 hexadecimal digits of a hash over all that shapes the weights."""
+    code = [Path(__file__).with_name(name).read_text("utf-8") for name in _CODE]
+    facts = {
+        "recipe": dataclasses.asdict(recipe),
+        "problems": [(problem.prompt, problem.answer) for problem in problems],
+        "seed": seed,
+        "code": code,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+    return digest(json.dumps(facts, sort_keys=True))[:16]
+
+
+def _make(
+    folder: Path, recipe: WarmStart, problems: list[Problem], seed: int, progress: Progress | None
+) -> None:
+    tokenizer, model = build_tokenizer(), build_policy(seed)
+    warm_start(model, tokenizer, problems, recipe, seed=seed, progress=progress)
+    with _no_progress_bar():
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keep transformers from drawing a bar for one file of 300 kB."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+def _complete(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in _FILES)
+
+
+def _publish(made: Path, folder: Path) -> None:
+    """Move a finished folder into place, unless another process was first."""
+    if folder.exists() and not _complete(folder):  # somebody deleted files from it
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        made.rename(folder)
+    except OSError:
+        if not _complete(folder):
+            raise

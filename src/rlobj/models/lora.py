@@ -1,0 +1,114 @@
+"""LoRA through peft: adapters as the policy, the model below them as the reference.
+
+    W' = W + alpha/r · B·A        Hu et al. 2021, arXiv:2106.09685
+
+Samplers and checkpoints are given W'.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.config.run_config import LoraConfig
+
+__all__ = ["adapted", "adapter_weights", "base", "merged", "save_settings", "without"]
+
+_NAME = "default"
+
+
+def adapted(model: nn.Module, config: LoraConfig, adapter: Path | None) -> Any:
+    """The model with frozen weights and adapters to train; new ones leave its output as it is.
+
+    Raises:
+        MissingExtra: no peft.
+        ConfigError: targets that the model does not have, or that are no linear layers.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtra("peft", "lora", "training low-rank adapters") from error
+    if adapter is not None:
+        return peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
+    alpha: Any = config.alpha  # peft says int, and computes with any number
+    settings = peft.LoraConfig(
+        r=config.rank, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM"
+    )
+    try:
+        wrapped = peft.get_peft_model(model, settings)
+    except ValueError as error:
+        raise ConfigError(f"model.lora.targets={config.targets}: {error}") from error
+    for name, layer in _layers(base(wrapped)):
+        if not isinstance(layer.base_layer, nn.Linear):
+            kind = type(layer.base_layer).__name__
+            raise ConfigError(f"model.lora.targets: {name} is a {kind}; expected linear layers")
+    return wrapped
+
+
+def base(model: Any) -> Any:
+    """The transformers model, with or without adapters in it."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+def without(model: Any) -> contextlib.AbstractContextManager[Any]:
+    """Inside, the model computes as if it had no adapters."""
+    return model.disable_adapter()
+
+
+@torch.no_grad()
+def merged(model: Any, full: Callable[[nn.Parameter], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """(name, whole tensor) of the transformers model, adapters merged in; stored buffers too.
+
+    Args:
+        model: with or without adapters.
+        full: gives one parameter whole, wherever its shards lie.
+    """
+    inner = base(model)
+    layers = dict(_layers(inner))
+    for name, parameter in inner.named_parameters():
+        if ".lora_" in name:
+            continue
+        tensor = full(parameter)
+        owner, found, leaf = name.rpartition(".base_layer.")
+        if found:
+            name = f"{owner}.{leaf}"
+            if leaf == "weight":
+                layer = layers[owner]
+                low, high = (full(each[_NAME].weight) for each in (layer.lora_A, layer.lora_B))
+                tensor = tensor + layer.scaling[_NAME] * (high @ low)
+        yield name, tensor
+    stored = inner.state_dict().keys()
+    yield from ((name, buffer) for name, buffer in inner.named_buffers() if name in stored)
+
+
+def adapter_weights(
+    model: Any, full: Callable[[nn.Parameter], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """(name in a peft checkpoint, whole tensor) of the adapters."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            yield name.replace(f".{_NAME}.", "."), full(parameter)
+
+
+def save_settings(model: Any, folder: Path) -> None:
+    """The adapter_config.json of a peft folder."""
+    settings = model.peft_config[_NAME].to_dict()
+    plain = {
+        key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()
+    }
+    text = json.dumps({**plain, "inference_mode": True}, indent=2, default=str)
+    (folder / "adapter_config.json").write_text(text, encoding="utf-8")
+
+
+def _layers(inner: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, module in inner.named_modules():
+        if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
+            yield name, module

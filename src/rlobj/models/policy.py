@@ -1,0 +1,176 @@
+"""The policy: a causal language model with its tokenizer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.run_config import ModelConfig
+from rlobj.data import DataConfig, Problem, encode_prompt, format_prompt
+from rlobj.models import lora
+
+__all__ = ["Policy", "arithmetic", "load_model", "load_policy", "load_tokenizer"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model and how problems are put to it.
+
+    Attributes:
+        model: the causal language model, float32 weights, dropout off; with LoRA, peft's.
+        tokenizer: its tokenizer.
+        source: where it was loaded from; a reference policy is loaded from there again.
+        chat: whether prompts go through the chat template.
+        template: the text around a problem.
+        test_template: the text around a held-out one.
+    """
+
+    model: Any
+    tokenizer: Any
+    source: str
+    chat: bool
+    template: str
+    test_template: str
+
+    def encode(self, problem: Problem) -> list[int]:
+        """The token ids that the model is asked to continue."""
+        return encode_prompt(self.tokenizer, format_prompt(self.template, problem), self.chat)
+
+    def encode_test(self, problem: Problem) -> list[int]:
+        """`encode` for a held-out problem."""
+        return encode_prompt(self.tokenizer, format_prompt(self.test_template, problem), self.chat)
+
+    def recompute_activations(self) -> None:
+        """Trade time for memory in training; newer transformers call it so."""
+        newer = getattr(self.model, "activation_checkpointing_enable", None)
+        (newer or self.model.gradient_checkpointing_enable)()
+
+    def weights(
+        self, full: Callable[[nn.Parameter], Tensor], *, as_stored: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor), one at a time, LoRA merged in.
+
+        Args:
+            full: gives one parameter whole, wherever its shards lie.
+            as_stored: under the names of a Hugging Face checkpoint, in place of the module's.
+        """
+        inner = lora.base(self.model)
+        for name, tensor in lora.merged(self.model, full):
+            if as_stored and getattr(
+                inner, "_weight_conversions", None
+            ):  # modules that fuse several tensors
+                from transformers.core_model_loading import revert_weight_conversion
+
+                yield from revert_weight_conversion(inner, {name: tensor}).items()
+            else:
+                yield name, tensor
+
+    def save_settings(self, folder: Path) -> None:
+        """All of a Hugging Face model folder but its weights."""
+        inner = lora.base(self.model)
+        inner.config.save_pretrained(folder)
+        if inner.generation_config is not None:
+            inner.generation_config.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load_policy(
+    config: ModelConfig, data: DataConfig, source: str, adapter: Path | None = None
+) -> Policy:
+    """Load the model and its tokenizer from a hub id or a folder.
+
+    Args:
+        config: the model's settings.
+        data: how problems are put to it.
+        source: hub id or folder.
+        adapter: trained LoRA weights to go on from; None = new ones, where LoRA is set.
+
+    Raises:
+        ConfigError: nothing there, or no causal language model with a tokenizer.
+    """
+    tokenizer, chat = load_tokenizer(config, source)
+    with _told(source):
+        model: Any = load_model(config, source)
+    if config.lora is not None:
+        model = lora.adapted(model, config.lora, adapter)
+    return Policy(model, tokenizer, source, chat, data.template, data.asked_in_tests)
+
+
+def load_tokenizer(config: ModelConfig, source: str) -> tuple[Any, bool]:
+    """The tokenizer of a hub id or folder, and whether prompts go through its chat template.
+
+    Raises:
+        ConfigError: no tokenizer there, or no chat template where one is asked for.
+    """
+    from transformers import AutoTokenizer
+
+    with _told(source):
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=config.trust_remote_code
+        )
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    chat = has_template if config.chat_template == "auto" else config.chat_template
+    if chat and not has_template:
+        raise ConfigError(f"model.chat_template is on, but the tokenizer of '{source}' has none")
+    return tokenizer, chat
+
+
+@contextlib.contextmanager
+def _told(source: str) -> Iterator[None]:
+    """What a library says of a model that it cannot load, as our error."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot load the model '{source}': {error}\nExpected a folder written by "
+            "save_pretrained, with its tokenizer, or the id of a model on the hub."
+        ) from error
+
+
+def arithmetic(config: ModelConfig) -> torch.dtype | None:
+    """What forward passes compute in, training and sampling alike; None = the weights' float32."""
+    half = config.dtype == "bfloat16" or (config.dtype == "auto" and torch.cuda.is_available())
+    return torch.bfloat16 if half else None
+
+
+def load_model(config: ModelConfig, source: str) -> nn.Module:
+    """The model alone, in float32, with every dropout off (a ratio must be 1 on-policy)."""
+    from transformers import AutoModelForCausalLM
+
+    with _no_bars() if Path(source).is_dir() else contextlib.nullcontext():
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=torch.float32, trust_remote_code=config.trust_remote_code
+        )
+    _no_dropout(model)
+    return model
+
+
+def _no_dropout(model: nn.Module) -> None:
+    """In modules of dropout, and where modules hold its rate for functions that they call."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, rate in vars(module).items():
+            if "drop" in name and isinstance(rate, float):
+                setattr(module, name, 0.0)
+
+
+@contextlib.contextmanager
+def _no_bars() -> Iterator[None]:
+    """Files on this machine load and save too fast for transformers' progress bars."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

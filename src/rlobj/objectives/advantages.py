@@ -1,0 +1,244 @@
+"""Advantages: rewards [B], groups [B], lengths [B] -> [B], in float64.
+
+One rule for all (so that a sign is never rounding): rewards are added in a canonical order, a
+group whose decided rewards are all equal gets exactly 0, a group of several with fewer than two
+decided members gets 0, an undecided response (NaN) gets 0 and is in no mean. A true group of one
+keeps the released rule, mean 0 and standard deviation 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rlobj.base.primitive import Primitive
+from rlobj.objectives.rules.checks import share
+
+__all__ = [
+    "AccurateGroupCentered",
+    "Advantage",
+    "BatchWhitened",
+    "GroupCentered",
+    "GroupCenteredBatchWhitened",
+    "GroupNormalized",
+    "LeaveOneOut",
+    "LengthWeighted",
+    "PassAtK",
+    "QuantileBaseline",
+]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The decided responses, sorted by group, reward and length.
+
+    Attributes:
+        rewards: R, [b].
+        lengths: |o|, [b].
+        group: index of the group, [b].
+        size: decided members of the response's group, [b].
+        alone: a true group of one, bool [b].
+        dead: a group without signal: all equal, or fewer than two decided of several, bool [b].
+    """
+
+    rewards: Tensor
+    lengths: Tensor
+    group: Tensor
+    size: Tensor
+    alone: Tensor
+    dead: Tensor
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Σ over the group of each response, [b]."""
+        return values.new_zeros(len(values)).index_add(0, self.group, values)[self.group]
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over the group; 0 for a group of one."""
+        return torch.where(self.alone, 0.0, self.sum(values) / self.size)
+
+    def std(self, values: Tensor) -> Tensor:
+        """Unbiased standard deviation over the group; 1 for a group of one."""
+        squares = self.sum((values - self.mean(values)).square())
+        return torch.where(self.alone, 1.0, (squares / (self.size - 1).clamp(min=1)).sqrt())
+
+    def centred(self) -> Tensor:
+        """R − mean_g, exactly 0 in a group without signal."""
+        return torch.where(self.dead, 0.0, self.rewards - self.mean(self.rewards))
+
+    def whitened(self, values: Tensor) -> Tensor:
+        """(x − mean) / sqrt(var + 1e-8), every response counted |o| times (unbiased var)."""
+        tokens = self.lengths.sum().clamp(min=1)
+        centred = values - (values * self.lengths).sum() / tokens
+        variance = (centred.square() * self.lengths).sum() / (tokens - 1).clamp(min=1)
+        told = values[self.lengths > 0]
+        constant = bool((told == told[:1]).all())  # a rounding must not become a sign
+        return torch.zeros_like(values) if constant else centred / (variance + 1e-8).sqrt()
+
+
+class Advantage(Primitive):
+    """Family: rewards to advantages."""
+
+    relative: ClassVar[bool] = True  # a group without signal gets exactly 0
+
+    def __call__(self, rewards: Tensor, groups: Tensor, lengths: Tensor) -> Tensor:
+        """A, [B] float64 on the rewards' device.
+
+        Args:
+            rewards: R, [B]; NaN = undecided.
+            groups: the prompt's group, int [B].
+            lengths: trained tokens, int [B].
+        """
+        device = torch.as_tensor(rewards).device
+        rewards = torch.as_tensor(rewards).detach().double().cpu()
+        groups = torch.as_tensor(groups).long().cpu()
+        lengths = torch.as_tensor(lengths).double().cpu()
+        decided = (~rewards.isnan()).nonzero().squeeze(1)
+        for column in (lengths, rewards, groups):
+            decided = decided[column[decided].argsort(stable=True)]
+        advantages = torch.zeros_like(rewards)
+        if len(decided):
+            table = _group(rewards[decided], groups[decided], lengths[decided], groups)
+            estimate = self.estimate(table)
+            dead = table.dead if self.relative else torch.zeros_like(table.dead)
+            advantages[decided] = torch.where(dead, 0.0, estimate)
+        return advantages.to(device)
+
+    def estimate(self, groups: Groups) -> Tensor:
+        """A of the decided responses, [b]."""
+        raise NotImplementedError
+
+
+def _group(rewards: Tensor, groups: Tensor, lengths: Tensor, everyone: Tensor) -> Groups:
+    names, group, size = groups.unique(return_inverse=True, return_counts=True)
+    every_name, every_size = everyone.unique(return_counts=True)
+    members = every_size[torch.searchsorted(every_name, names)]  # undecided ones too
+    first = torch.full((len(names),), torch.inf, dtype=rewards.dtype)
+    last = -first
+    first.scatter_reduce_(0, group, rewards, "amin")
+    last.scatter_reduce_(0, group, rewards, "amax")
+    alone = (members == 1)[group]
+    dead = ((first == last) & (members > 1))[group]
+    return Groups(rewards, lengths, group, size[group], alone, dead)
+
+
+class GroupNormalized(Advantage):
+    """A = (R − mean_g) / (std + ε), unbiased std.
+
+    Source: GRPO, arXiv:2402.03300; scale="batch": TRL's scale_rewards, arXiv:2508.08221.
+    """
+
+    epsilon: float = Field(default=1e-6, ge=0, description="ε added to the standard deviation")
+    scale: Literal["group", "batch", "none"] = Field(
+        default="group",
+        description="standard deviation over the group, over all responses, or none",
+    )
+
+    def estimate(self, groups: Groups) -> Tensor:
+        if self.scale == "none":
+            return groups.centred()
+        std = groups.std(groups.rewards)
+        if self.scale == "batch" and len(groups.rewards) > 1:
+            std = groups.rewards.std()
+        return groups.centred() / (std + self.epsilon)
+
+
+class GroupCentered(Advantage):
+    """A = R − mean_g. Source: Dr.GRPO, arXiv:2503.20783."""
+
+    def estimate(self, groups: Groups) -> Tensor:
+        return groups.centred()
+
+
+class AccurateGroupCentered(Advantage):
+    """A = (B / #{R ≠ 0})·(R − mean_g). Source: GPG, arXiv:2504.02546 (accurate estimation)."""
+
+    def estimate(self, groups: Groups) -> Tensor:
+        nonzero = int((groups.rewards != 0).sum())
+        return len(groups.rewards) / max(nonzero, 1) * groups.centred()
+
+
+class LeaveOneOut(Advantage):
+    """A = R − mean of the other G − 1 rewards = G/(G − 1)·(R − mean_g).
+
+    Source: RLOO, arXiv:2402.14740.
+    """
+
+    def estimate(self, groups: Groups) -> Tensor:
+        size = groups.size.double()
+        return torch.where(groups.alone, 1.0, size / (size - 1)) * groups.centred()
+
+
+class BatchWhitened(Advantage):
+    """A = (R − mean) / sqrt(var + 1e-8) over all response tokens (unbiased variance).
+
+    Source: REINFORCE++, arXiv:2501.03262.
+    """
+
+    relative: ClassVar[bool] = False
+
+    def estimate(self, groups: Groups) -> Tensor:
+        return groups.whitened(groups.rewards)
+
+
+class GroupCenteredBatchWhitened(Advantage):
+    """R − mean_g, then whitened over all response tokens.
+
+    A group without signal enters with exactly 0 and leaves with the batch's shift.
+    Source: REINFORCE++-baseline, arXiv:2501.03262.
+    """
+
+    relative: ClassVar[bool] = False
+
+    def estimate(self, groups: Groups) -> Tensor:
+        return groups.whitened(groups.centred())
+
+
+class LengthWeighted(Advantage):
+    """A = R − Σ_j |o_j|·R_j / Σ_j |o_j| within the group. Source: OPO, arXiv:2505.23585."""
+
+    def estimate(self, groups: Groups) -> Tensor:
+        tokens = groups.sum(groups.lengths)
+        baseline = groups.sum(groups.lengths * groups.rewards) / tokens.clamp(min=1)
+        return groups.rewards - torch.where(groups.alone, 0.0, baseline)
+
+
+class QuantileBaseline(Advantage):
+    """A = (R − b) / (std_g + ε), b = the smallest reward x of the group with F(x) ≥ K.
+
+    The released code interpolates between rewards linearly; the paper's quantile is one of them.
+    Source: QAE, arXiv:2509.22611.
+    """
+
+    K: float = Field(default=0.4, gt=0, le=1, description="K, the quantile that is the baseline")
+    epsilon: float = Field(default=1e-6, ge=0, description="ε added to the standard deviation")
+
+    def estimate(self, groups: Groups) -> Tensor:
+        baseline = torch.zeros_like(groups.rewards)
+        for group in groups.group.unique():
+            member = groups.group == group
+            ranked = groups.rewards[member]  # sorted by reward already
+            baseline[member] = ranked[share(self.K, len(ranked), "ceil") - 1]
+        baseline = torch.where(groups.alone, 0.0, baseline)
+        return (groups.rewards - baseline) / (groups.std(groups.rewards) + self.epsilon)
+
+
+class PassAtK(Advantage):
+    """A = (best − second best) / (std_g + ε) for the group's best response, 0 for the others.
+
+    Nothing where the best is shared or the group has one member.
+    Source: arXiv:2503.19595, as released in verl's grpo_passk.
+    """
+
+    epsilon: float = Field(default=1e-6, ge=0, description="ε added to the standard deviation")
+
+    def estimate(self, groups: Groups) -> Tensor:
+        advantages = torch.zeros_like(groups.rewards)
+        last = torch.ones_like(groups.group, dtype=torch.bool)
+        last[:-1] = groups.group[1:] != groups.group[:-1]  # the largest reward of each group
+        best = (last & (groups.size > 1)).nonzero().squeeze(1)
+        advantages[best] = groups.rewards[best] - groups.rewards[best - 1]
+        return advantages / (groups.std(groups.rewards) + self.epsilon)

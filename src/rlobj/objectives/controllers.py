@@ -1,0 +1,102 @@
+"""Controllers: numbers that move with the run, read in rules by their name (a capital).
+
+`Objective.observe` shows them each rollout once; their memory is a plain dict that JSON holds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.primitive import Primitive
+from rlobj.objectives.divisors import Divisor
+from rlobj.objectives.frame import Frame
+from rlobj.objectives.rules import Column
+
+__all__ = ["AdaptiveGate", "Controller", "ControllerField", "Gate"]
+
+
+class Controller(Primitive):
+    """Family: values that `when(rule, "W", 1)` and coefficients read by name."""
+
+    reads: ClassVar[tuple[str, ...]] = ("old_entropy",)
+
+    def init(self) -> dict[str, Any]:
+        """The memory before the first rollout; `value` is what rules read."""
+        raise NotImplementedError
+
+    def observe(self, memory: dict[str, Any], frame: Frame, divisor: Divisor) -> dict[str, Any]:
+        """The memory after seeing a rollout."""
+        raise NotImplementedError
+
+
+ControllerField = Annotated[SerializeAsAny[Controller], BeforeValidator(Controller.build)]
+
+
+def mean_old_entropy(frame: Frame, divisor: Divisor) -> float:
+    """H̄ of the rollout under π_old, aggregated as the loss is, over all tokens; nats."""
+    values = frame.number(Column("old_entropy"))
+    return divisor.mean(values, frame.valid, frame.table, frame.comm)
+
+
+class Gate(Controller):
+    """`on` while the rollout's mean entropy is below the target, else `off`.
+
+    A mean that is not finite (an empty rollout) leaves the memory alone.
+    Source: STARE, arXiv:2606.19236, target-entropy gate.
+    """
+
+    target: float = Field(description="H_tgt, nats")
+    on: float = Field(description="value while the mean entropy is below the target")
+    off: float = Field(default=1.0, description="value otherwise")
+
+    def init(self) -> dict[str, Any]:
+        return {"value": self.off}
+
+    def observe(self, memory: dict[str, Any], frame: Frame, divisor: Divisor) -> dict[str, Any]:
+        entropy = mean_old_entropy(frame, divisor)
+        if not math.isfinite(entropy):
+            return memory
+        return {"value": self.on if entropy < self.target else self.off, "entropy": entropy}
+
+
+class AdaptiveGate(Controller):
+    """A gate whose open value moves: level ← clip(level + step·sgn(H_tgt − H̄), low, high).
+
+    The value is the level while H̄ < H_tgt, else `off`. STARE's W and M: start 1.1 (0.9),
+    step 0.01 (−0.01), within [1, 1.5] ([0.5, 1]), off 1. An adaptive entropy coefficient: off 0.
+
+    Source: STARE, arXiv:2606.19236, adaptive schedule; Skywork-OR1, arXiv:2505.22312.
+    """
+
+    target: float = Field(description="H_tgt, nats")
+    start: float = Field(description="the level before the first rollout")
+    step: float = Field(default=0.01, description="α; negative to fall where entropy is low")
+    low: float = Field(description="smallest level")
+    high: float = Field(description="largest level")
+    off: float = Field(
+        default=1.0, description="value while the mean entropy is at the target or above"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> AdaptiveGate:
+        if not self.low <= self.start <= self.high:
+            raise ConfigError(
+                f"expected low <= start <= high, got {self.low}, {self.start}, {self.high}"
+            )
+        return self
+
+    def init(self) -> dict[str, Any]:
+        return {"value": self.off, "level": self.start}
+
+    def observe(self, memory: dict[str, Any], frame: Frame, divisor: Divisor) -> dict[str, Any]:
+        entropy = mean_old_entropy(frame, divisor)
+        if not math.isfinite(entropy):
+            return memory
+        sign = (self.target > entropy) - (self.target < entropy)
+        level = min(max(memory["level"] + self.step * sign, self.low), self.high)
+        value = level if entropy < self.target else self.off
+        return {"value": value, "level": level, "entropy": entropy}

@@ -1,0 +1,141 @@
+"""Divisors Z: how the tokens of an update become one number.
+
+Each returns Z_t for every row of this rank's tables; a token's share of the loss is 1/Z_t. All
+counts are those of the whole update, over all micro-batches and ranks. `over` says whether the
+counted tokens are those that the objective keeps, or all. B counts the responses with at least
+one counted token.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from torch import Tensor
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.primitive import Primitive
+from rlobj.objectives import statistics
+from rlobj.objectives.statistics import Comm
+from rlobj.objectives.tokens import TokenBatch
+
+__all__ = [
+    "Divisor",
+    "DivisorField",
+    "FixedLength",
+    "PromptMean",
+    "SequenceMean",
+    "SequenceSum",
+    "TokenMean",
+]
+
+
+class Divisor(Primitive):
+    """Family: Z."""
+
+    over: Literal["kept", "all"] = Field(
+        default="kept", description="count the tokens that are kept, or all tokens of the update"
+    )
+
+    def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
+        """Z_t, float64 [N]; 0 where nothing is counted.
+
+        Args:
+            counted: bool [N], the tokens that count.
+            table: this rank's tokens of the update.
+            comm: the process group.
+        """
+        raise NotImplementedError
+
+    def mean(self, values: Tensor, counted: Tensor, table: TokenBatch, comm: Comm) -> float:
+        """Σ values/Z_t over the counted tokens of the update, order-free; nan if there are none."""
+        if statistics.count(counted, comm) == 0:
+            return float("nan")
+        divisor = self(counted, table, comm)[counted]
+        return statistics.exact_sum(values[counted].double() / divisor, comm)
+
+
+DivisorField = Annotated[SerializeAsAny[Divisor], BeforeValidator(Divisor.build)]
+
+
+def _per_response(counted: Tensor, table: TokenBatch, comm: Comm) -> tuple[Tensor, int]:
+    """Counted tokens of each row's response, [N], and B."""
+    tokens = table.sum_by_response(counted.double())
+    return table.spread(tokens), statistics.count(tokens > 0, comm)
+
+
+class TokenMean(Divisor):
+    """Z = number of counted tokens. Source: DAPO, arXiv:2503.14476 eq. 8."""
+
+    def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
+        total = torch.tensor(statistics.count(counted, comm), dtype=torch.float64)
+        return total.to(counted.device).expand(counted.shape)
+
+
+class SequenceMean(Divisor):
+    """Z_t = B·|o_i|: the mean over responses of their token means.
+
+    Source: GRPO, arXiv:2402.03300 eq. 3.
+    """
+
+    def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
+        tokens, responses = _per_response(counted, table, comm)
+        return responses * tokens
+
+
+class SequenceSum(Divisor):
+    """Z = B: the mean over responses of their token sums. Source: LUSPO; REINFORCE."""
+
+    def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
+        tokens, responses = _per_response(counted, table, comm)
+        return torch.full_like(tokens, float(responses))
+
+
+class FixedLength(Divisor):
+    """Z = B·L with a constant length L, tokens.
+
+    L = "max_tokens" stands for the run's `sampling.max_tokens`.
+    Source: Dr.GRPO, arXiv:2503.20783.
+    """
+
+    length: int | Literal["max_tokens"] = Field(
+        description='L, tokens; "max_tokens" = sampling.max_tokens of the run'
+    )
+
+    @model_validator(mode="after")
+    def _positive(self) -> FixedLength:
+        if self.length != "max_tokens" and self.length < 1:
+            raise ConfigError(f"length must be a positive number of tokens, got {self.length}")
+        return self
+
+    def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
+        if self.length == "max_tokens":
+            raise ConfigError(
+                "FixedLength(length='max_tokens') has no number yet; use "
+                "objective.resolve(max_tokens=1024) or FixedLength(length=1024)"
+            )
+        tokens, responses = _per_response(counted, table, comm)
+        return torch.full_like(tokens, float(responses * self.length))
+
+    def resolve(self, max_tokens: int) -> FixedLength:
+        """This divisor with the run's maximum response length in place."""
+        if self.length != "max_tokens":
+            return self
+        return FixedLength(length=max_tokens, over=self.over)
+
+
+class PromptMean(Divisor):
+    """Z_t = P·(counted tokens of the group): the mean over prompts of their token means.
+
+    P counts the groups with at least one counted token; a group may span micro-batches and ranks.
+    """
+
+    def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
+        tokens = table.sum_by_response(counted.double())
+        names, start = statistics.gather(table.groups, comm)
+        tokens, _ = statistics.gather(tokens, comm)
+        groups, member = names.unique(return_inverse=True)
+        total = tokens.new_zeros(len(groups)).index_add(0, member, tokens)
+        prompts = int((total > 0).sum())
+        return table.spread(prompts * total[member][start : start + len(table.lengths)])

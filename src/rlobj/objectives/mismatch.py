@@ -1,0 +1,73 @@
+"""Sampler/trainer mismatch: a factor on ω from d = l0 − l_sampler.
+
+The sampler's numbers differ from the trainer's (kernels, precision, stale weights); the factor
+is the importance weight between the two, truncated or masked. It reads `sampler_logprobs`, which
+must be those of the distribution that was sampled from.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from torch import Tensor
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.primitive import Primitive
+from rlobj.objectives.functional import MAX_LOG_RATIO
+from rlobj.objectives.tokens import TokenBatch
+
+__all__ = ["Mask", "Mismatch", "MismatchField", "Truncate"]
+
+
+class Mismatch(Primitive):
+    """Family: the mismatch factor."""
+
+    level: Literal["token", "sequence"] = Field(
+        default="token", description="exp(d) per token, or exp(Σ_t d) for the whole response"
+    )
+
+    def weight(self, gap: Tensor, table: TokenBatch) -> Tensor:
+        """exp(d) or exp(Σ_t d), with the exponent clamped to ±20 nats, [N]."""
+        if self.level == "sequence":
+            gap = table.spread(table.sum_by_response(gap))
+        return gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+    def __call__(self, gap: Tensor, table: TokenBatch) -> Tensor:
+        """The factor, [N], from d = l0 − l_sampler, [N]."""
+        raise NotImplementedError
+
+
+MismatchField = Annotated[SerializeAsAny[Mismatch], BeforeValidator(Mismatch.build)]
+
+
+class Truncate(Mismatch):
+    """min(exp(d), cap). Source: truncated importance sampling (TIS), Yao et al. 2025."""
+
+    cap: float = Field(default=2.0, gt=0, description="C, absolute")
+
+    def __call__(self, gap: Tensor, table: TokenBatch) -> Tensor:
+        return self.weight(gap, table).clamp(max=self.cap)
+
+
+class Mask(Mismatch):
+    """exp(d) inside [low, high], 0 outside; a masked token stays in the divisor.
+
+    Token level with both bounds is IcePop (0.5 to 5 there).
+    Source: masked importance sampling (MIS), Liu et al. 2025; IcePop, arXiv:2510.18855.
+    """
+
+    low: float = Field(default=0.0, ge=0, description="C_min, absolute")
+    high: float = Field(default=3.0, gt=0, description="C_max, absolute")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Mask:
+        if self.low > self.high:
+            raise ConfigError(f"expected low <= high, got {self.low} and {self.high}")
+        return self
+
+    def __call__(self, gap: Tensor, table: TokenBatch) -> Tensor:
+        weight = self.weight(gap, table)
+        inside = (weight >= self.low) & (weight <= self.high)
+        return torch.where(inside, weight, torch.zeros_like(weight))

@@ -1,0 +1,131 @@
+"""Penalties P_k: terms added to the loss, each with its own tokens and divisor.
+
+    loss = ... + Σ_k (1/Z_k) Σ_{where} c_k·P_k
+
+`where` and the divisor are untouched by the objective's drop, keep and weights. The divisor
+defaults to the objective's kind counted over all tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny
+from torch import Tensor
+
+from rlobj.base.primitive import Primitive
+from rlobj.objectives import functional
+from rlobj.objectives.divisors import DivisorField
+from rlobj.objectives.rules import Constant, NumberField, RuleField
+from rlobj.objectives.surrogates import Terms
+
+__all__ = ["KL", "EntropyBonus", "Penalty", "PenaltyField", "ProxyKL"]
+
+_ESTIMATORS = {
+    "k1": functional.k1,
+    "abs": functional.abs_log_ratio,
+    "k2": functional.k2,
+    "k3": functional.k3,
+}
+
+
+class Penalty(Primitive):
+    """Family: P_k."""
+
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    local: ClassVar[bool] = False
+    """P of a token reads its own response alone: where c_k is 0 on all of a response's tokens, it
+    can be left out. As `Surrogate.proportional`, not inherited."""
+
+    coefficient: NumberField = Field(
+        default=Constant(1.0),
+        description="c_k, a number or an expression such as a controller's name",
+    )
+    where: RuleField | None = Field(default=None, description="the tokens it acts on; null = all")
+    divisor: DivisorField | None = Field(
+        default=None, description="Z_k; null = the objective's kind, over all tokens"
+    )
+
+    def __call__(self, terms: Terms) -> Tensor:
+        """P, [N], to be minimised."""
+        raise NotImplementedError
+
+    def needs(self) -> tuple[str, ...]:
+        """Columns that the penalty reads besides `logprobs`."""
+        return self.reads
+
+    @property
+    def is_local(self) -> bool:
+        """Can a response be left out where c_k is 0 on all its tokens? See `local`."""
+        return bool(vars(type(self)).get("local", False))
+
+    @property
+    def name(self) -> str:
+        """The name under which its value is logged."""
+        return self.kind
+
+
+PenaltyField = Annotated[SerializeAsAny[Penalty], BeforeValidator(Penalty.build)]
+
+
+class KL(Penalty):
+    """KL(π ‖ π_ref) estimated from the sampled token: k1, abs, k2 or k3.
+
+    k3's gradient is biased; `unbiased=True` multiplies by r = π/π_old (with its gradient), so
+    that the expectation's gradient is that of the KL.
+
+    Source: Schulman 2020 (k1, k2, k3); GRPO, arXiv:2402.03300 eq. 4; KL-Cov's |l − l0|:
+        arXiv:2505.22617; unbiased: DeepSeek-V3.2, arXiv:2512.02556.
+    """
+
+    local: ClassVar[bool] = True
+
+    estimator: Literal["k1", "abs", "k2", "k3"] = Field(default="k3", description="which estimate")
+    against: Literal["reference", "old"] = Field(
+        default="reference", description="the reference policy, or π_old of the rollout"
+    )
+    unbiased: bool = Field(default=False, description="multiply by r, for an unbiased gradient")
+
+    def needs(self) -> tuple[str, ...]:
+        column = "ref_logprobs" if self.against == "reference" else "old_logprobs"
+        return (column, "old_logprobs") if self.unbiased else (column,)
+
+    @property
+    def name(self) -> str:
+        return f"kl_{self.against}"
+
+    def __call__(self, terms: Terms) -> Tensor:
+        column = "ref_logprobs" if self.against == "reference" else "old_logprobs"
+        penalty = _ESTIMATORS[self.estimator](terms.logprobs, terms.column(column))
+        return penalty * terms.token_ratio if self.unbiased else penalty
+
+
+class ProxyKL(Penalty):
+    """Lp-Reg's k3(l, l_proxy) to the min-p proxy of π_old.
+
+    The proxy is the softmax restricted to tokens with probability ≥ min_p·(largest probability),
+    renormalised; a token outside has l_proxy = −1e4.
+
+    Source: Lp-Reg, arXiv:2510.03222.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("proxy_logprobs",)
+    local: ClassVar[bool] = True
+
+    min_p: float = Field(
+        default=0.02, gt=0, le=1, description="μ, share of the largest probability"
+    )
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return functional.k3(terms.logprobs, terms.column("proxy_logprobs"))
+
+
+class EntropyBonus(Penalty):
+    """P = −H: the loss falls as entropy rises, −c·mean(H). Source: arXiv:1602.01783."""
+
+    reads: ClassVar[tuple[str, ...]] = ("entropy",)
+    local: ClassVar[bool] = True
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return -terms.table.column("entropy", "EntropyBonus")

@@ -1,0 +1,79 @@
+"""The language of token rules, in Python and as text; see `rlobj.objectives.rules.nodes`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
+
+from rlobj.base.errors import ConfigError
+from rlobj.objectives.rules.columns import COLUMNS
+from rlobj.objectives.rules.nodes import (
+    Column,
+    Constant,
+    Controlled,
+    Cut,
+    Expr,
+    Number,
+    Quantile,
+    Rule,
+    Sample,
+    When,
+    when,
+)
+from rlobj.objectives.rules.parsing import parse
+
+__all__ = [
+    "COLUMNS",
+    "Column",
+    "Constant",
+    "Controlled",
+    "Cut",
+    "Expr",
+    "Number",
+    "NumberField",
+    "Quantile",
+    "Rule",
+    "RuleField",
+    "Sample",
+    "When",
+    "parse",
+    "read_number",
+    "read_rule",
+    "when",
+]
+
+
+def read_rule(value: Any) -> Rule:
+    """A rule from text or as it is."""
+    value = parse(value) if isinstance(value, str) else value
+    if not isinstance(value, Rule):
+        raise ConfigError(f"expected a rule such as 'prob < 0.002', got {str(value)!r}")
+    return value
+
+
+def read_number(value: Any) -> Number:
+    """A number per token from text, a number or as it is."""
+    value = parse(value) if isinstance(value, str) else value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = Constant(value)
+    if not isinstance(value, Number):
+        raise ConfigError(f"expected a number or an expression, got {str(value)!r}")
+    return value
+
+
+RuleField = Annotated[
+    InstanceOf[Rule],
+    BeforeValidator(read_rule),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string"}),
+]
+"""A pydantic field that holds a Rule and is written as its text."""
+
+NumberField = Annotated[
+    InstanceOf[Number],
+    BeforeValidator(read_number),
+    PlainSerializer(lambda e: e.value if isinstance(e, Constant) else str(e)),
+    WithJsonSchema({"type": ["number", "string"]}),
+]
+"""A pydantic field that holds a Number and is written as its text."""

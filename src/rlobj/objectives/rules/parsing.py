@@ -1,0 +1,215 @@
+"""Text to expressions, through Python's own `ast` and a whitelist of node kinds.
+
+Nothing is evaluated: each allowed node builds one expression; anything else is an error with a
+caret under the column where it stands.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.objectives.rules.columns import COLUMNS
+from rlobj.objectives.rules.nodes import (
+    Column,
+    Constant,
+    Controlled,
+    Expr,
+    Negative,
+    Number,
+    Rule,
+    when,
+)
+
+__all__ = ["parse"]
+
+MAX_DEPTH = 100
+"""Deeper expressions are refused: printing and evaluating them would exhaust Python's stack."""
+
+_BINARY: dict[type, Callable[[Any, Any], Expr]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b,
+    ast.BitAnd: lambda a, b: a & b,
+    ast.BitOr: lambda a, b: a | b,
+}
+_COMPARE: dict[type, Callable[[Any, Any], Expr]] = {
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+}
+_METHODS = {
+    "top": ("fraction", "within", "round", "at_least", "none_below"),
+    "bottom": ("fraction", "within", "round", "at_least", "none_below"),
+    "quantile": ("q", "within"),
+    "sample": ("size", "seed", "of", "round", "at_least"),
+}
+
+
+def parse(text: str) -> Expr:
+    """The expression that a text says.
+
+    Raises:
+        ConfigError: not in the language; shows the text with a caret and the nearest name.
+
+    Example:
+        >>> parse("advantage > 0 and not prob >= 0.002")
+        Logic(operator='&', ...)
+    """
+    return _Parser(text).expression()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = " ".join(text.split())
+
+    def expression(self) -> Expr:
+        if "#" in self.text:  # lines were joined: a comment would swallow the rest of the rule
+            self.fail("a rule cannot hold a comment", self.text.index("#"))
+        try:
+            tree = ast.parse(self.text, mode="eval").body
+        except SyntaxError as error:
+            self.fail(f"cannot be read: {error.msg}", (error.offset or 1) - 1)
+        except (ValueError, RecursionError, MemoryError) as error:
+            self.fail(f"cannot be read: {str(error) or 'nested too deeply'}", 0)
+        try:
+            whole = self.build(tree)
+        except RecursionError:
+            self.fail("is nested too deeply", 0)
+        level: list[Expr] = [whole]
+        for _ in range(MAX_DEPTH):
+            level = [child for node in level for child in node.children()]
+        if level:
+            self.fail(f"is nested more than {MAX_DEPTH} levels deep", 0)
+        return whole
+
+    def fail(self, message: str, at: ast.AST | int, last: str = "") -> NoReturn:
+        """Raise with a caret at a character or a node (or at the name that ends the node)."""
+        if isinstance(at, int):
+            caret = at
+        else:  # ast counts bytes of UTF-8, a terminal counts characters
+            place = at.end_col_offset - len(last.encode()) if last else at.col_offset  # type: ignore[attr-defined]
+            caret = len(self.text.encode()[:place].decode(errors="ignore"))
+        raise ConfigError(f"{message}\n    {self.text}\n    {' ' * caret}^") from None
+
+    def build(self, node: ast.AST) -> Expr:
+        builder = getattr(self, f"build_{type(node).__name__}", None)
+        if builder is None:
+            self.fail(f"{type(node).__name__} is not part of the rule language", node)
+        try:
+            return builder(node)
+        except ConfigError as error:
+            if "\n" in str(error):  # carries its caret already
+                raise
+            self.fail(str(error), node)
+
+    def build_Name(self, node: ast.Name) -> Expr:
+        if node.id in COLUMNS:
+            return Column(node.id)
+        if node.id in ("when", "abs", *_METHODS):
+            self.fail(f"'{node.id}' must be called with arguments in parentheses", node)
+        return Controlled(node.id)
+
+    def build_Constant(self, node: ast.Constant) -> Expr:
+        if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
+            self.fail(f"expected a number, got {node.value!r}", node)
+        return Constant(node.value)
+
+    def build_BinOp(self, node: ast.BinOp) -> Expr:
+        if type(node.op) not in _BINARY:
+            self.fail(f"operator {type(node.op).__name__} is not allowed; use + - * / & |", node)
+        return _BINARY[type(node.op)](self.build(node.left), self.build(node.right))
+
+    def build_BoolOp(self, node: ast.BoolOp) -> Expr:
+        join = _BINARY[ast.BitAnd if isinstance(node.op, ast.And) else ast.BitOr]
+        whole = self.build(node.values[0])
+        for value in node.values[1:]:
+            whole = join(whole, self.build(value))
+        return whole
+
+    def build_UnaryOp(self, node: ast.UnaryOp) -> Expr:
+        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            operand = self.build(node.operand)
+            # -0.5 is a constant, -(0.5) the negative of one: the text between them tells
+            between = self.text.encode()[node.col_offset + 1 : node.operand.col_offset]
+            if isinstance(operand, Constant):
+                return Negative(operand) if b"(" in between else Constant(-operand.value)
+        operand = self.build(node.operand)
+        if isinstance(node.op, (ast.Not, ast.Invert)):
+            return ~operand  # type: ignore[operator]
+        if isinstance(operand, Number) and isinstance(node.op, ast.USub):
+            return -operand
+        self.fail(f"{type(node.op).__name__} cannot stand before '{operand}'", node)
+
+    def build_Compare(self, node: ast.Compare) -> Expr:
+        if len(node.ops) > 1:
+            self.fail(
+                "comparisons do not chain; write (0 < prob) & (prob < 1), each comparison in "
+                "parentheses",
+                node.comparators[1],
+            )
+        operator = node.ops[0]
+        if type(operator) not in _COMPARE:
+            advice = "use <, <=, > or >= (equality of floats is never exact)"
+            self.fail(f"{type(operator).__name__} is not part of the language; {advice}", node)
+        return _COMPARE[type(operator)](self.build(node.left), self.build(node.comparators[0]))
+
+    def build_Call(self, node: ast.Call) -> Expr:
+        if isinstance(node.func, ast.Name) and node.func.id in ("when", "abs"):
+            return self.call_function(node, node.func.id)
+        if not isinstance(node.func, ast.Attribute):
+            name = node.func.id if isinstance(node.func, ast.Name) else "this"
+            self.fail(f"'{name}' is not a function.{nearest(name, ['when', 'abs'])}", node)
+        method = node.func.attr
+        if method not in _METHODS:
+            self.fail(f"unknown method '.{method}'.{nearest(method, _METHODS)}", node.func, method)
+        owner = self.build(node.func.value)
+        wanted = Rule if method == "sample" else Number
+        if not isinstance(owner, wanted):
+            kind = "rules" if wanted is Rule else "numbers"
+            self.fail(f"'.{method}' is for {kind}, got '{owner}'", node.func)
+        arguments = self.arguments(node, _METHODS[method])
+        if _METHODS[method][0] not in arguments:
+            self.fail(f"'.{method}' needs {_METHODS[method][0]}: {method}(0.2)", node)
+        return getattr(owner, method)(**arguments)
+
+    def call_function(self, node: ast.Call, name: str) -> Expr:
+        expected = 3 if name == "when" else 1
+        if node.keywords or len(node.args) != expected:
+            usage = "when(rule, number, number)" if name == "when" else "abs(number)"
+            self.fail(f"write {usage}, got {len(node.args)} arguments", node)
+        values = [self.build(argument) for argument in node.args]
+        if name == "when":
+            return when(*values)  # type: ignore[arg-type]
+        if not isinstance(values[0], Number):
+            self.fail(f"abs takes a number, got the rule '{values[0]}'", node)
+        return abs(values[0])
+
+    def arguments(self, node: ast.Call, names: tuple[str, ...]) -> dict[str, Any]:
+        if len(node.args) > len(names):
+            self.fail(f"too many arguments; expected {', '.join(names)}", node.args[len(names)])
+        given = dict(zip(names, node.args, strict=False))
+        for keyword in node.keywords:
+            if keyword.arg not in names:
+                name = str(keyword.arg)
+                self.fail(f"unknown argument '{name}'.{nearest(name, names)}", keyword)
+            if keyword.arg in given:
+                self.fail(f"argument '{keyword.arg}' is given twice", keyword)
+            given[keyword.arg] = keyword.value
+        return {name: self.argument(name, value) for name, value in given.items()}
+
+    def argument(self, name: str, node: ast.AST) -> Any:
+        if name == "within" and not (isinstance(node, ast.Constant) and node.value is None):
+            return self.build(node)
+        sign = 1
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            node, sign = node.operand, -1
+        if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
+            self.fail(f"'{name}' must be written as a plain value", node)
+        if isinstance(node.value, (int, float)):
+            return sign * node.value
+        return node.value

@@ -1,0 +1,317 @@
+"""Surrogates S(r, A): what the policy is trained to maximise, one value per token, [N].
+
+Ratios and means over a response run over all its rows, before any token is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny
+from torch import Tensor
+
+from rlobj.base.primitive import Primitive
+from rlobj.objectives import functional
+from rlobj.objectives.rules import Rule, RuleField
+from rlobj.objectives.tokens import TokenBatch
+
+__all__ = [
+    "Cispo",
+    "Clip",
+    "DppoTv",
+    "GeometricMean",
+    "Reinforce",
+    "SoftGate",
+    "Surrogate",
+    "SurrogateField",
+    "Switch",
+    "Terms",
+    "Unclipped",
+    "Vespo",
+]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a surrogate or a penalty may read of one micro-batch.
+
+    Attributes:
+        table: the micro-batch.
+        logprobs: l, [N], with the graph.
+        advantages: A, [N].
+        masks: the rules that `plan` froze for this table, by their text, bool [N].
+    """
+
+    table: TokenBatch
+    logprobs: Tensor
+    advantages: Tensor
+    masks: Mapping[str, Tensor]
+
+    def column(self, name: str) -> Tensor:
+        """A detached column of the table."""
+        return self.table.column(name, "the loss").detach()
+
+    @cached_property
+    def log_ratio(self) -> Tensor:
+        """l − l0 clamped to ±20 nats, [N]."""
+        return functional.log_ratio(self.logprobs, self.column("old_logprobs"))
+
+    @cached_property
+    def token_ratio(self) -> Tensor:
+        """r = exp(l − l0), [N]."""
+        return self.log_ratio.exp()
+
+    @cached_property
+    def sequence_ratio(self) -> Tensor:
+        """s_i·exp(l − sg l), s_i = sg exp(mean_t(l − l0)): each token has the sequence's gradient.
+
+        Source: GSPO, arXiv:2507.18071 eq. 7 (GSPO-token).
+        """
+        mean = self.table.mean_by_response(self.log_ratio).detach()
+        return (self.table.spread(mean) + self.logprobs - self.logprobs.detach()).exp()
+
+    @cached_property
+    def product_ratio(self) -> Tensor:
+        """Π_t r_t of the whole response on each of its tokens, [N].
+
+        Source: RLOO's sequence-level action, arXiv:2402.14740.
+        """
+        product = self.table.sum_by_response(self.log_ratio)
+        limit = functional.MAX_LOG_RATIO
+        return self.table.spread(product.clamp(-limit, limit)).exp()
+
+
+class Surrogate(Primitive):
+    """Family: S(r, A)."""
+
+    reads: ClassVar[tuple[str, ...]] = ("old_logprobs",)
+
+    proportional: ClassVar[bool] = False
+    """S = A·f with an f that stays finite, and no row reads another response: a response whose
+    advantages are all 0 has S = 0 and no gradient, whatever its log-probs. A claim about the one
+    equation in a class's own body; subclasses do not inherit it."""
+
+    def __call__(self, terms: Terms) -> Tensor:
+        """S, [N], to be maximised."""
+        raise NotImplementedError
+
+    @property
+    def zero_where_advantage_zero(self) -> bool:
+        """Has S no gradient in a response whose advantages are all 0? See `proportional`."""
+        return bool(vars(type(self)).get("proportional", False))
+
+    def clipped(self, terms: Terms) -> Tensor:
+        """Tokens whose gradient the surrogate cut to nothing, bool [N]."""
+        return torch.zeros_like(terms.logprobs, dtype=torch.bool)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Rules that `plan` must freeze for this surrogate."""
+        return ()
+
+    def needs(self) -> tuple[str, ...]:
+        """Columns that the surrogate reads besides `logprobs`."""
+        return self.reads
+
+
+SurrogateField = Annotated[SerializeAsAny[Surrogate], BeforeValidator(Surrogate.build)]
+
+
+class Clip(Surrogate):
+    """S = min(r·A, clip(r, 1 − low, 1 + high)·A); with dual = c, for A < 0 also max(·, c·A).
+
+    Source: PPO, arXiv:1707.06347 eq. 7; DAPO, arXiv:2503.14476; see `functional.clip`.
+    """
+
+    proportional: ClassVar[bool] = True  # each branch is A times r, a bound or c; r ≤ e^20
+
+    low: float = Field(default=0.2, ge=0, description="ε_low: the ratio's floor is 1 − low")
+    high: float = Field(default=0.2, ge=0, description="ε_high: the ratio's cap is 1 + high")
+    dual: float | None = Field(
+        default=None, gt=1, description="c, an absolute cap for A < 0; null = none"
+    )
+    ratio: Literal["token", "sequence", "product"] = Field(
+        default="token",
+        description="of the token, the geometric mean of the response (GSPO), its product",
+    )
+
+    def _ratio(self, terms: Terms) -> Tensor:
+        return getattr(terms, f"{self.ratio}_ratio")
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return functional.clip(self._ratio(terms), terms.advantages, self.low, self.high, self.dual)
+
+    def clipped(self, terms: Terms) -> Tensor:
+        ratio, advantages = self._ratio(terms).detach(), terms.advantages
+        above = (advantages > 0) & (ratio > 1 + self.high)
+        below = (advantages < 0) & (ratio < 1 - self.low)
+        if self.dual is None:
+            return above | below
+        return above | below | ((advantages < 0) & (ratio > self.dual))
+
+
+class Unclipped(Surrogate):
+    """S = r·A. Source: KL-Cov, arXiv:2505.22617; Lp-Reg, arXiv:2510.03222."""
+
+    proportional: ClassVar[bool] = True
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return terms.token_ratio * terms.advantages
+
+
+class Reinforce(Surrogate):
+    """S = l·A. Source: Williams 1992; GPG, arXiv:2504.02546."""
+
+    reads: ClassVar[tuple[str, ...]] = ()
+    proportional: ClassVar[bool] = True
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return terms.logprobs * terms.advantages
+
+
+class Cispo(Surrogate):
+    """S = sg[clip(r, min, max)]·A·l; max is absolute. Source: arXiv:2506.13585."""
+
+    proportional: ClassVar[bool] = True
+
+    max: float = Field(default=5.0, gt=0, description="absolute cap of r")
+    min: float = Field(default=0.0, ge=0, description="absolute floor of r")
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return functional.cispo(
+            terms.logprobs, terms.token_ratio, terms.advantages, self.max, self.min
+        )
+
+
+class SoftGate(Surrogate):
+    """S = (4/τ)·σ(τ(r − 1))·A, τ by the sign of A. Source: SAPO, arXiv:2511.20347."""
+
+    proportional: ClassVar[bool] = True  # the factor is below 4/τ
+
+    tau_pos: float = Field(default=1.0, gt=0, description="τ where A > 0")
+    tau_neg: float = Field(default=1.05, gt=0, description="τ where A ≤ 0")
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return functional.soft_gate(terms.token_ratio, terms.advantages, self.tau_pos, self.tau_neg)
+
+
+class GeometricMean(Surrogate):
+    """S = A·exp(mean_t f), f = l − l0 clipped at ±eps on the risky side; the response's value.
+
+    Every token of a response carries the same S; with `sequence_mean` they add up to it once.
+    Source: GMPO, arXiv:2507.20673.
+    """
+
+    proportional: ClassVar[bool] = True  # to the mean of the response's A
+
+    eps: float = Field(default=0.4, gt=0, description="ε in log space, nats")
+
+    def __call__(self, terms: Terms) -> Tensor:
+        table = terms.table
+        inner = functional.geometric_clip(terms.log_ratio, terms.advantages, self.eps)
+        advantage = table.mean_by_response(terms.advantages)
+        return table.spread(advantage * table.mean_by_response(inner).exp())
+
+    def clipped(self, terms: Terms) -> Tensor:
+        moved, advantages = terms.log_ratio.detach(), terms.advantages
+        above = (advantages > 0) & (moved > self.eps)
+        return above | ((advantages < 0) & (moved < -self.eps))
+
+
+class DppoTv(Surrogate):
+    """S = sg[min(r, cap)]·A·l inside the total-variation region, else 0.
+
+    Source: DPPO, arXiv:2602.04879; see `functional.dppo_tv`.
+    """
+
+    proportional: ClassVar[bool] = True  # A = 0 leaves 0·sg[r]·l on either side of the region
+
+    low: float = Field(
+        default=0.2, ge=0, description="largest trained fall of the token's probability"
+    )
+    high: float = Field(
+        default=0.2, ge=0, description="largest trained rise of the token's probability"
+    )
+    cap: float | None = Field(default=20.0, gt=0, description="absolute cap of r; null = none")
+    against: Literal["old", "sampler"] = Field(
+        default="old", description="whose log-probabilities the region is around"
+    )
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"{self.against}_logprobs",)
+
+    def __call__(self, terms: Terms) -> Tensor:
+        behaviour = terms.column(f"{self.against}_logprobs")
+        return functional.dppo_tv(
+            terms.logprobs, behaviour, terms.advantages, self.low, self.high, self.cap
+        )
+
+    def clipped(self, terms: Terms) -> Tensor:
+        behaviour = terms.column(f"{self.against}_logprobs")
+        moved, advantages = terms.logprobs.detach().exp() - behaviour.exp(), terms.advantages
+        above = (advantages > 0) & (moved > self.high)
+        return above | ((advantages < 0) & (moved < -self.low))
+
+
+class Vespo(Surrogate):
+    """S = sg[φ(w)]·A·l, φ = exp(λ + k·log w − λ·w), w = Π_t r_t of the response.
+
+    Each log r is clamped to ±20, summed, and the sum clamped to [log 1e-8, 20].
+    Source: VESPO, arXiv:2602.10693; TRL 1.16's values of k and λ.
+    """
+
+    proportional: ClassVar[bool] = True  # φ(w) is detached, and finite for the clamped w
+
+    k_pos: float = Field(default=2.0, description="k where A ≥ 0")
+    lambda_pos: float = Field(default=3.0, description="λ where A ≥ 0")
+    k_neg: float = Field(default=3.0, description="k where A < 0")
+    lambda_neg: float = Field(default=2.0, description="λ where A < 0")
+
+    def __call__(self, terms: Terms) -> Tensor:
+        total = terms.table.sum_by_response(terms.log_ratio.detach())
+        floor = math.log(1e-8)
+        log_weight = terms.table.spread(total.clamp(floor, functional.MAX_LOG_RATIO))
+        positive = terms.advantages >= 0
+        k = torch.full_like(log_weight, self.k_neg).masked_fill(positive, self.k_pos)
+        lam = torch.full_like(log_weight, self.lambda_neg).masked_fill(positive, self.lambda_pos)
+        weight = functional.vespo_weight(log_weight, k, lam)
+        return weight * terms.advantages * terms.logprobs
+
+
+class Switch(Surrogate):
+    """S = `then` where the rule holds, `otherwise` elsewhere; the rule is frozen by `plan`."""
+
+    rule: RuleField
+    then: SurrogateField
+    otherwise: SurrogateField
+
+    def __init__(self, rule: Any = None, then: Any = None, otherwise: Any = None, **data: Any):
+        given = {"rule": rule, "then": then, "otherwise": otherwise}
+        super().__init__(**{k: v for k, v in given.items() if v is not None}, **data)
+
+    def _choose(self, terms: Terms, then: Tensor, otherwise: Tensor) -> Tensor:
+        return torch.where(terms.masks[str(self.rule)], then, otherwise)
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return self._choose(terms, self.then(terms), self.otherwise(terms))
+
+    def clipped(self, terms: Terms) -> Tensor:
+        return self._choose(terms, self.then.clipped(terms), self.otherwise.clipped(terms))
+
+    @property
+    def zero_where_advantage_zero(self) -> bool:
+        return (
+            type(self) is Switch
+            and self.then.zero_where_advantage_zero
+            and self.otherwise.zero_where_advantage_zero
+        )
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (self.rule, *self.then.rules(), *self.otherwise.rules())
+
+    def needs(self) -> tuple[str, ...]:
+        return (*self.then.needs(), *self.otherwise.needs())

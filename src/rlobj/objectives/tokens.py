@@ -1,0 +1,360 @@
+"""TokenBatch: a batch is a table with one row per trained token.
+
+Columns are flat, response after response; prompts, tool output and padding are not rows.
+Shapes: N = Σ lengths trained tokens, B responses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.base.errors import BatchError, nearest
+
+__all__ = ["TokenBatch"]
+
+_PER_RESPONSE = ("groups", "ids", "rewards")
+_PER_TOKEN = (
+    "logprobs",
+    "old_logprobs",
+    "entropy",
+    "old_entropy",
+    "ref_logprobs",
+    "sampler_logprobs",
+    "proxy_logprobs",
+    "collision",
+)
+_COLUMNS = ("lengths", *_PER_RESPONSE, *_PER_TOKEN, "advantages", "index", "mask")
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """One row per trained token, response after response.
+
+    Attributes:
+        lengths: int [B], trained tokens of each response (0 allowed).
+        groups: int [B], the prompt's group, unique over all ranks.
+        logprobs: [N], log π_θ(o_t) in nats; carries the gradient in `Objective.loss`.
+        ids: int [B] or None, the response's id, unique over all ranks (only random choice
+            reads it).
+        rewards: [B] or None; NaN = undecided, and the response counts as empty everywhere.
+        old_logprobs: [N] or None, log π_old(o_t); default: `logprobs` detached (on-policy).
+        entropy: [N] or None, H of π_θ at the token's position, nats; may carry a gradient.
+        old_entropy: [N] or None, H of π_old; default: `entropy` detached where `old_logprobs`
+            is absent too.
+        ref_logprobs: [N] or None, log-probabilities under the reference policy.
+        sampler_logprobs: [N] or None, log-probabilities that the sampler reported.
+        proxy_logprobs: [N] or None, log-probabilities under Lp-Reg's min-p proxy.
+        collision: [N] or None, Σ_k π_k² over the vocabulary.
+        advantages: [B] or [N] or None ([B] where B = N), kept as [N]; None = `Objective.plan`
+            computes them from rewards.
+        index: the table's place among its siblings after `split`.
+        mask: bool [B, T] or None, where the rows stood in the padded layout they came from.
+
+    Example:
+        >>> batch = TokenBatch(lengths=[2, 1], groups=[0, 0], logprobs=[-0.1, -2.0, -0.5])
+        >>> len(batch), batch.row(2)
+        (3, 'response 1, token 0')
+    """
+
+    lengths: Tensor
+    groups: Tensor
+    logprobs: Tensor
+    ids: Tensor | None = None
+    rewards: Tensor | None = None
+    old_logprobs: Tensor | None = None
+    entropy: Tensor | None = None
+    old_entropy: Tensor | None = None
+    ref_logprobs: Tensor | None = None
+    sampler_logprobs: Tensor | None = None
+    proxy_logprobs: Tensor | None = None
+    collision: Tensor | None = None
+    advantages: Tensor | None = None
+    index: int | None = None
+    mask: Tensor | None = None
+    _spread: bool = field(default=False, repr=False)  # advantages are [N] already
+
+    def __post_init__(self) -> None:
+        logprobs = torch.as_tensor(self.logprobs)
+        if not logprobs.dtype.is_floating_point:
+            raise BatchError(f"column 'logprobs' must be float, got {logprobs.dtype}")
+        object.__setattr__(self, "logprobs", logprobs)
+        for name in ("lengths", *_PER_RESPONSE, *_PER_TOKEN[1:], "advantages"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            value = torch.as_tensor(value, device=logprobs.device)
+            integer = name in ("lengths", "groups", "ids")
+            if integer and (value.dtype.is_floating_point and (value % 1 != 0).any()):
+                raise BatchError(f"column '{name}' must hold integers, got {value.dtype}")
+            value = value.long() if integer else value
+            if not integer and not value.dtype.is_floating_point:
+                value = value.to(logprobs.dtype)
+            object.__setattr__(self, name, value)
+        self._check_shapes()
+        if self.advantages is not None and not self._spread:
+            if len(self.advantages) == len(self.lengths):
+                object.__setattr__(self, "advantages", self.spread(self.advantages))
+            object.__setattr__(self, "_spread", True)
+
+    def _check_shapes(self) -> None:
+        if self.lengths.dim() != 1:
+            raise BatchError(f"column 'lengths' must be [B], got {list(self.lengths.shape)}")
+        if (self.lengths < 0).any():
+            row = int((self.lengths < 0).nonzero()[0])
+            raise BatchError(f"column 'lengths' is {int(self.lengths[row])} at response {row}")
+        responses, tokens = len(self.lengths), int(self.lengths.sum())
+        for name in (*_PER_RESPONSE, *_PER_TOKEN, "advantages"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            allowed = {
+                "advantages": {(tokens,)} if self._spread else {(responses,), (tokens,)},
+                **{key: {(responses,)} for key in _PER_RESPONSE},
+            }.get(name, {(tokens,)})
+            if tuple(value.shape) not in allowed:
+                expected = " or ".join(str(list(shape)) for shape in sorted(allowed))
+                raise BatchError(
+                    f"column '{name}' has shape {list(value.shape)}, expected {expected} "
+                    f"(B = {responses} responses, N = {tokens} tokens by 'lengths')"
+                )
+        if self.rewards is not None and self.rewards.isinf().any():
+            row = int(self.rewards.isinf().nonzero()[0])
+            raise BatchError(f"column 'rewards' is infinite at response {row}; NaN = undecided")
+
+    def __len__(self) -> int:
+        return len(self.logprobs)
+
+    def __repr__(self) -> str:
+        columns = [name for name in _COLUMNS if getattr(self, name) is not None]
+        return f"TokenBatch({len(self.lengths)} responses, {len(self)} tokens: {columns})"
+
+    # Where a row stands.
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """int [B], the first row of each response."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    @cached_property
+    def responses(self) -> Tensor:
+        """int [N], the response that each row belongs to."""
+        return self.spread(torch.arange(len(self.lengths), device=self.lengths.device))
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """int [N], each row's place in its response, from 0."""
+        rows = torch.arange(len(self), device=self.lengths.device)
+        return rows - self.spread(self.starts)
+
+    @cached_property
+    def decided(self) -> Tensor:
+        """bool [N], rows of responses that have a reward (or need none)."""
+        if self.rewards is None:
+            return torch.ones(len(self), dtype=torch.bool, device=self.logprobs.device)
+        return self.spread(~self.rewards.isnan())
+
+    def row(self, n: int) -> str:
+        """Row n in words, for messages."""
+        return f"response {int(self.responses[n])}, token {int(self.positions[n])}"
+
+    def spread(self, per_response: Tensor) -> Tensor:
+        """[B] -> [N]: each row gets its response's value."""
+        return per_response.repeat_interleave(self.lengths, 0, output_size=len(self))
+
+    def sum_by_response(self, per_token: Tensor) -> Tensor:
+        """[N] -> [B]: Σ over the rows of each response, differentiable."""
+        zeros = per_token.new_zeros(len(self.lengths))
+        return zeros.index_add(0, self.responses, per_token)
+
+    def any_by_response(self, per_token: Tensor) -> Tensor:
+        """bool [N] -> [B]: does any row of the response hold?"""
+        found = torch.zeros(len(self.lengths), dtype=torch.bool, device=per_token.device)
+        found[self.responses[per_token]] = True
+        return found
+
+    def mean_by_response(self, per_token: Tensor) -> Tensor:
+        """[N] -> [B]: mean over the rows of each response; 0 where it has none."""
+        return self.sum_by_response(per_token) / self.lengths.clamp(min=1)
+
+    def rows(self, responses: Sequence[int] | Tensor) -> Tensor:
+        """int [M], the rows of these responses, one response after another in this order."""
+        chosen = torch.as_tensor(responses, dtype=torch.int64, device=self.lengths.device)
+        starts, lengths = self.starts[chosen], self.lengths[chosen]
+        before = lengths.cumsum(0) - lengths
+        total = int(lengths.sum())
+        offsets = torch.arange(total, device=lengths.device)
+        return offsets + (starts - before).repeat_interleave(lengths, output_size=total)
+
+    # Columns.
+
+    def column(self, name: str, who: str) -> Tensor:
+        """A column that `who` needs, defaults filled in.
+
+        Raises:
+            BatchError: the column is absent; names it and who asked.
+        """
+        value = getattr(self, name)
+        if value is None and name == "old_logprobs":
+            return self.logprobs.detach()
+        if (
+            value is None
+            and name == "old_entropy"
+            and self.old_logprobs is None
+            and self.entropy is not None
+        ):
+            return self.entropy.detach()
+        if value is None:
+            raise BatchError(
+                f"{who} needs the column '{name}', which this TokenBatch lacks; "
+                f"pass TokenBatch({name}=...)"
+            )
+        return value
+
+    def replace(self, **columns: Any) -> TokenBatch:
+        """A copy with other columns; keeps its index.
+
+        Raises:
+            BatchError: a name that is no column.
+        """
+        known = set(_COLUMNS)
+        for name in columns:
+            if name not in known:
+                raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, known)}")
+        if "advantages" in columns:
+            columns["_spread"] = False
+        return dataclasses.replace(self, **columns)
+
+    # Splitting and joining.
+
+    def split(self, parts: int | Sequence[int]) -> list[TokenBatch]:
+        """Consecutive tables of whole responses that carry their index, and ids of the whole.
+
+        Args:
+            parts: how many tables (sizes differ by at most one), or how many responses in each.
+        """
+        total = len(self.lengths)
+        if isinstance(parts, int):
+            if parts < 1:
+                raise BatchError(f"split into {parts} tables; expected at least 1")
+            sizes = [total // parts + (i < total % parts) for i in range(parts)]
+        else:
+            sizes = [int(size) for size in parts]
+            if sum(sizes) != total or min(sizes, default=0) < 0:
+                raise BatchError(f"split sizes {sizes} must add up to the {total} responses")
+        ids = torch.arange(total, device=self.lengths.device) if self.ids is None else self.ids
+        whole = dataclasses.replace(self, ids=ids)
+        ends = torch.tensor([0, *sizes]).cumsum(0)
+        rows = torch.cat([ends[:1], self.lengths.cpu().cumsum(0)])[ends].tolist()
+        spans = zip(pairwise(ends.tolist()), pairwise(rows), strict=True)
+        return [
+            whole._take(slice(*responses), slice(*span), index)
+            for index, (responses, span) in enumerate(spans)
+        ]
+
+    def select(self, responses: Sequence[int] | Tensor, index: int | None = None) -> TokenBatch:
+        """A table of these responses, in this order.
+
+        Args:
+            responses: places in this table, from 0.
+            index: the new table's place among its siblings.
+        """
+        chosen = torch.as_tensor(responses, dtype=torch.int64, device=self.lengths.device)
+        return self._take(chosen, self.rows(chosen), index)
+
+    def _take(
+        self, responses: Tensor | slice, rows: Tensor | slice, index: int | None
+    ) -> TokenBatch:
+        """The table of these responses and rows; slices copy nothing."""
+        columns: dict[str, Any] = {"lengths": self.lengths[responses], "index": index}
+        for name in (*_PER_RESPONSE, "mask"):
+            value = getattr(self, name)
+            columns[name] = None if value is None else value[responses]
+        for name in (*_PER_TOKEN, "advantages"):
+            value = getattr(self, name)
+            columns[name] = None if value is None else value[rows]
+        return TokenBatch(**columns, _spread=True)
+
+    @staticmethod
+    def concat(tables: Sequence[TokenBatch]) -> TokenBatch:
+        """One table with the responses of all, in order.
+
+        Raises:
+            BatchError: no tables, or a column that only some of them have.
+        """
+        if not tables:
+            raise BatchError("concat needs at least one table")
+        if len(tables) == 1:
+            return dataclasses.replace(tables[0], index=None)
+        columns: dict[str, Any] = {}
+        for name in ("lengths", *_PER_RESPONSE, *_PER_TOKEN, "advantages"):
+            values = [getattr(table, name) for table in tables]
+            present = [value for value in values if value is not None]
+            if present and len(present) < len(values):
+                absent = [i for i, value in enumerate(values) if value is None]
+                raise BatchError(f"column '{name}' is in some tables but absent in {absent}")
+            columns[name] = torch.cat(present) if present else None
+        masks = [table.mask for table in tables if table.mask is not None]
+        if len(masks) == len(tables) and len({mask.shape[1] for mask in masks}) == 1:
+            columns["mask"] = torch.cat(masks)
+        return TokenBatch(**columns, _spread=True)
+
+    # The padded layout of other trainers.
+
+    @classmethod
+    def from_padded(cls, mask: Tensor, logprobs: Tensor, **columns: Any) -> TokenBatch:
+        """From [B, T] columns and a mask of the trained positions.
+
+        Args:
+            mask: [B, T], non-zero where a position is a trained token.
+            logprobs: [B, T].
+            columns: any other column, [B, T] or, for groups, ids, rewards and advantages, [B].
+                `groups` defaults to one group for the whole batch.
+
+        Raises:
+            BatchError: an unknown column, or one that is neither [B, T] nor [B].
+        """
+        mask = torch.as_tensor(mask).bool()
+        if mask.dim() != 2:
+            raise BatchError(f"mask must be [B, T], got shape {list(mask.shape)}")
+        known = set(_COLUMNS) - {"mask", "lengths"}
+        flat: dict[str, Any] = {"groups": torch.zeros(len(mask), dtype=torch.int64)}
+        for name, value in {"logprobs": logprobs, **columns}.items():
+            if name not in known:
+                raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, known)}")
+            if isinstance(value, int) or value is None:
+                flat[name] = value
+                continue
+            value = torch.as_tensor(value)
+            if value.shape == mask.shape:
+                flat[name] = value[mask.to(value.device)]
+                flat["_spread"] = flat.get("_spread", False) or name == "advantages"
+            elif value.shape == mask.shape[:1] and name not in _PER_TOKEN:
+                flat[name] = value
+            else:
+                raise BatchError(
+                    f"column '{name}' has shape {list(value.shape)}, expected "
+                    f"{list(mask.shape)} like the mask"
+                )
+        return cls(lengths=mask.sum(1), mask=mask, **flat)
+
+    def to_padded(self, per_token: Tensor, fill: float = 0.0) -> Tensor:
+        """[N] -> [B, T]: values back at the positions of `from_padded`'s mask.
+
+        A table that never was padded gets left-aligned rows, T = the longest response.
+        """
+        if per_token.shape[:1] != self.logprobs.shape:
+            raise BatchError(f"to_padded expects [{len(self)}], got {list(per_token.shape)}")
+        mask = self.mask
+        if mask is None:
+            width = int(self.lengths.max()) if len(self.lengths) else 0
+            mask = torch.arange(width, device=self.lengths.device) < self.lengths[:, None]
+        padded = per_token.new_full(mask.shape, fill)
+        return padded.masked_scatter(mask.to(padded.device), per_token)

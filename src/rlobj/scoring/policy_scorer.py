@@ -1,0 +1,304 @@
+"""Scoring with a causal language model: its trunk, then its head on the response rows."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.scoring.heads import LogitShape, head_inputs, linear_head, logit_shapes, trunk
+from rlobj.scoring.packing import pack_sequences, pad_sequences
+from rlobj.scoring.token_scores import TokenScores, score_tokens
+
+log = logging.getLogger(__name__)
+
+ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Kinds of layers, as transformers names them, that can keep packed sequences apart."""
+
+
+class PolicyScorer(nn.Module):
+    """A causal language model that answers with `TokenScores` instead of logits.
+
+    Trunk and head run in one `forward`, so that DDP can wrap the scorer as it would the model;
+    every parameter of the model takes part. Build it before wrapping or sharding: `forward` reads
+    the head's weight, so whoever shards the model has to have that weight whole around it, as
+    `rlobj.training.parallel` does. The model is kept as it is, under `.model`.
+
+    Args:
+        model: A transformers causal language model whose head is a linear layer on the last
+            hidden states, with or without peft's LoRA on it.
+        packed: Whether `collate` lays sequences one after another in one row without padding, in
+            place of one padded row each. "auto" does so where flash attention computes such a row
+            at no extra cost; other attention builds a mask of the row's length squared.
+
+    Attributes:
+        model: As given.
+        packed: The decision, True or False.
+
+    Raises:
+        ConfigError: A head that scoring does not know, or logits that it would not reproduce: the
+            model's own logits for two tokens are compared once, here. Or `packed=True` for a
+            model in which packed sequences would see each other: two short ones are tried, here.
+            Or a model with an encoder, or `packed` that is none of the three.
+    """
+
+    def __init__(self, model: nn.Module, packed: bool | Literal["auto"] = "auto") -> None:
+        super().__init__()
+        if not (isinstance(packed, bool) or packed == "auto"):
+            raise ConfigError(f"packed is {packed!r}; expected True, False or 'auto'.")
+        self.model: Any = model
+        if getattr(self.model.config, "is_encoder_decoder", False):
+            raise ConfigError(
+                f"{type(model).__name__} has an encoder and a decoder; expected a causal language "
+                "model, whose prompt and response are one sequence."
+            )
+        self._positions = _positions(self.model)
+        self.shape, *others = logit_shapes(self.model.config)
+        weight = linear_head(self.model).weight
+        there = weight.numel() > 0 and not weight.is_meta
+        if there:
+            self.shape = self._matching([self.shape, *others], weight)
+        else:
+            log.warning("The weights are not on this process: the model's logits go unchecked.")
+        self.packed = packed is True or (packed == "auto" and _flash(self.model))
+        reason = self._unpackable(there) if self.packed else None
+        if reason and packed is True:
+            raise ConfigError(
+                f"{type(model).__name__} cannot score packed sequences: {reason}. "
+                "Leave packed at 'auto', or set it to False."
+            )
+        if reason:
+            log.warning("Sequences are padded, not packed: %s.", reason)
+            self.packed = False
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        response_mask: Tensor,
+        position_ids: Tensor | None = None,
+        **settings: Any,
+    ) -> TokenScores:
+        """Score the tokens under `response_mask`, row after row.
+
+        Logits exist only for those tokens, tile by tile: a token that no term needs can be left
+        out of the mask. `pad_sequences` and `pack_sequences` make the inputs. A padded batch is
+        padded on the right, so the positions that the model counts by itself are the true ones.
+
+        Args:
+            input_ids: [B, T].
+            attention_mask: 1 at real tokens, [B, T]; None where sequences are packed.
+            response_mask: True at the tokens to score, [B, T]; never at a sequence's first token.
+            position_ids: Each token's place in its sequence, [B, T]; None where they are padded.
+            **settings: Of `score_tokens`: temperature, entropy, min_p, collision, sensitivity,
+                chunk_bytes.
+
+        Returns:
+            TokenScores with one row per True of `response_mask`.
+        """
+        hidden = self._trunk(input_ids, attention_mask, position_ids)
+        predicted = response_mask[:, 1:].bool()
+        rows = hidden[:, :-1][predicted]
+        return score_tokens(
+            rows,
+            targets=input_ids[:, 1:][predicted],
+            scale=self.shape.scale,
+            softcap=self.shape.softcap,
+            **head_inputs(self.model, rows),
+            **settings,
+        )
+
+    def collate(
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        device: torch.device | str = "cpu",
+    ) -> tuple[Tensor | None, ...]:
+        """Sequences as inputs of `forward`, packed or padded.
+
+        Raises:
+            BatchError: What is no pair of token ids, a response without a prompt, a token outside
+                the vocabulary, or a sequence longer than the model's table of positions.
+        """
+        collate = pack_sequences if self.packed else pad_sequences
+        columns = collate(sequences)  # on the CPU, where checks cost no synchronisation
+        self._check_tokens(columns[0], sequences)
+        return tuple(None if column is None else column.to(device) for column in columns)
+
+    def _check_tokens(
+        self, input_ids: Tensor, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
+    ) -> None:
+        known = getattr(self.model.get_input_embeddings(), "num_embeddings", None)
+        outside = [] if known is None else input_ids[(input_ids < 0) | (input_ids >= known)]
+        if len(outside):
+            raise BatchError(
+                f"token {int(outside[0])} lies outside the vocabulary of {known} tokens; "
+                "were the sequences encoded with another model's tokenizer?"
+            )
+        longest = max((len(prompt) + len(response) for prompt, response in sequences), default=0)
+        if self._positions is not None and longest > self._positions:
+            raise BatchError(
+                f"a sequence has {longest} tokens; {type(self.model).__name__} has positions for "
+                f"{self._positions}."
+            )
+
+    def _trunk(
+        self, input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        places = {"attention_mask": attention_mask, "position_ids": position_ids}
+        known = {name: value for name, value in places.items() if value is not None}
+        return trunk(self.model)(input_ids=input_ids, use_cache=False, **known)[0]
+
+    @torch.no_grad()
+    def _matching(self, shapes: Sequence[LogitShape], weight: Tensor) -> LogitShape:
+        """The shape that makes the model's own logits for two tokens of its last hidden states."""
+        seen = []
+        hook = trunk(self.model).register_forward_hook(lambda *call: seen.append(call[-1][0]))
+        try:
+            with _trial(self.model):
+                input_ids = torch.tensor([[0, 1]], device=weight.device)
+                logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1:].float()
+                hidden = seen[0][0, -1:].to(weight.dtype)
+                raw = self._raw(hidden) if hidden.shape[1:] == weight.shape[1:] else None
+        finally:
+            hook.remove()
+        errors = [_error(raw, shape, logits) for shape in shapes]
+        for shape, error in zip(shapes, errors, strict=True):
+            if error <= _tolerance(weight) * float(logits.abs().max()):
+                return shape
+        raise ConfigError(_unknown_head(self.model, shapes[0], errors[0]))
+
+    def _raw(self, hidden: Tensor) -> Tensor:
+        """The raw logits of a few rows, as `score_tokens` understands them."""
+        inputs = head_inputs(self.model, hidden)
+        raw = nn.functional.linear(hidden, inputs["weight"], inputs["bias"])
+        if inputs["low_rank"] is not None:
+            raw = raw + nn.functional.linear(*inputs["low_rank"])
+        return raw.float()
+
+    @torch.no_grad()
+    def _unpackable(self, there: bool) -> str | None:
+        """Why packed sequences would not be scored as they are alone; None where they would."""
+        kinds = getattr(self.model.config.get_text_config(), "layer_types", None) or []
+        others = sorted({kind for kind in kinds if kind not in ATTENTION})
+        if getattr(self.model, "_is_stateful", False) or others:
+            what = ", ".join(others) or "recurrent"
+            return f"layers of the kind {what} can carry a state from one sequence into the next"
+        if "position_ids" not in inspect.signature(trunk(self.model).forward).parameters:
+            return "its trunk takes no position_ids"
+        if not there:
+            return None
+        sequences = [((0, 1, 1), ()), ((1, 0, 0, 1), ())]
+        device = linear_head(self.model).weight.device
+        with _trial(self.model):
+            input_ids, _, _, position_ids = pack_sequences(sequences, device)
+            packed = self._trunk(input_ids, None, position_ids)[0]
+            alone = [
+                self._trunk(torch.tensor([tokens], device=device), None)[0]
+                for tokens, _ in sequences
+            ]
+        error = float((packed - torch.cat(alone)).abs().max())
+        if not error <= _tolerance(packed) * float(packed.abs().max()):
+            return f"a token's hidden states differ by {error:.3g} from those it has alone"
+        return None
+
+
+def _positions(model: Any) -> int | None:
+    """Tokens for which a model has learned positions; None where positions are made otherwise."""
+    names = (name for name, part in model.named_modules() if isinstance(part, nn.Embedding))
+    learned = any(name.endswith("wpe") or "position" in name.lower() for name in names)
+    config = model.config.get_text_config()
+    return getattr(config, "max_position_embeddings", None) if learned else None
+
+
+def _flash(model: Any) -> bool:
+    """Does the model attend by flash attention, which takes packed rows as they are?"""
+    name = getattr(model.config.get_text_config(), "_attn_implementation", None) or ""
+    return "flash" in name
+
+
+@contextlib.contextmanager
+def _trial(model: Any) -> Iterator[None]:
+    """Inside, the model is without dropout, and in arithmetic that flash attention takes."""
+    weight = next(model.parameters())
+    half = contextlib.nullcontext()
+    if _flash(model) and weight.dtype == torch.float32:
+        half = torch.autocast(weight.device.type, torch.bfloat16)
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with half:
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _error(raw: Tensor | None, shape: LogitShape, logits: Tensor) -> float:
+    """How far raw logits in a shape are from a model's logits; infinite where that is no number."""
+    if raw is None or raw.shape != logits.shape:
+        return float("inf")
+    shaped = raw * shape.scale
+    if shape.softcap:
+        shaped = shape.softcap * torch.tanh(shaped / shape.softcap)
+    error = float((shaped - logits).abs().max())
+    return error if error == error else float("inf")
+
+
+def _tolerance(tensor: Tensor) -> float:
+    return 1e-4 if tensor.dtype in (torch.float32, torch.float64) else 2e-2
+
+
+def _unknown_head(model: Any, shape: LogitShape, error: float) -> str:
+    config = model.config.get_text_config().to_dict()
+    words = ("logit", "scal", "multiplier", "cap")
+    suspects = [
+        f"{name}={value}"
+        for name, value in config.items()
+        if value and any(word in name for word in words) and not isinstance(value, dict | list)
+    ]
+    return (
+        f"{type(model).__name__} makes its logits in a way that scoring does not know: its own "
+        f"differ by {error:.3g} from those of its last hidden states with scale {shape.scale:g} "
+        f"and soft cap {shape.softcap}. Settings of its config that may be the reason: "
+        f"{', '.join(suspects) or 'none'}."
+    )
+
+
+def score_samples(
+    model: nn.Module,
+    sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+    **settings: Any,
+) -> TokenScores:
+    """Score every response token of some sequences in one batch.
+
+    Args:
+        model: A `PolicyScorer`, wrapped or not, or a causal language model. In a loop pass a
+            scorer: building one runs the model once on two tokens.
+        sequences: `ScoredSequence`s, or pairs of prompt and response token ids. See `micro_batches`
+            for how many to pass at once. An empty response gives no row, no sequences no rows.
+        **settings: Of `score_tokens`: temperature, entropy, min_p, collision, sensitivity,
+            chunk_bytes.
+
+    Returns:
+        TokenScores of all response tokens, response after response.
+
+    Raises:
+        BatchError: What is no pair of token ids, a response without a prompt, a token outside the
+            vocabulary, or a sequence longer than the model's table of positions.
+        ConfigError: A model whose logits are not known, or a setting outside its range.
+    """
+    scorer = PolicyScorer(model) if hasattr(model, "get_output_embeddings") else model
+    inner = next((part for part in scorer.modules() if isinstance(part, PolicyScorer)), None)
+    if inner is None:
+        raise ConfigError(
+            f"{type(model).__name__} is neither a PolicyScorer, wrapped or not, nor a causal "
+            "language model. Wrap the scorer, PolicyScorer(model), in place of the model."
+        )
+    device = next(scorer.parameters()).device
+    return scorer(*inner.collate(sequences, device), **settings)

@@ -1,0 +1,332 @@
+"""The public scoring function and its gradient."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.scoring import tiles
+from rlobj.scoring.rows import RowGradient, Sums
+
+FILTERED = -1e4
+"""Proxy log-probability (nats) of a token that the min-p filter removed."""
+
+CPU_CHUNK_BYTES = 8 << 20
+"""Default size of a tile on a CPU: it stays in the cache."""
+
+DEVICE_CHUNK_BYTES = 512 << 20
+"""Default size of a tile elsewhere: few launches, each large enough to fill the device."""
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """What one pass over the softmax tells about each of N tokens; None where it was not asked for.
+
+    Float64 if the hidden states or the weights are, else float32.
+    """
+
+    logprobs: Tensor
+    """log π(y) in nats at the sampling temperature, [N]; carries the gradient."""
+    entropy: Tensor | None = None
+    """−Σ π log π in nats at the sampling temperature, [N]; carries the gradient."""
+    proxy_logprobs: Tensor | None = None
+    """log π(y) with π renormalised over {k: π_k ≥ min_p·max π}; `FILTERED` outside; [N]."""
+    collision: Tensor | None = None
+    """Σ π², the probability that two draws agree, [N]."""
+    entropy_sensitivity: Tensor | None = None
+    """π(l + H) − Σ π_k²(log π_k + H), [N]; times −A it is dH/dη along the gradient of A·l."""
+
+
+def score_tokens(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = 1.0,
+    entropy: bool = False,
+    min_p: float | None = None,
+    collision: bool = False,
+    sensitivity: bool = False,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    low_rank: tuple[Tensor, Tensor] | None = None,
+    chunk_bytes: int | None = None,
+) -> TokenScores:
+    """Score tokens from the hidden states that predict them, never holding the [N, V] logits.
+
+        z = cap(scale·(W·h + B·u + b)) / temperature,   cap(x) = softcap·tanh(x / softcap), or x
+
+    `logprobs` and `entropy` are differentiable in hidden, weight, bias, u and B; the backward pass
+    recomputes the logits tile by tile, and skips rows whose incoming gradient is zero and
+    parameters that require none. Logits and sums are float32 for half-precision inputs, float64 for
+    float64 ones. `min_p` needs no second product where whole rows of logits fit `chunk_bytes` and
+    the weights are multiplied in the type they are stored in; else it costs a second sweep over
+    those tiles that hold a token it may keep.
+
+    On a GPU half-precision inputs are multiplied as they are, under autocast float32 ones are
+    rounded first, as a linear layer would round them, and the rows are Triton's where it is
+    installed. On a CPU nothing is rounded, autocast or not.
+
+    Args:
+        hidden: Last hidden states, [N, H].
+        weight: Output embeddings, [V, H].
+        targets: Token ids, integer [N].
+        temperature: Sampling temperature.
+        entropy: Also the entropy.
+        min_p: Also the min-p proxy with this share of the largest probability (Lp-Reg,
+            arXiv:2510.03222); the filter sees the probabilities at the sampling temperature.
+        collision: Also the collision probability.
+        sensitivity: Also the entropy sensitivity.
+        bias: Of the head, [V]; −inf leaves a token out of the softmax, so that its own log-prob is
+            −inf (without a soft cap, which lets nothing be left out).
+        scale: Factor on the raw logits (Granite, Cohere).
+        softcap: Soft cap of the scaled logits (Gemma 2), before the temperature.
+        low_rank: u [N, r] and B [V, r], a correction of the head: under LoRA u = alpha/r·A·h.
+        chunk_bytes: Memory for one tile of logits, of which the sweeps use up to 1.5 times as much;
+            by default 8 MiB on a CPU, 512 MiB elsewhere, and with `min_p` at least 64 whole rows.
+            A tile holds all rows and 128 columns at least, which is 512 bytes for each row; and a
+            second sweep keeps 4 bytes for each row and tile.
+
+    Returns:
+        TokenScores of N rows. N = 0 gives empty columns that still carry a graph.
+
+    Raises:
+        BatchError: Shapes that do not fit, what is no tensor, or a target outside 0..V−1.
+        ConfigError: A setting outside its range, or one that is no number.
+    """
+    _check_settings(temperature, min_p, scale, softcap, chunk_bytes)
+    _check_shapes(hidden, weight, targets, bias, low_rank)
+    dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
+    row_bytes = chunk_bytes
+    if chunk_bytes is None or row_bytes is None:
+        chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
+        row_bytes = max(chunk_bytes, tiles.MINIMUM_ROWS * len(weight) * dtype.itemsize)
+    operand = _operand(hidden, weight, dtype)
+    ask = _Ask(
+        inner=scale / (softcap or temperature),
+        outer=softcap / temperature if softcap else None,
+        chunk_bytes=chunk_bytes,
+        row_bytes=row_bytes,
+        dtype=dtype,
+        rounded=operand,
+        operand=operand,
+        entropy=entropy,
+        min_p=min_p,
+        collision=collision,
+        sensitivity=sensitivity,
+    )
+    factors = [hidden, weight] if low_rank is None else [hidden, weight, *low_rank]
+    return TokenScores(*_Score.apply(targets.long(), bias, ask, *factors))
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """Everything about a call that is not a tensor."""
+
+    inner: float
+    outer: float | None
+    chunk_bytes: int
+    row_bytes: int
+    dtype: torch.dtype  # of tiles and sums
+    rounded: torch.dtype  # to which hidden states and weights are rounded
+    operand: torch.dtype  # in which they are then multiplied
+    entropy: bool
+    min_p: float | None
+    collision: bool
+    sensitivity: bool
+
+    def head(self, weights: Sequence[Tensor], bias: Tensor | None) -> tiles.Head:
+        return tiles.Head(
+            weights=tuple(weights),
+            bias=bias,
+            inner=self.inner,
+            outer=self.outer,
+            dtype=self.dtype,
+            rounded=self.rounded,
+            operand=self.operand,
+            chunk_bytes=self.chunk_bytes,
+            row_bytes=self.row_bytes,
+        )
+
+
+def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The type in which hidden states and weights are multiplied.
+
+    Half-precision numbers are what a GPU multiplies fast: there they stay as they are, and under
+    autocast the others become what a linear layer would make of them.
+    """
+    if hidden.device.type != "cuda" or dtype == torch.float64:
+        return dtype
+    if torch.is_autocast_enabled("cuda"):
+        return torch.get_autocast_dtype("cuda")
+    return hidden.dtype if hidden.dtype == weight.dtype else dtype
+
+
+class _Score(torch.autograd.Function):
+    """The inputs after `ask` are the hidden states and the weight of each factor, in turn."""
+
+    @staticmethod
+    def forward(ctx, targets, bias, ask: _Ask, *factors):
+        ctx.set_materialize_grads(False)
+        ctx.ask = ask
+        head = ask.head(factors[1::2], bias)
+        threshold = None
+        if ask.min_p is not None:
+            # A few roundings below the cut, so that a token on it is kept.
+            threshold = math.log(ask.min_p) - 8 * torch.finfo(ask.dtype).eps
+        sums = tiles.forward_sweep(
+            head,
+            head.prepare(factors[::2]),
+            targets,
+            slope=ask.entropy or ask.sensitivity,
+            square=ask.collision or ask.sensitivity,
+            threshold=threshold,
+        )
+        scores = _scores(sums, ask, threshold)
+        logprobs = scores[0]
+        if bias is not None and logprobs is not None and ask.outer is None:
+            # Tiles hold −∞ as a large negative number, see `Head.curve`.
+            logprobs.masked_fill_(bias[targets] == -torch.inf, -torch.inf)
+        ctx.save_for_backward(targets, bias, sums.maximum, sums.mass, sums.slope, *factors)
+        ctx.mark_non_differentiable(*(column for column in scores[2:] if column is not None))
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, by_logprob, by_entropy, *_):
+        targets, bias, maximum, mass, slope, *factors = ctx.saved_tensors
+        hiddens, weights = factors[::2], factors[1::2]
+        _, wants_bias, _, *wants = ctx.needs_input_grad
+        rows = RowGradient.of(by_logprob, by_entropy, maximum, mass, slope)
+        active = rows.active()
+        every = len(active) == len(targets)
+        if not every:
+            hiddens = [hidden[active] for hidden in hiddens]
+            targets, rows = targets[active], rows.take(active)
+        ask = ctx.ask
+        if ask.operand == torch.float16:  # too short a range for the gradient of a tile
+            ask = replace(ask, operand=ask.dtype)
+        into = tiles.HeadGradient(
+            hiddens=[
+                torch.zeros_like(hidden, dtype=ask.dtype) if wanted else None
+                for hidden, wanted in zip(hiddens, wants[::2], strict=True)
+            ],
+            weights=[
+                torch.empty_like(weight) if wanted else None
+                for weight, wanted in zip(weights, wants[1::2], strict=True)
+            ],
+            bias=torch.empty_like(bias) if wants_bias else None,
+        )
+        head = ask.head(weights, bias)
+        tiles.backward_sweep(head, head.prepare(hiddens), targets, rows, into)
+        found: list[Tensor | None] = []
+        for whole, by_hidden, by_weight in zip(
+            factors[::2], into.hiddens, into.weights, strict=True
+        ):
+            if by_hidden is not None:
+                by_hidden = by_hidden.to(whole.dtype)
+                if not every:
+                    by_hidden = torch.zeros_like(whole).index_copy_(0, active, by_hidden)
+            found += [by_hidden, by_weight]
+        return None, into.bias, None, *found
+
+
+def _scores(sums: Sums, ask: _Ask, threshold: float | None) -> tuple[Tensor | None, ...]:
+    """The columns of `TokenScores`, in its order."""
+    log_mass = sums.mass.log()
+    logprobs = sums.target - log_mass
+    entropy = proxy = collision = sensitivity = None
+    if sums.slope is not None:
+        entropy = log_mass - sums.slope / sums.mass
+    if sums.kept is not None and threshold is not None:
+        proxy = torch.where(sums.target > threshold, sums.target - sums.kept.log(), FILTERED)
+    if sums.square is not None:
+        collision = sums.square / sums.mass.square()
+    if collision is not None and sums.square_slope is not None and sums.slope is not None:
+        # log π + H = (z − m) − slope/mass: the log mass of one cancels that of the other.
+        spread = sums.square_slope / sums.mass.square() - collision * sums.slope / sums.mass
+        sensitivity = logprobs.exp() * (sums.target - sums.slope / sums.mass) - spread
+    return (
+        logprobs,
+        entropy if ask.entropy else None,
+        proxy,
+        collision if ask.collision else None,
+        sensitivity if ask.sensitivity else None,
+    )
+
+
+def _check_settings(
+    temperature: float,
+    min_p: float | None,
+    scale: float,
+    softcap: float | None,
+    chunk_bytes: int | None,
+) -> None:
+    numbers = {"temperature": temperature, "min_p": min_p, "scale": scale, "softcap": softcap}
+    for name, value in {**numbers, "chunk_bytes": chunk_bytes}.items():
+        optional = name not in ("temperature", "scale")
+        if not (isinstance(value, Real) or (optional and value is None)):
+            raise ConfigError(
+                f"{name} is {reprlib.repr(value)}; expected one number, for all rows"
+                f"{', or None.' if optional else '.'}"
+            )
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ConfigError(f"temperature is {temperature}; it must be a finite number above 0.")
+    if min_p is not None and not 0 < min_p <= 1:
+        raise ConfigError(f"min_p is {min_p}; it must lie in (0, 1], or be None for no proxy.")
+    if not (math.isfinite(scale) and scale != 0):
+        raise ConfigError(f"scale is {scale}; it must be a finite number other than 0.")
+    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
+        raise ConfigError(f"softcap is {softcap}; it must be above 0, or None for no cap.")
+    if chunk_bytes is not None and chunk_bytes < 1:
+        raise ConfigError(f"chunk_bytes is {chunk_bytes}; it must be at least 1.")
+
+
+def _check_shapes(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    bias: Tensor | None,
+    low_rank: tuple[Tensor, Tensor] | None,
+) -> None:
+    given = {"hidden": hidden, "weight": weight, "targets": targets, "bias": bias}
+    for name, value in given.items():
+        if not (isinstance(value, Tensor) or (name == "bias" and value is None)):
+            raise BatchError(f"{name} is a {type(value).__name__}; expected a torch tensor.")
+    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
+        raise BatchError(
+            f"hidden has shape {list(hidden.shape)} and weight {list(weight.shape)}; "
+            "expected [N, H] and [V, H]."
+        )
+    if targets.shape != hidden.shape[:1] or targets.is_floating_point():
+        raise BatchError(
+            f"targets is {targets.dtype} of shape {list(targets.shape)}; "
+            f"expected {len(hidden)} token ids, one per row of hidden."
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise BatchError(
+            f"bias has shape {list(bias.shape)}; expected [{len(weight)}], one per row of weight."
+        )
+    if low_rank is not None:
+        low, high = (list(side.shape) for side in low_rank)
+        if low[:-1] != [len(hidden)] or high[:-1] != [len(weight)] or low[-1] != high[-1]:
+            raise BatchError(
+                f"low_rank has shapes {low} and {high}; "
+                f"expected [{len(hidden)}, r] and [{len(weight)}, r]."
+            )
+    outside = ((targets < 0) | (targets >= len(weight))).nonzero()[:, 0]
+    if len(outside):
+        row = int(outside[0])
+        raise BatchError(
+            f"{len(outside)} targets lie outside the vocabulary of {len(weight)}: "
+            f"the first is {int(targets[row])}, in row {row}."
+        )

@@ -1,0 +1,1 @@
+"""A step: the loop around an objective."""

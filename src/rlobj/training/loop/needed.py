@@ -1,0 +1,93 @@
+"""The rows of an update that go through the model: those that the loss has a gradient in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.objectives.tokens import TokenBatch
+
+__all__ = ["Needed", "depends_on_sequence_length"]
+
+
+def depends_on_sequence_length(config: Any) -> bool:
+    """Does what a model makes of a token depend on how many follow it in the forward?
+
+    So it is where the rotary frequencies are chosen by the longest position.
+
+    Args:
+        config: of the transformers model.
+    """
+    text = config.get_text_config()
+    found = [getattr(text, name, None) or {} for name in ("rope_parameters", "rope_scaling")]
+    found += [each for rope in found for each in rope.values() if isinstance(each, dict)]
+    kinds = {rope.get(key) for rope in found for key in ("rope_type", "type")}
+    return bool(kinds & {"dynamic", "longrope"})
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Rows of a mini-batch that an update needs, and what that leaves of its responses.
+
+    Attributes:
+        table: the mini-batch; where a row is not needed, its columns of the policy are right.
+        rows: bool [N].
+        known: the columns of the policy are right in all rows.
+        cut: a response may be cut after its last such row, for no row reads one after it.
+    """
+
+    table: TokenBatch
+    rows: Tensor
+    known: bool
+    cut: bool
+
+    def trained(self) -> list[int]:
+        """The responses with such rows, and those of no row if all rows are needed."""
+        return self._found().nonzero()[:, 0].tolist()
+
+    def left(self) -> list[int]:
+        """The other responses."""
+        return (~self._found()).nonzero()[:, 0].tolist()
+
+    def _found(self) -> Tensor:
+        return self.table.any_by_response(self.rows) | bool(self.rows.all())
+
+    def spans(self) -> list[int]:
+        """Tokens of each response that go through, up to the last that is needed."""
+        if not self.cut:
+            return self.table.lengths.tolist()
+        ends = (self.table.positions + 1) * self.rows
+        zeros = torch.zeros_like(self.table.lengths)
+        return zeros.scatter_reduce(0, self.table.responses, ends, "amax").tolist()
+
+    def part(self, responses: Sequence[int]) -> Needed:
+        """Of some responses."""
+        rows = self.rows[self.table.rows(responses)]
+        return replace(self, table=self.table.select(responses, 0), rows=rows)
+
+    def mask(self) -> Tensor:
+        """Which tokens of the responses, cut to their spans, are scored, bool [Σ spans]."""
+        spans = torch.tensor(self.spans(), device=self.rows.device)
+        return self.rows[self.table.positions < self.table.spread(spans)]
+
+    def filled(self, scores: dict[str, Tensor]) -> TokenBatch:
+        """The table with the scores of the rows that are needed.
+
+        Known values stay, and the scores give them a gradient: another micro-batch rounds
+        differently, and rules, clips and advantages have read the table's.
+        """
+        places = self.rows.nonzero()[:, 0]
+        columns: dict[str, Any] = {}
+        for name, values in scores.items():
+            if len(places) == len(self.rows) and not self.known:
+                columns[name] = values
+                continue
+            column = getattr(self.table, name).detach()
+            if self.known:
+                values = column[places] + (values - values.detach())
+            columns[name] = column.index_copy(0, places, values)
+        return self.table.replace(**columns)

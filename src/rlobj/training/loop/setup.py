@@ -1,0 +1,185 @@
+"""What a run needs before its first step: hardware, problems, the policy's place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from rlobj.base.errors import ConfigError, DataError
+from rlobj.config.run_config import RunConfig
+from rlobj.data import Problem, load_problems
+from rlobj.models import lora
+from rlobj.models.policy import Policy, arithmetic, load_model
+from rlobj.objectives.objective import Objective
+from rlobj.samplers import Sampler, TransformersSampler, eos_ids
+from rlobj.scoring import PolicyScorer
+from rlobj.training.loop.observer import Observer
+from rlobj.training.parallel import Parallel, open_parallel
+
+__all__ = [
+    "hardware",
+    "model_source",
+    "problems",
+    "prompt_limit",
+    "reference",
+    "sampler",
+    "short_enough",
+]
+
+logger = logging.getLogger(__name__)
+
+
+def hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
+    """The processes that share the run, and the arithmetic of forward passes (None = float32).
+
+    Sets torch's threads: one on a CPU by default, since two that wait for each other are slower.
+    """
+    gpu = torch.cuda.is_available()
+    threads = config.training.threads
+    if threads == "auto":
+        threads = torch.get_num_threads() if gpu else 1
+    torch.set_num_threads(threads)
+    autocast = arithmetic(config.model)
+    training = config.training
+    parallel = open_parallel(
+        training.strategy,
+        max_grad_norm=training.max_grad_norm,
+        autocast=autocast,
+        seed=config.seed,
+    )
+    return parallel, autocast
+
+
+def problems(config: RunConfig) -> tuple[list[Problem], list[Problem], str]:
+    """Training problems, held-out problems, and a note where there are none of the latter.
+
+    A source without a test part is trained on whole, and the run is not evaluated.
+
+    Raises:
+        DataError: a source that cannot be read, or a test source that was asked for.
+    """
+    train = load_problems(config.data, "train")
+    if not config.evaluation.every:
+        return train, [], ""
+    try:
+        test = load_problems(config.data, "test")
+    except DataError as error:
+        if config.data.test is not None or config.data.test_fraction:
+            raise
+        logger.warning("no held-out evaluation: %s", error)
+        note = " (no test part; data.test=FILE or data.test_fraction=0.1 would evaluate the run)"
+        return train, [], note
+    return train, test[: config.evaluation.problems], ""
+
+
+def prompt_limit(config: RunConfig, policy: Policy) -> int | None:
+    """Tokens that a prompt may have: as configured, else what the model's context leaves."""
+    if config.data.max_prompt_tokens is not None:
+        return config.data.max_prompt_tokens
+    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    return None if context is None else context - config.sampling.max_tokens
+
+
+def short_enough(
+    problems: Sequence[Problem],
+    encode: Callable[[Problem], list[int]],
+    limit: int | None,
+    kind: str,
+) -> list[Problem]:
+    """The problems whose prompts fit; the others are counted in the log.
+
+    Raises:
+        ConfigError: none fits.
+    """
+    if limit is None or not problems:
+        return list(problems)
+    kept = [problem for problem in problems if len(encode(problem)) <= limit]
+    if not kept:
+        raise ConfigError(
+            f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens. "
+            "Lower sampling.max_tokens, or set data.max_prompt_tokens"
+        )
+    if len(kept) < len(problems):
+        left_out = len(problems) - len(kept)
+        logger.warning("left out %d %s problems: prompts over %d tokens", left_out, kind, limit)
+    return kept
+
+
+def reference(
+    config: RunConfig, objective: Objective, source: str, device: torch.device
+) -> PolicyScorer | None:
+    """The policy as it was before training, only where the objective reads it.
+
+    With LoRA there is none: the policy without its adapters is the reference.
+    """
+    unread = "ref_logprobs" not in objective.needs.plan | objective.needs.loss
+    if unread or config.model.lora is not None:
+        return None
+    return PolicyScorer(_frozen(config, source, device), config.training.packed)
+
+
+def _frozen(config: RunConfig, source: str, device: torch.device) -> Any:
+    """Another copy of the model, not trained."""
+    return load_model(config.model, source).to(device).eval().requires_grad_(False)
+
+
+def sampler(
+    config: RunConfig,
+    policy: Policy,
+    parallel: Parallel,
+    source: str,
+    autocast: torch.dtype | None,
+) -> Sampler:
+    """The engine that draws responses.
+
+    Args:
+        config: the run.
+        policy: the policy, before training.
+        parallel: the processes.
+        source: model folder or hub id; weights come with the first sync.
+        autocast: arithmetic of forward passes.
+    """
+    settings = config.sampling
+    if settings.engine == "transformers":
+        apart = parallel.strategy in ("zero3", "fsdp2") or settings.async_depth > 0
+        return TransformersSampler(
+            _frozen(config, source, parallel.device) if apart else policy.model,
+            policy.tokenizer,
+            batch_tokens=settings.batch_tokens,
+            autocast=autocast,
+            own_copy=apart,
+        )
+    from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
+
+    inner = lora.base(policy.model)
+    eos = eos_ids(inner, policy.tokenizer)
+    if settings.engine == "vllm":
+        return VllmSampler(
+            source,
+            policy.tokenizer,
+            eos=eos,
+            settings=settings.vllm,
+            dtype=autocast or torch.float32,
+            trust_remote_code=config.model.trust_remote_code,
+        )
+    return VllmServerSampler(
+        settings.server,
+        policy.tokenizer,
+        eos=eos,
+        model_config=inner.config,
+        primary=parallel.rank == 0,
+    )
+
+
+def model_source(config: RunConfig, observer: Observer) -> str:
+    """The folder or hub id of the policy before training; the embedded one is made on first use."""
+    if config.model.name is not None:
+        return config.model.name
+    from rlobj.models.embedded import embedded_policy
+
+    if config.data.source is None:
+        raise ConfigError("the embedded policy needs one of the built-in tasks as data.source")
+    return str(embedded_policy(config.data.source, progress=observer.warm_starting))

@@ -1,0 +1,254 @@
+"""From the environment to open processes: which strategy, how many, and Accelerate's view."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+import torch
+
+from rlobj.base.errors import ConfigError, MissingExtra, nearest
+from rlobj.base.ports import free_port
+from rlobj.training.parallel.base import Parallel
+
+__all__ = [
+    "DEEPSPEED_MINIMUM",
+    "TIMEOUT",
+    "Strategy",
+    "build_parallel",
+    "open_parallel",
+    "open_processes",
+    "resolve_strategy",
+]
+
+Strategy = Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
+
+TIMEOUT = timedelta(minutes=60)
+"""How long ranks wait for each other: one may sample or grade while the others are done."""
+
+DEEPSPEED_MINIMUM = "0.19.2"
+"""The oldest version under which ZeRO's updates were found to be those of one process."""
+
+_ZERO = ("zero1", "zero2", "zero3")
+
+
+def open_parallel(
+    strategy: Strategy, *, max_grad_norm: float, autocast: torch.dtype | None, seed: int
+) -> Parallel:
+    """Join the processes that this one was launched with.
+
+    Args:
+        strategy: how the policy is spread; "auto" is `resolve_strategy`'s choice.
+        max_grad_norm: the gradient is clipped to this norm.
+        autocast: what the caller's forward passes compute in, under `torch.autocast`; None =
+            float32.
+        seed: of torch's global generators, the same on every rank.
+
+    Raises:
+        ConfigError: an unknown strategy, one that this machine cannot run, a DeepSpeed that is too
+            old, or a launch that left out what processes need to find each other.
+        MissingExtra: a zero strategy without DeepSpeed.
+    """
+    chosen = resolve_strategy(strategy, os.environ)
+    if chosen == "fsdp2" and not torch.cuda.is_available():
+        raise ConfigError(
+            "training.strategy is 'fsdp2', which needs a GPU, and torch finds none on this "
+            "machine. On CPUs use one of ddp, zero1, zero2, zero3."
+        )
+    if chosen in _ZERO:
+        _check_deepspeed(f"training.strategy={chosen}")
+    with contextlib.ExitStack() as stack:
+        launched = _size(os.environ) > 1 or "LOCAL_RANK" in os.environ
+        grouped = launched or chosen != "ddp"
+        accelerator = open_processes(stack, grouped)
+        torch.manual_seed(seed)
+        parallel = build_parallel(chosen, accelerator, max_grad_norm, autocast)
+        parallel.on_close(stack.pop_all().close)
+    return parallel
+
+
+def _check_deepspeed(purpose: str) -> None:
+    from accelerate.utils import compare_versions
+
+    if importlib.util.find_spec("deepspeed") is None:
+        raise MissingExtra("deepspeed", "deepspeed", purpose)
+    if compare_versions("deepspeed", "<", DEEPSPEED_MINIMUM):
+        raise ConfigError(
+            f"{purpose} needs deepspeed {DEEPSPEED_MINIMUM} or newer, and found "
+            f"{importlib.metadata.version('deepspeed')}, which adds up gradients wrongly over "
+            f"micro-batches. Update it with: pip install 'deepspeed>={DEEPSPEED_MINIMUM}'"
+        )
+
+
+def build_parallel(
+    strategy: str, accelerator: Any, max_grad_norm: float, autocast: torch.dtype | None
+) -> Parallel:
+    """The strategy's `Parallel`, in processes that are open already.
+
+    Args:
+        strategy: one of `Strategy`, but not "auto".
+        accelerator: of `open_processes`, grouped for every strategy but ddp.
+        max_grad_norm: as in `open_parallel`.
+        autocast: as in `open_parallel`.
+    """
+    if strategy in _ZERO:
+        from rlobj.training.parallel.zero import Zero
+
+        stage = int(strategy.removeprefix("zero"))
+        return Zero(accelerator, stage, max_grad_norm=max_grad_norm, autocast=autocast)
+    if strategy == "fsdp2":
+        from rlobj.training.parallel.sharded import FullySharded
+
+        return FullySharded(accelerator, strategy, max_grad_norm=max_grad_norm)
+    from rlobj.training.parallel.replicated import Replicated
+
+    return Replicated(accelerator, strategy, max_grad_norm=max_grad_norm)
+
+
+def resolve_strategy(strategy: str, environment: Mapping[str, str]) -> str:
+    """The strategy itself, or for "auto" what the launcher says.
+
+    `accelerate launch --use_deepspeed` means its ZeRO stage, `--use_fsdp` means fsdp2, anything
+    else ddp, which in one process is plain training.
+
+    Raises:
+        ConfigError: an unknown strategy, or offloading, which rlobj does not do.
+    """
+    known = get_args(Strategy)
+    if strategy not in known:
+        raise ConfigError(f"unknown training.strategy '{strategy}'.{nearest(strategy, known)}")
+    if strategy != "auto":
+        return strategy
+    if _flag(environment, "ACCELERATE_USE_DEEPSPEED"):
+        stage = _zero_stage(environment)
+        return f"zero{stage}" if stage else "ddp"
+    return "fsdp2" if _flag(environment, "ACCELERATE_USE_FSDP") else "ddp"
+
+
+def _flag(environment: Mapping[str, str], name: str) -> bool:
+    return environment.get(name, "").lower() in ("1", "true", "yes")
+
+
+def _size(environment: Mapping[str, str]) -> int:
+    return int(environment.get("WORLD_SIZE", "1"))
+
+
+def _zero_stage(environment: Mapping[str, str]) -> int:
+    """The stage that `accelerate launch --use_deepspeed` asks for, by flags or by a file."""
+    path = environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
+    if path.lower() != "none":
+        with open(path, encoding="utf-8") as file:
+            zero = json.load(file).get("zero_optimization", {})
+        stage = zero.get("stage", 0)
+        offload = [key for key in ("offload_optimizer", "offload_param") if _offloads(zero, key)]
+    else:
+        stage = environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
+        prefix = "ACCELERATE_DEEPSPEED_OFFLOAD_"
+        names = [f"{prefix}{part}_DEVICE" for part in ("OPTIMIZER", "PARAM")]
+        offload = [name for name in names if environment.get(name, "none").lower() != "none"]
+    if offload:
+        raise ConfigError(
+            f"accelerate launch asks DeepSpeed to offload ({', '.join(offload)}), which rlobj does "
+            "not do. Set it to none; zero3 over more processes saves memory as well."
+        )
+    if str(stage) not in ("0", "1", "2", "3"):
+        raise ConfigError(f"DeepSpeed's ZeRO stage is '{stage}'; expected 0, 1, 2 or 3.")
+    return int(stage)
+
+
+def _offloads(zero: Mapping[str, Any], key: str) -> bool:
+    return (zero.get(key) or {}).get("device", "none") != "none"
+
+
+def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
+    """Accelerate's Accelerator, with a process group where there is more than one process.
+
+    Gradient accumulation is 1, precision float32; what `accelerate launch` left in the environment
+    about DeepSpeed and FSDP is out of force until `stack` closes, for this package does all that.
+
+    Args:
+        stack: is given what has to be undone.
+        grouped: have a process group, in one process too.
+
+    Raises:
+        ConfigError: a launch with several processes but no address to meet at.
+    """
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import (
+        DistributedDataParallelKwargs,
+        GradientAccumulationPlugin,
+        InitProcessGroupKwargs,
+    )
+
+    gpu = torch.cuda.is_available()
+    handlers: list[Any] = [DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
+    if grouped:
+        backend = "nccl" if gpu else "gloo"
+        handlers.append(InitProcessGroupKwargs(backend=backend, timeout=TIMEOUT))
+    changes = _launch_variables(grouped)
+    stack.callback(_apply, {name: os.environ.get(name) for name in changes})
+    _apply(changes)
+    accelerator = Accelerator(
+        cpu=not gpu,
+        mixed_precision="no",
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        kwargs_handlers=handlers,
+    )
+    if grouped:
+        stack.callback(AcceleratorState._reset_state, reset_partial_state=True)
+        stack.callback(_leave)
+    return accelerator
+
+
+def _leave() -> None:
+    """Close the process group; DeepSpeed, where it was used, has to forget it as well."""
+    if torch.distributed.is_initialized():
+        # Gloo's thread needs the interpreter to free what it called back last, and a group that
+        # goes away waits for that thread with the interpreter in its hands.
+        time.sleep(0.1)
+    deepspeed = sys.modules.get("deepspeed")
+    if deepspeed is not None and deepspeed.comm.is_initialized():
+        deepspeed.comm.destroy_process_group()
+    elif torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def _launch_variables(grouped: bool) -> dict[str, str | None]:
+    """What to set in the environment, or with None to remove from it."""
+    changes: dict[str, str | None] = {
+        "ACCELERATE_USE_DEEPSPEED": None,
+        "ACCELERATE_USE_FSDP": None,
+    }
+    needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in needed if name not in os.environ]
+    if _size(os.environ) > 1 and missing:
+        raise ConfigError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {', '.join(missing)} is not set: the "
+            "processes cannot find each other. Start them with rlobj train --processes, torchrun "
+            "or accelerate launch."
+        )
+    if grouped:  # else Accelerate chooses a number of threads, and warns
+        threads = str(torch.get_num_threads())
+        changes["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", threads)
+    if grouped and missing:
+        port = str(free_port())
+        changes |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+        changes |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return changes
+
+
+def _apply(changes: Mapping[str, str | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -1,0 +1,1 @@
+"""Rollouts: sampled, graded, kept on disk, and dealt out over ranks."""

@@ -1,0 +1,183 @@
+"""Rollouts: problems to groups of graded responses."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rlobj.config.run_config import RunConfig
+from rlobj.data import Problem, ProblemStream
+from rlobj.models.policy import Policy
+from rlobj.objectives.statistics import Comm
+from rlobj.rewards import Graded, Grader
+from rlobj.samplers import Sample, Sampler, derive_seed
+from rlobj.training.parallel.agreement import agree
+from rlobj.training.rollouts.grading import Grading
+
+__all__ = ["Collector", "Response", "Rollout"]
+
+
+@dataclass(frozen=True)
+class Response:
+    """One graded response.
+
+    Attributes:
+        id: unique in the step, over all ranks.
+        group: its prompt's group, unique in the step, over all ranks.
+        problem: what it answers.
+        sample: its tokens.
+        grade: the verdict, before shaping.
+        reward: the shaped reward; NaN = undecided.
+    """
+
+    id: int
+    group: int
+    problem: Problem
+    sample: Sample
+    grade: Graded
+    reward: float
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """This rank's responses of one step.
+
+    Attributes:
+        responses: whole groups, one after another.
+        dead: responses of the groups that dynamic sampling left out.
+        batches: sampling rounds that dynamic sampling took (1 without it).
+        seconds: what this process spent on it: `sample`; `grade` once all was sampled; `hidden`,
+            graded meanwhile; `write`, keeping it on disk.
+        stream: where the stream of problems stands after it.
+    """
+
+    responses: list[Response]
+    dead: list[Response]
+    batches: int
+    seconds: dict[str, float]
+    stream: dict[str, Any]
+
+
+class Collector:
+    """Samples groups, has them graded, and refills groups without signal.
+
+    Args:
+        config: the run's.
+        policy: encodes problems.
+        sampler: draws responses.
+        grader: grades them.
+        stream: the endless order of training problems, the same on all ranks.
+        comm: the process group.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: Policy,
+        sampler: Sampler,
+        grader: Grader,
+        stream: ProblemStream,
+        comm: Comm,
+    ) -> None:
+        self.config = config
+        self.policy = policy
+        self.sampler = sampler
+        self.grader = grader
+        self.stream = stream
+        self.comm = comm
+
+    def collect(self, step: int) -> Rollout:
+        """The step's groups: sampled, graded, shaped; with dynamic sampling only live groups.
+
+        Raises:
+            Exception: sampling or grading failed, here or on another rank: all ranks raise, and
+                the stream stands where it stood.
+        """
+        dynamic = self.config.sampling.dynamic
+        rounds = dynamic.max_batches if dynamic else 1
+        seconds: dict[str, float] = {"sample": 0.0, "grade": 0.0, "hidden": 0.0, "write": 0.0}
+        kept: list[Response] = []
+        dead: list[Response] = []
+        before = self.stream.state()
+        missing, first, used = self.config.sampling.prompts_per_step, 0, 0
+        for _ in range(rounds):
+            problems = self.stream.next(missing)
+            own = list(enumerate(problems, first))[self.comm.rank :: self.comm.size]
+            first += missing
+            used += 1
+            live, failed = 0, None
+            try:
+                for group in self._groups(step, own, seconds):
+                    alive = dynamic is None or self._live(group)
+                    live += alive
+                    (kept if alive else dead).extend(group)
+            except Exception as error:
+                failed = error
+            try:
+                agree(failed, "collecting responses", self.comm)
+            except Exception:
+                self.stream.restore(before)  # the problems are asked again
+                raise
+            filled = int(self.comm.sum(torch.tensor(live)))
+            missing -= filled
+            if missing <= 0:
+                break
+        return Rollout(kept, dead, used, seconds, self.stream.state())
+
+    def _groups(
+        self,
+        step: int,
+        problems: Sequence[tuple[int, Problem]],
+        seconds: dict[str, float],
+    ) -> list[list[Response]]:
+        """One group of graded responses for each (group id, problem)."""
+        size, seed = self.config.sampling.group_size, self.config.seed
+        start = time.perf_counter()
+        with Grading(self.grader, [problem for _, problem in problems]) as grading:
+            samples = self.sampler.sample(
+                [self.policy.encode(problem) for _, problem in problems],
+                count=size,
+                settings=self.config.sampling.settings(),
+                seeds=[derive_seed(seed, "rollout", step, group) for group, _ in problems],
+                done=grading.done,
+            )
+            grades = [grade for group in grading.finish(samples) for grade in group]
+        flat = [sample for group in samples for sample in group]
+        rewards = self._shaped(grades, flat)
+        seconds["sample"] += time.perf_counter() - start - grading.seconds
+        seconds["grade"] += grading.seconds
+        seconds["hidden"] += grading.hidden
+        responses = [
+            Response(group * size + j, group, problem, sample, grade, reward)
+            for (group, problem, j), sample, grade, reward in zip(
+                [(g, p, j) for g, p in problems for j in range(size)],
+                flat,
+                grades,
+                rewards,
+                strict=True,
+            )
+        ]
+        return [responses[i : i + size] for i in range(0, len(responses), size)]
+
+    def _shaped(self, grades: Iterable[Graded], samples: Sequence[Sample]) -> list[float]:
+        """The rewards, less the penalty on overlong responses."""
+        rewards = torch.tensor([grade.reward for grade in grades], dtype=torch.float64)
+        overlong = self.config.rewards.overlong
+        if overlong is not None:
+            lengths = torch.tensor([len(sample.tokens) for sample in samples])
+            rewards = overlong.shape(rewards, lengths, self.config.sampling.max_tokens)
+        return rewards.tolist()
+
+    def _live(self, group: Sequence[Response]) -> bool:
+        """Does the group carry signal, among its decided responses?"""
+        assert self.config.sampling.dynamic is not None
+        if self.config.sampling.dynamic.by == "accuracy":
+            verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
+            return len(verdicts) == 2
+        rewards = [r.reward for r in group if not math.isnan(r.reward)]
+        return len(rewards) > 1 and min(rewards) < max(rewards)

@@ -1,0 +1,270 @@
+"""Checkpoints: all that a run needs to go on, whatever the strategy and the number of ranks.
+
+    RUN/checkpoints/step-000010/
+        model/          a Hugging Face folder; every rank writes its share of the tensors
+        adapter/        with LoRA: a peft folder (model/ has it merged in)
+        optimizer/      AdamW's moments, every rank its share, by parameter name
+        random/         Python's and torch's random states, by rank
+        rollouts/       sampled already, not trained on yet
+        state.json      step, controllers, place in the problems
+        manifest.json   bytes and CRC-32 of every file
+
+Tensors are whole and named, so that any strategy on any number of ranks reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.models import lora
+from rlobj.models.policy import Policy
+from rlobj.objectives.statistics import Comm
+from rlobj.training.parallel.agreement import together
+from rlobj.training.storage.run_directory import RunDirectory, remove, settle, step_name
+
+__all__ = ["newest_sound", "read_state", "restore_optimizer", "restore_random", "write"]
+
+logger = logging.getLogger(__name__)
+
+_BLOCK = 1 << 24  # bytes read at a time
+
+
+def write(
+    run: RunDirectory,
+    step: int,
+    parallel: Any,
+    policy: Policy,
+    state: Mapping[str, Any],
+    add: Callable[[Path], None],
+) -> Path:
+    """Write a checkpoint; it appears once every rank has written its part.
+
+    Args:
+        run: the run's folder.
+        step: steps done.
+        parallel: how the policy is spread over ranks.
+        policy: the policy.
+        state: what goes into state.json.
+        add: puts more into the folder; called on the first rank.
+
+    Raises:
+        RunError: the disk refused; the checkpoints that were there are untouched.
+    """
+    comm, name = parallel.comm, step_name(step)
+    place = run.checkpoints / f".{name}.partial"
+    parts = _shares(policy, parallel)  # ranks exchange tensors here, and write alone below
+    try:
+        with _writing(run, comm):
+            if comm.rank == 0:
+                remove(place)
+                for folder in {"model", "random", *parts}:
+                    (place / folder).mkdir(parents=True)
+        with _writing(run, comm):
+            _write_shares(place, parts, comm.rank, comm.size)
+            torch.save(_random_state(), place / "random" / f"rank-{comm.rank}.pt")
+        with _writing(run, comm):
+            if comm.rank == 0:
+                _write_rest(place, policy, state, comm.size)
+                add(place)
+                _write_manifest(place)
+                settle(place, run.checkpoints / name)
+    except RunError:
+        if comm.rank == 0:
+            remove(place)
+        raise
+    return run.checkpoints / name
+
+
+@contextmanager
+def _writing(run: RunDirectory, comm: Comm) -> Iterator[None]:
+    """All ranks write their parts, or raise RunError."""
+    with together(comm, "writing a checkpoint"):
+        try:
+            yield
+        except Exception as error:  # safetensors and torch have their own kinds for a full disk
+            raise RunError(f"cannot write a checkpoint to {run.checkpoints}: {error}") from error
+
+
+def _shares(policy: Policy, parallel: Any) -> dict[str, dict[str, Tensor]]:
+    """This rank's share of all tensors by the folder they go to, on the CPU.
+
+    Every rank takes part in gathering each tensor and keeps every size-th.
+    """
+    comm = parallel.comm
+
+    def mine(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        kept = {}
+        for index, (name, tensor) in enumerate(tensors):
+            if index % comm.size == comm.rank:
+                kept[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        return kept
+
+    def moments() -> Iterable[tuple[str, Tensor]]:
+        for name, parameter in policy.model.named_parameters():
+            if parameter.requires_grad:
+                for key, value in parallel.moments(parameter).items():
+                    yield f"{name}/{key}", torch.as_tensor(value)
+
+    parts = {"model": mine(policy.weights(parallel.full)), "optimizer": mine(moments())}
+    if lora.base(policy.model) is not policy.model:
+        parts["adapter"] = dict(lora.adapter_weights(policy.model, parallel.full))
+    return parts
+
+
+def _write_shares(
+    place: Path, parts: Mapping[str, Mapping[str, Tensor]], rank: int, size: int
+) -> None:
+    from safetensors.torch import save_file
+
+    def save(tensors: Mapping[str, Tensor], file: Path) -> None:
+        save_file(dict(tensors), file, metadata={"format": "pt"})
+
+    share = f"-{rank + 1:05d}-of-{size:05d}" if size > 1 else ""
+    save(parts["model"], place / "model" / f"model{share}.safetensors")
+    save(parts["optimizer"], place / "optimizer" / f"moments{share}.safetensors")
+    if rank == 0 and "adapter" in parts:
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in parts["adapter"].items()}
+        save(tensors, place / "adapter" / "adapter_model.safetensors")
+
+
+def _write_rest(place: Path, policy: Policy, state: Mapping[str, Any], size: int) -> None:
+    policy.save_settings(place / "model")
+    if size > 1:
+        _write_index(place / "model")
+    if (place / "adapter").is_dir():
+        lora.save_settings(policy.model, place / "adapter")
+    (place / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+
+
+def _write_index(folder: Path) -> None:
+    """The list of which tensor lies in which file, as Hugging Face folders have it."""
+    from safetensors import safe_open
+
+    places, total = {}, 0
+    for file in sorted(folder.glob("model-*.safetensors")):
+        total += file.stat().st_size
+        with safe_open(file, "pt") as tensors:
+            places.update(dict.fromkeys(tensors.keys(), file.name))
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def _write_manifest(place: Path) -> None:
+    files = sorted(file for file in place.rglob("*") if file.is_file())
+    listed = {str(file.relative_to(place)): [file.stat().st_size, _crc(file)] for file in files}
+    (place / "manifest.json").write_text(json.dumps(listed, indent=1), encoding="utf-8")
+
+
+def _crc(file: Path) -> int:
+    total = 0
+    with file.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            total = zlib.crc32(block, total)
+    return total
+
+
+# Reading.
+
+
+def newest_sound(run: RunDirectory) -> Path | None:
+    """The newest checkpoint whose files are as they were written; None before the first.
+
+    Others are set aside under another name, and said so.
+
+    Raises:
+        ConfigError: there are checkpoints, and none is sound.
+    """
+    saved = run.saved()
+    problems = {}
+    for checkpoint in reversed(saved):
+        problem = _damage(checkpoint)
+        if problem is None:
+            for damaged, what in problems.items():
+                aside = damaged.with_name(f"damaged-{damaged.name}")
+                remove(aside)
+                damaged.rename(aside)
+                logger.warning("%s is damaged (%s): set aside as %s", damaged, what, aside.name)
+            return checkpoint
+        problems[checkpoint] = problem
+    if problems:
+        listed = "\n".join(f"  {path.name}: {what}" for path, what in problems.items())
+        raise ConfigError(
+            f"no checkpoint in {run.checkpoints} can be read:\n{listed}\nNothing was changed. "
+            "Restore their files, or start a run anew with another --out."
+        )
+    return None
+
+
+def _damage(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint's files; None = nothing."""
+    try:
+        listed = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
+        for name, (size, crc) in listed.items():
+            file = checkpoint / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != size or _crc(file) != crc:
+                return f"{name} is not as it was written"
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return f"manifest.json: {error}"
+    return None
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """What `write` was given as `state`."""
+    return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+
+
+def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -> None:
+    """Put AdamW's moments back, wherever each parameter's shards lie now.
+
+    Raises:
+        RunError: a parameter's moments are missing.
+    """
+    from safetensors import safe_open
+
+    places: dict[str, Any] = {}
+    for file in sorted((checkpoint / "optimizer").glob("*.safetensors")):
+        tensors = safe_open(file, "pt")
+        places.update(dict.fromkeys(tensors.keys(), tensors))
+    if not places:  # written before the first update
+        return
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        keys = [f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step")]
+        held = [key in places for key in keys]
+        if not any(held):  # a parameter that no loss reaches has none
+            continue
+        if not all(held):
+            raise RunError(f"{checkpoint / 'optimizer'} has no moments of {name}")
+        moments = {key.rpartition("/")[2]: places[key].get_tensor(key) for key in keys}
+        parallel.set_moments(parameter, moments)
+
+
+def restore_random(checkpoint: Path, rank: int) -> None:
+    """Put this rank's random states back; other ranks than at the time keep their own."""
+    file = checkpoint / "random" / f"rank-{rank}.pt"
+    if not file.exists():
+        return
+    state = torch.load(file, weights_only=False)
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if len(state["cuda"]) == torch.cuda.device_count() > 0:  # other hardware: other numbers
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _random_state() -> dict[str, Any]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}

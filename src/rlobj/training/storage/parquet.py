@@ -1,0 +1,87 @@
+"""Sample and token tables of a step, as Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlobj.objectives.plan import Plan
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.storage.run_directory import RunDirectory, step_name
+
+__all__ = ["write_samples", "write_tokens"]
+
+_SCORED = ("logprobs", "old_logprobs", "ref_logprobs", "proxy_logprobs", "entropy", "collision")
+
+
+def write_samples(run: RunDirectory, step: int, rollout: Rollout, comm: ProcessGroup) -> None:
+    """One row per response: what was asked, what was said, how it was graded, whether kept."""
+    responses = [*rollout.responses, *rollout.dead]
+    columns = {
+        "id": [r.id for r in responses],
+        "group": [r.group for r in responses],
+        "problem": [r.problem.id for r in responses],
+        "prompt": [r.problem.prompt for r in responses],
+        "answer": [r.problem.answer for r in responses],
+        "response": [r.sample.text for r in responses],
+        "graded_answer": [r.grade.answer for r in responses],
+        "correct": [r.grade.correct for r in responses],
+        "reason": [r.grade.reason for r in responses],
+        "reward": [r.reward for r in responses],
+        "length": [len(r.sample.tokens) for r in responses],
+        "finish": [r.sample.finish for r in responses],
+        "weight_version": [r.sample.weight_version for r in responses],
+        "kept": [i < len(rollout.responses) for i in range(len(responses))],
+    }
+    _write(run, f"samples/{step_name(step)}.parquet", columns, comm)
+
+
+def write_tokens(
+    run: RunDirectory,
+    step: int,
+    table: TokenBatch,
+    plan: Plan,
+    responses: Sequence[Sequence[int]],
+    tokenizer: Any,
+    comm: ProcessGroup,
+) -> None:
+    """One row per token: what it was, what the policy thought of it, what the objective did to it.
+
+    Args:
+        run: where to write.
+        step: the step, from 1.
+        table: the step's first update. Log-probs and entropy are those that the rules read.
+        plan: of that table alone: `weight` is m·ω/Z, `kept` whether it acts, `penalty_k` c_k/Z_k.
+        responses: token ids of the table's first responses, which are shown.
+        tokenizer: spells the tokens.
+        comm: all ranks' tokens go into one table.
+    """
+    ids = [token for response in responses for token in response]
+    weights = plan.weights[0]
+    values = {
+        "response": table.spread(table.column("ids", "the token table")),
+        "position": table.positions,
+        "advantage": plan.advantages[0],
+        "weight": weights,
+        "kept": weights != 0,
+        **{f"penalty_{k + 1}": penalty for k, penalty in enumerate(plan.penalties[0])},
+        "sampler_logprobs": table.sampler_logprobs,
+    }
+    if table.entropy is not None or table.old_logprobs is not None:  # the policy was scored
+        values |= {name: getattr(table, name) for name in _SCORED}
+    columns: dict[str, Any] = {"token": ids, "text": tokenizer.convert_ids_to_tokens(ids)}
+    for name, column in values.items():
+        if column is not None:
+            columns[name] = column.detach()[: len(ids)].tolist()
+    _write(run, f"tokens/{step_name(step)}.parquet", columns, comm)
+
+
+def _write(run: RunDirectory, name: str, columns: dict[str, Any], comm: ProcessGroup) -> None:
+    """One table of all ranks' rows, written by the first."""
+    parts = [part for part in comm.gather(columns) if part]
+    if comm.rank:
+        return
+    whole = {key: [value for part in parts for value in part[key]] for key in parts[0]}
+    run.write_table(name, whole)

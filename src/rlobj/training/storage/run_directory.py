@@ -1,0 +1,249 @@
+"""A run on disk:
+
+    RUN/config.resolved.yaml     every setting of the run
+    RUN/metrics.jsonl            one object a step
+    RUN/samples/step-000010.parquet
+    RUN/tokens/step-000010.parquet
+    RUN/rollouts/                see `journal`
+    RUN/checkpoints/step-000010/ see `checkpoint`
+
+Every file appears whole or not at all: written beside its place, then renamed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.config.presets import read_yaml
+from rlobj.config.run_config import RunConfig
+
+__all__ = ["RunDirectory", "dump_config", "remove", "settle", "step_name", "step_of"]
+
+logger = logging.getLogger(__name__)
+
+
+def dump_config(config: RunConfig) -> str:
+    """The configuration as YAML that `RunConfig` reads back to the same."""
+    import yaml
+
+    return yaml.safe_dump(
+        config.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
+    )
+
+
+class RunDirectory:
+    """The files of one run.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.metrics = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+
+    def refuse_if_taken(self) -> None:
+        """Raises ConfigError where a run lies in the folder already."""
+        if (self.path / "config.resolved.yaml").exists():
+            raise ConfigError(
+                f"{self.path} holds a run already. Continue it with: rlobj train --resume "
+                f"{self.path}\nor choose another folder with --out DIR"
+            )
+        left = [self.metrics, *self.path.glob("*/step-*")]
+        if any(path.exists() for path in left):
+            raise ConfigError(
+                f"{self.path} holds parts of a run without its config.resolved.yaml. Choose "
+                "another folder with --out DIR"
+            )
+
+    def create(self, config: RunConfig) -> None:
+        """A new run's folder with its configuration.
+
+        Raises:
+            ConfigError: a run lies there already, or the folder cannot be written.
+        """
+        self.refuse_if_taken()
+        try:
+            for folder in ("samples", "tokens", "rollouts", "checkpoints"):
+                (self.path / folder).mkdir(parents=True, exist_ok=True)
+            self.write_config(config)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(f"cannot write the run to {self.path}: {reason}") from error
+
+    def write_config(self, config: RunConfig) -> None:
+        """The run's settings from now on."""
+        with self.atomic("config.resolved.yaml") as place:
+            place.write_text(dump_config(config), encoding="utf-8")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps a second process from training into the same folder.
+
+        What tables are written with is loaded here: it is no part of the first step's time.
+
+        Raises:
+            ConfigError: one is at it, or the folder cannot be written.
+        """
+        try:
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise ConfigError(f"cannot write to {self.path}: {error}") from error
+        with lock as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(f"another process is training in {self.path}") from error
+            _load_tables()
+            yield
+
+    @classmethod
+    def open(cls, path: Path) -> tuple[RunDirectory, RunConfig]:
+        """An existing run's folder and configuration.
+
+        Raises:
+            ConfigError: no run lies there.
+        """
+        file = path / "config.resolved.yaml"
+        if path.is_file():
+            raise ConfigError(f"{path} is not a run: it is a file, and a run is a folder")
+        if not path.is_dir():
+            beside = [str(each) for each in path.parent.iterdir()] if path.parent.is_dir() else []
+            near = nearest(str(path), beside, spell_out=False)
+            raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
+        if not file.is_file():
+            raise ConfigError(f"{path} is not a run: it has no config.resolved.yaml")
+        return cls(path), RunConfig(**read_yaml(file))
+
+    @contextmanager
+    def atomic(self, name: str, *, durable: bool = True) -> Iterator[Path]:
+        """A place to write a file or folder; it gets its name once the block has ended well.
+
+        Args:
+            name: in the run's folder.
+            durable: wait until the disk has it, so that a power cut leaves it whole as well.
+        """
+        final = self.path / name
+        place = final.with_name(f".{final.name}.partial")
+        remove(place)
+        try:
+            yield place
+            if durable:
+                settle(place, final)
+            else:
+                os.replace(place, final)
+        except BaseException:
+            remove(place)
+            raise
+
+    def write_table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
+        """A Parquet file of these columns."""
+        import pyarrow
+        import pyarrow.parquet
+
+        with self.atomic(name) as place:
+            pyarrow.parquet.write_table(pyarrow.table(dict(columns)), place, compression="zstd")
+
+    # metrics.jsonl
+
+    def append(self, metrics: Mapping[str, Any]) -> None:
+        """Add one line to metrics.jsonl; what is not finite becomes null."""
+        finite = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in metrics.items()
+        }
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What metrics.jsonl holds; a last line cut off by a crash is left out."""
+        if not self.metrics.exists():
+            return []
+        found = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return found
+
+    def truncate(self, step: int) -> None:
+        """Forget all that lies past a step, so that it can be done again."""
+        kept = [line for line in self.lines() if line["step"] <= step]
+        with self.atomic("metrics.jsonl") as place:
+            place.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        for folder in ("samples", "tokens", "checkpoints"):
+            for entry in (self.path / folder).glob("step-*"):
+                if step_of(entry) > step:
+                    remove(entry)
+        for partial in self.checkpoints.glob(".*.partial"):
+            remove(partial)
+
+    # checkpoints
+
+    def saved(self) -> list[Path]:
+        """The complete checkpoints, oldest first."""
+        return sorted(self.checkpoints.glob("step-*"), key=step_of)
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint, or None before the first."""
+        saved = self.saved()
+        return saved[-1] if saved else None
+
+
+def _load_tables() -> None:
+    """Import pyarrow, and pandas if there is one: that its first array looks for, for a second."""
+    import pyarrow.parquet
+
+    pyarrow.array([0])
+
+
+def step_name(step: int) -> str:
+    """How files and folders of a step are called."""
+    return f"step-{step:06d}"
+
+
+def step_of(path: Path) -> int:
+    """The step that a file or folder belongs to."""
+    match = re.match(r"step-(\d+)", path.name)
+    return int(match[1]) if match else -1
+
+
+def remove(path: Path) -> None:
+    """Delete a file or folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def settle(place: Path, final: Path) -> None:
+    """Give a file or folder its name, once the disk holds every byte of it."""
+    for file in [place, *place.rglob("*")] if place.is_dir() else [place]:
+        _sync_one(file)
+    if final.is_dir():
+        shutil.rmtree(final)
+    os.replace(place, final)
+    _sync_one(final.parent)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

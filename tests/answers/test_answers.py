@@ -1,0 +1,231 @@
+# ruff: noqa: E501 (a row is read as a line of a table)
+r"""Answers against golds, kind by kind: what is the same answer, and what is not.
+
+Each row is `gold: equal answers | other answers`, separated by " ; ".
+"""
+
+import contextlib
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from rlobj.answers.lexer import Unreadable
+from rlobj.answers.reading import read
+from rlobj.answers.settling import Settler
+from rlobj.rewards import MathVerifier, canonical
+
+ROWS = {
+    "scientific notation": r"""
+        4.5e33: 4.5\times 10^{33} ; 4.5 \cdot 10^{33} ; 4.5*10^33 ; 4.5E+33 ; 45\times10^{32} ; 4.5×10³³ | 4.5\times10^{32} ; 4.6e33 ; 4.5 ; 4.5000001e33
+        1e-5: 10^{-5} ; 0.00001 ; \frac{1}{100000} ; 10⁻⁵ | 0.0001 ; 0
+        3e8: 3 \times 10^8 \text{ m/s} ; 300000000 ; 3\times10^{8}\,\mathrm{m\,s^{-1}} | 3e9 ; 8
+        2.88e-19: 2.88\cdot10^{-19} | 0 ; 2.88e-18
+    """,
+    "rounding": r"""
+        \frac{14}{3}: 14/3 ; 4\frac{2}{3} ; 4 2/3 ; \frac{14}{3} \approx 4.67 | 4.67 ; 4.666666666667 ; \approx 4.67 ; \frac{14}{3} \approx 6
+        \frac13: 0.\overline{3} ; 0.\bar{3} | 0.3333333333333333 ; 0.333
+        \frac{1}{\sqrt2}: \sqrt{2}/2 ; 2^{-1/2} | 0.7071067811865476
+        \sqrt2: √2 ; sqrt(2) | 1.41421356237309504880168872420969807856967187537694
+        \pi: π | 3.14159 ; 22/7
+        0.785398: .785398 | \frac{\pi}{4} ; 0.7854
+        4.67: \approx 4.67 ; \frac{467}{100} | \frac{14}{3} ; 5
+        .0000672: 6.72e-5 | 0.0000671 ; 0
+        2: 2.0 ; 02 ; +2 | 2.0000000001 ; 1.99999999999
+    """,
+    "unsimplified values": r"""
+        1024: 2^{10} ; 32^2 ; 2^{10} = 1024 ; 1{,}024 | 2^{11} ; 2^{10} = 1025 ; 2^{10} - 1
+        55: \sum_{k=1}^{10} k ; \binom{11}{2} ; 5 \cdot 11 | \sum_{k=1}^{9} k
+        1: \int_0^1 2x\,dx ; \lim_{x\to0}\frac{\sin x}{x} ; \sum_{n=1}^\infty 2^{-n} ; 0! | \int_0^1 x\,dx ; x/x ; \sin^2 x + \cos^2 x
+        \frac{n(n+1)}{2}: \sum_{k=1}^n k ; \frac{n^2+n}{2} ; \binom{n+1}{2} | \frac{n(n-1)}{2}
+        \left\lfloor\log _{2} n\right\rfloor+1: 1 + \lfloor \log_2 n \rfloor | \lceil \log_2 n \rceil
+        \cot x: \frac{\cos x}{\sin x} ; 1/\tan x | \tan x
+    """,
+    "percent": r"""
+        0.5: 50\% ; 50% ; \frac12 ; 50 \text{ percent} | 0.5\% ; 50
+        8 \%: 0.08 ; 8 percent ; \frac{2}{25} | 8 ; 80\%
+        62.5%: 62\frac12\% ; \frac58 | 62.5
+    """,
+    "units": r"""
+        5: 5 \text{ cm} ; 5 cm ; 5\text{ apples} ; 5\,\mathrm{m/s^2} ; \$5 | 5m ; 5 m ; 5k ; 5\text{ million} ; 5\text{ or }6 ; 5\%
+        6m: 6\,m ; m \cdot 6 | 6 ; 6n ; 6\text{ m}
+        \frac{1}{m} t: \frac{t}{m} | t ; 1
+        \frac{37}{4} m: \frac{37m}{4} | \frac{37}{4}
+        864 \mbox{ inches}^2: 864 ; 864 in^2 ; 864 square inches | 864 feet ; 864 \text{ inches} ; 865
+        5.4 \text{ cents}: 5.4 ; 5.4¢ | 5.4 dollars ; \$5.4
+        \$18.90: 18.9 ; 18.9 dollars ; $18.90 | 1890 cents ; €18.90
+        90^\circ: 90 ; 90 degrees ; 90° ; 90^{\circ} | 91^\circ ; \frac{\pi}{2} ; 90\%
+        5000000: 5\text{ million} | 5 billion
+    """,
+    "thousands": r"""
+        1234567: 1 234 567 ; 1\,234\,567 ; 1{,}234{,}567 ; 1,234,567 ; 1,\!234,\!567 | 1.234.567 ; 1,234 567 ; (1,234,567)
+        1234: 1,234 | 12,34 ; 1, 234
+        1,234: 1234 ; 1\,234 | 1, 235
+    """,
+    "fractions": r"""
+        -\frac{1}{2}: \frac{-1}{2} ; \frac{1}{-2} ; -1/2 ; -.5 ; -\dfrac12 ; −½ ; -\tfrac{2}{4} | \frac12 ; -2
+        \frac73: 2\frac13 ; 2 1/3 ; 7/3 | 2\cdot\frac13 ; \frac{73}{10}
+        0.5: ½ ; 1⁄2 ; \frac 12 ; \frac{1}{2} | ½½
+        2^{-1}: 2^-1 ; 0.5 | -2
+    """,
+    "unicode": r"""
+        3: ３ ; \u200b3 ; 𝟑 | ³
+        x^2+1: x²+1 | x2+1
+        x_1: x₁ ; x_{1} | x_2 ; x ; X_1
+        2\sqrt3: 2√3 ; √12 | √3
+        \infty: ∞ ; +\infty | -\infty ; 5 ; \frac{1}{0}
+    """,
+    "case and subscripts": r"""
+        3R^2: 3RR | 3r^2 ; 3
+        p - q: p-q ; -q+p | q-p ; P-Q
+        \frac{1}{3} E_{1}+\frac{2}{3} E_{2}: E_1/3+2E_2/3 | E_2/3+2E_1/3 ; \frac23 ; E
+        \lambda_{\text {red}} / \sqrt{2}: \frac{\lambda_{red}}{\sqrt2} | \lambda/\sqrt2 ; \frac{1}{\sqrt2}
+        I(0) e^{-\frac{t}{R C}}: I(0)e^{-t/RC} | 0 ; I e^{-t/RC}
+    """,
+    "assignments and equations": r"""
+        5: x=5 ; k = 5 ; 5=x ; 2+3=5 ; \text{Area} = 5 ; AB = 5 | x=6 ; 5=6 ; x+1=5 ; 2x = 10 ; \approx 5
+        x=5: 5 | y=5 ; 2x=10
+        0: x=0 | x^2-3x+2=0 ; y'+ry-rx(t)=0 ; 5x-7y+11z+4=0
+        x^2-3x+2=0: 2x^2-6x+4=0 ; 0 = x^2-3x+2 ; 3x - x^2 = 2 | 0 ; 0=0 ; 1, 2 ; x^2-3x=0
+        y = 2x + 3: 2x+3 ; 2x-y+3=0 ; y-3=2x | y=2x-3 ; x=2y+3
+        f(x)=2x: 2x ; f(x) = x+x | g(x)=2x ; f(x)=x^2
+        MR=SRMC: SRMC=MR ; \text{MR} = \text{SRMC} | SRMC ; MR=LRMC
+        3 \pmod{7}: 3\pmod 7 ; x \equiv 3 \pmod{7} | 3 \pmod{8} ; 4 \pmod 7
+        m \frac{d v}{d t}+b v=f: m\frac{dv}{dt}+bv=f | m\frac{v}{t}+bv=f
+    """,
+    "lists, sets, tuples": r"""
+        5,6: 6,5 ; \{5,6\} ; 5 or 6 ; 5 \text{ and } 6 ; x=5, x=6 ; x_1=6,x_2=5 | 5 ; 5,6,6 ; (5,6) ; [5,6]
+        5: 5; | 5 or 6 ; 5, 6 ; either 5 or 6 ; 5, 5 ; \{5\} ; 5 (or 6) ; maybe 5 ; 5?
+        16,3,1,1: 1,16,1,3 | 16,3,1 ; 16,16,3,1
+        (-2,1): (-2, 1) ; \left(-2,1\right) ; x=-2, y=1 | (1,-2) ; 1,-2 ; -2,1 ; [-2,1]
+        (1,2),(3,4): (3,4),(1,2) ; \{(1,2),(3,4)\} ; (1,2) and (3,4) ; (1,2);(3,4) | (2,1),(3,4) ; (1,2,3,4) ; (1,2)
+        1 \pm \sqrt{19}: 1+\sqrt{19}, 1-\sqrt{19} ; x=1\pm\sqrt{19} | 1+\sqrt{19} ; -1\pm\sqrt{19}
+        \varnothing: \emptyset ; \{\} | \{\emptyset\} ; 0
+        3:30: 3\!:\!30 | 3:31 ; 330 ; \frac{3}{30}
+    """,
+    "intervals and inequalities": r"""
+        x \in [-2,7]: -2 \le x \le 7 ; 7\ge x\ge -2 ; [-2,7] ; \{x \mid -2 \le x \le 7\} ; [-2,7] | (-2,7) ; -2<x<7 ; y \in [-2,7] ; 7 \le x \le -2
+        (2,\infty): x>2 ; 2<x ; (2,+\infty) ; ]2,\infty[ | x>=2 ; [2,\infty) ; 2
+        1<x<2: (1,2) ; 2>x>1 | 2<x<1 ; [1,2] ; 1 \le x \le 2
+        (-\infty, 2) \cup (3, \infty): x>3 \text{ or } x<2 ; (3,\infty)\cup(-\infty,2) | (-\infty,2) ; (-\infty, 2) \cup [3, \infty)
+        (-\infty,2)\cup(2,\infty): x \neq 2 ; \mathbb{R}\setminus\{2\} | \mathbb{R} ; x = 2
+        (-\infty, 0) \cup\{1\}: \{1\} \cup (-\infty, 0) | (-\infty,0)\cup(1)
+        k \geqslant 2: k\ge 2 ; 2 \le k | k>2 ; k \le 2 ; 2
+    """,
+    "matrices": r"""
+        \begin{pmatrix}1&2\\3&4\end{pmatrix}: \begin{bmatrix}1&2\\3&4\end{bmatrix} ; \left(\begin{matrix}1&2\\[4pt]3&4\end{matrix}\right) | \begin{pmatrix}1&2\\4&3\end{pmatrix} ; 1,2,3,4
+        \begin{pmatrix} -1/3 \\ 2/3 \end{pmatrix}: \frac13\begin{pmatrix}-1\\2\end{pmatrix} ; (-\frac13, \frac23) | \begin{pmatrix} 2/3 \\ -1/3 \end{pmatrix}
+    """,
+    "bases": r"""
+        52_8: 52_{8} ; 52_{\text{eight}} ; 052_8 ; 52 base 8 | 52 ; 42 ; 52_9
+        42: 42_{10} | 52_8
+    """,
+    "choices and words": r"""
+        \text{(C)}: C ; (C) ; \text{C} ; \textbf{(C)} ; C. ; C) ; Option C | D ; c ; A, C ; 5
+        \text{Evelyn}: Evelyn ; evelyn ; \text{Evelyn}. | nylevE ; \text{Bob} ; Evelyn and Bob ; not Evelyn
+        Evelyn: \text{Evelyn} | Eve lyn n
+        \text{Yes}: yes ; YES ; Yes. | no ; yes and no ; true
+        \text{May 5}: May 5 | May 6 ; 5
+    """,
+    "complex numbers": r"""
+        2+5i: 5i+2 ; 2 + 5 i | 2-5i ; 2+5j ; 7 ; (2,5)
+        \frac{4 A}{3+3 i} e^{i t}: \frac{2A(1-i)}{3} e^{it} | \frac{4 A}{3-3 i} e^{i t}
+    """,
+    "decoration": r"""
+        5: \mathbf{5} ; $5$ ; \[5\] ; **5** ; 5. ; \text{5} ; 5\, ; \left(5\right) ; {5} ; 5\\ ; \displaystyle 5 ; \boxed{5} ; \Large 5 ; $\boxed{5}$ | 5' ; 55 ; 5 5 ; ~~5~~ ; \text{not } 5 ; \neq 5 ; 5+
+    """,
+    "hostile answers": r"""
+        5: 10/2 | 9^{9^9} ; 1e400 ; 1/0 ; __import__('os') ; \frac{1}{ ; 5!!!! ; (((5 ; \prod_{k=1}^{10000000} k ; 7^{10^{18}} \pmod{10^9+7}
+        0: 0.0 | 0/0 ; \frac{1}{10000000} ; 10^{-40} ; e^{\pi\sqrt{163}}-262537412640768744
+    """,
+}
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "verifier.md"
+
+
+def policies():
+    """The examples of the page's table of policies."""
+    table = PAGE.read_text(encoding="utf-8").partition("## Policy")[2].partition("\n## ")[0]
+    for line in table.splitlines():
+        cells = line.strip("|").split(" | ")
+        if len(cells) == 4 and "`" in cells[1]:
+            [gold], right, wrong = (re.findall("`([^`]+)`", cell) for cell in cells[1:])
+            assert right, line
+            assert wrong, line
+            for expected, answers in ((True, right), (False, wrong)):
+                for answer in answers:
+                    yield pytest.param(answer, gold, expected, id=f"page: {answer} for {gold}")
+
+
+def pairs():
+    for kind, rows in ROWS.items():
+        for row in rows.strip().splitlines():
+            gold, _, answers = row.strip().partition(": ")
+            right, _, wrong = answers.partition(" | ")
+            for expected, given in ((True, right), (False, wrong)):
+                for answer in given.split(" ; "):
+                    answer = answer.replace(r"\u200b", "\u200b")
+                    yield pytest.param(answer, gold, expected, id=f"{kind}: {answer} for {gold}")
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    with MathVerifier(deadline=10) as shared:
+        yield shared
+
+
+@pytest.mark.parametrize(("answer", "gold", "expected"), [*pairs(), *policies()])
+def test_an_answer_is_told_from_others(verifier, answer, gold, expected):
+    verdict = verifier.verify(f"So it is \\boxed{{{answer}}}.", gold)
+    assert verdict.correct is expected, verdict
+
+
+@pytest.mark.parametrize("gold", [r"t(0,4]", r"\frac{", r"\sqrt", r"((9!)!)!"])
+def test_a_gold_that_cannot_be_read_is_undecided_unless_the_answer_is_its_text(gold):
+    settler = Settler()
+    assert settler.settle("7", gold)[0] is None
+    assert settler.settle(gold, gold)[0] is True
+
+
+def test_a_gold_in_prose_is_undecided(verifier):
+    gold = "$f(x)=a x+b$, where $b$ is an arbitrary integer and $a$ is positive"
+    assert verifier.verify(r"\boxed{ax+b}", gold).correct is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (r"\dfrac{1}{2}", "0.5"),
+        ("x = 5", "5"),
+        ("1,000", "1000"),
+        ("3, 1, 2", "1,2,3"),
+        (r"\{2, 1\}", r"\{1,2\}"),
+        (r"\text{Evelyn}", "evelyn"),
+        (r"$(1, \frac12)$", "(1, 0.5)"),
+        (r"\left( x + 1 \right)", "(x+1)"),
+        (r"2\sqrt{3}", r"2 \sqrt{3}."),
+    ],
+)
+def test_trivially_equal_answers_have_one_canonical_text(one, other):
+    assert canonical(one) == canonical(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("(1,2)", "(2,1)"), ("1,2", "(1,2)"), ("1,2", r"\{1,2\}"), ("5", "5_8"), ("(1,2]", "(1,2)"),
+     ("R", "r"), (r"\text{(A)}", "B"), ("5\\text{ cm}", "5\\text{ m}"), ("not (readable", "x")],
+)  # fmt: skip
+def test_other_answers_have_other_canonical_texts(one, other):
+    assert canonical(one) != canonical(other)
+
+
+@pytest.mark.parametrize(
+    "piece", ["1,", "x=", "(", "[", r"\{", "1+", r"\pm 1", "_", "^", "|", "5;"]
+)
+def test_reading_takes_bounded_time(piece):
+    started = time.process_time()
+    with contextlib.suppress(Unreadable, RecursionError):
+        read(piece * 1000 + "1")
+    assert time.process_time() - started < 2

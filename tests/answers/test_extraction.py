@@ -1,0 +1,180 @@
+import time
+
+import pytest
+
+from rlobj.answers.extraction import bare, extract_answer
+from rlobj.answers.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        (r"So \boxed{5}.", "5"),
+        (r"First \boxed{3}, no: \boxed{4}", "4"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{7} and \boxed{ }", "7"),
+        (r"\boxed{7} and then \boxed{8", "7"),
+        (r"\boxed{\boxed{9}}", "9"),
+        (r"\boxed{\boxed{9}, 5}", r"\boxed{9}, 5"),
+        (r"\boxed{9} \boxed{\text{}} \boxed{~\,}", "9"),
+        (r"\\boxed{9}", "9"),
+        (r"It is not 3, so \boxed{9}.", "9"),
+        (r"\fbox{11}", "11"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{$12$}", "12"),
+        (r"a set {1, 2 and \boxed{6}", "6"),
+        (r"Answer: 3. But \boxed{2} earlier", "2"),
+        ("The answer is 42.", "42"),
+        ("the final answer is: $\\frac{3}{4}$, as shown.", r"\frac{3}{4}"),
+        ("Answer: 3.14 because it is.", "3.14"),
+        ("**Answer:** 17", "17"),
+        ("**Answer**: **17**", "17"),
+        ("## Final Answer\n\n$$\n x+1 \n$$", "x+1"),
+        ("6 * 12 = 72\n#### 72", "72"),
+        ("The answer is 1. Wait, the answer is 2.", "2"),
+        ("The answer is $1$ or $2$.", "$1$ or $2$"),
+        ("The answer is 5, or maybe 6.", "5, or maybe 6"),
+        ("The answer is $5$ $6$.", "$5$ $6$"),
+        ("The answer is 5, not 6.", "5"),
+        ("The answer is 5 ... no, 6", "5 ... no, 6"),
+        ("The answers are 1 and 2.", "1 and 2"),
+        ("Hence the answer is therefore 5.", "5"),
+        ("The answer to the question is 5.", "5"),
+        ("Answer: 5<|im_end|>", "5"),
+        ("#### $18.90", "$18.90"),
+        (r"<think>\boxed{1}</think> The answer is 2.", "2"),
+        (r"the prompt opened it. \boxed{1}</think> Done.", "1"),
+    ],
+)
+def test_the_final_answer_is_found(response, answer):
+    assert extract_answer(response) == answer
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "",
+        "I count 12 of them.",
+        r"\boxed{}",
+        r"\boxed{5",
+        r"The answer is \boxed{5",
+        "The answer is not 5.",
+        "I don't think the answer is 5.",
+        "The answer isn't 5.",
+        "The answer is definitely not 5.",
+        "Nobody believes that the answer is 5.",
+        "I doubt the answer is 5.",
+        "If the answer is 5 we are lost.",
+        "Suppose the answer is 5.",
+        "The answer is 5? No.",
+        r"The answer is not \boxed{5}.",
+        r"\boxed{5} is not the answer.",
+        r"It isn't \boxed{5}",
+        "The answer is $5",
+        "... = 12, and hence",
+        r"<think>it is \boxed{5}",
+        r"<think>a</think> b <think>\boxed{5}",
+        r"<thinking>\boxed{5}",
+        r"<think>\boxed{4}</think> \boxed{5",
+        "#### Step 2\nWe add.",
+    ],
+)
+def test_no_answer_is_made_up(response):
+    assert extract_answer(response) is None
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [r"\boxed{", "{", "}", "<think>", "</think>", "answer is ", "$", "a", "#### ", "\\", " ", "\n"],
+)
+def test_extraction_takes_linear_time(piece):
+    text = piece * (400_000 // len(piece))
+    started = time.process_time()
+    extract_answer(text)
+    extract_answer(f"The answer is {text} 5")
+    assert time.process_time() - started < 3
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [(" $5$. ", "5"), (r"\(x\)", "x"), (r"\[x\]", "x"), ("$1$ or $2$", "$1$ or $2$"), ("$", "$")],
+)
+def test_bare_takes_one_pair_of_delimiters_off(text, inside):
+    assert bare(text) == inside
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "correct"),
+    [
+        ("12", "12", True),
+        ("012", "12", True),
+        ("+5", "5", True),
+        ("-0", "0", True),
+        ("-5", "5", False),
+        ("1,234", "1234", True),
+        (r"1{,}234", "1234", True),
+        (r"1\,234", "1234", True),
+        ("9" * 450, "9" * 449 + "8", False),
+        (r"\text{Evelyn}", r"\text{Evelyn}", True),
+    ],
+)
+def test_text_and_integers_are_decided_without_algebra(answer, gold, correct):
+    verdict = decide(answer, gold)
+    assert verdict is not None
+    assert verdict[0] is correct
+
+
+@pytest.mark.parametrize("answer", ["1 2", "1,2", r"1\,2", "12,34", "1_2", "2^{10}", "5.0", "१२"])
+def test_what_is_not_plainly_an_integer_is_left_to_be_read(answer):
+    assert decide(answer, "12") is None
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "9^9^9^9",
+        "9^{9^{9}}",
+        "9^{(9^{9})}",
+        "10^{999999999}",
+        r"1.5 \cdot 10^{-999999999}",
+        "1000000000!",
+        "((9!)!)!",
+        r"\left(9!\right)!",
+        r"\binom{10000000}{5000000}",
+        "(" * (MAX_DEPTH + 1) + "1" + ")" * (MAX_DEPTH + 1),
+        "1+" * MAX_LENGTH + "1",
+        r"\frac{1}{2",
+        "1}{",
+    ],
+)
+def test_bombs_are_refused_as_wrong(bomb):
+    verdict = decide(bomb, "5")
+    assert verdict is not None
+    assert verdict[0] is False
+    assert verdict[1].startswith("refused: ")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["2^{99}", "2^{2^{3}}", "2025!", r"\binom{2025}{1000}", r"[0, 1)", r"x^{100}"],
+)
+def test_ordinary_answers_are_not_refused(answer):
+    assert refusal(answer) is None
+
+
+def test_what_the_gold_contains_is_not_refused():
+    assert decide("(9!)!+0", "(9!)!") is None
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("The answer is 204. Or 205.", None),
+        ("The answer is $204$. Or $205$.", None),
+        ("The answer is 204. Actually, 205.", None),
+        ("The answer is 5. No further step is needed.", "5"),
+        ("The answer is $5$. Or so I was told.", "5"),
+    ],
+)
+def test_a_second_thought_takes_the_answer_back(response, answer):
+    assert extract_answer(response) == answer

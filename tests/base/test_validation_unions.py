@@ -1,0 +1,67 @@
+"""A setting that may be one of several kinds: one message for all of them, at the field's path."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from pydantic import Field
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.validation import InvalidFields, Model
+from rlobj.config.run_config import (
+    LoraConfig,
+    RunConfig,
+    SamplingConfig,
+    TrainingConfig,
+    build_config,
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "given", "says"),
+    [
+        (TrainingConfig, "packed", "maybe", "expected true, false or auto, got 'maybe'"),
+        (
+            TrainingConfig,
+            "packed",
+            "auot",
+            "expected true, false or auto, got 'auot'. Did you mean 'auto'?",
+        ),
+        (TrainingConfig, "threads", "abc", "expected a whole number or auto, got 'abc'"),
+        (TrainingConfig, "threads", 1.5, "expected a whole number or auto, got 1.5"),
+        (SamplingConfig, "max_logprob_gap", None, "expected a number or auto, got None"),
+        (LoraConfig, "targets", ["a", 3], "expected all-linear or a list of texts, got ['a', 3]"),
+    ],
+)
+def test_what_no_member_of_a_union_takes_is_told_once(
+    model: type[Model], name: str, given: Any, says: str
+) -> None:
+    with pytest.raises(InvalidFields) as caught:
+        model(**{name: given})
+    assert caught.value.problems == [(name, says)]
+
+
+def test_the_path_of_a_union_is_that_which_the_user_wrote() -> None:
+    with pytest.raises(InvalidFields) as caught:
+        RunConfig(training={"packed": "maybe", "step": 1})  # type: ignore[arg-type]
+    packed, unknown = caught.value.problems
+    assert packed == ("training.packed", "expected true, false or auto, got 'maybe'")
+    assert unknown[0] == "training.step"
+    with pytest.raises(ConfigError, match=r"training\.packed \(from --set\): expected true"):
+        build_config([("--set", {"training": {"packed": "maybe"}})])
+
+
+class Aliased(Model):
+    size: int | Literal["all", "half"] | None = Field(default=None, alias="rows")
+    nested: LoraConfig | int = 0
+
+
+def test_an_alias_names_its_union_and_other_unions_are_left_to_pydantic() -> None:
+    with pytest.raises(InvalidFields) as caught:
+        Aliased(rows="alll", nested=0)  # type: ignore[call-arg]
+    words = "expected a whole number, all or half, got 'alll'. Did you mean 'all'?"
+    assert caught.value.problems == [("rows", words)]
+    with pytest.raises(InvalidFields, match="rank"):
+        Aliased(nested={"rank": 0})  # type: ignore[arg-type]
+    assert Aliased(rows=None).size is None  # type: ignore[call-arg]

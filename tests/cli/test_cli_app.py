@@ -1,0 +1,110 @@
+"""The program as a whole: help, version, exit codes, and what it imports to answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import rlobj
+from rlobj.base.errors import BatchError, ConfigError, DataError, MissingExtra, RunError
+from rlobj_cli.app import app
+from rlobj_cli.screen.errors import GuardedGroup
+
+COMMANDS = (
+    ["train"],
+    ["eval"],
+    ["explain"],
+    ["serve"],
+    ["doctor"],
+    ["bench"],
+    ["presets", "list"],
+    ["presets", "show"],
+    ["presets", "diff"],
+    ["presets", "check"],
+    ["presets", "copy"],
+)
+
+runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_has_an_example_and_fits_in_80_columns(command: list[str]) -> None:
+    result = runner.invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert any(line.strip().startswith(f"rlobj {' '.join(command)}") for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_help_and_version_answer_without_torch() -> None:
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom rlobj_cli.app import app\n"
+        "for words in (['--help'], ['train', '--help'], ['eval', '--help'], ['train', '--nope']):\n"
+        "    CliRunner().invoke(app, words)\n"
+        "print('torch' in sys.modules, 'rlobj' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_version_is_the_librarys() -> None:
+    result = runner.invoke(app, ["--version"])
+    assert result.output == f"rlobj {rlobj.__version__}\n"
+
+
+def test_an_unknown_option_is_a_usage_error() -> None:
+    assert runner.invoke(app, ["train", "--presets", "stapo"]).exit_code == 2
+    assert runner.invoke(app, ["trian"]).exit_code == 2
+
+
+def failing(error: BaseException) -> typer.Typer:
+    """A program whose only work is to raise."""
+    program = typer.Typer(cls=GuardedGroup)
+
+    @program.command()
+    def work() -> None:
+        raise error
+
+    @program.callback()
+    def main() -> None: ...
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("the message"), 2),
+        (DataError("the message"), 2),
+        (BatchError("the message"), 2),
+        (MissingExtra("datasets", "hub", "the message"), 2),
+        (RunError("the message"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_an_error_is_one_message_and_an_exit_code(error: BaseException, code: int) -> None:
+    result = runner.invoke(failing(error), ["work"])
+    assert result.exit_code == code
+    assert "Traceback" not in result.output
+    assert result.output.count("the message") == (0 if code == 130 else 1)
+
+
+def test_a_message_keeps_what_looks_like_markup() -> None:
+    result = runner.invoke(failing(ConfigError("pip install 'rlobj[hub]'")), ["work"])
+    assert "rlobj[hub]" in result.output
+
+
+def test_the_traceback_is_there_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLOBJ_TRACEBACK", "1")
+    result = runner.invoke(failing(ConfigError("the message")), ["work"])
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_an_error_that_nobody_planned_is_not_hidden() -> None:
+    result = runner.invoke(failing(ZeroDivisionError("a bug")), ["work"])
+    assert isinstance(result.exception, ZeroDivisionError)

@@ -1,0 +1,94 @@
+"""What is seen while a run trains."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from rlobj.data import Problem
+from rlobj.evaluation import Answered, Evaluation, Response, Summary, summarise
+from rlobj.rewards import Graded
+from rlobj_cli.train.progress import LiveScreen, PlainScreen, watch
+
+FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread(s)", "reference": "not needed"}
+
+
+def half_right() -> Summary:
+    """One problem, two samples, one of them right."""
+    responses = tuple(Response(sample, 0, "2", 1, "stop") for sample in (0, 1))
+    grades = tuple(Graded(float(right), right, "", "2") for right in (True, False))
+    answered = Answered(Problem("a", "1+1=", "2"), responses, grades)
+    return summarise(Evaluation("evaluation", (answered,)))
+
+
+def train(screen: PlainScreen | LiveScreen, steps: int) -> None:
+    """What a trainer tells its observer."""
+    with screen:
+        screen.started(FACTS)
+        screen.evaluated(0, half_right())
+        for step in range(1, steps + 1):
+            for phase in ("sampling", "scoring", "updating"):
+                screen.phase(phase)
+            metrics = {"step": step, "reward/mean": step / steps, "tokens/step": 100.0}
+            if step == steps:
+                screen.phase("evaluating")
+                screen.evaluated(step, half_right())
+                metrics |= {"eval/accuracy": 0.75, "eval/accuracy_se_samples": 0.1}
+            screen.stepped(step, metrics)
+
+
+def console(width: int, *, terminal: bool) -> Console:
+    return Console(
+        file=io.StringIO(),
+        width=width,
+        height=30,
+        force_terminal=terminal,
+        force_interactive=terminal,
+        color_system=None,
+    )
+
+
+def text_of(screen: Console) -> str:
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
+
+
+def test_the_screen_is_live_on_a_terminal_only() -> None:
+    assert isinstance(watch(console(80, terminal=True), 5, 0, []), LiveScreen)
+    assert isinstance(watch(console(80, terminal=False), 5, 0, []), PlainScreen)
+
+
+def test_plain_lines_come_twenty_times_a_run_without_control_characters() -> None:
+    out = console(80, terminal=False)
+    train(PlainScreen(out, 200, 0, []), 200)
+    text = text_of(out)
+    steps = [line.split()[1] for line in text.splitlines() if line.startswith("step")]
+    assert steps[:3] == ["0/200", "10/200", "20/200"]
+    assert len(steps) == 21
+    assert "step 200/200  reward 1.000  held-out accuracy 0.750 ± 0.100" in text
+    assert not {character for character in text if ord(character) < 32} - {"\n"}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: int) -> None:
+    out = console(width, terminal=True)
+    screen = LiveScreen(out, 8, 0, [])
+    train(screen, 8)
+    with out.capture() as captured:
+        out.print(screen._dashboard())
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= width
+    reward = next(line for line in lines if line.startswith("reward"))
+    assert reward.split()[1:] == ["0.125", "1.000", "▁▂▃▄▅▆▇█"]
+    accuracy = next(line for line in lines if line.startswith("held-out"))
+    assert accuracy.split()[2:4] == ["0.500", "0.750"]
+    assert "8/8" in lines[0]
+
+
+def test_a_resumed_run_shows_what_came_before() -> None:
+    out = console(80, terminal=False)
+    screen = PlainScreen(out, 4, 2, [{"step": 2, "reward/mean": 0.25}])
+    screen.stepped(3, {"step": 3, "reward/mean": 0.5, "tokens/step": 1.0})
+    assert screen.course("reward/mean") == [0.25, 0.5]

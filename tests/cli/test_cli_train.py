@@ -1,0 +1,224 @@
+"""`rlobj train`: what is refused, what a dry run shows, and real runs through the program."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny import save_tiny_policy
+from typer.testing import CliRunner
+
+from rlobj.config.composition import compose
+from rlobj.config.run_config import RunConfig
+from rlobj.training import RunDirectory
+from rlobj_cli.app import app
+from rlobj_cli.train.overview import annotated_yaml
+
+runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+
+
+def output(*words: str, code: int = 0) -> str:
+    result = runner.invoke(app, ["train", *words])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_dry_run_is_the_configuration_and_touches_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    text = output("--preset", "stapo", "--set", "training.updates_per_step=1", "--dry-run")
+    start, end = text.index("preset: stapo"), text.index("\nloss = ")
+    expected, _ = compose("stapo", [("--set", {"training": {"updates_per_step": 1}})])
+    assert RunConfig(**yaml.safe_load(text[start:end])) == expected
+    assert "cannot act: the bounds of Clip" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_says_who_set_what() -> None:
+    lines = output("--preset", "dapo", "--seed", "7", "--dry-run").splitlines()
+    found = dict(line.strip().split("  # ") for line in lines if "  # " in line)
+    found = {key.strip(): origin for key, origin in found.items()}
+    assert found["high: 0.28"] == "preset dapo"
+    assert found["by: accuracy"] == "preset dapo"
+    assert found["source: addition"] == "embedded profile"
+    assert found["seed: 7"] == "--seed"
+    assert "sampling.max_tokens: 20480 → 5" in "\n".join(lines)
+    assert not any("overlong" in line and "# preset" in line for line in lines)
+
+
+def test_annotations_leave_the_values_alone() -> None:
+    text = "a:\n  kind: x\n  b:\n  - 1\n  - 2\nlong: word word\n  word\nempty: {}\n"
+    marked = annotated_yaml(text, {"a": "one", "a.b": "two", "long": "three", "empty": "four"})
+    assert yaml.safe_load(marked) == yaml.safe_load(text)
+    assert [line.split("#")[1] for line in marked.splitlines() if "#" in line] == [
+        " one",
+        " two",
+        " three",
+        " four",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "--preset stapo"),
+        (["--preset", "stapo", "--sampler", "vllm", "--async-depth", "1"], "waits for its turn"),
+        (["--preset", "stapo", "--set", "sampling.top_p=0.9"], "ratios are biased. Expected 1.0"),
+        (["--preset", "stapo", "--sampler", "transfomers"], "Did you mean 'transformers'?"),
+        (["--preset", "stapo", "--set", "steps"], "expected key=value"),
+        (["--preset", "stapo", "--data", "x.jsonl"], "needs a model: --model"),
+        (["--preset", "stapo", "--set", "training.stepz=3"], "(from --set)"),
+        (["--preset", "stapo", "--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--resume", "nowhere"], "nowhere is not a run"),
+        (["--resume", "nowhere", "--preset", "stapo"], "Leave out: --preset"),
+        (["--resume", "nowhere", "--set", "seed=1"], "Leave out: --set seed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_input_is_refused_with_advice(words: list[str], expected: str) -> None:
+    assert expected in " ".join(output(*words, code=2).split())
+
+
+# Real runs.
+
+
+def program(words: Sequence[str], folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """The program in its own process, away from a terminal."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rlobj_cli", *words],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def write_config(folder: Path, steps: int) -> None:
+    """A quick run on `max-digits` from random weights."""
+    save_tiny_policy(folder / "policy")
+    settings = {
+        "preset": "stapo",
+        "model": {"name": "policy"},
+        "data": {"source": "max-digits"},
+        "rewards": {"kind": "exact"},
+        "sampling": {"prompts_per_step": 8, "max_tokens": 2},
+        "training": {"steps": steps, "learning_rate": 1e-3, "updates_per_step": 2},
+        "evaluation": {"every": 2, "samples": 2},
+        "checkpoint": {"every": 2},
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(settings))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a run of four steps in it, and what the program printed."""
+    folder = tmp_path_factory.mktemp("train")
+    write_config(folder, 4)
+    done = program(["train", "--config", "run.yaml", "--out", "run"], folder)
+    assert done.stderr == ""
+    return folder, done.stdout
+
+
+@pytest.mark.slow
+def test_train_writes_a_run_and_a_log_that_files_can_hold(finished: tuple[Path, str]) -> None:
+    folder, text = finished
+    run = RunDirectory(folder / "run")
+    assert [line["step"] for line in run.lines()] == [0, 1, 2, 3, 4]
+    assert not {character for character in text if ord(character) < 32} - {"\n"}
+    for expected in ("STAPO, Liu et al. 2026", "step 4/4", "held-out accuracy, avg@2 ± SE"):
+        assert expected in text
+    assert "rlobj eval run -n 32" in text
+    assert "rlobj train --resume run --set training.steps=8" in text
+
+
+@pytest.mark.slow
+def test_a_second_run_into_the_same_folder_is_refused(finished: tuple[Path, str]) -> None:
+    done = program(["train", "--config", "run.yaml", "--out", "run"], finished[0], code=2)
+    assert "run holds a run already" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_resume_extends_a_run_and_remembers_it(
+    finished: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(finished[0], tmp_path / "copy")
+    monkeypatch.chdir(folder)
+    assert "All steps are done" in output("--resume", "run")
+    done = program(["train", "--resume", "run", "--set", "training.steps=5"], folder)
+    assert "from step 4 of 5" in done.stdout
+    run, config = RunDirectory.open(folder / "run")
+    assert [line["step"] for line in run.lines()] == [0, 1, 2, 3, 4, 5]
+    assert config.training.steps == 5
+    refused = output("--resume", "run", "--set", "training.steps=1", code=2)
+    assert "has 5 steps done already" in refused
+
+
+@pytest.mark.slow
+def test_eval_asks_a_run_its_own_problems(
+    finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = finished
+    done = program(["eval", "run", "-n", "3", "--limit", "10", "--out", "results"], folder)
+    assert "avg@n" in done.stdout
+    results = json.loads((folder / "results" / "results.json").read_text())
+    [result] = results["results"].values()
+    texts = (folder / "results" / "grades.jsonl").read_text().splitlines()
+    grades = [json.loads(text) for text in texts]
+    assert (result["problems"], len(grades)) == (10, 30)
+    assert result["avg@3"] == pytest.approx(sum(g["correct"] for g in grades) / 30)
+    assert len(result["pass@k"]) == 3
+    assert results["settings"]["max_tokens"] == 2
+    monkeypatch.chdir(folder)
+    refused = runner.invoke(app, ["eval", "run", "-n", "3", "--out", "results"])
+    assert refused.exit_code == 2
+    assert "results holds an evaluation with other settings" in refused.output
+
+
+@pytest.mark.slow
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    write_config(tmp_path, 10_000)
+    words = ["train", "--config", "run.yaml", "--out", "run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlobj_cli", *words],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # a suite started in the background ignores Ctrl-C, and its children would inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    run = RunDirectory(tmp_path / "run")
+    try:
+        limit = time.monotonic() + 120
+        while run.latest() is None:
+            assert time.monotonic() < limit, "no checkpoint after two minutes"
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        message, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, message
+    assert "this step is finished and saved" in message
+    steps = [line["step"] for line in run.lines()]
+    newest = run.latest()
+    assert newest is not None
+    assert newest.name == f"step-{steps[-1]:06d}"
+    assert f"Stopped with the newest checkpoint at step {steps[-1]}" in message
+    assert "rlobj train --resume run" in message

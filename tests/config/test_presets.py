@@ -1,0 +1,318 @@
+"""Presets: each equals its twin in Python, reads like the paper, and errors say where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlobj import (
+    ConfigError,
+    Objective,
+    advantage,
+    covariance,
+    entropy,
+    load_preset,
+    logprob,
+    old_prob,
+    prob,
+    proxy_gap,
+    ratio,
+    surprisal,
+    when,
+)
+from rlobj.config.presets import difference, merge, preset_names, read_yaml
+from rlobj.objectives.advantages import (
+    AccurateGroupCentered,
+    BatchWhitened,
+    GroupCentered,
+    GroupCenteredBatchWhitened,
+    LeaveOneOut,
+    LengthWeighted,
+    PassAtK,
+    QuantileBaseline,
+)
+from rlobj.objectives.controllers import Gate
+from rlobj.objectives.divisors import FixedLength, SequenceMean, TokenMean
+from rlobj.objectives.penalties import KL, ProxyKL
+from rlobj.objectives.surrogates import (
+    Cispo,
+    Clip,
+    DppoTv,
+    GeometricMean,
+    Reinforce,
+    SoftGate,
+    Switch,
+    Unclipped,
+    Vespo,
+)
+
+ALL = TokenMean(over="all")
+DAPO = Objective(surrogate=Clip(low=0.2, high=0.28))
+JUSTRL = DAPO.but(surrogate=Clip(low=0.2, high=0.28, dual=10))
+GRPO = Objective(divisor=SequenceMean())
+PLAIN = Objective(surrogate=Reinforce())
+AR_BASE = Objective(
+    surrogate=Clip(low=0.2, high=0.24, dual=10), divisor=ALL, penalties=[KL(coefficient=0.001)]
+)
+LOPTI = AR_BASE.split(old_prob < 0.5)
+UP = surprisal.top(0.1, within=advantage > 0, at_least=1)
+DOWN = surprisal.top(0.1, within=advantage < 0, at_least=1)
+W, M = Gate(target=0.3, on=1.1), Gate(target=0.3, on=0.9)
+WORST = logprob.bottom(0.01, within=advantage < 0, round="floor", none_below=2) & (proxy_gap > 0)
+ODD = (covariance > 1) & (covariance < 5) & ~((advantage > 0) & (ratio > 2))
+TOP_COVARIANCE = covariance.top(2e-4, round="floor", at_least=1)
+
+TWINS = {
+    "20-entropy": JUSTRL.keep(entropy.top(0.2)),
+    "ar": AR_BASE.reweight(0.2 * old_prob + 0.8),
+    "ar-lopti": LOPTI.reweight(0.3 * old_prob + 0.7),
+    "cispo": Objective(surrogate=Cispo(max=5.0)),
+    "clip-cov": Objective(surrogate=Clip(low=1.0, high=1.0), divisor=ALL).drop(
+        ODD.sample(2e-4, seed=0, of="all", round="floor", at_least=1)
+    ),
+    "dapo": DAPO,
+    "dapo-loss": DAPO,
+    "dppo": Objective(surrogate=DppoTv(low=0.2, high=0.2, cap=20.0, against="old")),
+    "dr-grpo": Objective(advantage=GroupCentered(), divisor=FixedLength(length=3000)),
+    "gmpo": GRPO.but(surrogate=GeometricMean(eps=0.4)),
+    "gpg": PLAIN.but(advantage=AccurateGroupCentered()),
+    "grpo": GRPO,
+    "gspo": GRPO.but(surrogate=Clip(low=3e-4, high=4e-4, ratio="sequence")),
+    "justrl": JUSTRL,
+    "kl-cov": Objective(
+        surrogate=Unclipped(),
+        penalties=[KL(estimator="abs", against="old", where=TOP_COVARIANCE)],
+    ),
+    "lopti": LOPTI,
+    "lp-reg": Objective(
+        surrogate=Switch(WORST, Unclipped(), Clip(low=1.0, high=9.0)),
+        penalties=[ProxyKL(min_p=0.02, where=WORST)],
+    ),
+    "opo": PLAIN.but(advantage=LengthWeighted()),
+    "pass-at-k": Objective(advantage=PassAtK()),
+    "qae": DAPO.but(advantage=QuantileBaseline(K=0.4)),
+    "reinforce-pp": Objective(advantage=BatchWhitened(), reward_kl=0.01),
+    "reinforce-pp-baseline": Objective(
+        advantage=GroupCenteredBatchWhitened(), penalties=[KL(estimator="k2", coefficient=0.01)]
+    ),
+    "rloo": Objective(advantage=LeaveOneOut()),
+    "sapo": GRPO.but(surrogate=SoftGate(tau_pos=1.0, tau_neg=1.05)),
+    "stapo": DAPO.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)),
+    "stare": JUSTRL.but(controllers={"W": W}).reweight(when(UP, "W", 1)),
+    "stare-c2": JUSTRL.but(controllers={"W": W, "M": M}).reweight(
+        when(UP, "W", when(DOWN, "M", 1))
+    ),
+    "vespo": Objective(surrogate=Vespo(k_pos=2, lambda_pos=3, k_neg=3, lambda_neg=2)),
+}
+PINNED = {"ar", "ar-lopti", "lopti", "clip-cov"}  # whose papers keep the full divisor
+
+
+def test_every_preset_has_a_twin() -> None:
+    assert preset_names() == sorted(TWINS)
+
+
+@pytest.mark.parametrize("name", sorted(TWINS))
+def test_a_preset_is_its_twin_in_python(name: str) -> None:
+    assert load_preset(name).objective == TWINS[name]
+
+
+@pytest.mark.parametrize("name", sorted(TWINS))
+def test_a_dumped_objective_is_read_back(name: str) -> None:
+    objective = TWINS[name]
+    short = objective.model_dump(by_alias=True, exclude_defaults=True)
+    full = objective.model_dump(by_alias=True)
+    text = objective.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    assert Objective(**short) == Objective(**full) == Objective(**text) == objective
+
+
+@pytest.mark.parametrize("name", sorted(TWINS))
+def test_a_preset_is_short_and_cites_its_paper(name: str) -> None:
+    preset = load_preset(name)
+    assert len(preset.text.splitlines()) <= 20
+    assert "arXiv:" in preset.paper
+    assert 10 < len(preset.summary) < 90
+    assert preset.text.startswith("# ")
+    assert (TWINS[name].divisor.over == "all") == (name in PINNED)
+
+
+@pytest.mark.parametrize("name", sorted(TWINS))
+def test_a_preset_pins_what_its_divisor_counts(name: str) -> None:
+    assert "over" in load_preset(name).config["objective"]["divisor"]
+
+
+def test_bases_are_listed_nearest_first_and_their_settings_merge() -> None:
+    preset = load_preset("stare-c2")
+    assert preset.bases == ("stare", "dapo-loss")
+    assert preset.config["sampling"] == {
+        "temperature": 1.0,
+        "prompts_per_step": 64,
+        "group_size": 8,
+        "dynamic": {"by": "accuracy"},
+    }
+    assert "base" not in preset.config
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def write(text: str, name: str = "mine.yaml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_file_can_build_on_a_preset_by_name(write: Any) -> None:
+    path = write("base: stapo\nobjective: {drop: prob < 0.5}\n", "dapo-loss.yaml")
+    preset = load_preset(path)
+    assert preset.name == "dapo-loss"
+    assert preset.bases == ("stapo", "dapo-loss")
+    assert preset.objective == DAPO.drop(prob < 0.5)  # a child's rule replaces the base's
+
+
+def test_a_file_can_build_on_a_file_beside_it(write: Any) -> None:
+    write("objective: {surrogate: {high: 0.5}}\nbase: dapo\n", "near/base.yaml")
+    write("base: ./base.yaml\nobjective: {surrogate: {dual: 3}}\n", "near/child.yaml")
+    path = write("base: near/child.yaml\n", "child.yaml")  # the same stem is another file
+    preset = load_preset(str(path))
+    assert preset.objective == DAPO.but(surrogate=Clip(low=0.2, high=0.5, dual=3))
+    assert preset.bases == ("child", "base", "dapo", "dapo-loss")
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "expected"),
+    [
+        ({"kind": "clip", "low": 1}, {"high": 2}, {"kind": "clip", "low": 1, "high": 2}),
+        ({"kind": "clip", "low": 1}, {"kind": "clip", "high": 2}, {"kind": "clip", "high": 2}),
+        ({"kind": "clip", "low": 1}, {"kind": "cispo"}, {"kind": "cispo"}),
+        ({"kind": "clip", "low": 1}, "unclipped", "unclipped"),
+        ("group_normalized", {"scale": "none"}, {"kind": "group_normalized", "scale": "none"}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": None}}, {"a": {"b": None, "c": 2}}),
+        ([1, 2], [3], [3]),
+        (None, {"a": 1}, {"a": 1}),
+    ],
+)
+def test_merging_layers(below: Any, above: Any, expected: Any) -> None:
+    assert merge(below, above) == expected
+
+
+def test_null_removes_what_a_base_sets(write: Any) -> None:
+    path = write("base: stapo\nobjective: {drop: null}\nsampling: null\n")
+    assert load_preset(path).objective == DAPO
+
+
+def test_the_difference_of_two_presets() -> None:
+    found = difference(load_preset("dapo-loss").config, load_preset("stapo").config)
+    assert ("objective.drop", None, str(TWINS["stapo"].drop_rule)) in found
+    assert difference({"a": {"kind": "x"}}, {"a": {"kind": "y"}}) == [
+        ("a", {"kind": "x"}, {"kind": "y"})
+    ]
+    assert difference({"a": 1}, {"a": 1}) == []
+
+
+def test_lengths_resolve_at_the_presets_own_max_tokens(write: Any) -> None:
+    path = write("base: dr-grpo\nsampling: {max_tokens: 77}\n")
+    assert load_preset(path).objective.divisor == FixedLength(length=77)
+
+
+@pytest.mark.parametrize("name", ["stapoo", "STAPO", "stap"])
+def test_an_unknown_preset_has_the_nearest_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown preset '{name}'. Did you mean 'stapo'"):
+        load_preset(name)
+
+
+@pytest.mark.parametrize("length", [0, -5])
+def test_a_length_that_is_not_positive_is_refused(write: Any, length: int) -> None:
+    path = write(f"base: dr-grpo\nsampling: {{max_tokens: {length}}}\n")
+    with pytest.raises(ConfigError, match="length must be a positive number of tokens"):
+        _ = load_preset(path).objective
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no preset file at"):
+        load_preset(tmp_path / "none.yaml")
+
+
+def test_an_unknown_base_has_the_nearest_name(write: Any) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'dapo-loss'"):
+        load_preset(write("base: dapo-los\n"))
+
+
+@pytest.mark.parametrize("first", ["base: ./mine.yaml\n", "base: ./other.yaml\n"])
+def test_a_base_that_leads_back_is_refused(write: Any, first: str) -> None:
+    path = write(first)
+    write("base: ./near/../mine.yaml\n", "other.yaml")
+    write("", "near/empty.yaml")
+    with pytest.raises(ConfigError, match="leads back to itself"):
+        load_preset(path)
+
+
+def test_all_mistakes_of_an_objective_are_told_at_once(write: Any) -> None:
+    path = write(
+        """
+objective:
+  surogate: clip
+  advantage: {kind: group_normalised}
+  divisor: {kind: token_mean, ovr: all}
+  surrogate: {kind: clip, low: -1, dual: 0.5}
+  drop: probb < 0.5
+  penalties: [{kind: kl, estimator: k9}]
+"""
+    )
+    with pytest.raises(ConfigError) as caught:
+        _ = load_preset(path).objective
+    message = str(caught.value)
+    for expected in (
+        str(path),
+        "objective.surogate: unknown key. Did you mean 'surrogate'?",
+        "objective.advantage: kind 'group_normalised' is unknown. Did you mean 'group_normalized'?",
+        "objective.divisor.ovr: unknown key. Did you mean 'over'?",
+        "objective.surrogate.low: Input should be greater than or equal to 0",
+        "objective.surrogate.dual: Input should be greater than 1",
+        "objective.drop: unknown name 'probb'. Did you mean 'prob'?",
+        "objective.penalties.0.estimator: Input should be 'k1', 'abs', 'k2' or 'k3'",
+    ):
+        assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("objective: {drop: a, drop: b}", "the key 'drop' is given twice"),
+        ("paper: a\npaper: b", "the key 'paper' is given twice"),
+        ("objective: [", "is not valid YAML"),
+        ("objective: clip", "objective must be a mapping"),
+        ("- a", "must hold a mapping, got list"),
+        ("objective: {1: 2}", "a key must be text, got 1"),
+        ("a: \0", "is not valid YAML"),
+    ],
+)
+def test_a_broken_file_says_where(write: Any, text: str, message: str) -> None:
+    path = write(text)
+    with pytest.raises(ConfigError) as caught:
+        load_preset(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_yaml_words_and_numbers_mean_what_they_say(write: Any) -> None:
+    path = write("a: on\nb: no\nc: 1e-6\nd: .5\ne: true\nf: 2020-01-01\ng: 1E3\nh: -2.5e-1\ni: ~\n")
+    assert read_yaml(path) == {
+        "a": "on",
+        "b": "no",
+        "c": 1e-6,
+        "d": 0.5,
+        "e": True,
+        "f": "2020-01-01",
+        "g": 1000.0,
+        "h": -0.25,
+        "i": None,
+    }
+    assert read_yaml(write("")) == {}
+    assert read_yaml(write("a: &x {b: 1}\nc: {<<: *x, b: 2, d: 3}")) == {
+        "a": {"b": 1},
+        "c": {"b": 2, "d": 3},
+    }

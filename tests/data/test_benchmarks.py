@@ -1,0 +1,284 @@
+"""Benchmarks by name: every published layout gives the same problems, and says what is odd."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import pytest
+from data_files import verl_row, write_lines, write_parquet
+
+from rlobj.base.errors import DataError
+from rlobj.data import DataConfig, load_problems
+from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
+from rlobj.data.hub import HubSource
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "benchmarks"
+with_files = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no benchmark files in {SHARED}")
+
+
+@pytest.fixture(autouse=True)
+def no_folder_of_the_environment(monkeypatch):
+    monkeypatch.delenv("RLOBJ_DATA_DIR", raising=False)
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Makes folders the hub's candidates of a benchmark."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+    def set_candidates(name, *sources):
+        changed = replace(BENCHMARKS[name], candidates=sources)
+        monkeypatch.setitem(BENCHMARKS, name, changed)
+
+    yield set_candidates
+    datasets.enable_progress_bars()
+
+
+def answers(loaded):
+    return [problem.answer for problem in loaded.problems]
+
+
+def ids(loaded):
+    return [problem.id for problem in loaded.problems]
+
+
+# ---- the files ---------------------------------------------------------------------------------
+
+
+@with_files
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_has_its_problems_each_once_and_keeps_its_golds(name):
+    loaded = load_benchmark(name, data_dir=SHARED)
+    lines = (SHARED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(loaded.problems) == BENCHMARKS[name].problems == len(rows)
+    assert len(set(ids(loaded))) == len({item.prompt for item in loaded.problems}) == len(rows)
+    assert [(item.id, item.answer) for item in loaded.problems] == [
+        (row["id"], row["answer"]) for row in rows
+    ]
+    assert loaded.source == str(SHARED / f"{name}.jsonl")
+    assert loaded.notes == BENCHMARKS[name].notes
+    assert loaded.digest == load_benchmark(name, data_dir=SHARED).digest
+
+
+@with_files
+def test_verl_parquet_in_folders_of_other_spelling_gives_the_same_digest(tmp_path):
+    for name, folder in (("math500", "MATH-500"), ("aime24", "AIME24"), ("minerva", "Minerva")):
+        lines = (SHARED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        rows = []
+        for index, line in enumerate(lines):
+            item = json.loads(line)
+            gold = f"\\boxed{{{item['answer']}}}" if name == "aime24" else item["answer"]
+            row = verl_row(item["problem"] + "\n", gold, f"{folder}-{index}")
+            rows.append(row | {"id": item["id"]} if name == "math500" else row)
+        write_parquet(tmp_path / folder / "test.parquet", rows)
+        loaded = load_benchmark(name, data_dir=tmp_path)
+        assert loaded.source == str(tmp_path / folder)
+        assert loaded.digest == load_benchmark(name, data_dir=SHARED).digest
+
+
+def test_the_digest_covers_ids_questions_golds_and_alternatives_of_the_rows_used(tmp_path):
+    def digest(*rows, limit=None):
+        write_lines(tmp_path / "minerva.jsonl", rows)
+        return load_benchmark("minerva", data_dir=tmp_path, limit=limit).digest
+
+    one, two = {"id": "a", "problem": "A?", "answer": "1"}, {"problem": "B?", "answer": "2"}
+    base = digest(one, two)
+    assert len(base) == 64
+    assert digest(one, two, limit=1) == digest(one)
+    changed = [{"id": "b"}, {"problem": "C?"}, {"answer": "3"}, {"answer": ["1", "one"]}]
+    assert len({base, *(digest({**one, **change}, two) for change in changed)}) == 5
+
+
+# ---- layouts -----------------------------------------------------------------------------------
+
+
+def test_matharena_layout_gets_the_name_in_front_of_bare_numbers(tmp_path):
+    row = {"problem": "Q?", "answer": "\\frac{13}{32}", "problem_type": ["Algebra"]}
+    rows = [{"problem_idx": i, **row, "problem": f"Q{i}?\n"} for i in (1, 2)]
+    write_parquet(tmp_path / "cmimc25.parquet", rows)
+    loaded = load_benchmark("cmimc25", data_dir=tmp_path)
+    assert ids(loaded) == ["cmimc25-1", "cmimc25-2"]
+    assert answers(loaded) == ["\\frac{13}{32}"] * 2
+    assert [item.prompt for item in loaded.problems] == ["Q1?", "Q2?"]
+    assert loaded.problems[0].extra == {"problem_type": ["Algebra"]}
+
+
+@pytest.mark.parametrize(
+    ("gold", "expected"),
+    [
+        ("025", "25"),
+        ("000", "0"),
+        ("0", "0"),
+        (27.0, "27"),
+        (204, "204"),
+        (["70"], "70"),
+        ("\\boxed{204}", "204"),
+        ("0.5", "0.5"),
+        ("52_8", "52_8"),
+    ],
+)
+def test_golds_lose_their_wrapping_and_nothing_else(tmp_path, gold, expected):
+    write_lines(tmp_path / "amc23.jsonl", [{"question": "Q?", "answer": gold}])
+    assert answers(load_benchmark("amc23", data_dir=tmp_path)) == [expected]
+
+
+def test_capital_columns_and_a_boxed_solution(tmp_path):
+    with (tmp_path / "aime24.csv").open("w", newline="", encoding="utf-8") as file:
+        lines = [["ID", "Problem", "Solution", "Answer"], ["2024-I-1", "Q?", "\\boxed{9}", "073"]]
+        csv.writer(file).writerows(lines)
+    loaded = load_benchmark("aime24", data_dir=tmp_path)
+    assert (ids(loaded), answers(loaded)) == (["2024-I-1"], ["73"])
+    rows = [{"id": 60, "problem": "Q?", "solution": "So \\boxed{204}.", "url": ""}]
+    write_lines(tmp_path / "aime25.json", rows)
+    loaded = load_benchmark("aime25", data_dir=tmp_path)
+    assert (ids(loaded), answers(loaded)) == (["aime25-60"], ["204"])
+
+
+def test_several_final_answers_are_values_of_one_answer(tmp_path):
+    rows = [
+        {"question": "Q?", "final_answer": ["$2,3$"], "is_multiple_answer": True},
+        {"question": "R?", "final_answer": ["2", "3"], "is_multiple_answer": True},
+        {"question": "S?", "final_answer": None, "is_multiple_answer": False},
+    ]
+    write_parquet(tmp_path / "olympiadbench.parquet", rows)
+    loaded = load_benchmark("olympiadbench", data_dir=tmp_path)
+    assert answers(loaded) == ["$2,3$", "2, 3"]
+    assert ids(loaded) == ["olympiadbench-0", "olympiadbench-1"]
+    assert "1 rows have no answer and were left out" in loaded.notes
+    assert all("alternatives" not in item.extra for item in loaded.problems)
+
+
+def test_alternative_golds_are_all_kept_and_the_first_is_the_answer(tmp_path):
+    golds = [["4.5e33", "4.5 \\times 10^{33}"], ["2"]]
+    rows = [verl_row(f"Q{i}?", gold, f"minerva-{i}") for i, gold in enumerate(golds)]
+    write_parquet(tmp_path / "minerva.parquet", rows)
+    first, second = load_benchmark("minerva", data_dir=tmp_path).problems
+    assert first.answer == "4.5e33"
+    assert first.extra["alternatives"] == golds[0]
+    assert second.answer == "2"
+    assert "alternatives" not in second.extra
+
+
+# ---- what is odd --------------------------------------------------------------------------------
+
+
+def test_another_number_of_problems_is_told_and_known_other_sets_are_named(tmp_path):
+    rows = [{"problem": f"Q{i}?", "answer": i} for i in range(83)]
+    path = write_lines(tmp_path / "amc23.jsonl", rows)
+    (note,) = load_benchmark("amc23", data_dir=tmp_path).notes
+    assert note == (
+        f"{path} has 83 problems; AMC 2023 has 40: these are the AMC of 2022 and 2023, another "
+        "benchmark"
+    )
+    write_lines(tmp_path / "amc23.jsonl", rows[:39])
+    (note,) = load_benchmark("amc23", data_dir=tmp_path).notes
+    assert note.endswith("AMC 2023 has 40: scores do not compare with published ones")
+    write_lines(tmp_path / "amc23.jsonl", rows[:40])
+    assert load_benchmark("amc23", data_dir=tmp_path, limit=5).notes == ()
+
+
+def test_rows_repeated_for_sampling_are_one_problem_each(tmp_path):
+    rows = [verl_row(f"Q{i}?", str(i), f"AIME24-{i}") for i in range(30)] * 32
+    write_parquet(tmp_path / "aime24.parquet", rows)
+    loaded = load_benchmark("aime24", data_dir=tmp_path)
+    assert len(loaded.problems) == 30
+    assert loaded.notes == ("930 rows repeat a question and were left out",)
+
+
+def test_no_candidate_is_another_benchmark():
+    found = {source.id for benchmark in BENCHMARKS.values() for source in benchmark.candidates}
+    assert "AI-MO/aimo-validation-amc" not in found  # 83 problems
+    assert "BytedTsinghua-SIA/AIME-2024" not in found  # its questions carry a template
+    amc = {str(source) for source in BENCHMARKS["amc23"].candidates}
+    assert "lkevinzc/math-eval[amc]" not in amc  # 83 problems
+    assert all(benchmark.candidates for benchmark in BENCHMARKS.values())
+
+
+def test_groups():
+    assert GROUPS["all"] == tuple(BENCHMARKS)
+    assert len(GROUPS["all"]) == 9
+    assert GROUPS["stapo"] == GROUPS["standard"] == tuple(BENCHMARKS)[:6]
+    assert GROUPS["aime"] == ("aime24", "aime25")
+    assert not GROUPS.keys() & BENCHMARKS.keys()
+
+
+# ---- where --------------------------------------------------------------------------------------
+
+
+def test_candidates_are_tried_in_order_and_the_one_used_is_told(tmp_path, stand_in):
+    rows = [{"id": i, "problem": f"Q{i}?", "answer": i} for i in range(30)]
+    write_parquet(tmp_path / "good" / "test.parquet", rows)
+    missing = HubSource(str(tmp_path / "gone"))
+    stand_in("aime24", missing, HubSource(str(tmp_path / "good"), split="test"))
+    loaded = load_benchmark("aime24")
+    assert loaded.source == f"{tmp_path / 'good'}[test]"
+    assert ids(loaded)[:2] == ["aime24-0", "aime24-1"]
+    assert loaded.notes == ()
+
+
+def test_offline_every_candidate_is_named_and_the_file_to_give(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError) as caught:
+        load_benchmark("aime24")
+    text = str(caught.value)
+    for source in BENCHMARKS["aime24"].candidates:
+        assert f"\n  {source}: " in text
+    assert text.endswith(
+        "Without the hub, give a folder with the file aime24.jsonl (or .parquet, .json, .csv), "
+        "columns problem and answer: --data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment."
+    )
+
+
+def test_a_folder_without_the_file_names_it_and_what_there_is(tmp_path):
+    with pytest.raises(DataError, match=r"no aime24\.jsonl.*no data file at all"):
+        load_benchmark("aime24", data_dir=tmp_path)
+    write_lines(tmp_path / "aime_2024.jsonl", [{"problem": "Q?", "answer": "1"}])
+    with pytest.raises(DataError, match=r"mean 'aime_2024\.jsonl'\? It has: aime_2024\.jsonl\."):
+        load_benchmark("aime24", data_dir=tmp_path)
+    with pytest.raises(DataError, match=r"no such folder"):
+        load_benchmark("aime24", data_dir=tmp_path / "gone")
+    with pytest.raises(DataError, match=r"no benchmark 'aime-24'.*mean 'aime24'"):
+        load_benchmark("aime-24", data_dir=tmp_path)
+
+
+def test_the_folder_of_the_environment_comes_before_the_hub(tmp_path, stand_in, monkeypatch):
+    folder = tmp_path / "files"
+    write_parquet(tmp_path / "hub" / "train.parquet", [{"problem": "hub", "answer": "1"}])
+    stand_in("brumo25", HubSource(str(tmp_path / "hub")))
+    monkeypatch.setenv("RLOBJ_DATA_DIR", str(folder))
+    with pytest.raises(DataError, match=r"RLOBJ_DATA_DIR=.*no such folder"):
+        load_benchmark("brumo25")
+    folder.mkdir()
+    assert load_benchmark("brumo25").problems[0].prompt == "hub"
+    write_lines(folder / "brumo25.jsonl", [{"problem": "file", "answer": "1"}])
+    assert load_benchmark("brumo25").problems[0].prompt == "file"
+    assert load_benchmark("brumo25", data_dir=folder).problems[0].prompt == "file"
+
+
+def test_of_several_files_the_exact_name_and_then_the_kind_decide(tmp_path):
+    def first(name, suffix="jsonl"):
+        row = {"problem": f"{name}.{suffix}", "answer": "1"}
+        write = write_parquet if suffix == "parquet" else write_lines
+        write(tmp_path / f"{name}.{suffix}", [row])
+        return load_benchmark("math500", data_dir=tmp_path).problems[0].prompt
+
+    assert first("MATH-500") == "MATH-500.jsonl"
+    assert first("math500", "parquet") == "math500.parquet"
+    assert first("math500") == "math500.jsonl"
+    assert first("math_500") == "math500.jsonl"
+
+
+def test_a_run_may_be_tested_on_a_benchmark_but_not_trained(tmp_path, monkeypatch):
+    write_lines(tmp_path / "aime24.jsonl", [{"problem": "Q?", "answer": "007"}])
+    monkeypatch.setenv("RLOBJ_DATA_DIR", str(tmp_path))
+    config = DataConfig(source="gsm8k", test="aime24")
+    assert [item.answer for item in load_problems(config, "test")] == ["7"]
+    with pytest.raises(DataError, match=r"for testing only: data\.test=aime24"):
+        load_problems(DataConfig(source="aime24"), "train")

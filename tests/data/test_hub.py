@@ -1,0 +1,165 @@
+"""The hub, through local copies of data sets: splits, candidates in turn, and being offline."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import datasets
+import pytest
+from data_files import numbered, verl_row, write_parquet
+
+from rlobj.base.errors import DataError, MissingExtra
+from rlobj.data import Columns, DataConfig, load_problems
+from rlobj.data.hub import HubSource, first_available, hub_rows
+from rlobj.data.repeats import Repeats
+
+
+@pytest.fixture(autouse=True)
+def quiet_and_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    yield
+    datasets.enable_progress_bars()
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def hub_copy(tmp_path):
+    """A folder as the hub stores it, read by the same `datasets.load_dataset` call."""
+    rows = [verl_row(f"Question {i}?", str(i), f"id-{i}") for i in range(3)]
+    write_parquet(tmp_path / "copy" / "train-00000-of-00001.parquet", rows * 2)
+    return tmp_path / "copy"
+
+
+def test_hub_rows_are_those_of_the_split(hub_copy):
+    rows = list(hub_rows(str(hub_copy), None, "train", fallback=True))
+    assert len(rows) == 6
+    assert rows[1][1]["reward_model"] == {"ground_truth": "1", "style": "rule"}
+    assert rows[1][0].endswith("[train], row 2")
+
+
+def test_a_hub_data_set_with_one_split_gives_it_only_where_asked(hub_copy):
+    assert len(list(hub_rows(str(hub_copy), None, "test", fallback=True))) == 6
+    with pytest.raises(DataError, match=r"has no split 'test'\. It has: train"):
+        list(hub_rows(str(hub_copy), None, "test", fallback=False))
+
+
+def test_rows_that_repeat_never_leave_arrow(hub_copy):
+    repeats = Repeats(Columns())
+    rows = list(hub_rows(str(hub_copy), None, "train", fallback=True, repeats=repeats))
+    assert [row["extra_info"]["index"] for _, row in rows] == ["id-0", "id-1", "id-2"]
+    assert repeats.dropped == 3
+
+
+def test_a_hub_id_that_cannot_be_reached_says_which_file_to_give(offline):
+    with pytest.raises(DataError, match=r"'nobody/no-such-set'.*(?s:.)*no-such-set\.jsonl"):
+        load_problems(DataConfig(source="nobody/no-such-set"), "train")
+
+
+def test_a_hub_id_without_datasets_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[hub\]'"):
+        load_problems(DataConfig(source="nobody/no-such-set"), "train")
+
+
+# ---- candidates --------------------------------------------------------------------------------
+
+
+def test_the_first_candidate_that_can_be_had_wins(tmp_path):
+    write_parquet(tmp_path / "second" / "train.parquet", numbered(2))
+    write_parquet(tmp_path / "third" / "train.parquet", numbered(3))
+    candidates = [HubSource(str(tmp_path / name)) for name in ("first", "second", "third")]
+    found, rows = first_available(candidates, "numbers", "Give a file.")
+    assert found == candidates[1]
+    assert [row["answer"] for _, row in rows] == ["0", "1"]
+
+
+def test_splits_may_be_added_up(tmp_path):
+    for name, count in (("train", 2), ("test", 3)):
+        write_parquet(tmp_path / "set" / f"{name}.parquet", numbered(count))
+    source = HubSource(str(tmp_path / "set"), split="train+test")
+    assert len(list(first_available([source], "numbers", "")[1])) == 5
+    assert str(replace(source, id="owner/set", configs=("a", "b"))) == "owner/set/a+b[train+test]"
+
+
+def test_a_candidate_without_the_split_is_passed_over(tmp_path):
+    write_parquet(tmp_path / "a" / "train.parquet", numbered(2))
+    write_parquet(tmp_path / "b" / "test.parquet", numbered(3))
+    candidates = [HubSource(str(tmp_path / name), split="test") for name in "ab"]
+    assert first_available(candidates, "numbers", "")[0] == candidates[1]
+
+
+def test_every_candidate_is_named_with_its_reason(tmp_path, offline):
+    write_parquet(tmp_path / "a" / "train.parquet", numbered(2))
+    candidates = [HubSource(str(tmp_path / "a"), split="dev"), HubSource("nobody/no-such-set")]
+    with pytest.raises(DataError) as caught:
+        first_available(candidates, "numbers", "Give numbers.jsonl.")
+    first, *tried, last = str(caught.value).splitlines()
+    assert first == "Could not load numbers from the Hugging Face hub:"
+    assert [line.split(": ")[0] for line in tried] == [f"  {source}" for source in candidates]
+    assert "ValueError" in tried[0]
+    assert "ConnectionError" in tried[1]
+    assert last == "Give numbers.jsonl."
+
+
+def test_after_the_hub_is_out_of_reach_only_the_cache_is_asked(monkeypatch):
+    asked = []
+
+    def load(identifier, config, split):
+        asked.append((identifier, datasets.config.HF_HUB_OFFLINE))
+        raise ConnectionError("no route") if len(asked) == 1 else FileNotFoundError("not cached")
+
+    monkeypatch.setattr("rlobj.data.hub._silence", lambda *_: "")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(DataError, match=r"a/a\[train\]: ConnectionError: no route\n.*local cache"):
+        first_available([HubSource("a/a"), HubSource("b/b")], "numbers", "")
+    assert asked == [("a/a", False), ("b/b", True)]
+    assert datasets.config.HF_HUB_OFFLINE is False
+
+
+# ---- repeats -----------------------------------------------------------------------------------
+
+
+def batch_of(rows):
+    import pyarrow
+
+    return pyarrow.RecordBatch.from_pylist(rows)
+
+
+def test_repeats_are_seen_across_batches_and_inside_slices():
+    rows = [verl_row(f"Question {i % 3}?", str(i % 3), "x") for i in range(12)]
+    whole = batch_of(rows)
+    repeats = Repeats(Columns())
+    assert list(repeats.fresh(whole.slice(4, 2))) == [0, 1]  # questions 1 and 2
+    assert list(repeats.fresh(whole.slice(0, 4))) == [0]
+    assert list(repeats.fresh(whole.slice(6, 6))) == []
+    assert repeats.dropped == 3 + 6
+
+
+def test_another_answer_another_message_or_another_column_is_no_repetition():
+    rows = [{"problem": "A", "answer": answer, "id": 0} for answer in ("1", "2", "1")]
+    assert list(Repeats(Columns()).fresh(batch_of(rows))) == [0, 1]
+    system = {"role": "system", "content": "Be brief."}
+    user = {"role": "user", "content": "A"}
+    rows = [{"prompt": prompt, "answer": 1} for prompt in ([user], [system, user], [user])]
+    assert list(Repeats(Columns()).fresh(batch_of(rows))) == [0, 1]
+    rows = [
+        {"problem": "A", "other": "B", "answer": 1},
+        {"problem": "C", "other": "B", "answer": 1},
+    ]
+    assert list(Repeats(Columns(prompt="other")).fresh(batch_of(rows))) == [0]
+    assert list(Repeats(Columns(prompt="gone")).fresh(batch_of(rows))) == [0, 1]
+
+
+def test_shapes_without_a_text_to_compare_repeat_nothing():
+    lists = [{"problem": "A", "answer": ["1"]}] * 2
+    assert list(Repeats(Columns()).fresh(batch_of(lists))) == [0, 1]
+    foreign = [{"text": "A", "gold": "1"}] * 2
+    assert list(Repeats(Columns()).fresh(batch_of(foreign))) == [0, 1]

@@ -1,0 +1,257 @@
+"""Data: published layouts are read alike, splits are stable, errors say what to type."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+
+import pytest
+from data_files import numbered, verl_row, write_lines, write_parquet
+
+from rlobj.base.errors import DataError
+from rlobj.data import Columns, DataConfig, load_problems
+from rlobj.data.layouts import answer_text
+
+
+def load(source, split="train", **fields):
+    return load_problems(DataConfig(source=str(source), **fields), split)
+
+
+# ---- layouts ----------------------------------------------------------------------------------
+
+
+def test_verl_parquet(tmp_path):
+    rows = [verl_row("What is 1+1?", "\\boxed{2}", "AIME24-0"), verl_row("Why?", "-3", "AIME24-1")]
+    first, second = load(write_parquet(tmp_path / "train.parquet", rows))
+    assert (first.id, first.prompt, first.answer) == ("AIME24-0", "What is 1+1?", "2")
+    assert (second.id, second.prompt, second.answer) == ("AIME24-1", "Why?", "-3")
+    assert first.extra["data_source"] == "math_dapo"
+
+
+def test_math500_lines_take_the_answer_and_not_the_solution(tmp_path):
+    row = {
+        "problem": "Convert $(0,3)$.",
+        "solution": "We have \\boxed{wrong}.",
+        "answer": "\\left( 3, \\frac{\\pi}{2} \\right)",
+        "subject": "Precalculus",
+        "level": 2,
+        "unique_id": "test/precalculus/807.json",
+    }
+    (problem,) = load(write_lines(tmp_path / "math.jsonl", [row]))
+    assert problem.answer == row["answer"]
+    assert problem.id == "test/precalculus/807.json"
+    assert problem.extra == {"solution": row["solution"], "subject": "Precalculus", "level": 2}
+
+
+def test_gsm8k_answers_end_in_a_number(tmp_path):
+    row = {"question": "How many?", "answer": "9 * 2 = <<9*2=18>>18\n#### 1,018"}
+    (problem,) = load(write_lines(tmp_path / "gsm8k.jsonl", [row]))
+    assert (problem.prompt, problem.answer) == ("How many?", "1018")
+
+
+def test_csv_with_capital_column_names(tmp_path):
+    path = tmp_path / "aime.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(
+            [["ID", "Problem", "Answer"], ["2024-I-1", "Two,\nlines?", "025"]]
+        )
+    (problem,) = load(path)
+    assert (problem.id, problem.prompt, problem.answer) == ("2024-I-1", "Two,\nlines?", "025")
+
+
+@pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"data": rows, "version": 1}])
+def test_json_list_or_object_holding_one(tmp_path, wrap):
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(wrap(numbered(3))), encoding="utf-8")
+    assert [problem.answer for problem in load(path)] == ["0", "1", "2"]
+
+
+def test_json_lines_under_the_json_suffix(tmp_path):
+    assert len(load(write_lines(tmp_path / "train.json", numbered(3)))) == 3
+
+
+def test_named_columns_reach_into_nested_ones(tmp_path):
+    rows = [{"text": "2+2?", "gold": {"value": 4, "unit": "m"}, "key": 9}]
+    columns = Columns(prompt="text", answer="gold.value", id="key")
+    (problem,) = load(write_lines(tmp_path / "a.jsonl", rows), columns=columns)
+    assert (problem.id, problem.prompt, problem.answer) == ("9", "2+2?", "4")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("  x=5 ", "x=5"),
+        (27, "27"),
+        (27.0, "27"),
+        (0.5, "0.5"),
+        (["$1,2$"], "$1,2$"),
+        (None, ""),
+        (float("nan"), ""),
+        ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+        ("first \\boxed{1} then \\boxed{\\{2\\}} end", "\\{2\\}"),
+        ("\\boxed{1} and an open \\boxed{2", "1"),
+        ("an open \\boxed{2", "an open \\boxed{2"),
+        ("52_8", "52_8"),
+    ],
+)
+def test_answers_in_their_published_shapes(value, expected):
+    assert answer_text(value, "row 1") == expected
+
+
+def test_messages_join_system_and_user_and_refuse_the_assistant(tmp_path):
+    system = {"role": "system", "content": "Be brief."}
+    user = {"role": "user", "content": "2+2?"}
+    path = write_lines(tmp_path / "a.jsonl", [{"prompt": [system, user], "answer": "4"}])
+    assert load(path)[0].prompt == "Be brief.\n\n2+2?"
+    said = {"role": "assistant", "content": "4"}
+    path = write_lines(tmp_path / "b.jsonl", [{"prompt": [user, said], "answer": "4"}])
+    with pytest.raises(DataError, match=r"b\.jsonl:1, column 'prompt'.*assistant"):
+        load(path)
+
+
+# ---- duplicates, ids, missing answers ------------------------------------------------------------
+
+
+def test_repeated_questions_are_kept_once_and_counted(tmp_path, caplog):
+    rows = [verl_row(f"Question {i}?", str(i), f"id-{i}") for i in range(5)] * 20
+    rows.append(verl_row("Question 0?", "another", "id-0"))
+    path = write_parquet(tmp_path / "train.parquet", rows)
+    with caplog.at_level(logging.INFO):
+        problems = load(path)
+    assert [problem.answer for problem in problems] == ["0", "1", "2", "3", "4"]
+    assert "dropped 96 rows that repeat a question" in caplog.text
+    assert "1 of the repeated questions come with another answer" in caplog.text
+
+
+def test_ids_are_unique_and_do_not_depend_on_the_row_order(tmp_path):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    write_lines(folder / "a.jsonl", [{"id": 0, "problem": "A?", "answer": "1"}])
+    write_lines(folder / "b.jsonl", [{"id": 0, "problem": "B?", "answer": "2"}])
+    assert len({problem.id for problem in load(folder)}) == 2
+    rows = numbered(10)
+    forward = load(write_lines(tmp_path / "f.jsonl", rows))
+    backward = load(write_lines(tmp_path / "b.jsonl", rows[::-1]))
+    assert {p.id: p.prompt for p in forward} == {p.id: p.prompt for p in backward}
+    assert len({problem.id for problem in forward}) == 10
+
+
+def test_rows_without_an_answer_are_left_out_and_counted(tmp_path, caplog):
+    rows = [*numbered(3), {"problem": "Open?", "answer": None}, {"problem": "Open too?"}]
+    problems = load(write_lines(tmp_path / "a.jsonl", rows))
+    assert len(problems) == 3
+    assert "left out 2 rows without an answer" in caplog.text
+
+
+def test_limit_takes_the_first_problems(tmp_path):
+    problems = load(write_lines(tmp_path / "a.jsonl", numbered(5)), limit=2)
+    assert [problem.answer for problem in problems] == ["0", "1"]
+
+
+# ---- splits ----------------------------------------------------------------------------------
+
+
+def test_held_out_share_is_disjoint_complete_and_stable_under_row_order(tmp_path):
+    rows = numbered(400)
+    path = write_lines(tmp_path / "f.jsonl", rows)
+    train, test = (load(path, split, test_fraction=0.25) for split in ("train", "test"))
+    prompts = [{problem.prompt for problem in part} for part in (train, test)]
+    assert prompts[0] | prompts[1] == {row["problem"] for row in rows}
+    assert not prompts[0] & prompts[1]
+    assert 70 < len(test) < 130
+    turned = load(write_lines(tmp_path / "b.jsonl", rows[::-1]), "test", test_fraction=0.25)
+    assert {problem.prompt for problem in turned} == prompts[1]
+
+
+def test_test_source_wins_over_the_share_and_may_have_other_columns(tmp_path):
+    train = write_lines(tmp_path / "f.jsonl", [{"text": f"{i}?", "gold": i} for i in range(50)])
+    test = write_lines(tmp_path / "t.jsonl", [{"problem": "held out", "answer": "1"}])
+    fields = {"test": test, "test_fraction": 0.5, "columns": Columns(prompt="text", answer="gold")}
+    assert [problem.prompt for problem in load(train, "test", **fields)] == ["held out"]
+    assert len(load(train, **fields)) == 50
+
+
+def test_a_folder_is_split_by_file_name(tmp_path):
+    (tmp_path / "data").mkdir()
+    write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet", numbered(2))
+    write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet", numbered(5)[2:])
+    write_lines(tmp_path / "data" / "test.jsonl", [{"question": "Q?", "final_answer": ["7"]}])
+    (tmp_path / "README.md").write_text("not data", encoding="utf-8")
+    assert [problem.answer for problem in load(tmp_path)] == ["0", "1", "2", "3", "4"]
+    assert [problem.answer for problem in load(tmp_path, "test")] == ["7"]
+    with pytest.raises(DataError, match=r"no file with 'dev'.*test\.jsonl"):
+        load_problems(DataConfig(source=str(tmp_path), split="dev"), "train")
+
+
+def test_a_folder_without_split_names_is_all_training(tmp_path):
+    write_lines(tmp_path / "algebra.jsonl", numbered(3))
+    assert len(load(tmp_path)) == 3
+    with pytest.raises(DataError, match="no file with 'test'"):
+        load(tmp_path, "test")
+
+
+def test_a_single_file_has_no_test_part_of_its_own(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", numbered(3))
+    with pytest.raises(DataError, match=r"data\.test_fraction=0\.1"):
+        load(path, "test")
+
+
+def test_built_in_tasks_have_both_splits():
+    from rlobj.data.tasks import TASKS
+
+    for name, task in TASKS.items():
+        assert load(name, limit=3) == list(task.problems("train"))[:3]
+        assert load(name, "test", limit=3) == list(task.problems("test"))[:3]
+
+
+# ---- errors ----------------------------------------------------------------------------------
+
+
+def test_a_missing_file_names_the_nearest(tmp_path):
+    path = write_lines(tmp_path / "train.jsonl", numbered(1))
+    with pytest.raises(DataError, match=rf"Did you mean '{path}'"):
+        load(tmp_path / "trian.jsonl")
+
+
+def test_no_source_lists_the_tasks():
+    with pytest.raises(DataError, match=r"data\.source is not set"):
+        load_problems(DataConfig(), "train")
+
+
+def test_a_missing_column_names_those_there_are(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [{"text": "2+2?", "gold": "4"}])
+    with pytest.raises(DataError, match=r"columns are: text, gold.*data\.columns\.prompt=COLUMN"):
+        load(path)
+    with pytest.raises(DataError, match=r"no column 'golds'.*Did you mean 'gold'\?"):
+        load(path, columns=Columns(prompt="text", answer="golds"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", '{"problem": "A", "answer": "1"}\n{"problem": \n', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", '{"problem": "A", "answer": "1"}\n[1]\n', r"a\.jsonl:2: expected an object"),
+        ("a.json", '[\n{"problem": }]', r"a\.json:2: not JSON"),
+        ("a.json", '[{"problem": "A", "answer": "1"}, 3]', r"a\.json, item 2: expected an object"),
+        ("a.csv", "problem,answer\nA,1\nB\n", r"a\.csv:3: 1 fields under a header of 2"),
+        ("a.csv", 'problem,answer\nA,"1\n', r"a\.csv:\d: malformed CSV"),
+        ("a.parquet", "PAR?", r"a\.parquet: not a readable Parquet file"),
+        ("a.txt", "What is 2+2?", r"unknown kind of file '\.txt'"),
+        ("a.jsonl", "", r"no problem with an answer"),
+        ("a.jsonl", '{"problem": " ", "answer": "1"}', r"a\.jsonl:1: column 'problem' has no que"),
+        ("a.jsonl", '{"problem": 3, "answer": "1"}', r"a\.jsonl:1, column 'problem'.*found int"),
+        ("a.jsonl", '{"problem": "A", "answer": ["1", "2"]}', r"a\.jsonl:1.*holds 2 answers"),
+        ("a.jsonl", '{"problem": "A", "answer": {"x": 1}}', r"fields x.*columns\.answer=COLUMN"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_where(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        load(tmp_path / name)
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"problem": "\xff"}')
+    with pytest.raises(DataError, match="not UTF-8"):
+        load(tmp_path / "a.jsonl")

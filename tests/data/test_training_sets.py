@@ -1,0 +1,249 @@
+"""Training sets by name, on files in their published formats."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+import datasets
+import pytest
+from data_files import write_lines, write_parquet
+
+from rlobj.base.errors import DataError
+from rlobj.data import MATH_TEMPLATE, Columns, DataConfig, format_prompt, load_problems
+from rlobj.data.catalogue import NAMED_SOURCES
+from rlobj.data.hub import HubSource
+from rlobj.rewards.kinds import Reward
+from rlobj.rewards.logic import grade_roles
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder that RLOBJ_DATA_DIR names, and no hub."""
+    monkeypatch.setenv("RLOBJ_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    yield tmp_path
+    datasets.enable_progress_bars()
+
+
+def load(source, split="train", **fields):
+    return load_problems(DataConfig(source=source, **fields), split)
+
+
+def dapo_row(index, answer=None, copy=0):
+    question = (
+        "Solve the following math problem step by step. The last line of your response should be "
+        "of the form Answer: $Answer (without quotes) where $Answer is the answer to the problem."
+        f"\n\nHow many are {index}?\n\n"
+        'Remember to put your answer on its own line after "Answer:".'
+    )
+    return {
+        "data_source": "math_dapo",
+        "prompt": [{"content": question, "role": "user"}],
+        "ability": "MATH",
+        "reward_model": {
+            "ground_truth": str(answer or index),
+            "style": "rule-lighteval/MATH_v2",
+        },
+        "extra_info": {"index": f"9a9b6eb4-{index:04}-{copy:04}"},
+    }
+
+
+QUIZ = (
+    "A very special island is inhabited only by knights and knaves. Knights always tell the truth, "
+    "and knaves always lie. You meet 2 inhabitants: Ella, and Zoey. Ella said that Zoey is a "
+    "knave. Zoey said that Ella is a knave and Zoey is a knave. So who is a knight and who is a "
+    "knave?"
+)
+
+
+def puzzle(quiz=QUIZ, index=0):
+    return {
+        "quiz": quiz,
+        "names": ["Ella", "Zoey"],
+        "knight_knave": {"knight": "knight", "knave": "knave", "a_knight": "a knight"},
+        "solution": [True, False],
+        "solution_text": "Ella is a knight, and Zoey is a knave.",
+        "solution_text_format": "(1) Ella is a knight\n(2) Zoey is a knave",
+        "cot_head": "Let's think step by step.",
+        "cot_repeat_steps": ["Assume Ella is a knight."],
+        "cot_foot": "This leads to a feasible solution.",
+        "statements": "(('lying', 1), ('and', ('lying', 0), ('lying', 1)))",
+        "index": index,
+    }
+
+
+def templated(row, index):
+    """As in AR-Lopti: chat markup inside the user's message, which opens the thought."""
+    text = f"<|im_start|>user\n{row['quiz']}\n<|im_end|>\n<|im_start|>assistant\n<think>"
+    gold = {key: row[key] for key in ("solution_text_format", "statements")}
+    return {
+        **row,
+        "data_source": "kk_logic",
+        "prompt": [{"content": text, "role": "user"}],
+        "ability": "logic",
+        "reward_model": {"ground_truth": gold, "style": "rule"},
+        "extra_info": {"index": index, "split": "train"},
+    }
+
+
+# ---- each set ----------------------------------------------------------------------------------
+
+
+def test_dapo_keeps_each_question_once_and_adds_no_template(folder, caplog):
+    rows = [dapo_row(index, copy=copy) for copy in range(100) for index in range(50)]
+    rows.append(dapo_row(3, answer=4))
+    write_parquet(folder / "dapo-math-17k.parquet", rows)
+    with caplog.at_level(logging.INFO):
+        problems = load("dapo-math-17k")
+    assert [problem.answer for problem in problems] == [str(index) for index in range(50)]
+    assert "dropped 4951 rows that repeat a question" in caplog.text
+    assert "1 of the repeated questions come with another answer" in caplog.text
+    template = DataConfig(source="dapo-math-17k").template
+    assert format_prompt(template, problems[7]) == rows[7]["prompt"][0]["content"]
+
+
+def test_the_processed_dapo_gives_the_questions_with_their_instructions(folder):
+    row = dapo_row(1)
+    rows = [{**row, "prompt": "How many are 1?", "source_prompt": row["prompt"], "solution": "1"}]
+    write_parquet(folder / "dapo-math-17k" / "train-00000-of-00001.parquet", rows)
+    (problem,) = load("dapo-math-17k")
+    assert (problem.prompt, problem.answer) == (row["prompt"][0]["content"], "1")
+
+
+def test_deepscaler_leaves_out_rows_without_an_answer(folder, caplog):
+    rows = [
+        {"problem": "A?", "answer": "\\frac{1}{2}", "solution": "long"},
+        {"problem": "B?", "answer": "", "solution": "long \\boxed{3}"},
+        {"problem": "C?", "answer": None, "solution": ""},
+    ]
+    (folder / "deepscaler.json").write_text(json.dumps(rows), encoding="utf-8")
+    (problem,) = load("deepscaler")
+    assert (problem.prompt, problem.answer) == ("A?", "\\frac{1}{2}")
+    assert "left out 2 rows without an answer" in caplog.text
+    assert DataConfig(source="deepscaler").template == MATH_TEMPLATE
+
+
+@pytest.mark.parametrize("write", [write_lines, write_parquet])
+def test_gsm8k_has_both_parts_and_answers_without_commas(folder, write):
+    suffix = "jsonl" if write is write_lines else "parquet"
+    (folder / "gsm8k").mkdir()
+    steps = "He has 9 * 2 = <<9*2=18>>18.\n#### "
+    train = [{"question": "How many?", "answer": f"{steps}1,018"}]
+    test = [{"question": "How much?", "answer": f"{steps}-18"}]
+    write(folder / "gsm8k" / f"train.{suffix}", train)
+    write(folder / "gsm8k" / f"test.{suffix}", test)
+    assert [problem.answer for problem in load("gsm8k")] == ["1018"]
+    assert [problem.answer for problem in load("gsm8k", "test")] == ["-18"]
+
+
+@pytest.mark.parametrize("variant", [lambda row, _: row, templated])
+@pytest.mark.parametrize("write", [write_lines, write_parquet])
+def test_knights_and_knaves_ask_the_quiz_and_grade_everybody(folder, variant, write):
+    suffix = "jsonl" if write is write_lines else "parquet"
+    rows = [variant(puzzle(index=0), 0), variant(puzzle(f"Again: {QUIZ}", 0), 1)]
+    write(folder / f"knights-and-knaves.{suffix}", rows)
+    config = DataConfig(source="knights-and-knaves")
+    problems = load_problems(config, "train")
+    assert [problem.prompt for problem in problems] == [QUIZ, f"Again: {QUIZ}"]
+    assert len({problem.id for problem in problems}) == 2
+    asked = format_prompt(config.template, problems[0])
+    assert asked.startswith(QUIZ)
+    assert "<|im_start|>" not in asked
+    assert all(f"<{tag}>" in asked for tag in ("think", "/think", "answer", "/answer"))
+    good = f"<think>hm</think><answer>{rows[0]['solution_text_format']}</answer>"
+    assert grade_roles(good, problems[0].answer).correct is True
+    assert grade_roles(good.replace("a knave", "a knight"), problems[0].answer).correct is False
+
+
+def test_a_puzzle_file_by_its_path_gives_quizzes_as_well(tmp_path):
+    path = write_parquet(tmp_path / "3ppl" / "train.parquet", [templated(puzzle(), 0)])
+    (problem,) = load(path)
+    assert (problem.prompt, problem.answer) == (QUIZ, puzzle()["solution_text_format"])
+
+
+# ---- names -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", NAMED_SOURCES.values(), ids=lambda source: source.name)
+def test_a_name_brings_a_template_and_a_reward_that_exist(source):
+    assert DataConfig(source=source.name).template == source.template
+    assert DataConfig(source=source.name, template="Q: {prompt}").template == "Q: {prompt}"
+    assert Reward.build(source.reward).kind == source.reward
+    assert "train" in source.hub
+
+
+def test_the_hub_is_asked_for_the_part_where_no_file_lies(folder, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    for part, count in (("train", 3), ("test", 2)):
+        rows = [{"question": f"{part} {i}?", "answer": f"#### {i}"} for i in range(count)]
+        write_parquet(folder / "stand-in" / f"{part}.parquet", rows)
+    hub = {part: (HubSource(str(folder / "stand-in"), split=part),) for part in ("train", "test")}
+    changed = replace(NAMED_SOURCES["gsm8k"], hub=hub)
+    monkeypatch.setitem(NAMED_SOURCES, "gsm8k", changed)
+    assert len(load("gsm8k")) == 3
+    assert len(load("gsm8k", "test")) == 2
+    write_lines(folder / "gsm8k.jsonl", [{"question": "mine", "answer": "#### 1"}])
+    assert [problem.prompt for problem in load("gsm8k")] == ["mine"]
+    assert len(load("gsm8k", "test")) == 2  # one file is no test part
+    monkeypatch.delenv("RLOBJ_DATA_DIR")
+    assert len(load("gsm8k")) == 3
+
+
+def test_the_hub_gives_puzzles_of_three_to_seven_people(folder, monkeypatch):
+    card = ["---", "configs:"]
+    for part in ("train", "test"):
+        card += [f"- config_name: {part}", "  data_files:"]
+        for people in range(2, 9):
+            file = folder / "kk" / part / f"people{people}_num2.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_lines(file, [puzzle(f"{part} {people} {i}?", i) for i in range(2)])
+            card += [f"  - split: {people}ppl", f"    path: {part}/{file.name}"]
+    (folder / "kk" / "README.md").write_text("\n".join([*card, "---", ""]), encoding="utf-8")
+    source = NAMED_SOURCES["knights-and-knaves"]
+    local = {
+        part: tuple(replace(one, id=str(folder / "kk")) for one in candidates)
+        for part, candidates in source.hub.items()
+    }
+    monkeypatch.setitem(NAMED_SOURCES, source.name, replace(source, hub=local))
+    for part in ("train", "test"):
+        asked = [problem.prompt for problem in load("knights-and-knaves", part)]
+        assert asked == [f"{part} {people} {i}?" for people in range(3, 8) for i in range(2)]
+
+
+def test_the_published_parts_are_the_ones_on_the_hub():
+    hub = {name: source.hub for name, source in NAMED_SOURCES.items()}
+    assert [str(source) for source in hub["gsm8k"]["test"]] == ["openai/gsm8k/main[test]"]
+    assert [str(source) for source in hub["knights-and-knaves"]["train"]] == [
+        "K-and-K/knights-and-knaves/train[3ppl+4ppl+5ppl+6ppl+7ppl]"
+    ]
+    assert set(hub["dapo-math-17k"]) == set(hub["deepscaler"]) == {"train"}
+
+
+def test_columns_of_the_user_come_first_and_must_be_there(folder):
+    write_lines(folder / "deepscaler.jsonl", [{"problem": "A?", "answer": "1", "mine": "B?"}])
+    assert load("deepscaler", columns=Columns(prompt="mine"))[0].prompt == "B?"
+    with pytest.raises(DataError, match=r"no column 'mien'.*Did you mean 'mine'"):
+        load("deepscaler", columns=Columns(prompt="mien"))
+
+
+def test_without_the_hub_the_error_says_which_file_to_give(folder):
+    with pytest.raises(
+        DataError, match=r"openai/gsm8k/main\[train\].*(?s:.)*gsm8k\.parquet or gsm8k\.j"
+    ):
+        load("gsm8k")
+    with pytest.raises(DataError, match=r"no part 'test', only train.*data\.test_fraction=0\.1"):
+        load("deepscaler", "test")
+    with pytest.raises(DataError, match=r"mean 'gsm8k'\?"):
+        load("gsm8")
+
+
+def test_a_share_of_a_name_can_be_kept_for_testing(folder):
+    write_parquet(folder / "dapo-math-17k.parquet", [dapo_row(index) for index in range(200)] * 3)
+    train, test = (load("dapo-math-17k", split, test_fraction=0.2) for split in ("train", "test"))
+    assert len(train) + len(test) == 200
+    assert 20 < len(test) < 60

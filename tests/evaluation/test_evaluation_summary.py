@@ -1,0 +1,162 @@
+"""An evaluation's summary, on cases counted by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import pytest
+
+from rlobj.data import Problem
+from rlobj.evaluation.estimators import standard_errors, wilson_interval
+from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.evaluation.summary import macro_average, summarise
+from rlobj.rewards import Graded
+
+Sample = tuple[bool | None, str | None, int | None, Literal["stop", "length"] | None]
+
+
+def problem(name: str, *samples: Sample) -> Answered:
+    """A problem whose samples are (verdict, answer, tokens, finish)."""
+    responses, grades = [], []
+    for i, (correct, answer, tokens, finish) in enumerate(samples):
+        text = "so on" if answer is None else rf"It is \boxed{{{answer}}}."
+        responses.append(Response(i, i, text, tokens, finish))
+        reason = "timeout" if correct is None else "no answer" if answer is None else "integers"
+        grades.append(
+            Graded(math.nan if correct is None else float(correct), correct, reason, answer)
+        )
+    return Answered(Problem(name, "?", "1"), tuple(responses), tuple(grades))
+
+
+RIGHT: Sample = (True, "1", 10, "stop")
+WRONG: Sample = (False, "2", 30, "stop")
+OTHER: Sample = (False, "3", 50, "stop")
+CUT: Sample = (False, None, 100, "length")
+OPEN: Sample = (None, "x^{1}", 20, "stop")
+
+MIXED = Evaluation(
+    "mixed",
+    (
+        problem("a", RIGHT, RIGHT, RIGHT, RIGHT),
+        problem("b", RIGHT, WRONG, WRONG, CUT),
+        problem("c", RIGHT, RIGHT, OPEN, OTHER),
+        problem("d", OPEN, OPEN, OPEN, OPEN),
+        problem("e", CUT, CUT, WRONG, OTHER),
+    ),
+)
+
+
+def test_shares_are_means_over_problems_of_decided_responses() -> None:
+    summary = summarise(MIXED)
+    assert (summary.problems, summary.responses, summary.samples_per_problem) == (5, 20, 4)
+    shares = [1, 1 / 4, 2 / 3, 0]  # "d" has no decided response
+    assert summary.accuracy == pytest.approx(sum(shares) / 4)
+    assert summary.standard_errors == standard_errors([4, 1, 2, 0], [4, 4, 3, 4])
+    assert summary.interval.low < summary.accuracy < summary.interval.high
+    assert summary.interval.method.startswith("bootstrap")
+    assert (summary.solve_all, summary.solve_none) == (1, 1)
+
+
+def test_rates_count_responses() -> None:
+    summary = summarise(MIXED)
+    assert summary.truncated == summary.no_answer == 3 / 20
+    assert summary.format == 17 / 20
+    assert summary.undecided == 5
+    assert summary.undecided_reasons == {"timeout": 5}
+
+
+def test_lengths_are_known_apart_for_right_and_wrong() -> None:
+    lengths = summarise(MIXED).lengths
+    counts = [10] * 7 + [30] * 3 + [50] * 2 + [100] * 3 + [20] * 5
+    assert lengths.mean == pytest.approx(sum(counts) / 20)
+    assert lengths.median == 20
+    assert lengths.right == 10
+    assert lengths.wrong == pytest.approx((3 * 30 + 2 * 50 + 3 * 100) / 8)
+
+
+def test_pass_at_k_takes_problems_with_k_decided_responses() -> None:
+    summary = summarise(MIXED)
+    assert list(summary.pass_at) == [1, 2, 4]
+    assert summary.pass_at[1].mean == pytest.approx(summary.accuracy)
+    assert summary.pass_at[4].values == (1, 1, 0)  # "c" has three
+    assert summary.pass_at[4].interval == wilson_interval(2, 3)
+    assert summary.pass_at_k(3).values == pytest.approx((1, 3 / 4, 1, 0))
+    assert summary.pass_at[4].problems == 3
+
+
+def test_majority_counts_ties_by_half_and_the_silent_not_at_all() -> None:
+    summary = summarise(MIXED)
+    assert list(summary.maj_at) == [2, 4]
+    assert summary.maj_at[4].values == pytest.approx((1, 0, 1, 0))
+    tie = Evaluation("tie", (problem("a", RIGHT, WRONG, CUT, CUT),))
+    assert summarise(tie).maj_at[4].values == (0.5,)
+
+
+def test_the_judge_of_equality_reaches_the_vote() -> None:
+    evaluation = Evaluation("one", (problem("a", RIGHT, RIGHT, WRONG, OTHER),))
+    assert summarise(evaluation).maj_at[4].mean == 1.0
+    assert summarise(evaluation, equal=lambda a, b: True).maj_at[4].mean == pytest.approx(0.5)
+
+
+def test_a_grader_that_tells_no_answers_has_no_majority() -> None:
+    graded = Graded(1.0, True, "custom", None)
+    responses = (Response(0, 0, "yes", 1, "stop"), Response(1, 1, "yes", 1, "stop"))
+    answered = Answered(Problem("a", "?", "1"), responses, (graded, graded))
+    summary = summarise(Evaluation("custom", (answered,)))
+    assert summary.maj_at == {}
+    assert summary.no_answer == 0.0
+
+
+def test_ragged_problems_are_used_as_far_as_they_go() -> None:
+    evaluation = Evaluation("r", (problem("a", RIGHT), problem("b", WRONG, RIGHT, RIGHT)))
+    summary = summarise(evaluation)
+    assert summary.samples_per_problem == 3
+    assert summary.accuracy == pytest.approx((1 + 2 / 3) / 2)
+    assert {k: estimate.problems for k, estimate in summary.pass_at.items()} == {1: 2, 2: 1, 3: 1}
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [Evaluation("none", ()), Evaluation("open", (problem("a", OPEN, OPEN),))],
+    ids=["no problems", "nothing decided"],
+)
+def test_what_is_not_known_is_nan(evaluation: Evaluation) -> None:
+    summary = summarise(evaluation)
+    assert math.isnan(summary.accuracy)
+    assert math.isnan(summary.interval.low)
+    assert summary.pass_at == summary.maj_at == {}
+    assert math.isnan(summary.lengths.right)
+
+
+def test_untold_lengths_and_finishes_are_nan() -> None:
+    summary = summarise(Evaluation("a", (problem("a", (True, "1", None, None)),)))
+    assert math.isnan(summary.truncated)
+    assert math.isnan(summary.lengths.mean)
+    assert summary.interval.method == "Wilson"
+
+
+def test_metrics_keep_their_names() -> None:
+    metrics = summarise(MIXED).metrics()
+    assert metrics["eval/accuracy"] == summarise(MIXED).accuracy
+    assert metrics["eval/undecided"] == 5.0
+    assert set(metrics) == {
+        "eval/accuracy",
+        "eval/accuracy_se_samples",
+        "eval/accuracy_se_problems",
+        "eval/undecided",
+        "eval/length_mean",
+        "eval/truncated",
+    }
+
+
+def test_the_macro_average_weighs_benchmarks_alike() -> None:
+    one = summarise(Evaluation("one", (problem("a", RIGHT, WRONG), problem("b", RIGHT, RIGHT))))
+    many = summarise(Evaluation("many", tuple(problem(str(i), WRONG, RIGHT) for i in range(9))))
+    macro = macro_average([one, many])
+    assert macro.benchmarks == ("one", "many")
+    assert macro.accuracy == pytest.approx((0.75 + 0.5) / 2)
+    assert macro.standard_errors.problems == pytest.approx(one.standard_errors.problems / 2)
+    sampling = [one.standard_errors.sampling, many.standard_errors.sampling]
+    assert macro.standard_errors.sampling == pytest.approx(math.hypot(*sampling) / 2)
+    assert macro.interval.low < macro.accuracy < macro.interval.high

@@ -1,0 +1,392 @@
+"""Responses made elsewhere are read as their makers write them."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+
+from rlobj.base.errors import DataError
+from rlobj.data import Problem
+from rlobj.evaluation.imported import read_responses
+
+
+def lines(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def lm_eval(doc_id, texts, filter_name="none"):
+    """A line of lm-eval's --log_samples."""
+    return {
+        "doc_id": doc_id,
+        "doc": {"problem": f"What is {doc_id}+1?", "solution": f"So \\boxed{{{doc_id + 1}}}."},
+        "target": f"{doc_id + 1}",
+        "arguments": {"gen_args_0": {"arg_0": "few shots ...", "arg_1": {"until": []}}},
+        "resps": [texts],
+        "filtered_resps": texts[:1],
+        "filter": filter_name,
+        "exact_match": 0,
+        "doc_hash": "0" * 64,
+    }
+
+
+def test_lm_eval_documents_stand_once_for_each_filter_and_are_read_once(tmp_path):
+    file = lines(
+        tmp_path / "samples_x.jsonl",
+        lm_eval(0, ["It is 1.", "\\boxed{1}"]),
+        lm_eval(1, ["\\boxed{3}", "\\boxed{2}"]),
+        lm_eval(0, ["It is 1.", "\\boxed{1}"], "strict"),
+    )
+    problems, responses = read_responses([file], "x")
+    assert [(p.id, p.prompt, p.answer) for p in problems] == [
+        ("0", "What is 0+1?", "1"),
+        ("1", "What is 1+1?", "2"),
+    ]
+    assert {key: r.text for key, r in responses.items()} == {
+        ("x", "0", 0): "It is 1.",
+        ("x", "0", 1): "\\boxed{1}",
+        ("x", "1", 0): "\\boxed{3}",
+        ("x", "1", 1): "\\boxed{2}",
+    }
+
+
+def lighteval(choices, gold_index, texts, tokens, task="aime24"):
+    """A row of lighteval's --save-details."""
+    document = {"query": "What is 6*7?", "choices": choices, "gold_index": gold_index}
+    return {
+        "__doc__": {**document, "id": "7", "task_name": task},
+        "__model_response__": {"text": texts, "output_tokens": tokens},
+        "__metric__": {"extractive_match": 1.0},
+    }
+
+
+def parquet_file(path, *rows):
+    parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    return path
+
+
+def test_lighteval_details_give_the_gold_choice(tmp_path):
+    row = lighteval(["wrong", "42"], [1], ["\\boxed{42}"], [[1, 2, 3]])
+    file = parquet_file(tmp_path / "details.parquet", row)
+    [problem], responses = read_responses([file], "aime24")
+    assert (problem.id, problem.answer) == ("7", "42")
+    [response] = responses.values()
+    assert (response.text, response.tokens) == ("\\boxed{42}", 3)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"example_id": 3, "prompt": "2+2?", "answer": "4", "seed": 11, "response": "\\boxed{4}"},
+        {"id": 3, "question": "2+2?", "gold": "4", "completion": "\\boxed{4}", "seed": 11},
+        {"id": "3", "problem": "2+2?", "answer": 4.0, "outputs": ["\\boxed{4}"], "seed": 11},
+    ],
+)
+def test_plain_tables_are_found_under_the_usual_names(tmp_path, row):
+    again = {**row, "seed": 12}
+    [problem], responses = read_responses([lines(tmp_path / "r.jsonl", row, again)], "x")
+    assert problem == Problem("3", "2+2?", "4")
+    assert [(key[2], r.seed, r.text) for key, r in responses.items()] == [
+        (0, 11, "\\boxed{4}"),
+        (1, 12, "\\boxed{4}"),
+    ]
+
+
+def test_lengths_and_ends_are_taken_where_told(tmp_path):
+    row = {"id": "a", "answer": "4", "response": "x", "num_tokens": 9, "finish_reason": "length"}
+    [response] = read_responses([lines(tmp_path / "r.jsonl", row)], "x")[1].values()
+    assert (response.tokens, response.finish) == (9, "length")
+
+
+def test_several_files_of_a_task_are_samples_of_the_same_problems(tmp_path):
+    files = [
+        lines(tmp_path / f"samples_aime24_2026-01-0{i}T00-00-00.jsonl", lm_eval(0, [str(i)]))
+        for i in range(3)
+    ]
+    problems, responses = read_responses(files, "x")
+    assert [problem.id for problem in problems] == ["0"]
+    assert [response.text for response in responses.values()] == ["0", "1", "2"]
+
+
+def test_a_benchmark_brings_its_gold_by_id_or_by_the_question_in_a_template(tmp_path):
+    known = [Problem("p-1", "What is 1+1?", "2"), Problem("p-2", "What is 2+2?", "4")]
+    file = lines(
+        tmp_path / "r.jsonl",
+        {"id": "p-2", "response": "by id"},
+        {"prompt": "What is\n1+1?", "response": "by question"},
+        {"prompt": "User: What is 2+2? Think.", "response": "by what is in the prompt"},
+    )
+    problems, responses = read_responses([file], "x", known=known)
+    assert {p.id: p.answer for p in problems} == {"p-1": "2", "p-2": "4"}
+    found = {(key[1], key[2]): response.text for key, response in responses.items()}
+    assert found == {
+        ("p-2", 0): "by id",
+        ("p-1", 0): "by question",
+        ("p-2", 1): "by what is in the prompt",
+    }
+
+
+def test_columns_can_be_named(tmp_path):
+    row = {"key": "a", "q": "2+2?", "truth": "4", "said": "4"}
+    names = {"id": "key", "prompt": "q", "answer": "truth", "response": "said"}
+    [problem], _ = read_responses([lines(tmp_path / "r.jsonl", row)], "x", columns=names)
+    assert problem == Problem("a", "2+2?", "4")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "message"),
+    [
+        ([{"id": "a", "answer": "4"}], {}, r"no response.*--column response=COLUMN"),
+        ([{"id": "a", "response": "4"}], {}, r"no gold answer.*--on NAME"),
+        ([{"id": "a", "response": "4", "answr": "4"}], {"answer": "answer"}, "no column 'answer'"),
+        (
+            [
+                {"id": "a", "response": "4", "answer": "4"},
+                {"id": "a", "response": "4", "answer": "5"},
+            ],
+            {},
+            "'a' has the gold answer '5' here and '4' before",
+        ),
+        ([], {}, "no response in it"),
+    ],
+)
+def test_what_is_missing_is_told_with_what_to_type(tmp_path, rows, columns, message):
+    with pytest.raises(DataError, match=message):
+        read_responses([lines(tmp_path / "r.jsonl", *rows)], "x", columns=columns)
+
+
+def test_a_row_of_no_problem_is_refused(tmp_path):
+    file = lines(tmp_path / "r.jsonl", {"id": "zzz", "prompt": "?", "response": "x"})
+    with pytest.raises(DataError, match="neither its id 'zzz' nor its question"):
+        read_responses([file], "x", known=[Problem("p-1", "What is 1+1?", "2")])
+
+
+# What the model wrote.
+
+CHAT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "four"}]
+
+
+@pytest.mark.parametrize(
+    ("response", "texts"),
+    [
+        (CHAT, ["four"]),
+        (CHAT[1:], ["four"]),
+        (CHAT[1], ["four"]),
+        ([CHAT, CHAT[1:]], ["four", "four"]),
+        ([*CHAT, CHAT[0], {"role": "assistant", "content": "4"}], ["4"]),
+        (["a", "b"], ["a", "b"]),
+    ],
+)
+def test_a_chat_gives_the_last_message_of_the_assistant(tmp_path, response, texts):
+    row = {"id": "a", "answer": "4", "response": response}
+    _, responses = read_responses([lines(tmp_path / "r.jsonl", row)], "x")
+    assert [response.text for response in responses.values()] == texts
+
+
+@pytest.mark.parametrize(
+    "response",
+    [4, [["-5.1", "False"]], [None], CHAT[:1], {"a": 1}, [CHAT[1], CHAT[1]]],
+    ids=["number", "pairs", "null", "no assistant", "object", "two assistants"],
+)
+def test_a_response_that_is_no_text_is_refused(tmp_path, response):
+    rows = {"id": "a", "answer": "4", "response": "4"}, {"id": "a", "response": response}
+    with pytest.raises(DataError, match=r"r\.jsonl:2: expected the response as text"):
+        read_responses([lines(tmp_path / "r.jsonl", *rows)], "x")
+
+
+def test_log_likelihoods_are_refused(tmp_path):
+    row = lm_eval(0, [])
+    row["resps"] = [[["-5.1", "False"]], [["-0.1", "True"]]]
+    with pytest.raises(DataError, match=r"r\.jsonl:1: .* log-likelihoods cannot"):
+        read_responses([lines(tmp_path / "r.jsonl", row)], "x")
+    row = lighteval(["a", "b"], 0, [], [[1], [2]])
+    row["__model_response__"]["logprobs"] = [-5.1, -0.1]
+    with pytest.raises(DataError, match="log-likelihoods cannot"):
+        read_responses([lines(tmp_path / "d.jsonl", row)], "x")
+
+
+def test_lengths_of_several_texts_are_kept(tmp_path):
+    row = lighteval(["42"], 0, ["a", "b"], [[1, 2, 3], [4]])
+    _, responses = read_responses([parquet_file(tmp_path / "d.parquet", row)], "x")
+    assert [response.tokens for response in responses.values()] == [3, 1]
+    row = {"id": "a", "answer": "4", "responses": ["a", "b"], "num_tokens": [5, 6]}
+    _, responses = read_responses([lines(tmp_path / "r.jsonl", row)], "x")
+    assert [response.tokens for response in responses.values()] == [5, 6]
+    row["num_tokens"] = 11  # of both together
+    _, responses = read_responses([lines(tmp_path / "s.jsonl", row)], "x")
+    assert [response.tokens for response in responses.values()] == [None, None]
+
+
+# Which problem it is.
+
+
+def test_of_lm_eval_rows_the_first_filter_counts_and_repeats_are_samples(tmp_path):
+    file = lines(
+        tmp_path / "samples_x.jsonl",
+        lm_eval(0, ["a"], "strict"),
+        lm_eval(0, ["b"], "strict"),
+        lm_eval(0, ["c"], "flexible"),
+        lm_eval(1, ["d"], "flexible"),
+        lm_eval(1, ["e"], "strict"),
+    )
+    _, responses = read_responses([file], "x")
+    assert {key[1:]: response.text for key, response in responses.items()} == {
+        ("0", 0): "a",
+        ("0", 1): "b",
+        ("1", 0): "e",
+    }
+
+
+def test_without_doc_id_the_question_identifies(tmp_path):
+    rows = [lm_eval(0, ["a"]), lm_eval(1, ["b"]), lm_eval(0, ["c"])]
+    for row in rows:
+        del row["doc_id"]
+    problems, responses = read_responses([lines(tmp_path / "s.jsonl", *rows)], "x")
+    assert [problem.prompt for problem in problems] == ["What is 0+1?", "What is 1+1?"]
+    assert [(key[2], r.text) for key, r in responses.items()] == [(0, "a"), (0, "b"), (1, "c")]
+    for row, sent in zip(rows, "pqp", strict=True):  # the prompt as it was sent
+        del row["doc"]["problem"]
+        row["arguments"]["gen_args_0"]["arg_0"] = sent
+    problems, _ = read_responses([lines(tmp_path / "t.jsonl", *rows)], "x")
+    assert [problem.prompt for problem in problems] == ["p", "q"]
+    nameless = {"answer": "4", "response": "4"}
+    with pytest.raises(DataError, match="neither an id nor a question"):
+        read_responses([lines(tmp_path / "u.jsonl", nameless)], "x")
+
+
+def test_one_id_with_two_questions_is_refused(tmp_path):
+    row = {"id": "0", "answer": "4", "response": "4"}
+    rows = {**row, "problem": "2+2?"}, {**row, "problem": "2 * 2?"}
+    with pytest.raises(DataError, match=r"question '2 \* 2\?' here and '2\+2\?' before.*id=COLUMN"):
+        read_responses([lines(tmp_path / "r.jsonl", *rows)], "x")
+
+
+def test_ids_of_several_tasks_have_the_task_in_front(tmp_path):
+    day = "2026-01-01T00-00-00"
+    files = [
+        lines(tmp_path / f"samples_math_{task}_{day}.jsonl", lm_eval(0, ["a"])) for task in "ab"
+    ]
+    problems, _ = read_responses(files, "x")
+    assert [problem.id for problem in problems] == ["math_a/0", "math_b/0"]
+    problems, responses = read_responses(files, "x", columns={"id": "doc_hash"})
+    assert [problem.id for problem in problems] == ["0" * 64]
+    assert len(responses) == 2
+    rows = [lighteval(["42"], 0, ["a"], [[1]], task) for task in ("math:a|0", "math:b|0")]
+    files = [parquet_file(tmp_path / f"{i}.parquet", row) for i, row in enumerate(rows)]
+    problems, _ = read_responses(files, "x")
+    assert [problem.id for problem in problems] == ["math:a|0/7", "math:b|0/7"]
+    problems, _ = read_responses(files, "x", columns={"id": "query"})
+    assert [problem.id for problem in problems] == ["What is 6*7?"]
+
+
+@pytest.mark.parametrize("column", ["index", "idx"])
+def test_row_numbers_are_no_ids_where_questions_repeat(tmp_path, column):
+    rows = [
+        {column: number, "problem": question, "answer": "4", "response": "4"}
+        for number, question in enumerate(["2+2?", "2*2?", "2+2?"])
+    ]
+    problems, responses = read_responses([lines(tmp_path / "r.jsonl", *rows)], "x")
+    assert [problem.prompt for problem in problems] == ["2+2?", "2*2?"]
+    assert [key[2] for key in responses] == [0, 0, 1]
+    problems, _ = read_responses([lines(tmp_path / "s.jsonl", *rows[:2])], "x")
+    assert [problem.id for problem in problems] == ["0", "1"]
+    problems, _ = read_responses([tmp_path / "r.jsonl"], "x", columns={"id": column})
+    assert [problem.id for problem in problems] == ["0", "1", "2"]
+
+
+KNOWN = [
+    Problem("p-1", "What is 1+1?", "2"),
+    Problem("p-2", "What is 2+2?", "4"),
+    Problem("p-3", "Once more: What is 2+2?", "4"),
+    Problem("p-4", "Twice?", "1"),
+    Problem("p-5", " Twice? ", "2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "belongs"),
+    [
+        ({"prompt": "Q: What is 2+2?\nA: 4\nQ: What is 1+1?\nA:"}, "p-1"),
+        ({"prompt": "Q: What is 1+1?\nA: 2\nQ: What is 2+2?Think."}, "p-2"),
+        ({"prompt": "Once more: What is 2+2? What is 1+1? Once more:\nWhat is 2+2? A:"}, "p-3"),
+        ({"prompt": "Q: What is 2+2?\nA: 4\nQ: What is 1+1?", "id": "p-1"}, "p-1"),
+        ({"prompt": "Twice?", "id": "p-5"}, "p-5"),
+        ({"id": "p-2"}, "p-2"),
+        ({"prompt": "What is 1+1?", "id": "of another copy"}, "p-1"),
+    ],
+)
+def test_a_prompt_is_that_of_the_question_that_ends_last(tmp_path, row, belongs):
+    file = lines(tmp_path / "r.jsonl", {**row, "response": "4", "answer": "5", "target": "6"})
+    [problem], _ = read_responses([file], "x", known=KNOWN)
+    assert problem.id == belongs
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "Q: What is 1+1?", "id": "p-2"}, "id is that of problem 'p-2'.*asks 'p-1'"),
+        ({"prompt": "What is 3+3?", "id": "p-2"}, "does not hold its question"),
+        ({"prompt": "Think. Twice?"}, "its question is that of p-4, p-5"),
+        ({"prompt": "What is 1+1?a"}, None),
+        ({"prompt": "xWhat is 1+1?"}, "neither its id None nor its question"),
+    ],
+)
+def test_a_row_that_may_belong_to_several_problems_is_refused(tmp_path, row, message):
+    file = lines(tmp_path / "r.jsonl", {**row, "response": "4"})
+    if message is None:
+        assert read_responses([file], "x", known=KNOWN)[0] == KNOWN[:1]
+        return
+    with pytest.raises(DataError, match=message):
+        read_responses([file], "x", known=KNOWN)
+
+
+# Its gold answer.
+
+
+def test_all_gold_choices_and_listed_golds_are_alternatives(tmp_path):
+    row = lighteval(["1/2", "no", "0.5"], [0, 2], ["a"], [[1]])
+    [problem], _ = read_responses([parquet_file(tmp_path / "d.parquet", row)], "x")
+    assert (problem.answer, problem.extra) == ("1/2", {"alternatives": ["1/2", "0.5"]})
+    row = {"id": "a", "answer": ["1/2", "0.5"], "response": "x"}
+    [problem], _ = read_responses([lines(tmp_path / "r.jsonl", row)], "x")
+    assert (problem.answer, problem.extra) == ("1/2", {"alternatives": ["1/2", "0.5"]})
+    row = lighteval(["1/2"], [1], ["a"], [[1]])
+    with pytest.raises(DataError, match="gold_index is 1, with 1 choices"):
+        read_responses([lines(tmp_path / "e.jsonl", row)], "x")
+
+
+@pytest.mark.parametrize(
+    ("document", "gold"),
+    [
+        ({"answer": "12"}, "12"),
+        ({"answer": 0, "choices": ["12", "13"]}, "target"),
+        ({"answer": "A", "options": ["12", "13"]}, "target"),
+        ({"choices": [], "solution": "So \\boxed{9}."}, "9"),
+        ({}, "target"),
+    ],
+)
+def test_the_answer_of_an_lm_eval_doc_beats_the_target_unless_it_has_choices(
+    tmp_path, document, gold
+):
+    row = {**lm_eval(0, ["a"]), "doc": {"problem": "?", **document}, "target": "target"}
+    [problem], _ = read_responses([lines(tmp_path / "s.jsonl", row)], "x")
+    assert problem.answer == gold
+
+
+def test_gold_columns_that_differ_are_asked_about(tmp_path):
+    row = {"id": "a", "ground_truth": "4", "answer": "5", "response": "x"}
+    file = lines(tmp_path / "r.jsonl", row)
+    with pytest.raises(DataError, match=r"answer: 5, ground_truth: 4.*--column answer=COLUMN"):
+        read_responses([file], "x")
+    [problem], _ = read_responses([file], "x", columns={"answer": "ground_truth"})
+    assert problem.answer == "4"
+    same = {**row, "answer": 4.0, "solution": "Long and without a box."}
+    [problem], _ = read_responses([lines(tmp_path / "s.jsonl", same)], "x")
+    assert problem.answer == "4"
+    nested = {"id": "a", "meta": {"Truth": "4"}, "response": "x"}
+    file = lines(tmp_path / "t.jsonl", nested)
+    [problem], _ = read_responses([file], "x", columns={"answer": "meta.Truth"})
+    assert problem.answer == "4"

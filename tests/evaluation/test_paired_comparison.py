@@ -1,0 +1,118 @@
+"""Two evaluations of the same problems, compared problem by problem."""
+
+from __future__ import annotations
+
+import math
+from statistics import stdev
+
+import pytest
+
+from rlobj.base.errors import DataError
+from rlobj.data import Problem
+from rlobj.evaluation.paired import compare
+from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.rewards import Graded
+
+
+def evaluation(right: dict[str, str], gold: str = "1", prompt: str = "?") -> Evaluation:
+    """Problems by id; each sample is + (right), - (wrong) or ? (undecided)."""
+    problems = []
+    for name, samples in right.items():
+        verdicts = [{"+": True, "-": False, "?": None}[sample] for sample in samples]
+        grades = tuple(Graded(0.0, verdict, "", "1") for verdict in verdicts)
+        responses = tuple(Response(i, i, "", None, None) for i in range(len(samples)))
+        problems.append(Answered(Problem(name, prompt, gold), responses, grades))
+    return Evaluation("set", tuple(problems))
+
+
+A = evaluation({"a": "++++", "b": "++--", "c": "+---", "d": "+++-"})
+B = evaluation({"d": "+---", "c": "+---", "b": "+---", "a": "++++"})
+
+
+def test_differences_are_paired_by_id() -> None:
+    comparison = compare(A, B)
+    differences = [0, 0.25, 0, 0.5]
+    assert comparison.differences == pytest.approx(differences)
+    assert comparison.difference == pytest.approx(0.1875)
+    assert comparison.difference == pytest.approx(comparison.accuracy_a - comparison.accuracy_b)
+    assert comparison.stderr == pytest.approx(stdev(differences) / 2)
+    assert comparison.interval.low <= 0.1875 <= comparison.interval.high
+    assert (comparison.p_value, comparison.exact) == (0.5, True)  # two signs of ±1/4 ± 1/2
+    assert comparison.problems == 4
+
+
+def test_the_other_way_round_is_the_mirror_image() -> None:
+    one, other = compare(A, B), compare(B, A)
+    assert other.difference == -one.difference
+    assert other.p_value == one.p_value
+    assert other.interval.low == pytest.approx(-one.interval.high)
+
+
+def test_flips_are_problems_solved_mostly_by_one_side_only_largest_first() -> None:
+    left = evaluation({"a": "++++", "b": "+++-", "c": "++--", "d": "----"})
+    right = evaluation({"a": "++++", "b": "++--", "c": "+---", "d": "++++"})
+    flips = compare(left, right).flips
+    assert [(flip.id, flip.share_a, flip.share_b) for flip in flips] == [
+        ("d", 0.0, 1.0),
+        ("b", 0.75, 0.5),
+    ]
+    assert [flip.difference for flip in flips] == [-1.0, 0.25]
+
+
+def test_problems_that_cannot_be_paired_are_listed_and_left_out() -> None:
+    left = evaluation({"a": "+", "b": "+", "open": "?"})
+    right = evaluation({"a": "-", "c": "+", "open": "+"})
+    comparison = compare(left, right)
+    assert comparison.problems == 1
+    assert (comparison.only_a, comparison.only_b) == (("b",), ("c",))
+    assert comparison.undecided == ("open",)
+    assert math.isnan(comparison.stderr)
+
+
+def test_different_numbers_of_samples_are_compared_exactly() -> None:
+    left = evaluation({"a": "+++", "b": "++-", "c": "-?-"})
+    right = evaluation({"a": "++--", "b": "+----", "c": "-"})
+    comparison = compare(left, right)
+    assert comparison.differences == pytest.approx((1 / 2, 2 / 3 - 1 / 5, 0))
+    assert (comparison.p_value, comparison.exact) == (0.5, True)
+
+
+def test_models_that_never_differ_are_not_told_apart() -> None:
+    comparison = compare(A, A)
+    assert (comparison.difference, comparison.p_value, comparison.flips) == (0.0, 1.0, ())
+    assert math.isnan(comparison.interval.low)
+
+
+def test_a_clear_difference_of_thirty_problems_has_a_tiny_exact_p_value() -> None:
+    left = evaluation({str(i): "+" * 32 for i in range(30)})
+    right = evaluation({str(i): "+" * 16 + "-" * 16 for i in range(30)})
+    comparison = compare(left, right)
+    assert comparison.exact
+    assert comparison.p_value == pytest.approx(2 / 2**30)
+
+
+@pytest.mark.parametrize(
+    ("other", "word"),
+    [
+        (
+            evaluation({"a": "+", "d": "-"}, gold="2"),
+            "2 of 2 ids have another gold answer .'a', 'd'",
+        ),
+        (evaluation({"a": "+", "z": "-"}, prompt="!"), "another question .'a'."),
+        (evaluation({"z": "+"}), "Nothing to compare"),
+    ],
+    ids=["gold", "question", "ids"],
+)
+def test_other_problems_are_refused(other: Evaluation, word: str) -> None:
+    with pytest.raises(DataError, match=word):
+        compare(A, other)
+
+
+def test_blanks_around_a_question_do_not_make_it_another() -> None:
+    assert compare(A, evaluation({"a": "+"}, prompt=" ?\n")).problems == 1
+
+
+def test_an_id_that_occurs_twice_is_refused() -> None:
+    twice = Evaluation("set", (*A.problems, A.problems[0]))
+    with pytest.raises(DataError, match="the second evaluation has these more than once: 'a'"):
+        compare(A, twice)

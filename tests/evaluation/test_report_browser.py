@@ -1,0 +1,284 @@
+"""The HTML page in a real browser: headless Chromium over its debugging pipe, no other package."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, NAMES, Browser
+
+from rlobj.data import Problem
+from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.evaluation.report import Entry, write_page
+from rlobj.evaluation.summary import summarise
+from rlobj.rewards import Graded
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason=f"none of {', '.join(NAMES)} is installed"),
+]
+
+HOSTILE = (
+    "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 2'>"
+    r"<!--<script> $\href{javascript:window.broken=3}{click}$ "
+    r"$\includegraphics{http://127.0.0.1:9/x.png}$ $\htmlStyle{position:fixed}{x}$ "
+    r"$\def\a{\a\a}\a$ $\rule{9999em}{9999em}$ " + "$" + "{" * 3000 + "$ $x^2$"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    driven = Browser(tmp_path_factory.mktemp("profile"))
+    driven.resize(1280, 900)
+    yield driven
+    driven.close()
+
+
+def answered(name: str, prompt: str, gold: str, *samples: tuple[str, bool | None, str]) -> Answered:
+    """Samples are (text, verdict, finish); the answer is what is in the text's box."""
+    responses, grades = [], []
+    for i, (text, correct, finish) in enumerate(samples):
+        answer = text.rpartition(r"\boxed{")[2].partition("}")[0] if r"\boxed{" in text else None
+        reason = "timeout" if correct is None else "no answer" if answer is None else "integers"
+        end = "length" if finish == "length" else "stop"
+        responses.append(Response(i, 2**62 + i, text, 10 + i, end))
+        grades.append(Graded(0.0, correct, reason, answer))
+    return Answered(Problem(name, prompt, gold), tuple(responses), tuple(grades))
+
+
+def right(words: str = "So") -> tuple[str, bool | None, str]:
+    return (
+        rf"{words} $\frac{{8}}{{2}} = 4$, that is \[ 2^2 = 4. \] Hence \boxed{{4}}.",
+        True,
+        "stop",
+    )
+
+
+SUMS = Evaluation(
+    "sums",
+    (
+        answered("two", r"What is $2 + \sqrt{4}$?", "4", right(), right(), right("Thus")),
+        answered(
+            "three",
+            "It costs $5 and $6. How much?",
+            r"\$11",
+            right("giraffe"),
+            ("no idea", False, "stop"),
+            (r"It is \boxed{x}", None, "stop"),
+        ),
+        answered(
+            HOSTILE,
+            f"Hostile: {HOSTILE}",
+            HOSTILE,
+            (HOSTILE + r"\boxed{5}", False, "stop"),
+            ("on and on", False, "length"),
+            (r"\boxed{6}", False, "stop"),
+        ),
+    ),
+)
+OTHERS = Evaluation("others", (answered("one", "Elsewhere", "4", right(), right()),))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    entries = [Entry(each, summarise(each), {"temperature": 1.0}) for each in (SUMS, OTHERS)]
+    write_page(path, entries, {"model": f"policy {HOSTILE[:60]}", "versions": {"rlobj": "1"}})
+    return path
+
+
+VISIBLE = "[...document.querySelectorAll('.row')].filter(row => !row.hidden).length"
+FORMULAS = "document.querySelectorAll('#reader .katex').length"
+
+
+def cell(row: int, sample: int) -> str:
+    rows = "document.querySelectorAll('.row')"
+    return f"{rows}[{row}].querySelectorAll('.cells .cell')[{sample}]"
+
+
+def search(browser: Browser, text: str) -> None:
+    browser.run(
+        "(() => { const box = document.getElementById('query');"
+        f"box.value = {json.dumps(text)};"
+        "box.dispatchEvent(new Event('input', {bubbles: true})) })()"
+    )
+    time.sleep(0.3)  # it waits for more letters
+
+
+def test_the_grid_has_a_cell_for_every_sample_of_every_problem(
+    browser: Browser, page: Path
+) -> None:
+    browser.open(page)
+    shapes = "[...document.querySelectorAll('.grid')].map(grid => [...grid.children].map("
+    shapes += "row => [...row.querySelectorAll('.cell')].map(c => c.classList[1]).join('')))"
+    assert browser.run(shapes) == [["rrr", "rnu", "wtw"], ["rr"]]
+    assert browser.complaints() == []
+    assert browser.requests() == [page.as_uri()]
+
+
+def test_a_response_opens_with_its_formulas_drawn(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.run(f"{cell(0, 2)}.click()")
+    browser.wait("document.querySelectorAll('#response .katex').length === 3")
+    assert browser.run("document.querySelectorAll('#response .katex-display').length") == 1
+    assert browser.run("document.querySelector('#response').textContent").startswith("Thus ")
+    assert browser.run("document.querySelectorAll('#problem .katex').length") == 1
+    facts = browser.run("document.getElementById('verdict').textContent")
+    assert [word for word in ("right", "integers", str(2**62 + 2)) if word not in facts] == []
+    assert browser.run("location.hash") == "#r/sums/two/2"
+    fonts = "[...document.fonts].some(font => font.status === 'loaded')"
+    browser.wait(fonts)  # from inside the page
+    assert browser.complaints() == []
+    assert browser.requests() == [page.as_uri()]
+
+
+def test_amounts_of_money_are_no_formulas(browser: Browser, page: Path) -> None:
+    browser.open(page, "#r/sums/three/1")
+    browser.wait("document.getElementById('reader').open")
+    assert browser.run("document.getElementById('problem').textContent") == (
+        "It costs $5 and $6. How much?"
+    )
+    assert browser.run("document.querySelectorAll('#problem .katex').length") == 0
+
+
+def test_the_text_as_written_is_one_click_away(browser: Browser, page: Path) -> None:
+    browser.open(page, "#r/sums/two/0")
+    browser.wait("document.querySelectorAll('#response .katex').length === 3")
+    browser.run("document.getElementById('source').click()")
+    assert browser.run("document.getElementById('response').textContent") == right()[0]
+
+
+def test_search_reads_problems_and_responses(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    assert browser.run(VISIBLE) == 4
+    search(browser, "GIRAFFE")
+    assert browser.run(VISIBLE) == 1
+    assert (
+        browser.run("document.querySelectorAll('.row:not([hidden]) .cell:not(.out)').length") == 1
+    )
+    assert browser.run("document.getElementById('found').textContent").startswith("1 of 11 resp")
+    search(browser, "$5 and $6.")  # in a problem: all of its samples
+    assert (
+        browser.run("document.querySelectorAll('.row:not([hidden]) .cell:not(.out)').length") == 3
+    )
+    search(browser, "in none of them")
+    assert browser.run(VISIBLE) == 0
+    search(browser, "")
+    assert browser.run(VISIBLE) == 4
+
+
+def test_filters_by_verdict_and_benchmark_and_orders(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.run("document.querySelector('input[value=r]').click()")
+    browser.wait(f"{VISIBLE} === 2")
+    browser.run("document.querySelector('input[value=r]').click()")
+    change = "e.dispatchEvent(new Event('input', {bubbles: true}))"
+    browser.run(f"(e => {{ e.selectedIndex = 2; {change} }})(document.getElementById('which'))")
+    browser.wait(f"{VISIBLE} === 1")
+    browser.run(f"(e => {{ e.selectedIndex = 0; {change} }})(document.getElementById('which'))")
+    browser.run(f"(e => {{ e.value = '1'; {change} }})(document.getElementById('order'))")
+    browser.wait(f"{VISIBLE} === 4")
+    shares = "[...document.querySelectorAll('.share')].map(share => share.textContent)"
+    assert browser.run(shares) == ["0", "50", "100", "100"]
+
+
+def test_a_keyboard_is_enough(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.run(f"{cell(0, 0)}.focus()")
+    browser.press("ArrowDown")
+    browser.press("ArrowRight")
+    browser.press("Enter")
+    browser.wait("document.getElementById('reader').open")
+    title = "document.getElementById('reader-title').textContent"
+    assert browser.run(title) == "sums · three · sample 1"
+    browser.press("ArrowRight")
+    assert browser.run(title) == "sums · three · sample 2"
+    browser.press("ArrowRight")
+    assert browser.run(title).endswith("sample 0")  # of the next problem
+    browser.press("ArrowLeft")
+    browser.press("Escape")
+    browser.wait("!document.getElementById('reader').open")
+    browser.wait(f"document.activeElement === {cell(1, 2)}")
+
+
+def test_hostile_text_is_shown_and_does_nothing(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.run(f"{cell(2, 0)}.click()")
+    browser.wait("document.querySelector('#response .katex .fbox')")  # its last formula
+    assert "</script><script>" in browser.run("document.getElementById('response').textContent")
+    assert browser.run("window.broken === undefined")
+    strange = "main :is(a:not([href^='#']), img), dialog :is(a, img, iframe, script, [onerror])"
+    assert browser.run(f"document.querySelectorAll({json.dumps(strange)}).length") == 0
+    assert browser.run("document.scripts.length") == 3 + 1 + 4  # ours, data, texts per problem
+    fixed = "[...document.querySelectorAll('#reader *')].some("
+    fixed += "e => getComputedStyle(e).position === 'fixed')"
+    assert browser.run(fixed) is False
+    assert browser.complaints() == []
+    assert browser.requests() == [page.as_uri()]
+
+
+def test_a_script_that_got_in_all_the_same_would_not_run(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=broken=4>')")
+    browser.run(
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'broken=5'}))"
+    )
+    time.sleep(0.2)
+    assert browser.run("window.broken === undefined")
+    assert any("Content Security Policy" in complaint for complaint in browser.complaints())
+
+
+def test_the_page_fits_a_phone(browser: Browser, page: Path) -> None:
+    browser.resize(390, 800)
+    try:
+        browser.open(page)
+        assert browser.run("document.documentElement.scrollWidth") <= 390
+        browser.run(f"{cell(0, 0)}.click()")
+        browser.wait(f"{FORMULAS} > 3")
+        assert browser.run("document.getElementById('reader').scrollWidth") <= 390
+    finally:
+        browser.resize(1280, 900)
+
+
+def test_dark_follows_the_system(browser: Browser, page: Path) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    browser.open(page)
+    light = browser.run(background)
+    browser.resize(1280, 900, "dark")
+    try:
+        assert browser.run(background) != light
+    finally:
+        browser.resize(1280, 900)
+
+
+@pytest.mark.slow
+def test_a_page_of_ten_thousand_long_responses_opens_and_is_searched(
+    browser: Browser, tmp_path: Path
+) -> None:
+    long = "Consider $x_{i}^2$ and so on. " * 160
+    problems = [
+        answered(
+            str(i), "How many?", "4", *[(f"{long} item{i}x{j}", False, "stop") for j in range(20)]
+        )
+        for i in range(500)
+    ]
+    evaluation = Evaluation("large", tuple(problems))
+    write_page(
+        tmp_path / "large.html", [Entry(evaluation, summarise(evaluation), {})], {"model": "m"}
+    )
+    start = time.monotonic()
+    browser.open(tmp_path / "large.html")
+    assert time.monotonic() - start < 20
+    assert browser.run("document.querySelectorAll('.row .cell').length") == 10_000
+    assert "texts of 8," in browser.run("document.querySelector('.notes').textContent")
+    start = time.monotonic()
+    search(browser, "item7x3")
+    browser.wait(f"{VISIBLE} === 1")
+    assert time.monotonic() - start < 20
+    browser.open(tmp_path / "large.html", "#r/large/499/19")
+    browser.wait("document.getElementById('response').textContent.includes('samples.jsonl')")
+    browser.open(tmp_path / "large.html", "#r/large/7/3")
+    browser.wait("document.querySelectorAll('#response .katex').length === 160")

@@ -1,0 +1,223 @@
+"""results.json, results.md, the comparison's table, and the page before a browser reads it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from rlobj.base.errors import RunError
+from rlobj.data import Problem
+from rlobj.evaluation.paired import compare
+from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.evaluation.report import (
+    Entry,
+    comparison_markdown,
+    results_json,
+    results_markdown,
+    write_page,
+)
+from rlobj.evaluation.report.embedding import kept_texts, script_safe, verdict
+from rlobj.evaluation.summary import summarise
+from rlobj.rewards import Graded
+
+ABOUT = {
+    "model": "some/model",
+    "versions": {"rlobj": "0.1.0", "torch": "2.13.0"},
+    "hardware": "1 × GPU",
+    "seconds": 3725.4,
+    "started": None,
+}
+
+
+def evaluation(name: str, *problems: str, text: str = "text") -> Evaluation:
+    """Each problem is one letter a sample: + right, - wrong, ? undecided."""
+    answered = []
+    for i, letters in enumerate(problems):
+        verdicts = [{"+": True, "-": False, "?": None}[letter] for letter in letters]
+        grades = [
+            Graded(0.0, right, "timeout" if right is None else "integers", "4")
+            for right in verdicts
+        ]
+        responses = [Response(j, j, f"{text} {i}.{j}", 7, "stop") for j in range(len(letters))]
+        problem = Problem(f"{name}-{i}", "How many | pipes?", "4")
+        answered.append(Answered(problem, tuple(responses), tuple(grades)))
+    return Evaluation(name, tuple(answered))
+
+
+def entry(evaluated: Evaluation, **settings: object) -> Entry:
+    return Entry(evaluated, summarise(evaluated), settings)
+
+
+ENTRIES = [
+    entry(evaluation("one", "++-?", "+---", "++++"), temperature=1.0, n=4, template="{prompt}\nGo"),
+    entry(evaluation("two_b", "+", "-", "-"), temperature=1.0, n=1, template="{prompt}\nGo"),
+]
+
+
+def test_results_json_has_every_number_with_its_error() -> None:
+    result = results_json(ENTRIES, ABOUT)
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    one, summary = result["results"]["one"], ENTRIES[0].summary
+    assert one["avg@4"] == summary.accuracy
+    assert one["avg@4_stderr"] == summary.standard_errors.problems
+    assert one["avg@4_stderr_sampling"] == summary.standard_errors.sampling
+    assert one["avg@4_interval"] == list(summary.interval[:2])
+    assert {"pass@1", "pass@2", "pass@4", "maj@2", "maj@4"} < set(one)
+    assert {name for name in one if name.startswith("maj@4")} == {
+        "maj@4",
+        "maj@4_stderr",
+        "maj@4_interval",
+    }
+    assert one["pass@4_problems"] == 2
+    assert (one["undecided"], one["undecided_reasons"]) == (1, {"timeout": 1})
+    assert one["length_mean"] == one["length_median"] == one["length_right"] == 7
+    assert one["settings"] == dict(ENTRIES[0].settings)
+    assert (result["model"], result["versions"]) == ("some/model", ABOUT["versions"])
+    assert result["settings"] == {"temperature": 1.0, "template": "{prompt}\nGo"}
+
+
+def test_results_json_writes_what_is_not_known_as_null() -> None:
+    alone = results_json([entry(evaluation("open", "??"))], {})
+    assert alone["results"]["open"]["avg@2"] is None
+    assert alone["results"]["open"]["avg@2_interval"] == [None, None]
+    assert "macro_average" not in alone
+    assert results_json([], {})["results"] == {}
+
+
+def test_the_macro_average_is_over_benchmarks() -> None:
+    macro = results_json(ENTRIES, ABOUT)["macro_average"]
+    accuracies = [each.summary.accuracy for each in ENTRIES]
+    errors = [each.summary.standard_errors.problems for each in ENTRIES]
+    assert macro["avg"] == pytest.approx(sum(accuracies) / 2)
+    assert macro["avg_stderr"] == pytest.approx(math.hypot(*errors) / 2)
+    assert macro["avg_stderr_sampling"] is None  # one sample per problem tells nothing of it
+    assert macro["avg_interval"][0] < macro["avg"] < macro["avg_interval"][1]
+
+
+def test_results_markdown_is_a_table_with_its_settings() -> None:
+    text = results_markdown(ENTRIES, ABOUT)
+    table, *notes = text.strip().split("\n\n")
+    header, rule, one, two, mean = table.splitlines()
+    widths = {line.count("|") for line in (header, rule, one, two.replace(r"\_", ""), mean)}
+    assert len(widths) == 1
+    assert one.startswith("| one | 3 | 4 | 63.9 ± ")
+    assert "| 100.0 (of 2) |" in one
+    assert two.startswith(r"| two\_b | 3 | 1 | 33.3 ± 33.3 | 6.1 to 79.2 | 33.3 | – |")
+    assert mean.startswith("| mean of 2 |")
+    assert "Wilson" in notes[0]
+    assert "one 1 (timeout)" in notes[1]
+    shared = 'Settings: temperature 1.0; template "{prompt}\\\\nGo". one: n 4. two\\_b: n 1.'
+    assert notes[2] == shared
+    assert notes[3] == (
+        "model some/model; versions rlobj 0.1.0, torch 2.13.0; hardware 1 × GPU; time 1 h 2 min."
+    )
+
+
+def test_comparison_markdown_shows_the_difference_and_who_flipped() -> None:
+    left = evaluation("set", "++++", "+++-", "----", "++++")
+    right = evaluation("set", "++++", "+---", "++++")
+    text = comparison_markdown([compare(left, right)], ("new|er", "old"))
+    lines = text.splitlines()
+    assert (
+        lines[0] == r"| benchmark | problems | new\|er | old | new\|er − old | 95% interval | p |"
+    )
+    assert lines[2].startswith("| set | 3 | 58.3 | 75.0 | −16.7 ± ")
+    assert lines[2].endswith("| 1.000 |")
+    assert "set: 1 left out, only new|er answered set-3." in text.replace("\\", "")
+    assert "(2 of 2)" in text
+    assert lines[-2:] == ["| set set-2 | 0.0 | 100.0 |", "| set set-1 | 75.0 | 25.0 |"]
+    short = comparison_markdown([compare(left, right)], flips=1)
+    assert "(1 of 2)" in short
+    assert "set-1 |" not in short
+
+
+@pytest.mark.parametrize(
+    ("correct", "finish", "reason", "letter"),
+    [
+        (True, "length", "integers", "r"),
+        (False, "stop", "integers", "w"),
+        (False, None, "no answer", "n"),
+        (False, "length", "no answer", "t"),
+        (None, "length", "timeout", "u"),
+    ],
+)
+def test_every_response_has_one_verdict(correct, finish, reason, letter) -> None:
+    assert verdict(Response(0, 0, "", None, finish), Graded(0.0, correct, reason, None)) == letter
+
+
+HOSTILE = "</script><!-- <script> & \ud800 \u2028 \x00 \\"
+
+
+def test_json_in_a_page_cannot_end_its_script_and_reads_back_as_it_was() -> None:
+    written = script_safe({"text": HOSTILE})
+    assert not re.search(rb"[<>&]", written)
+    assert json.loads(written) == {"text": HOSTILE}
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> str:
+    hostile = evaluation("<b>'\"", "+-", text=HOSTILE)
+    write_page(tmp_path / "report.html", [*ENTRIES, entry(hostile)], ABOUT | {"model": "<i>m"})
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    return (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_page_needs_nothing_else(page: str) -> None:
+    assert "<!--" not in page.partition("<script>")[0]  # every place of the template is filled
+    assert re.findall(r"\s(?:src|href)=(?!['\"]?#)[^>\s]*", page.partition("<script>")[0]) == []
+    fonts = re.findall(r"url\(([^)]{0,40})", page)
+    assert len(fonts) == 20
+    assert all(font.startswith("data:font/woff2;base64,") for font in fonts)
+
+
+def test_the_policy_names_exactly_the_scripts_of_the_page(page: str) -> None:
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    policy = re.search(r'Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    digests = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
+    assert len(scripts) == 3
+    assert re.findall(r"'sha256-([^']*)'", policy[1]) == digests
+    assert policy[1].startswith("default-src 'none';")
+
+
+def test_names_from_outside_are_text_in_the_page(page: str) -> None:
+    assert "<h1>&lt;i&gt;m</h1>" in page
+    assert "<i>" not in page.partition("<script>")[0]
+    assert "<b>'" not in page
+    assert "&lt;b&gt;&#x27;&quot;" in page
+
+
+def test_the_page_holds_verdicts_and_texts(page: str) -> None:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert found is not None
+    benchmarks = json.loads(found[1])["benchmarks"]
+    assert [problem["verdicts"] for problem in benchmarks[0]["problems"]] == [
+        "rrwu",
+        "rwww",
+        "rrrr",
+    ]
+    texts = re.search(r'id="texts-2-0">(.*?)</script>', page)
+    assert texts is not None
+    assert json.loads(texts[1]) == [f"{HOSTILE} 0.0", f"{HOSTILE} 0.1"]
+
+
+def test_beyond_the_budget_the_first_responses_of_every_problem_are_kept(tmp_path: Path) -> None:
+    each = len(script_safe("text 0.0"))
+    kept, count, total = kept_texts(ENTRIES, budget=8 * each)
+    assert (count, total) == (8, 15)
+    assert kept[0, 0] == ["text 0.0", "text 0.1"]
+    assert kept[0, 2] == ["text 2.0"]
+    assert kept[1, 2] == ["text 2.0"]
+    write_page(tmp_path / "report.html", ENTRIES, {}, budget=8 * each)
+    assert "texts of 8 of 15 responses" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"cannot write .*missing/report\.html"):
+        write_page(tmp_path / "missing" / "report.html", ENTRIES, ABOUT)

@@ -1,0 +1,287 @@
+"""The embedded default: tasks, tokenizer, policy, warm start, cache, profiles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.config.presets import load_preset, preset_names
+from rlobj.config.run_config import build_config
+from rlobj.data import DataConfig, load_problems
+from rlobj.data.tasks import TASKS
+from rlobj.models.embedded import (
+    PROFILES,
+    RECIPES,
+    WarmStart,
+    build_policy,
+    build_tokenizer,
+    embedded_policy,
+)
+from rlobj.models.embedded import cache as cache_module
+from rlobj.models.embedded.tokenizer import ALPHABET
+from rlobj.models.embedded.warm_start import warm_start
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer()
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """`addition` with a supervised run of two steps."""
+    monkeypatch.setitem(RECIPES, "addition", WarmStart(steps=2, batch_size=8))
+
+
+def trained(tokenizer, recipe, *, seed=0, progress=None):
+    policy = build_policy(0)
+    problems = TASKS["addition"].problems("train")
+    warm_start(policy, tokenizer, problems, recipe, seed=seed, progress=progress)
+    return policy
+
+
+def same_weights(left, right):
+    pairs = zip(left.parameters(), right.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_addition_adds_and_max_digits_takes_the_larger():
+    for split in ("train", "test"):
+        for problem in TASKS["addition"].problems(split):
+            digits = problem.prompt.removesuffix("=").split("+")
+            assert len(digits) == 3
+            assert int(problem.answer) == sum(map(int, digits))
+        for problem in TASKS["max-digits"].problems(split):
+            assert problem.answer == max(problem.prompt.removesuffix("=").split(","))
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "test"), [("addition", 1000, 202), ("max-digits", 100, 21)]
+)
+def test_no_test_problem_is_a_reordered_training_problem(name, total, test):
+    families = {
+        split: [tuple(sorted(problem.prompt)) for problem in TASKS[name].problems(split)]
+        for split in ("train", "test")
+    }
+    assert not set(families["train"]) & set(families["test"])
+    assert len(families["train"]) + len(families["test"]) == total
+    assert len(families["test"]) == test
+
+
+def test_every_problem_of_a_task_occurs_once():
+    task = TASKS["addition"]
+    problems = task.problems("train") + task.problems("test")
+    assert len({problem.id for problem in problems}) == len({p.prompt for p in problems}) == 1000
+
+
+def test_the_split_is_the_same_on_every_machine():
+    first = [problem.prompt for problem in TASKS["addition"].problems("test")[:4]]
+    assert first == ["2+5+0=", "1+6+2=", "2+2+5=", "0+7+0="]
+
+
+def test_a_task_has_no_other_split():
+    with pytest.raises(ValueError, match="expected 'train' or 'test'"):
+        TASKS["addition"].problems("validation")  # type: ignore[arg-type]
+
+
+def test_a_task_is_a_data_source():
+    assert load_problems(DataConfig(source="addition"), "test") == TASKS["addition"].problems(
+        "test"
+    )
+
+
+@given(st.text(alphabet=ALPHABET, min_size=1))
+def test_text_over_the_alphabet_survives_the_tokenizer(tokenizer, text):
+    ids = tokenizer(text).input_ids
+    assert len(ids) == len(text)
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+def test_other_characters_become_unknown(tokenizer):
+    assert tokenizer("3x\n").input_ids[1:] == [tokenizer.unk_token_id] * 2
+
+
+def test_batches_are_padded_on_the_left(tokenizer):
+    ids = tokenizer(["1+2=", "3"], padding=True).input_ids
+    assert ids[1] == [tokenizer.pad_token_id] * 3 + tokenizer("3").input_ids
+
+
+def test_a_saved_folder_loads_as_a_transformers_model(tokenizer, short, tmp_path):
+    folder = embedded_policy("addition", cache_dir=tmp_path)
+    loaded, model = (
+        AutoTokenizer.from_pretrained(folder),
+        AutoModelForCausalLM.from_pretrained(folder),
+    )
+    assert loaded("12+3=").input_ids == tokenizer("12+3=").input_ids
+    assert (loaded.eos_token_id, loaded.pad_token_id) == (2, 0)
+    assert model.config.eos_token_id == loaded.eos_token_id
+    assert same_weights(model, trained(tokenizer, RECIPES["addition"]))
+
+
+def test_a_policy_depends_on_its_seed_alone():
+    torch.manual_seed(1)
+    first = build_policy(3)
+    drawn = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(drawn, torch.rand(1))  # building it drew nothing
+    torch.manual_seed(2)
+    assert same_weights(first, build_policy(3))
+    assert not same_weights(first, build_policy(4))
+
+
+def test_the_policy_has_as_many_parameters_as_documented():
+    assert sum(parameter.numel() for parameter in build_policy(0).parameters()) == 83_648
+
+
+def test_warm_start_is_the_same_to_the_bit_on_any_number_of_threads(tokenizer):
+    recipe = WarmStart(steps=3)
+    first = trained(tokenizer, recipe)
+    torch.manual_seed(7)
+    torch.set_num_threads(2)
+    try:
+        second = trained(tokenizer, recipe)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert same_weights(first, second)
+    assert not same_weights(first, trained(tokenizer, recipe, seed=1))
+
+
+def test_warm_start_reports_each_step_and_the_loss_falls(tokenizer):
+    heard = []
+    trained(tokenizer, WarmStart(steps=40), progress=lambda *what: heard.append(what))
+    assert [(done, steps) for done, steps, _ in heard] == [(n, 40) for n in range(1, 41)]
+    losses = [loss for _, _, loss in heard]
+    assert losses[-1] < 0.75 * losses[0]
+
+
+def test_the_second_call_finds_the_first_ones_folder(short, tmp_path):
+    heard = []
+    first = embedded_policy("addition", cache_dir=tmp_path, progress=lambda *_: heard.append(1))
+    second = embedded_policy("addition", cache_dir=tmp_path, progress=lambda *_: heard.append(1))
+    assert first == second
+    assert len(heard) == 2  # the two steps of the first call
+    assert list(tmp_path.iterdir()) == [first]  # nothing left over
+
+
+def test_recipe_and_seed_name_different_folders(short, tmp_path, monkeypatch):
+    folders = [embedded_policy("addition", cache_dir=tmp_path, seed=seed) for seed in (0, 1)]
+    monkeypatch.setitem(RECIPES, "addition", WarmStart(steps=2, batch_size=9))
+    folders.append(embedded_policy("addition", cache_dir=tmp_path))
+    assert len(set(folders)) == 3
+
+
+def test_a_damaged_folder_is_made_again(short, tmp_path):
+    folder = embedded_policy("addition", cache_dir=tmp_path)
+    (folder / "model.safetensors").unlink()
+    assert embedded_policy("addition", cache_dir=tmp_path) == folder
+    assert (folder / "model.safetensors").is_file()
+
+
+def test_an_interrupted_run_leaves_nothing_behind(short, tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embedded_policy("addition", cache_dir=tmp_path, progress=interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_finishes_second_keeps_the_first_ones_folder(short, tmp_path):
+    first = embedded_policy("addition", cache_dir=tmp_path / "a")
+    before = (first / "model.safetensors").stat().st_ino
+    late = embedded_policy("addition", cache_dir=tmp_path / "b")
+    cache_module._publish(late, first)
+    assert (first / "model.safetensors").stat().st_ino == before
+
+
+def test_a_folder_that_cannot_be_written_is_a_run_error(short, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="XDG_CACHE_HOME"):
+        embedded_policy("addition", cache_dir=tmp_path / "file")
+
+
+def test_an_unknown_task_is_named_with_its_nearest():
+    with pytest.raises(ConfigError, match="Did you mean 'addition'"):
+        embedded_policy("additon")
+
+
+def test_a_recipe_without_steps_gives_random_weights(tmp_path):
+    folder = embedded_policy("max-digits", cache_dir=tmp_path, seed=5)
+    assert same_weights(AutoModelForCausalLM.from_pretrained(folder), build_policy(5))
+
+
+@pytest.mark.parametrize("task", list(PROFILES))
+def test_profiles_are_valid_settings_of_a_task_with_a_recipe(task):
+    config = build_config([("the profile", PROFILES[task])])
+    assert config.data.source == task
+    assert task in RECIPES
+    assert config.rewards.kind == "exact"
+
+
+@pytest.mark.parametrize("task", list(PROFILES))
+@pytest.mark.parametrize("name", preset_names())
+def test_a_profile_replaces_the_scale_of_every_preset_and_keeps_its_objective(name, task):
+    preset = (name, load_preset(name).config)
+    config = build_config([preset, ("the profile", PROFILES[task])])
+    assert config.objective == build_config([preset]).objective
+    for section in ("sampling", "training"):
+        chosen = getattr(config, section).model_dump()
+        assert PROFILES[task][section].items() <= chosen.items()
+
+
+def test_answers_and_their_end_fit_the_embedded_profile():
+    longest = max(len(problem.answer) for problem in TASKS["addition"].problems("train"))
+    assert (
+        longest + 1 <= 0.8 * PROFILES["addition"]["sampling"]["max_tokens"]
+    )  # no overlong penalty
+
+
+def expected_accuracy(model, tokenizer, problems):
+    """Mean probability of the right answer: what samples at temperature 1 score on average."""
+    total = 0.0
+    for problem in problems:
+        prompt = tokenizer(problem.prompt).input_ids
+        answer = [*tokenizer(problem.answer).input_ids, tokenizer.eos_token_id]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([prompt + answer])).logits[
+                0, len(prompt) - 1 : -1
+            ]
+        logprobs = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])
+        total += logprobs.sum().exp().item()
+    return total / len(problems)
+
+
+@pytest.mark.slow
+def test_the_warm_started_policy_is_often_wrong_but_not_lost(tokenizer, tmp_path):
+    folder = embedded_policy("addition", cache_dir=tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    accuracy = expected_accuracy(model, tokenizer, TASKS["addition"].problems("test"))
+    assert 0.25 < accuracy < 0.55
+
+
+@pytest.mark.slow
+def test_two_processes_that_start_together_share_one_folder(tmp_path):
+    code = (
+        "import sys; from rlobj.models.embedded import RECIPES, WarmStart, embedded_policy;"
+        "RECIPES['addition'] = WarmStart(steps=20);"
+        "print(embedded_policy('addition', cache_dir=sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        printed = [process.communicate(timeout=240)[0].strip() for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0, 0]
+    assert printed[0] == printed[1]
+    assert list(tmp_path.iterdir()) == [Path(printed[0])]

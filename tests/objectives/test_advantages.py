@@ -1,0 +1,173 @@
+"""Advantages: the formulas by hand, undecided and equal rewards, independence of the order."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import NAN
+
+from rlobj.objectives.advantages import (
+    AccurateGroupCentered,
+    Advantage,
+    BatchWhitened,
+    GroupCentered,
+    GroupCenteredBatchWhitened,
+    GroupNormalized,
+    LeaveOneOut,
+    LengthWeighted,
+    PassAtK,
+    QuantileBaseline,
+)
+
+FAMILY = [
+    AccurateGroupCentered(),
+    BatchWhitened(),
+    GroupCentered(),
+    GroupCenteredBatchWhitened(),
+    GroupNormalized(),
+    GroupNormalized(scale="batch"),
+    GroupNormalized(scale="none"),
+    LeaveOneOut(),
+    LengthWeighted(),
+    PassAtK(),
+    QuantileBaseline(),
+]
+RELATIVE = [each for each in FAMILY if type(each).relative]
+by_name = pytest.mark.parametrize("estimate", FAMILY, ids=str)
+
+
+def run(estimate: Advantage, rewards: Any, groups: Any = None, lengths: Any = None) -> list[float]:
+    groups = [0] * len(rewards) if groups is None else groups
+    lengths = [1] * len(rewards) if lengths is None else lengths
+    column = torch.tensor(rewards, dtype=torch.float64)
+    return estimate(column, torch.tensor(groups), torch.tensor(lengths)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("estimate", "expected"),
+    [
+        # rewards 1, 0, 2 of one group with 1, 2, 3 tokens: mean 1, standard deviation 1
+        (GroupNormalized(epsilon=0), [0, -1, 1]),
+        (GroupNormalized(epsilon=1), [0, -0.5, 0.5]),
+        (GroupNormalized(scale="none"), [0, -1, 1]),
+        (GroupCentered(), [0, -1, 1]),
+        (LeaveOneOut(), [0, -1.5, 1.5]),
+        (AccurateGroupCentered(), [0, -1.5, 1.5]),  # 3 responses, 2 with a reward
+        (LengthWeighted(), [1 - 7 / 6, -7 / 6, 2 - 7 / 6]),
+        (QuantileBaseline(epsilon=0), [0, -1, 1]),  # F(0) = 1/3 < 0.4 <= F(1)
+        (QuantileBaseline(epsilon=0, K=1 / 3), [1, 0, 2]),
+        (QuantileBaseline(epsilon=0, K=1.0), [-1, -2, 0]),
+        (PassAtK(epsilon=0), [0, 0, 1]),
+        # by token: 1, 0, 0, 2, 2, 2 with mean 7/6 and unbiased variance 29/30
+        (BatchWhitened(), [(x - 7 / 6) / math.sqrt(29 / 30 + 1e-8) for x in (1, 0, 2)]),
+        # centred first: 0, -1, -1, 1, 1, 1 with mean 1/6 and the same variance
+        (
+            GroupCenteredBatchWhitened(),
+            [(x - 1 / 6) / math.sqrt(29 / 30 + 1e-8) for x in (0, -1, 1)],
+        ),
+    ],
+    ids=str,
+)
+def test_three_responses_by_hand(estimate: Advantage, expected: list[float]) -> None:
+    assert run(estimate, [1, 0, 2], lengths=[1, 2, 3]) == pytest.approx(expected, rel=1e-14)
+
+
+def test_scale_batch_divides_by_the_deviation_of_all_rewards() -> None:
+    rewards = [1, 0, 5, 1]
+    scale = statistics.stdev(rewards)
+    actual = run(GroupNormalized(scale="batch", epsilon=0), rewards, groups=[0, 0, 1, 1])
+    assert actual == pytest.approx([0.5 / scale, -0.5 / scale, 2 / scale, -2 / scale])
+
+
+@pytest.mark.parametrize("estimate", RELATIVE, ids=str)
+@pytest.mark.parametrize("reward", [0.1, 1 / 3, -0.7, 1e-12, 0.0])
+def test_equal_rewards_carry_exactly_no_signal(estimate: Advantage, reward: float) -> None:
+    """0.1 + 0.1 + 0.1 is not 0.3: without care a rounding becomes the advantage's sign."""
+    rewards = [reward] * 7 + [1.0, 0.0]
+    assert run(estimate, rewards, groups=[0] * 7 + [1, 1])[:7] == [0.0] * 7
+
+
+@pytest.mark.parametrize("lengths", [[3, 3, 3, 0], [1, 2, 3, 0]])
+def test_whitening_equal_rewards_gives_exactly_no_signal(lengths: list[int]) -> None:
+    rewards = [0.1, 0.1, 0.1, 1.0]  # the other reward is that of a response without tokens
+    assert run(BatchWhitened(), rewards, lengths=lengths)[:3] == [0.0] * 3
+    assert run(BatchWhitened(), [0.1] * 4, lengths=lengths) == [0.0] * 4
+
+
+@pytest.mark.parametrize("estimate", RELATIVE, ids=str)
+def test_fewer_than_two_decided_members_carry_no_signal(estimate: Advantage) -> None:
+    rewards, groups = [NAN, 1.0, NAN, 1.0, 0.0], [0, 0, 0, 1, 1]
+    actual = run(estimate, rewards, groups)
+    assert actual[:3] == [0.0] * 3
+    assert actual[3] > 0
+
+
+@pytest.mark.parametrize(
+    ("estimate", "expected"),
+    [
+        (GroupNormalized(epsilon=0.25), 3 / 1.25),
+        (GroupCentered(), 3),
+        (LeaveOneOut(), 3),
+        (AccurateGroupCentered(), 3),
+        (LengthWeighted(), 3),
+        (QuantileBaseline(epsilon=0.5), 2),
+        (PassAtK(), 0),
+    ],
+    ids=str,
+)
+def test_a_true_group_of_one_has_mean_0_and_deviation_1(
+    estimate: Advantage, expected: float
+) -> None:
+    assert run(estimate, [3.0, 1.0, 1.0], groups=[5, 6, 6])[0] == expected
+
+
+def test_the_best_of_a_group_is_nobody_where_it_is_shared() -> None:
+    assert run(PassAtK(), [1.0, 1.0, 0.0]) == [0.0] * 3
+
+
+@by_name
+def test_nothing_and_nobody_decided(estimate: Advantage) -> None:
+    assert run(estimate, []) == []
+    assert run(estimate, [NAN, NAN]) == [0.0, 0.0]
+
+
+rewards_of = st.sampled_from([0.0, 1.0, -0.5, 0.1, 1 / 3, NAN])
+rows = st.lists(st.tuples(rewards_of, st.integers(0, 3), st.integers(0, 99)), max_size=24)
+
+
+@by_name
+@settings(max_examples=60)
+@given(rows=rows, random=st.randoms())
+def test_the_order_of_responses_changes_no_bit(estimate: Advantage, rows: Any, random: Any) -> None:
+    order = random.sample(range(len(rows)), len(rows))
+    straight = run(estimate, *zip(*rows, strict=True)) if rows else []
+    shuffled = run(estimate, *zip(*(rows[i] for i in order), strict=True)) if rows else []
+    assert shuffled == [straight[i] for i in order]
+
+
+@by_name
+@given(rows=rows)
+def test_undecided_responses_are_in_no_mean(estimate: Advantage, rows: Any) -> None:
+    """Beside two decided members, an undecided one may as well not be there."""
+    rows = [*rows, *((float(i), group, 1) for group in range(4) for i in (0, 1))]
+    decided = [row for row in rows if not math.isnan(row[0])]
+    with_them = run(estimate, *zip(*rows, strict=True))
+    without = run(estimate, *zip(*decided, strict=True))
+    kept = [a for a, row in zip(with_them, rows, strict=True) if not math.isnan(row[0])]
+    gone = [a for a, row in zip(with_them, rows, strict=True) if math.isnan(row[0])]
+    assert kept == without
+    assert gone == [0.0] * len(gone)
+
+
+@by_name
+def test_advantages_are_float64_without_gradient(estimate: Advantage) -> None:
+    rewards = torch.tensor([1.0, 0.0], requires_grad=True)
+    actual = estimate(rewards, torch.tensor([0, 0]), torch.tensor([1, 1]))
+    assert actual.dtype == torch.float64
+    assert not actual.requires_grad

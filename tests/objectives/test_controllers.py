@@ -1,0 +1,124 @@
+"""Controllers: gates open and shut, levels keep to their bounds, the state is JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from strategies import NAN, tokens
+
+from rlobj import ConfigError, Objective, TokenBatch, load_preset
+from rlobj.objectives.controllers import AdaptiveGate, Gate
+from rlobj.objectives.divisors import SequenceMean
+
+
+def rollout(entropies: list[float], lengths: list[int] | None = None) -> TokenBatch:
+    lengths = [len(entropies)] if lengths is None else lengths
+    logprobs = [-1.0] * len(entropies)
+    return tokens(lengths, logprobs, old_entropy=entropies, rewards=[1.0] * len(lengths))
+
+
+def held(controller: Gate | AdaptiveGate) -> Objective:
+    return Objective(controllers={"W": controller}, reweight="W")  # type: ignore[arg-type]
+
+
+def test_a_gate_is_open_only_below_its_target() -> None:
+    objective = held(Gate(target=0.3, on=1.1, off=0.9))
+    state = objective.init()
+    assert state == {"W": {"value": 0.9}}
+    for entropy, value in [(0.29, 1.1), (0.3, 0.9), (0.31, 0.9), (0.0, 1.1)]:
+        state = objective.observe([rollout([entropy])], state)
+        assert state == {"W": {"value": value, "entropy": entropy}}
+
+
+def test_the_mean_entropy_is_aggregated_as_the_loss_is() -> None:
+    """Entropies 0, 0, 0 and 1: 1/4 by token, 1/2 by response."""
+    gate = held(Gate(target=0.3, on=1.1))
+    table = rollout([0, 0, 0, 1], lengths=[3, 1])
+    assert gate.observe([table])["W"] == {"value": 1.1, "entropy": 0.25}
+    by_response = gate.but(divisor=SequenceMean()).observe([table])["W"]
+    assert by_response == {"value": 1.0, "entropy": 0.5}
+
+
+def test_the_mean_entropy_leaves_out_undecided_responses_and_spans_tables() -> None:
+    gate = held(Gate(target=0.3, on=1.1))
+    table = rollout([0, 1, NAN], lengths=[1, 1, 1]).replace(rewards=[1.0, 0.0, NAN])
+    assert gate.observe([table])["W"]["entropy"] == 0.5
+    assert gate.observe(table.split(3))["W"]["entropy"] == 0.5
+
+
+def test_an_adaptive_level_moves_by_its_step_within_its_bounds() -> None:
+    gate = AdaptiveGate(target=0.3, start=1.1, step=0.25, low=1.0, high=1.5)
+    objective = held(gate)
+    state = objective.init()
+    levels, values = [], []
+    for entropy in [0.1, 0.1, 0.1, 0.3, 0.5, 0.5, 0.5]:
+        state = objective.observe([rollout([entropy])], state)
+        levels.append(state["W"]["level"])
+        values.append(state["W"]["value"])
+    assert levels == pytest.approx([1.35, 1.5, 1.5, 1.5, 1.25, 1.0, 1.0])
+    assert values == pytest.approx([1.35, 1.5, 1.5, 1, 1, 1, 1])
+
+
+def test_a_negative_step_falls_where_entropy_is_low() -> None:
+    objective = held(AdaptiveGate(target=0.3, start=0.9, step=-0.3, low=0.5, high=1.0))
+    state = objective.observe([rollout([0.1])])
+    state = objective.observe([rollout([0.1])], state)
+    assert state["W"]["level"] == 0.5
+    assert objective.observe([rollout([0.9])], state)["W"]["level"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    "controller",
+    [Gate(target=9, on=1.1), AdaptiveGate(target=9, start=1.1, low=1, high=1.5)],
+)
+def test_an_empty_rollout_leaves_the_state_alone(controller: Gate | AdaptiveGate) -> None:
+    objective = held(controller)
+    state = objective.observe([rollout([0.5])])
+    nothing = rollout([], lengths=[0])
+    undecided = rollout([NAN]).replace(rewards=[NAN])
+    assert objective.observe([nothing], state) == state
+    assert objective.observe([undecided], state) == state
+    assert objective.observe([], state) == state
+
+
+def test_the_state_is_json_and_observe_edits_nothing() -> None:
+    objective = held(AdaptiveGate(target=0.3, start=1.1, low=1.0, high=1.5))
+    before = {**objective.init(), "update": 7}
+    kept = json.dumps(before)
+    after = objective.observe([rollout([0.1])], before)
+    assert json.dumps(before) == kept
+    assert json.loads(json.dumps(after)) == after
+    assert after["update"] == 7
+    assert all(math.isfinite(x) for x in after["W"].values())
+
+
+def test_the_weight_of_a_plan_is_the_controllers_value() -> None:
+    objective = held(Gate(target=0.3, on=1.5))
+    table = rollout([0.1, 0.1]).replace(advantages=[1.0])
+    opened = objective.observe([table])
+    assert objective.plan([table], opened).weights[0].tolist() == [0.75, 0.75]
+    assert objective.plan([table]).weights[0].tolist() == [0.5, 0.5]
+    assert objective.plan([table], opened).metrics["controller/W"] == 1.5
+
+
+def test_stare_is_its_base_while_the_gate_is_shut() -> None:
+    stare = load_preset("stare").objective
+    table = rollout([0.3, 2.0, 0.1], lengths=[2, 1]).replace(rewards=[1.0, 0.0])
+    base = load_preset("justrl").objective
+    assert stare(table).loss.item() == base(table).loss.item()
+    shut = stare.plan([table], stare.observe([table])).weights[0]
+    assert shut.tolist() == base.plan([table]).weights[0].tolist()
+    low = table.replace(old_entropy=[0.1, 0.2, 0.1])
+    assert stare.plan([low], stare.observe([low])).weights[0].tolist() != shut.tolist()
+
+
+def test_bounds_out_of_order_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected low <= start <= high"):
+        AdaptiveGate(target=0.3, start=2.0, low=1.0, high=1.5)
+
+
+def test_the_name_of_a_controller_begins_with_a_capital() -> None:
+    with pytest.raises(ConfigError, match="must begin with a capital"):
+        Objective(controllers={"w": Gate(target=1, on=1)})

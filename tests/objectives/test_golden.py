@@ -1,0 +1,145 @@
+"""Numbers of the released implementations: loss and gradient, advantages, KL, to 1e-8."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlobj import Objective, TokenBatch, load_preset
+from rlobj.objectives import advantages, functional
+from rlobj.objectives.controllers import Gate
+from rlobj.objectives.divisors import FixedLength, TokenMean
+from rlobj.objectives.penalties import KL, ProxyKL
+from rlobj.objectives.surrogates import Cispo, Clip, Switch, Unclipped
+
+CASES = json.loads((Path(__file__).parent / "golden" / "objectives.json").read_text())
+COLUMNS = ("logprobs", "old_logprobs", "ref_logprobs", "entropy", "proxy_logprobs", "advantages")
+PROTECTED = "logprob.bottom(0.1, within=advantage < 0, round='floor', none_below=2)"
+ADVANTAGES = {
+    "grpo": advantages.GroupNormalized(),
+    "grpo-no-std": advantages.GroupCentered(),
+    "rloo": advantages.LeaveOneOut(),
+    "reinforce++": advantages.BatchWhitened(),
+    "reinforce++-baseline": advantages.GroupCenteredBatchWhitened(),
+    "opo": advantages.LengthWeighted(),
+}
+ESTIMATORS = {
+    "kl": functional.k1,
+    "abs": functional.abs_log_ratio,
+    "mse": functional.k2,
+    "low_var_kl": functional.k3,
+}
+
+
+def preset(name: str, **fields: Any) -> Objective:
+    return load_preset(name).objective.but(**fields)
+
+
+def stare(name: str, gate: str) -> Objective:
+    """The preset with its gate held open or shut, as in the case."""
+    objective = load_preset(name).objective
+    target = 1e9 if gate == "on" else 1e-9
+    gates = {"W": Gate(target=target, on=1.1), "M": Gate(target=target, on=0.9)}
+    return objective.but(controllers={key: gates[key] for key in objective.controllers})
+
+
+def dual(clip: tuple[float, float]) -> Objective:
+    return preset("dapo", surrogate=Clip(low=clip[0], high=clip[1], dual=3.0))
+
+
+def lp_reg() -> Objective:
+    rule = f"{PROTECTED} & (proxy_gap > 0)"
+    surrogate = Switch(rule, Unclipped(), Clip(low=1.0, high=9.0))
+    return preset("lp-reg", surrogate=surrogate, penalties=[ProxyKL(where=rule)])
+
+
+def kl_cov() -> Objective:
+    where = "covariance.top(0.02, round='floor', at_least=1)"
+    return preset("kl-cov", penalties=[KL(estimator="abs", against="old", where=where)])
+
+
+OBJECTIVES: dict[str, Any] = {
+    "grpo/seq-mean-token-mean": lambda case: preset("grpo"),
+    "grpo/token-mean": lambda case: preset("grpo", divisor=TokenMean()),
+    "dapo/token-mean": lambda case: preset("dapo"),
+    "dual-clip/token-mean": lambda case: dual(case["params"]["clip"]),
+    "dual-clip-bites/token-mean": lambda case: dual(case["params"]["clip"]),
+    "dr-grpo/seq-sum-fixed": lambda case: preset("dr-grpo", divisor=FixedLength(length=20)),
+    "gspo": lambda case: preset("gspo"),
+    "gspo-wide": lambda case: preset("gspo", surrogate=Clip(low=0.2, high=0.2, ratio="sequence")),
+    "sapo": lambda case: preset("sapo"),
+    "cispo": lambda case: preset("cispo", surrogate=Cispo(max=1.28, min=0.8)),
+    "gmpo": lambda case: preset("gmpo"),
+    "kl-cov": lambda case: kl_cov(),
+    "lp-reg": lambda case: lp_reg(),
+    "20-entropy": lambda case: preset(
+        "20-entropy", keep="entropy.top(0.2, round='floor', at_least=1)"
+    ),
+    "stare-O1/gate-on": lambda case: stare("stare", "on"),
+    "stare-O1/gate-off": lambda case: stare("stare", "off"),
+    "stare-C2/gate-on": lambda case: stare("stare-c2", "on"),
+    "stare-C2/gate-off": lambda case: stare("stare-c2", "off"),
+}
+
+
+def kind(*heads: str) -> list[Any]:
+    """The cases whose name begins with one of these, with readable ids."""
+    found = [case for case in CASES if case["name"].startswith(heads)]
+    return [pytest.param(case, id=f"{case['name']}-{case['seed']}") for case in found]
+
+
+def column(case: dict[str, Any], name: str) -> Tensor:
+    return torch.tensor(case[name], dtype=torch.float64)
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, atol=1e-8, rtol=0)
+
+
+def test_every_golden_case_is_covered() -> None:
+    covered = [*kind("advantage/"), *kind("kl/"), *kind("advantage-reweighting")]
+    assert len(covered) + len(kind(*OBJECTIVES)) == len(CASES) == 87
+
+
+@pytest.mark.parametrize("case", kind(*OBJECTIVES))
+def test_loss_and_gradient_are_those_of_the_release(case: dict[str, Any]) -> None:
+    columns = {name: column(case, name) for name in COLUMNS}
+    columns["logprobs"].requires_grad_()
+    batch = TokenBatch(
+        lengths=torch.tensor(case["lengths"]),
+        groups=torch.tensor(case["group"]),
+        old_entropy=columns["entropy"],
+        **columns,
+    )
+    loss = OBJECTIVES[case["name"]](case)(batch).loss
+    loss.backward()
+    close(loss.detach(), column(case, "loss"))
+    close(columns["logprobs"].grad, column(case, "grad"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", kind("advantage/"))
+def test_advantages_are_those_of_the_release(case: dict[str, Any]) -> None:
+    lengths = torch.tensor(case["lengths"])
+    estimate = ADVANTAGES[case["name"].partition("/")[2]]
+    actual = estimate(column(case, "rewards"), torch.tensor(case["group"]), lengths)
+    close(actual.repeat_interleave(lengths), column(case, "advantages"))
+
+
+@pytest.mark.parametrize("case", kind("kl/"))
+def test_kl_values_are_those_of_the_release(case: dict[str, Any]) -> None:
+    estimate = ESTIMATORS[case["name"].partition("/")[2]]
+    close(estimate(column(case, "logprobs"), column(case, "ref_logprobs")), column(case, "values"))
+
+
+@pytest.mark.parametrize("case", kind("advantage-reweighting"))
+def test_advantage_reweighting_is_that_of_the_release(case: dict[str, Any]) -> None:
+    old, given = column(case, "old_logprobs"), column(case, "advantages")
+    lengths = torch.tensor(case["lengths"])
+    batch = TokenBatch(lengths, torch.tensor(case["group"]), old, advantages=given)
+    plan = load_preset("ar-lopti").objective.but(penalties=[]).plan([batch])
+    close(plan.weights[0] * len(given) * given, column(case, "reweighted"))

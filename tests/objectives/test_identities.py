@@ -1,0 +1,114 @@
+"""Neutral settings, phases and equal ways to say a rule: the same loss, to the bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from strategies import awkward_batch, gradients, leaf, tokens
+from torch import Tensor
+
+from rlobj import (
+    Objective,
+    TokenBatch,
+    entropy,
+    load_preset,
+    old_prob,
+    prob,
+    surprisal,
+    when,
+)
+from rlobj.objectives.divisors import TokenMean
+from rlobj.objectives.penalties import KL
+from rlobj.objectives.surrogates import Clip, SoftGate, Switch, Unclipped
+
+DAPO = load_preset("dapo").objective
+
+
+def result(objective: Objective, batch: TokenBatch | None = None) -> tuple[Tensor, Tensor]:
+    """Loss and gradients of one table."""
+    table = leaf(awkward_batch(2) if batch is None else batch)
+    loss = objective(table).loss
+    loss.backward()
+    return loss.detach(), gradients(table)
+
+
+@pytest.mark.parametrize(
+    ("neutral", "base"),
+    [
+        (DAPO.drop(prob < 0), DAPO),
+        (DAPO.drop(entropy.bottom(0)), DAPO),
+        (DAPO.keep(prob <= 1), DAPO),
+        (DAPO.keep(entropy.top(1.0)), DAPO),
+        (DAPO.keep(entropy <= entropy.quantile(1.0)), DAPO),
+        (DAPO.reweight(1), DAPO),
+        (DAPO.reweight(0 * old_prob + 1), DAPO),  # Advantage Reweighting with alpha = 0
+        (DAPO.reweight(when(surprisal.top(0), 3, 1)), DAPO),
+        (DAPO.drop((prob < 1).sample(0)), DAPO),
+        (DAPO.but(penalties=[KL(coefficient=0)]), DAPO),
+        (DAPO.but(reward_kl=0.0), DAPO),
+        (DAPO.but(divisor=TokenMean(over="all")), DAPO),
+        (DAPO.but(surrogate=Switch("prob < 0", Unclipped(), DAPO.surrogate)), DAPO),
+        (DAPO.but(surrogate=Clip(low=0.2, high=0.28, dual=1e9)), DAPO),
+        (DAPO.but(surrogate=Clip(low=1e9, high=1e9)), DAPO.but(surrogate=Unclipped())),
+        (DAPO.drop(prob < 0.3), DAPO.keep(prob >= 0.3)),
+        (DAPO.keep(entropy.bottom(0.3)), DAPO.keep(entropy <= entropy.quantile(0.3))),
+        (DAPO.keep(entropy.top(0.3)), DAPO.drop(entropy < -((-entropy).quantile(0.3)))),
+        (DAPO.drop(prob < 0.3).drop(prob > 0.6), DAPO.drop((prob < 0.3) | (prob > 0.6))),
+        (DAPO.keep(prob > 0.3).keep(prob < 0.6), DAPO.keep((prob > 0.3) & (prob < 0.6))),
+        (DAPO.reweight(2).reweight(prob), DAPO.reweight(2 * prob)),
+        (load_preset("stare").objective, DAPO.but(surrogate=Clip(low=0.2, high=0.28, dual=10))),
+    ],
+)
+def test_a_neutral_setting_is_the_base_to_the_bit(neutral: Objective, base: Objective) -> None:
+    loss, gradient = result(neutral)
+    expected, expected_gradient = result(base)
+    assert torch.equal(loss, expected)
+    assert torch.equal(gradient, expected_gradient)
+
+
+def test_the_mismatch_of_equal_policies_is_the_base_to_the_bit() -> None:
+    batch = awkward_batch(2)
+    batch = batch.replace(sampler_logprobs=batch.old_logprobs)
+    for level in ("token", "sequence"):
+        corrected = DAPO.but(mismatch={"kind": "truncate", "level": level})
+        for x, y in zip(result(corrected, batch), result(DAPO, batch), strict=True):
+            assert torch.equal(x, y)
+
+
+def test_sapo_on_policy_has_the_gradient_of_the_unclipped_objective() -> None:
+    batch = awkward_batch(2).replace(old_logprobs=None)
+    _, soft = result(Objective(surrogate=SoftGate()), batch)
+    _, plain = result(Objective(surrogate=Unclipped()), batch)
+    torch.testing.assert_close(soft, plain, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("name", ["lopti", "ar-lopti"])
+def test_the_phases_of_lopti_sum_to_the_unsplit_objective(name: str) -> None:
+    objective = load_preset(name).objective
+    whole = objective.but(split=None, penalties=[])
+    phases = objective.but(penalties=[]).phases
+    parts = [result(phase) for phase in phases]
+    loss, gradient = result(whole)
+    assert len(phases) == 2
+    assert all(part[1].count_nonzero() > 0 for part in parts)
+    torch.testing.assert_close(parts[0][0] + parts[1][0], loss, rtol=1e-13, atol=0)
+    assert torch.equal(parts[0][1] + parts[1][1], gradient)
+    assert ((parts[0][1] != 0) & (parts[1][1] != 0)).sum() == 0
+
+
+def test_calling_a_split_objective_sums_its_phases_with_their_penalties() -> None:
+    objective = load_preset("lopti").objective
+    batch = leaf(awkward_batch(2))
+    total = sum(phase(batch).loss for phase in objective.phases)
+    torch.testing.assert_close(objective(batch).loss, total, rtol=1e-13, atol=0)
+    unsplit = objective.but(split=None)
+    assert abs(unsplit(batch).loss - total) > 1e-6  # each phase's KL has its own mean
+
+
+def test_excluded_tokens_of_a_phase_stay_in_the_divisor() -> None:
+    batch = tokens([2], [-0.1, -3.0], advantages=[1.0])
+    first, second = Objective().split(old_prob < 0.5).phases
+    assert first.plan([batch]).weights[0].tolist() == [0, 0.5]
+    assert second.plan([batch]).weights[0].tolist() == [0.5, 0]
+    penalised = Objective(penalties=[KL(against="old")]).split(old_prob < 0.5).phases[0]
+    assert penalised.plan([batch]).penalties[0][0].tolist() == [0, 1]

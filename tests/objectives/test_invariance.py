@@ -1,0 +1,323 @@
+"""The headline: an update's selection, loss and gradient do not depend on how it is cut.
+
+Every preset and every composition: 1 rank x 8 tables, 2 x 4, 4 x 2, ranks without tables or rows,
+responses in random order, groups across ranks. Ranks are real processes over gloo.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import NAN, awkward_batch, gradients, leaf, objectives
+from torch import Tensor
+
+from rlobj import BatchError, Objective, TokenBatch, covariance, entropy
+from rlobj.objectives.controllers import Gate
+from rlobj.objectives.penalties import KL
+
+OBJECTIVES = objectives()
+NAMES = sorted(OBJECTIVES)
+PAIR, FOUR = ["2x4"], ["4x2", "2x2 and two idle"]
+DEADLINE = 100  # seconds for all ranks together; a rank that waits for another fails before
+
+
+class Group:
+    """A `Comm` over the default process group."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        total = tensor.clone()
+        dist.all_reduce(total)
+        return total
+
+
+def cut(batch: TokenBatch, parts: int, seed: int) -> list[list[int]]:
+    """The responses in random order, in so many parts."""
+    order = torch.randperm(len(batch.lengths), generator=torch.Generator().manual_seed(seed))
+    return [part.tolist() for part in order.tensor_split(parts)]
+
+
+def tables_of(layout: str, rank: int, batch: TokenBatch) -> list[TokenBatch]:
+    """What one rank holds: of the idle ones, one has no table, the other one without rows."""
+    if rank >= 2 and layout.endswith("idle"):
+        return [] if rank == 2 else [batch.select([], index=0)]
+    ranks, micro = int(layout[0]), int(layout[2])
+    parts = cut(batch, ranks * micro, seed=len(layout))[rank * micro : (rank + 1) * micro]
+    return [batch.select(part, index) for index, part in enumerate(parts)]
+
+
+def outcome(
+    objective: Objective, tables: Sequence[TokenBatch], starts: Tensor, comm: Any = None
+) -> dict[str, Any]:
+    """Everything that observe, plan, loss and backward give, rows as those of the whole batch."""
+    tables = [leaf(table) for table in tables]
+    state = objective.observe(tables, {"update": 3}, comm)
+    plan = objective.plan(tables, state, comm)
+    outputs = [objective.loss(table, plan) for table in tables]
+    for output in outputs:
+        output.loss.backward()
+    frozen = [
+        torch.stack([w, a, *p, *(m.double() for m in masks.values())])
+        for w, a, p, masks in zip(
+            plan.weights, plan.advantages, plan.penalties, plan.masks, strict=True
+        )
+    ]
+    rows = [starts[table.ids][table.responses] + table.positions for table in tables]  # type: ignore[index]
+    metrics: dict[str, Tensor] = {}
+    for output in outputs:
+        for name, value in output.metrics.items():
+            metrics[name] = metrics.get(name, torch.zeros(())) + value
+    return {
+        "rows": torch.cat([torch.zeros(0, dtype=torch.int64), *rows]),
+        "frozen": torch.cat(frozen, 1) if frozen else None,
+        "gradients": torch.cat([torch.zeros(2, 0), *map(gradients, tables)], 1),
+        "loss": sum((output.loss.detach() for output in outputs), torch.zeros(()).double()),
+        "metrics": metrics,
+        "largest": max(
+            (float(output.extremes["policy/ratio_max"]) for output in outputs), default=0
+        ),
+        "facts": (state, plan.metrics, plan.tokens, plan.kept, plan.empty),
+    }
+
+
+def joined(shares: list[dict[str, Any]]) -> dict[str, Any]:
+    """The ranks' outcomes as one, rows in the order of the whole batch."""
+    order = torch.cat([share["rows"] for share in shares]).argsort()
+    frozen = [share["frozen"] for share in shares if share["frozen"] is not None]
+    names = {name for share in shares for name in share["metrics"]}
+    return {
+        "rows": torch.cat([share["rows"] for share in shares])[order],
+        "frozen": torch.cat(frozen, 1)[:, order],
+        "gradients": torch.cat([share["gradients"] for share in shares], 1)[:, order],
+        "loss": torch.stack([share["loss"] for share in shares]).sum(),
+        "metrics": {n: sum(share["metrics"].get(n, 0) for share in shares) for n in names},
+        "largest": max(share["largest"] for share in shares),
+        "facts": shares[0]["facts"],
+    }
+
+
+def agree(shares: list[dict[str, Any]], whole: dict[str, Any]) -> None:
+    """Masks, weights and facts to the bit; loss and gradient to rounding."""
+    together = joined(shares)
+    assert torch.equal(together["rows"], whole["rows"])
+    assert torch.equal(together["frozen"], whole["frozen"])
+    for share in shares:
+        assert share["facts"] == whole["facts"]
+    close = {"rtol": 1e-12, "atol": 1e-16}
+    torch.testing.assert_close(together["gradients"], whole["gradients"], **close)
+    torch.testing.assert_close(together["loss"], whole["loss"], **close)
+    assert together["metrics"].keys() == whole["metrics"].keys()
+    for name, value in whole["metrics"].items():
+        torch.testing.assert_close(together["metrics"][name], value, **close)
+    assert together["largest"] == whole["largest"]
+
+
+def uncut(name: str, batch: TokenBatch) -> dict[str, Any]:
+    return outcome(OBJECTIVES[name], [batch], batch.starts)
+
+
+# Faults: what one rank holds is wrong, and every rank must raise.
+
+Found = list[dict[Any, Any]]  # of each rank
+Fault = tuple[Objective, Callable[[int, list[TokenBatch]], list[TokenBatch]], str]
+
+
+def on(rank: int, change: Callable[[TokenBatch], TokenBatch]) -> Any:
+    """Changes the first table of one rank."""
+    return lambda me, tables: [change(tables[0]), *tables[1:]] if me == rank else tables
+
+
+def spoil(name: str) -> Callable[[TokenBatch], TokenBatch]:
+    """NaN on the first decided row of a column."""
+
+    def change(table: TokenBatch) -> TokenBatch:
+        column = getattr(table, name).clone()
+        column[int(table.decided.nonzero()[0])] = NAN
+        return table.replace(**{name: column})
+
+    return change
+
+
+def without(name: str) -> Callable[[TokenBatch], TokenBatch]:
+    return lambda table: table.replace(**{name: None})
+
+
+def brought(table: TokenBatch) -> TokenBatch:
+    return table.replace(advantages=torch.ones(len(table.lengths)))
+
+
+def faults() -> dict[str, Fault]:
+    top, gate = Objective(keep=entropy.top(0.2)), {"W": Gate(target=1.0, on=1.1)}
+    sample = Objective(drop=(covariance > 0).sample(0.5))
+    alone = lambda change: lambda me, tables: [change(t) for t in tables] if me == 1 else tables  # noqa: E731
+    return {
+        "nan in a rule": (top, on(0, spoil("entropy")), "'entropy' is nan at row"),
+        "nan in the loss": (top, on(1, spoil("old_logprobs")), "'old_logprobs' is nan"),
+        "nan in a penalty": (
+            top.but(penalties=[KL()]),
+            on(0, spoil("ref_logprobs")),
+            "'ref_logprobs' is nan",
+        ),
+        "nan in the reward": (
+            top.but(reward_kl=0.1),
+            on(1, spoil("ref_logprobs")),
+            "'ref_logprobs' is nan",
+        ),
+        "column absent": (top, alone(without("entropy")), "needs the column 'entropy'"),
+        "rewards absent": (top, alone(without("rewards")), "needs the column 'rewards'"),
+        "half a column": (top, on(1, without("entropy")), "in some tables but absent in"),
+        "half the advantages": (top, alone(brought), "'advantages' is in some tables"),
+        "ids absent": (sample, alone(without("ids")), "needs TokenBatch"),
+        "nan to a controller": (
+            top.but(controllers=gate),
+            on(0, spoil("old_entropy")),
+            "'old_entropy' is nan",
+        ),
+    }
+
+
+def rank_main(rank: int, size: int, folder: str) -> None:
+    """One rank: every objective over its layouts; the pair also meets every fault."""
+    torch.set_num_threads(1)
+    store, patience = f"file://{folder}/store", timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=patience)
+    comm, batch, found = Group(), awkward_batch(1), {}
+    for layout in PAIR if size == 2 else FOUR:
+        tables = tables_of(layout, rank, batch)
+        for name, objective in OBJECTIVES.items():
+            found[layout, name] = outcome(objective, tables, batch.starts, comm)
+    if size == 2:
+        found.update(meet_faults(comm, batch))
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def meet_faults(comm: Group, batch: TokenBatch) -> dict[Any, Any]:
+    """The messages of every fault, and the tokens of a sound update after them."""
+    found: dict[Any, Any] = {}
+    for name, (objective, change, _) in faults().items():
+        tables = change(comm.rank, tables_of("2x4", comm.rank, batch))
+        try:
+            objective.plan(tables, objective.observe(tables, comm=comm), comm)
+        except BatchError as error:
+            found["fault", name] = str(error)
+    tables = [brought(batch)] if comm.rank == 0 else []
+    found["brought"] = Objective().plan(tables, comm=comm).tokens
+    return found
+
+
+def launch(size: int, folder: Path) -> Found:
+    """What each rank found; one launch serves every objective."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "rlobj", "strategies"])
+    ranks = [context.Process(target=rank_main, args=(i, size, str(folder))) for i in range(size)]
+    for rank in ranks:
+        rank.start()
+    end = time.monotonic() + DEADLINE
+    for rank in ranks:
+        rank.join(max(end - time.monotonic(), 0))
+    codes = [rank.exitcode for rank in ranks]
+    for rank in ranks:
+        rank.kill()
+    assert codes == [0] * size
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launch(2, tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launch(4, tmp_path_factory.mktemp("four"))
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, dict[str, Any]]:
+    """The outcomes over one table that holds the whole update."""
+    batch = awkward_batch(1)
+    return {name: uncut(name, batch) for name in NAMES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_two_ranks_give_what_one_table_gives(
+    name: str, pair: Found, whole: dict[str, dict[str, Any]]
+) -> None:
+    agree([found["2x4", name] for found in pair], whole[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("layout", FOUR)
+def test_four_ranks_give_what_one_table_gives(
+    name: str, layout: str, four: Found, whole: dict[str, dict[str, Any]]
+) -> None:
+    agree([found[layout, name] for found in four], whole[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_eight_tables_give_what_one_table_gives(
+    name: str, whole: dict[str, dict[str, Any]]
+) -> None:
+    batch = awkward_batch(1)
+    assert not whole[name]["facts"][-1]
+    assert whole[name]["gradients"].count_nonzero() > 0
+    parts = cut(batch, 8, seed=8)
+    tables = [batch.select(part, index) for index, part in enumerate(parts)]
+    agree([outcome(OBJECTIVES[name], tables, batch.starts)], whole[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@settings(max_examples=40)
+@given(
+    name=st.sampled_from(NAMES),
+    seed=st.integers(0, 10_000),
+    parts=st.integers(1, 8),
+    groups=st.integers(3, 8),
+)
+def test_any_cut_selects_the_same_tokens(
+    dtype: torch.dtype, name: str, seed: int, parts: int, groups: int
+) -> None:
+    batch = awkward_batch(seed, groups, dtype, longest=9)
+    tables = [batch.select(p, index) for index, p in enumerate(cut(batch, parts, seed))]
+    one, many = uncut(name, batch), outcome(OBJECTIVES[name], tables, batch.starts)
+    if dtype == torch.float64:
+        agree([many], one)
+    else:
+        together = joined([many])
+        selected, expected = together["frozen"] != 0, one["frozen"] != 0
+        assert torch.equal(selected, expected)
+        torch.testing.assert_close(together["gradients"], one["gradients"], rtol=1e-4, atol=1e-8)
+
+
+def test_the_cuts_of_the_batch_fall_on_ties() -> None:
+    """Else the tests above would not see a cut that ranks tokens by their place."""
+    batch = awkward_batch(1)
+    plan = Objective(keep=entropy.top(0.2)).plan([batch])
+    assert plan.kept > -(-plan.tokens // 5)
+
+
+@pytest.mark.parametrize("name", sorted(faults()))
+def test_a_fault_on_one_rank_raises_on_all(name: str, pair: Found) -> None:
+    messages = [found["fault", name] for found in pair]
+    expected = faults()[name][2]
+    assert any(expected in message for message in messages), messages
+    assert all(expected in m or "another rank" in m for m in messages), messages
+
+
+def test_advantages_that_tables_bring_need_no_table_on_every_rank(pair: Found) -> None:
+    assert [found["brought"] for found in pair] == [int(awkward_batch(1).decided.sum())] * 2

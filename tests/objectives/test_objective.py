@@ -1,0 +1,227 @@
+"""Objective as data: builders, dumps, what it reads, messages, words."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from strategies import NAN, awkward_batch, objectives, tokens
+from torch import Tensor
+
+from rlobj import (
+    BatchError,
+    ConfigError,
+    Objective,
+    entropy,
+    load_preset,
+    parse,
+    prob,
+    surprisal,
+    when,
+)
+from rlobj.objectives.controllers import Gate
+from rlobj.objectives.divisors import SequenceMean, TokenMean
+from rlobj.objectives.penalties import KL
+from rlobj.objectives.surrogates import Surrogate, Terms, Unclipped
+
+OBJECTIVES = objectives()
+DAPO = load_preset("dapo").objective
+
+
+def test_but_replaces_and_leaves_the_original_alone() -> None:
+    child = DAPO.but(divisor=SequenceMean(), drop="prob < 0.1")
+    assert (child.divisor, child.drop_rule) == (SequenceMean(), prob < 0.1)
+    assert DAPO.drop_rule is None
+    assert child.but(divisor=TokenMean(), drop=None) == DAPO
+    with pytest.raises(ConfigError, match="Did you mean 'divisor'"):
+        DAPO.but(divisors=TokenMean())
+
+
+def test_controllers_can_be_read_by_every_builder() -> None:
+    base = DAPO.but(controllers={"W": Gate(target=0.3, on=1.1)})
+    assert base.reweight(when(surprisal.top(0.1), "W", 1)).weight == parse(
+        "when(surprisal.top(0.1), W, 1)"
+    )
+    assert base.drop("prob < W - 1").drop_rule == parse("prob < W - 1")
+    assert base.keep("prob > W").keep_rule == parse("prob > W")
+    assert base.split("prob > W").split_rule == parse("prob > W")
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_objectives_are_plain_data(name: str) -> None:
+    objective = OBJECTIVES[name]
+    assert pickle.loads(pickle.dumps(objective)) == objective
+    assert copy.deepcopy(objective) == objective
+    dumped = objective.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    assert Objective(**dumped) == objective
+    assert Objective.model_json_schema()["properties"].keys() == set(Objective.keys())
+
+
+def test_an_objective_cannot_be_edited() -> None:
+    with pytest.raises(ConfigError, match="unknown key") as caught:
+        Objective(drop_rule="prob < 1")  # type: ignore[call-arg]
+    assert "Did you mean 'drop'" in str(caught.value)
+    with pytest.raises(Exception, match="frozen"):
+        DAPO.divisor = TokenMean()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", [None, [1], 3, {"kind": ["clip"]}, {"low": 0.1}, "clipp"])
+def test_something_that_is_no_primitive_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="surrogate: "):
+        Objective(surrogate=value)
+
+
+def test_all_mistakes_are_raised_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Objective(drop="probb < 1", surrogate={"kind": "clip", "hi": 1}, divisor="token_men")  # type: ignore[arg-type]
+    lines = str(caught.value)
+    for part in ("drop: ", "surrogate.hi: unknown key", "divisor: kind 'token_men' is unknown"):
+        assert part in lines
+
+
+class Doubled(Surrogate):
+    """S = 2·r·A, somebody's own."""
+
+    factor: float = 2.0
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return self.factor * terms.token_ratio * terms.advantages
+
+
+def test_a_custom_primitive_is_named_by_its_target() -> None:
+    setting = {"kind": "custom", "target": f"{__name__}:Doubled", "factor": 3.0}
+    objective = Objective(surrogate=setting)  # type: ignore[arg-type]
+    assert objective.surrogate == Doubled(factor=3.0)
+    dumped = objective.model_dump(by_alias=True, exclude_defaults=True)
+    assert dumped["surrogate"] == setting
+    assert Objective(**dumped) == objective
+    batch = awkward_batch(2)
+    plain = Objective(surrogate=Unclipped())
+    torch.testing.assert_close(objective(batch).loss, 3 * plain(batch).loss)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (None, "target is None. Expected"),
+        ("nothing.at.all:X", "importing 'nothing.at.all' failed"),
+        (f"{__name__}:Doubledd", "Did you mean 'Doubled'"),
+        (f"{__name__}:Objective", "must be a subclass of rlobj's Surrogate"),
+    ],
+)
+def test_a_wrong_target_is_explained(target: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Objective(surrogate={"kind": "custom", "target": target})  # type: ignore[arg-type]
+
+
+# What each stage reads.
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_needs_is_all_that_is_read(name: str) -> None:
+    """The columns of `needs` are enough; each of them alone is asked for by name."""
+    objective = OBJECTIVES[name]
+    needs = objective.needs
+    whole = awkward_batch(2)
+    optional = {"old_logprobs", "entropy", "old_entropy", "ref_logprobs", "sampler_logprobs"}
+    optional |= {"proxy_logprobs", "collision"}
+    unread = optional - needs.observe - needs.plan - needs.loss
+    least = whole.replace(**dict.fromkeys(unread))
+    assert torch.equal(objective(least).loss, objective(whole).loss)
+    defaulted = {"logprobs", "old_logprobs", "rewards"}  # absent means on-policy
+    for column in (needs.observe | needs.plan | needs.loss) - defaulted:
+        with pytest.raises(BatchError, match=f"needs the column '{column}'"):
+            objective(least.replace(**{column: None}))
+
+
+def test_a_missing_column_is_named_with_the_rule_that_asked() -> None:
+    batch = tokens([1], [-1.0], advantages=[1.0])
+    with pytest.raises(BatchError, match=r"keep 'entropy.top\(0.2\)' needs the column 'entropy'"):
+        DAPO.keep(entropy.top(0.2))(batch)
+    with pytest.raises(BatchError, match=r"the advantage GroupNormalized.* needs .* 'rewards'"):
+        DAPO(batch.replace(advantages=None))
+    gated = Objective(controllers={"W": Gate(target=1, on=1)})
+    with pytest.raises(BatchError, match="the controller W needs the column 'old_entropy'"):
+        gated(batch.replace(old_logprobs=[-1.0]))
+
+
+@pytest.mark.parametrize(
+    ("objective", "column"),
+    [
+        (DAPO.keep(entropy.top(0.2)), "entropy"),
+        (DAPO, "old_logprobs"),
+        (DAPO.but(penalties=[KL()]), "ref_logprobs"),
+        (DAPO.but(reward_kl=0.1), "ref_logprobs"),
+        (DAPO.drop(prob < 0.5), "logprobs"),
+    ],
+)
+@pytest.mark.parametrize("value", [NAN, float("inf")])
+def test_a_number_that_is_not_finite_is_named_with_its_row(
+    objective: Objective, column: str, value: float
+) -> None:
+    batch = tokens(
+        [1, 2],
+        [-1.0, -2.0, -3.0],
+        rewards=[1.0, 0.0],
+        old_logprobs=[-1.0] * 3,
+        ref_logprobs=[-1.0] * 3,
+        entropy=[1.0] * 3,
+    )
+    broken = getattr(batch, column).clone()
+    broken[2] = value
+    expected = rf"column '{column}' is (nan|inf) at row 2 \(response 1, token 1\)"
+    with pytest.raises(BatchError, match=expected):
+        objective.plan([batch.replace(**{column: broken})])
+    undecided = batch.replace(**{column: broken}, rewards=[1.0, NAN])
+    assert objective(undecided).loss.isfinite()
+
+
+def test_advantages_must_come_with_all_tables_or_none() -> None:
+    bare = tokens([1], [-1.0], rewards=[1.0])
+    with pytest.raises(BatchError, match="'advantages' is in some tables of the update"):
+        Objective().plan([bare, bare.replace(advantages=[1.0])])
+
+
+# Words.
+
+
+def test_explain_says_what_each_rule_selects_and_what_cannot_act() -> None:
+    words = str(load_preset("stare").objective.explain(updates_per_step=1))
+    assert "loss = − (1/Z) Σ ω · S(r, A)" in words
+    assert "the k largest surprisal of the update's n tokens with advantage > 0" in words
+    assert "at least 1, ties kept" in words
+    assert "the bounds of Clip" in words
+    assert load_preset("stare").objective.explain(updates_per_step=4).inert == ()
+    kl_cov = load_preset("kl-cov").objective.explain(updates_per_step=1)
+    assert any("on-policy l = l0" in text for text in kl_cov.inert)
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        (DAPO.reweight(1), "reweight: 1 everywhere"),
+        (DAPO.keep(entropy.top(1.0)), "selects its whole population"),
+        (DAPO.drop(entropy.top(0)), "selects nothing"),
+        (DAPO.but(controllers={"W": Gate(target=1, on=2)}), "W: no rule reads it"),
+        (
+            DAPO.but(controllers={"W": Gate(target=0, on=2)}, reweight="W"),
+            "the gate stays shut",
+        ),
+        (DAPO.but(controllers={"W": Gate(target=1, on=1)}, reweight="W"), "on and off are both"),
+    ],
+)
+def test_settings_that_cannot_act_are_named(objective: Objective, expected: str) -> None:
+    assert any(expected in text for text in objective.explain().inert)
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_explain_names_every_expression_and_column(name: str) -> None:
+    objective = OBJECTIVES[name]
+    words = str(objective.explain())
+    for rule in (objective.drop_rule, objective.keep_rule, objective.split_rule):
+        assert rule is None or str(rule) in words
+    for column in objective.needs.plan | objective.needs.loss:
+        assert column in words

@@ -1,0 +1,272 @@
+"""Plan and loss: divisors and metrics by hand, frozen weights, empty updates, contributions."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import awkward_batch, gradients, leaf, objectives, tokens
+from torch import Tensor
+
+from rlobj import (
+    BatchError,
+    ConfigError,
+    Objective,
+    TokenBatch,
+    advantage,
+    entropy,
+    load_preset,
+    prob,
+)
+from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum, TokenMean
+from rlobj.objectives.penalties import KL, EntropyBonus
+from rlobj.objectives.surrogates import Reinforce
+
+OBJECTIVES = objectives()
+DAPO = load_preset("dapo").objective
+
+
+def test_a_table_that_does_not_fit_the_plan_is_refused() -> None:
+    tables = tokens([2, 1], [-1.0] * 3, advantages=[1.0, -1.0]).split(2)
+    plan = DAPO.plan(tables)
+    with pytest.raises(BatchError, match=r"table 0 has 1 tokens; the plan was made for .*\[2, 1\]"):
+        DAPO.loss(tables[1], plan, index=0)
+    for index in (2, -1):
+        with pytest.raises(BatchError, match=r"Pass loss\(table, plan, index"):
+            DAPO.loss(tables[1], plan, index)
+    assert torch.equal(DAPO.loss(tables[1], plan).weights, plan.weights[1])
+
+
+def test_the_plan_is_frozen_while_log_probs_move() -> None:
+    batch = tokens([2], [-1.0, -8.0], rewards=[1.0], advantages=[1.0], entropy=[1.0, 1.0])
+    objective = DAPO.drop(prob < 0.1)
+    plan = objective.plan([batch])
+    moved = batch.replace(logprobs=[-8.0, -1.0])
+    assert objective.loss(moved, plan).weights.tolist() == [1, 0]
+
+
+def test_plan_and_loss_edit_nothing_and_plan_carries_no_graph() -> None:
+    batch = leaf(awkward_batch(2))
+    before = copy.deepcopy({k: v for k, v in vars(batch).items() if isinstance(v, Tensor)})
+    for objective in OBJECTIVES.values():
+        state = objective.observe([batch])
+        kept = copy.deepcopy(state)
+        plan = objective.plan([batch], state)
+        assert not any(w.requires_grad for w in (*plan.weights, *plan.advantages))
+        assert state == kept
+        objective.loss(batch, plan)
+    for name, column in before.items():
+        assert torch.equal(column.nan_to_num(), getattr(batch, name).nan_to_num()), name
+
+
+def test_an_update_that_keeps_nothing_has_loss_zero_with_a_graph() -> None:
+    batch = leaf(awkward_batch(2))
+    for divisor in (TokenMean(), SequenceMean(), SequenceSum(), PromptMean()):
+        objective = DAPO.but(divisor=divisor, drop=prob <= 1)
+        plan = objective.plan([batch])
+        loss = objective.loss(batch, plan).loss
+        assert plan.empty
+        assert plan.kept == 0
+        assert loss.item() == 0
+        loss.backward()
+    assert gradients(batch).count_nonzero() == 0
+    assert not DAPO.but(drop=prob <= 1, penalties=[KL()]).plan([batch]).empty
+
+
+def test_dropped_tokens_silence_values_that_are_not_finite() -> None:
+    logprobs = torch.tensor([-1.0, -200.0], dtype=torch.float64, requires_grad=True)
+    batch = TokenBatch(
+        lengths=torch.tensor([2]),
+        groups=torch.tensor([0]),
+        logprobs=logprobs,
+        advantages=torch.tensor([1.0]),
+    )
+    objective = Objective(surrogate=Reinforce(), drop=prob < 0.1)
+    plan = objective.plan([batch])
+    infinite = batch.replace(
+        logprobs=torch.where(torch.tensor([True, False]), logprobs, -torch.inf)
+    )
+    loss = objective.loss(infinite, plan).loss
+    loss.backward()
+    assert loss.item() == 1.0
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [-1.0, 0.0]
+
+
+@given(seed=st.integers(0, 1000), parts=st.integers(2, 6))
+def test_metrics_of_micro_batches_add_up(seed: int, parts: int) -> None:
+    batch = awkward_batch(seed, groups=5)
+    objective = DAPO.but(penalties=[KL(coefficient=0.1), EntropyBonus(coefficient=0.2)])
+    tables = batch.split(parts)
+    plan, whole = objective.plan(tables), objective(batch)
+    outputs = [objective.loss(table, plan) for table in tables]
+    assert set(whole.metrics) == {
+        "loss/policy",
+        "loss/kl_reference",
+        "loss/entropy_bonus",
+        "objective/clip_fraction",
+        "policy/kl_old",
+        "policy/ratio",
+        "policy/entropy",
+    }
+    for name, value in whole.metrics.items():
+        total = torch.stack([output.metrics[name] for output in outputs]).sum()
+        torch.testing.assert_close(total, value, rtol=1e-12, atol=1e-15)
+    largest = max(float(output.extremes["policy/ratio_max"]) for output in outputs)
+    assert largest == whole.extremes["policy/ratio_max"]
+    parts_of_loss = sum(whole.metrics[n] for n in whole.metrics if n.startswith("loss/"))
+    torch.testing.assert_close(whole.loss.detach(), parts_of_loss)
+
+
+def test_metrics_by_hand() -> None:
+    """Ratios 2 and 1; the first is clipped; one of three tokens is dropped."""
+    batch = tokens(
+        [2, 1],
+        [0.0, -1.0, -9.0],
+        old_logprobs=[-torch.log(torch.tensor(2.0, dtype=torch.float64)).item(), -1.0, -9.0],
+        advantages=[1.0, 1.0],
+        entropy=[1.0, 2.0, 6.0],
+    )
+    objective = DAPO.drop(prob < 0.1)
+    plan, output = objective.plan([batch]), objective(batch)
+    assert plan.metrics == {
+        "objective/kept_fraction": pytest.approx(2 / 3),
+        "objective/dropped_tokens": 1.0,
+    }
+    found = {name: value.item() for name, value in output.metrics.items()}
+    assert found["objective/clip_fraction"] == pytest.approx(1 / 2)
+    assert found["policy/ratio"] == pytest.approx(4 / 3)
+    assert found["policy/entropy"] == pytest.approx(3)
+    assert found["loss/policy"] == pytest.approx(-(1.28 + 1) / 2)
+    assert output.extremes["policy/ratio_max"].item() == pytest.approx(2)
+
+
+def test_the_realised_share_of_a_cut_is_logged() -> None:
+    batch = tokens([4], [-1.0] * 4, advantages=[1.0], entropy=[1.0, 2.0, 2.0, 0.0])
+    metrics = DAPO.keep(entropy.top(0.25)).plan([batch]).metrics
+    assert metrics["selected/entropy.top(0.25)"] == 0.5  # a tie at the cut is kept
+
+
+def test_low_precision_tables_keep_their_advantages_and_weights_in_float32() -> None:
+    batch = awkward_batch(2, dtype=torch.bfloat16)
+    tables = DAPO.with_advantages([batch])
+    exact = DAPO.with_advantages([awkward_batch(2)])[0].advantages
+    assert tables[0].advantages is not None
+    assert exact is not None
+    torch.testing.assert_close(tables[0].advantages, exact.float())
+    assert DAPO.plan([batch]).weights[0].dtype == torch.float32
+    assert DAPO(batch).loss.isfinite()
+
+
+def test_advantages_that_a_table_brings_are_used() -> None:
+    batch = tokens([1, 1], [-1.0, -1.0], rewards=[1.0, 0.0], advantages=[5.0, 7.0])
+    assert DAPO.plan([batch]).advantages[0].tolist() == [5, 7]
+
+
+def test_the_reward_kl_is_taken_from_the_response_before_the_advantage() -> None:
+    batch = tokens(
+        [2, 1],
+        [-1.0] * 3,
+        rewards=[1.0, 1.0],
+        old_logprobs=[-1.0, -2.0, -3.0],
+        ref_logprobs=[-2.0, -4.0, -3.0],
+    )
+    centred = Objective(advantage={"kind": "group_centered"}, reward_kl=0.5)  # type: ignore[arg-type]
+    table = centred.with_advantages([batch])[0]
+    assert table.advantages.tolist() == [-0.75, -0.75, 0.75]  # type: ignore[union-attr]
+
+
+def test_max_tokens_must_be_resolved() -> None:
+    limit = FixedLength(length="max_tokens")
+    objective = Objective(divisor=limit, penalties=[KL(divisor=limit)])
+    batch = tokens([1], [-1.0], advantages=[1.0], ref_logprobs=[-1.0])
+    with pytest.raises(ConfigError, match=r"objective\.resolve"):
+        objective(batch)
+    assert objective.resolve(4).plan([batch]).weights[0].tolist() == [0.25]
+    assert objective.resolve(4).plan([batch]).penalties[0][0].tolist() == [0.25]
+
+
+# Divisors by hand: three responses of 2, 1, 0 tokens in groups 0, 0, 1; the first token dropped.
+
+
+@pytest.mark.parametrize(
+    ("divisor", "expected"),
+    [
+        (TokenMean(), [0, 1 / 2, 1 / 2]),
+        (TokenMean(over="all"), [0, 1 / 3, 1 / 3]),
+        (SequenceMean(), [0, 1 / 2, 1 / 2]),
+        (SequenceMean(over="all"), [0, 1 / 4, 1 / 2]),
+        (SequenceSum(), [0, 1 / 2, 1 / 2]),
+        (FixedLength(length=10), [0, 1 / 20, 1 / 20]),
+        (PromptMean(), [0, 1 / 2, 1 / 2]),
+        (PromptMean(over="all"), [0, 1 / 3, 1 / 3]),
+    ],
+    ids=str,
+)
+def test_divisors_by_hand(divisor: Any, expected: list[float]) -> None:
+    batch = tokens([2, 1, 0], [-5.0, -0.1, -0.2], groups=[0, 0, 1], advantages=[1.0, -1.0, 0.0])
+    plan = Objective(divisor=divisor, drop=prob < 0.1).plan([batch])
+    assert plan.weights[0].tolist() == pytest.approx(expected)
+
+
+def test_a_response_without_counted_tokens_is_not_counted() -> None:
+    batch = tokens([1, 1], [-5.0, -0.1], groups=[0, 1], advantages=[1.0, 1.0])
+    for divisor in (SequenceMean(), SequenceSum(), PromptMean()):
+        assert Objective(divisor=divisor, drop=prob < 0.1).plan([batch]).weights[0][1] == 1
+
+
+def test_penalties_have_their_own_tokens_and_divisor() -> None:
+    batch = tokens([2, 1], [-5.0, -0.1, -0.2], advantages=[1.0, -1.0], ref_logprobs=[-1.0] * 3)
+    penalties = [KL(), KL(coefficient=3, where=prob > 0.1), KL(divisor=SequenceMean())]
+    plan = Objective(penalties=penalties, drop=prob < 0.1, reweight=7).plan([batch])
+    third, half, quarter = pytest.approx(1 / 3), 1 / 2, 1 / 4
+    every, where, by_response = (p.tolist() for p in plan.penalties[0])
+    assert every == [third] * 3
+    assert where == [0, pytest.approx(1), pytest.approx(1)]  # over="all": 3 tokens, c = 3
+    assert by_response == [quarter, quarter, half]
+    own = KL(where=prob > 0.1, divisor=TokenMean())
+    kept = Objective(penalties=[own]).plan([batch]).penalties[0][0]
+    assert kept.tolist() == [0, half, half]
+
+
+def test_two_penalties_of_one_kind_are_logged_together() -> None:
+    batch = tokens([2], [-1.0, -2.0], advantages=[1.0], ref_logprobs=[-1.5, -1.5])
+    one = Objective(penalties=[KL(coefficient=3)])(batch)
+    two = Objective(penalties=[KL(coefficient=1), KL(coefficient=2)])(batch)
+    torch.testing.assert_close(two.metrics["loss/kl_reference"], one.metrics["loss/kl_reference"])
+
+
+# Random choice.
+
+
+def test_a_sample_depends_on_seed_and_update_and_has_its_size() -> None:
+    batch = awkward_batch(2)
+    rule = (prob > 0.1).sample(20, seed=1)
+
+    def chosen(rule: Any, update: int) -> list[int]:
+        weights = Objective(keep=rule).plan([batch], {"update": update}).weights[0]
+        return weights.nonzero().squeeze(1).tolist()
+
+    first = chosen(rule, 0)
+    assert len(first) == 20
+    assert first == chosen(rule, 0)
+    assert first != chosen(rule, 1)
+    assert first != chosen((prob > 0.1).sample(20, seed=2), 0)
+    assert set(first) <= set(chosen(prob > 0.1, 0))
+
+
+def test_advantage_signs_survive_a_tiny_spread() -> None:
+    """0.1 + 1e-9 against 0.1: the difference is rounding in float32, a signal in float64."""
+    rewards = torch.tensor([0.1, 0.1 + 1e-9], dtype=torch.float64)
+    batch = TokenBatch(
+        lengths=torch.tensor([1, 1]),
+        groups=torch.tensor([0, 0]),
+        logprobs=torch.tensor([-1.0, -1.0]),
+        rewards=rewards,
+    )
+    plan = Objective(keep=advantage > 0).plan([batch])
+    assert (plan.weights[0] != 0).tolist() == [False, True]

@@ -1,0 +1,292 @@
+"""The rule language: text and Python are one; every mistake has its caret and its advice."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from strategies import expressions
+
+from rlobj import (
+    ConfigError,
+    Objective,
+    advantage,
+    entropy,
+    logprob,
+    old_prob,
+    parse,
+    prob,
+    ratio,
+    surprisal,
+    when,
+)
+from rlobj.objectives.rules import Column, Constant, Controlled, Cut, Expr, Number, Rule
+from rlobj.objectives.rules.checks import share
+from rlobj.objectives.rules.parsing import MAX_DEPTH
+
+NUMBERS, RULES = expressions()
+STAPO = (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(NUMBERS | RULES)
+def test_parse_is_the_inverse_of_str(expression: Expr) -> None:
+    again = parse(str(expression))
+    assert again == expression
+    assert str(again) == str(expression)
+    assert hash(again) == hash(expression)
+
+
+@given(RULES)
+def test_expressions_can_be_pickled_and_copied(rule: Rule) -> None:
+    assert pickle.loads(pickle.dumps(rule)) == rule
+    assert copy.deepcopy(rule) == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)", STAPO),
+        ("advantage > 0 and prob < 0.002 and entropy.bottom(0.8)", STAPO),
+        ("not advantage > 0", ~(advantage > 0)),
+        ("advantage > 0 or not prob < 1 and prob > 0", (advantage > 0) | ~(prob < 1) & (prob > 0)),
+        ("0.5 < prob", prob > 0.5),
+        ("prob\n  <\n\t0.5", prob < 0.5),
+        ("entropy.top(fraction=0.2)", entropy.top(0.2)),
+        ("entropy.top(0.2, within=advantage > 0)", entropy.top(0.2, within="advantage > 0")),
+        ("entropy.top(0.2, within=None)", entropy.top(0.2)),
+        ("(prob < 0.5).sample(5)", (prob < 0.5).sample(5)),
+        ("when(surprisal.top(0.1), W, 1)", when(surprisal.top(0.1), "W", 1)),
+        ("0.3 * old_prob + 0.7", 0.3 * old_prob + 0.7),
+        ("abs(logprob) / -2", abs(logprob) / -2),
+        ("-logprob", -logprob),
+        ("1 - (prob - 0.5) - 2", 1 - (prob - 0.5) - 2),
+        ("-(0.5)", -Constant(0.5)),
+        ("-0.5", Constant(-0.5)),
+        ("1e-6", Constant(1e-6)),
+        ("W", Controlled("W")),
+    ],
+)
+def test_text_and_python_build_the_same_expression(text: str, expected: Expr) -> None:
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "caret", "message"),
+    [
+        ("prob < 0.5 & entropy2.top(0.1)", "entropy2", "unknown name 'entropy2'. Did you mean"),
+        ("(advantage > 0) & (probb < 1)", "probb", "Did you mean 'prob'?"),
+        ("prob.botom(0.2)", "botom", "Did you mean 'bottom'?"),
+        ("entropy.top(0.2, withn=prob < 1)", "withn", "Did you mean 'within'?"),
+        ("entropy.top(0.2, fraction=0.3)", "fraction", "given twice"),
+        ("entropy.top(0.2, None, 'ceil', 0, 0, 1)", "1)", "too many arguments"),
+        ("entropy.top()", "entropy", "'.top' needs fraction"),
+        ("0 < prob < 1", "1", "comparisons do not chain; write (0 < prob) & (prob < 1)"),
+        ("prob == 0.5", "prob", "use <, <=, > or >="),
+        ("prob != 0.5", "prob", "use <, <=, > or >="),
+        ("prob is None", "prob", "use <, <=, > or >="),
+        ("prob in (1, 2)", "prob", "use <, <=, > or >="),
+        ("prob ** 2 < 1", "prob", "operator Pow is not allowed; use + - * / & |"),
+        ("prob // 2 < 1", "prob", "operator FloorDiv is not allowed"),
+        ("+prob < 1", "+", "UAdd cannot stand before 'prob'"),
+        ("advantage > 0 & (prob < 1)", "0 &", "Put each comparison in parentheses"),
+        ("(prob < 1) + 1", "(", "is a rule, not a number"),
+        ("advantage + (prob < 1)", "advantage", "expected a number, got a rule"),
+        ("~prob", "~", "~ takes a rule, got the number 'prob'"),
+        ("not prob", "not", "takes a rule, got the number 'prob'"),
+        ("-(prob < 1)", "-", "USub cannot stand before 'prob < 1'"),
+        ("abs(prob < 1)", "abs", "abs takes a number, got the rule"),
+        ("when(prob, 1, 0)", "when", "when takes a rule"),
+        ("when(prob < 1, 1)", "when", "write when(rule, number, number), got 2 arguments"),
+        ("prob.sample(5)", "prob", "'.sample' is for rules, got 'prob'"),
+        ("(prob < 1).top(0.1)", "(", "'.top' is for numbers"),
+        ("entropy.top(1.5)", "entropy", "the fraction must lie in [0, 1], got 1.5"),
+        ("entropy.top(-0.1)", "entropy", "the fraction must lie in [0, 1], got -0.1"),
+        ("entropy.top(0.1, round='up')", "entropy", "expected 'ceil' or 'floor'"),
+        ("entropy.top(0.1, at_least=1.5)", "entropy", "must be a whole number of tokens"),
+        ("entropy.top(prob)", "prob)", "'fraction' must be written as a plain value"),
+        ("W.top(0.1)", "W", "needs a column to rank by, got 'W'"),
+        ("(prob < 1).sample(-1)", "(", "expected a whole number of tokens or a float"),
+        ("(prob < 1).sample(1.5)", "(", "expected a whole number of tokens or a float"),
+        ("(prob < 1).sample(1, seed='a')", "(", "expected a whole number of 64 bits"),
+        ("(prob < 1).sample(1, at_least='a')", "(", "must be a whole number of tokens"),
+        ("(prob < 1).sample(1, of='some')", "(", "expected 'rule' or 'all'"),
+        ("prob < 1e999", "1e999", "must be finite"),
+        ("prob < 1" + "0" * 400, "1", "must be finite"),
+        ("prob < 1j", "1j", "expected a number, got 1j"),
+        ("prob < True", "True", "expected a number, got True"),
+        ("prob < 'a'", "'a'", "expected a number, got 'a'"),
+        ("prob <", None, "cannot be read"),
+        ("(prob < 1", "(", "'(' was never closed"),
+        ("prob < 1 # rare", "#", "a rule cannot hold a comment"),
+        ("top", "top", "'top' must be called with arguments"),
+        ("exp(prob) < 1", "exp", "'exp' is not a function"),
+        ("advantag\N{LATIN SMALL LETTER E WITH ACUTE} > 0 and probb < 1", "advantag", "advantage"),
+        ("\N{LATIN CAPITAL LETTER E WITH ACUTE} < 1 and probb < 1", "probb", "'prob'"),
+    ],
+)
+def test_a_mistake_in_a_text_has_its_caret_and_its_advice(
+    text: str, caret: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    lines = str(caught.value).split("\n")
+    assert message in lines[0]
+    assert lines[1] == f"    {text}"
+    if caret is not None:
+        assert len(lines[2]) - 1 == 4 + text.index(caret), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prob.name",
+        "prob.__class__.__base__",
+        "__import__('os').system('true')",
+        "print(1)",
+        "(lambda: prob)()",
+        "[prob for prob in prob]",
+        "{prob: 1}",
+        "{prob}",
+        "(prob, entropy)",
+        "prob[0]",
+        "prob if prob else entropy",
+        "(x := prob) < 1",
+        "f'{prob}'",
+        "prob.top(f'{0.1}')",
+        "prob.top(*[0.1])",
+        "prob.top(**{})",
+        "prob.top(0.1)(0.2)",
+        "entropy.top(0.1, within='prob < 1')",
+        "await prob",
+        "prob < ...",
+        "None",
+        "",
+        "   ",
+        "prob; entropy",
+        "prob = 1",
+        "prob < 1\0",
+        "import os",
+        "(" * 500 + "prob < 1" + ")" * 500,
+        "~" * 500 + "(prob < 1)",
+        "~" * 100_000 + "(prob < 1)",
+        "not " * 5000 + "prob < 1",
+        " | ".join(["(prob < 1)"] * 5000),
+        " or ".join(["prob < 1"] * 500),
+        "+".join(["prob"] * 300) + " < 1",
+        "prob < 1" + "0" * 5000,
+    ],
+    ids=lambda text: repr(text[:24]),
+)
+def test_nothing_outside_the_language_is_read(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse(text)
+
+
+def test_the_deepest_text_that_is_read_can_be_used() -> None:
+    rule = parse(" or ".join(["prob < 1"] * (MAX_DEPTH - 1)))
+    assert parse(str(rule)) == rule
+    assert Objective(drop=rule) == Objective(drop=str(rule))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: advantage > 0 & prob,  # type: ignore[operator]
+        lambda: (prob < 1) & entropy,
+        lambda: entropy & (prob < 1),
+        lambda: (prob < 1) | 1,
+        lambda: prob + (prob < 1),
+        lambda: (prob < 1) * 2,
+        lambda: 2 - (prob < 1),
+        lambda: (prob < 1) > 0,
+        lambda: prob > (prob < 1),
+        lambda: ~prob,
+        lambda: prob + True,
+        lambda: prob < None,
+        lambda: when(prob, 1, 0),  # type: ignore[arg-type]
+        lambda: when(prob < 1, prob < 1, 0),
+        lambda: entropy.top(0.1, within=prob),  # type: ignore[arg-type]
+        lambda: entropy.top(0.1, at_least=True),
+        lambda: entropy.top(True),
+        lambda: Column("probability"),
+        lambda: Controlled("w"),
+        lambda: Constant(float("nan")),
+        lambda: Objective(drop=prob),  # type: ignore[arg-type]
+        lambda: Objective(reweight=prob < 1),  # type: ignore[arg-type]
+        lambda: Objective().drop("prob"),
+        lambda: Objective().reweight("prob < 1"),
+    ],
+)
+def test_mixing_numbers_and_rules_raises_when_built(build: Any) -> None:
+    with pytest.raises(ConfigError):
+        build()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: 0 < prob < 1,
+        lambda: (prob < 1) and (entropy > 0),
+        lambda: (prob < 1) or (entropy > 0),
+        lambda: not prob,
+        lambda: bool(entropy.top(0.1)),
+    ],
+)
+def test_an_expression_has_no_truth_value(use: Any) -> None:
+    with pytest.raises(TypeError, match=r"Write \(0 < prob\) & \(prob < 1\)"):
+        use()
+
+
+def test_equality_is_that_of_the_text_and_never_of_tokens() -> None:
+    assert (prob < 0.5) == (prob < 0.5)
+    assert (prob < 0.5) != (prob < 0.25)
+    assert (prob < 0.5) != "prob < 0.5"
+    assert {prob: 1}[Column("prob")] == 1
+
+
+def test_numbers_of_other_libraries_print_as_plain_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    rule = (prob < numpy.float64(0.5)) & entropy.top(numpy.float64(0.2))
+    assert str(rule) == "(prob < 0.5) & entropy.top(0.2)"
+    assert (numpy.float64(0.5) > prob) == (prob < 0.5)
+
+
+def test_a_controller_must_be_held_by_the_objective() -> None:
+    with pytest.raises(ConfigError, match=r"reads unknown 'Advantage'\. Did you mean 'advantage'"):
+        Objective(drop="Advantage > 0")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "population", "size"),
+    [
+        ({"fraction": 0.07}, 100, 7),  # 0.07 * 100 is 7.000000000000001 in floats
+        ({"fraction": 0.2}, 11, 3),
+        ({"fraction": 0.2, "round": "floor"}, 11, 2),
+        ({"fraction": 0.01, "round": "floor", "at_least": 1}, 11, 1),
+        ({"fraction": 0.01, "round": "floor", "none_below": 2}, 199, 0),
+        ({"fraction": 0.01, "round": "floor", "none_below": 2}, 200, 2),
+        ({"fraction": 0.5, "at_least": 9}, 4, 4),
+        ({"fraction": 0}, 4, 0),
+        ({"fraction": 1}, 4, 4),
+        ({"fraction": 0.5}, 0, 0),
+    ],
+)
+def test_the_size_of_a_cut(settings: Any, population: int, size: int) -> None:
+    assert Cut("top", entropy, **settings).size(population) == size
+
+
+def test_a_share_reads_the_fraction_as_the_decimal_that_was_written() -> None:
+    assert [share(0.29, 100, "floor"), share(0.57, 100, "floor")] == [29, 57]
+    assert share(2e-4, 5000, "ceil") == 1
+
+
+def test_walk_meets_every_node_once() -> None:
+    rule = entropy.top(0.2, within=advantage > 0) & (prob < when(ratio > 2, "W", 1))
+    names = [node.name for node in rule.walk() if isinstance(node, (Column, Controlled))]
+    assert sorted(names) == ["W", "advantage", "entropy", "prob", "ratio"]
+    assert all(isinstance(node, (Number, Rule)) for node in rule.walk())

@@ -1,0 +1,153 @@
+"""Exact order statistics and sums: equal to a full sort and to math.fsum, in any order."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from rlobj.objectives.statistics import (
+    SingleProcess,
+    count,
+    exact_mean,
+    exact_sum,
+    from_keys,
+    gather,
+    hash_keys,
+    kth_smallest,
+    order_keys,
+)
+
+ALONE = SingleProcess()
+SPECIAL = [0.0, -0.0, math.inf, -math.inf, 5e-324, -5e-324, 1e-45, 1.0, -1.0]
+doubles = st.floats(allow_nan=False) | st.sampled_from(SPECIAL)
+dtypes = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
+
+
+@given(st.lists(doubles, min_size=1, max_size=40), dtypes)
+def test_kth_smallest_is_that_of_a_sort(values: list[float], dtype: torch.dtype) -> None:
+    column = torch.tensor(values, dtype=torch.float64).to(dtype)
+    keys = order_keys(column)
+    ranked = column.sort().values
+    for k in range(1, len(values) + 1):
+        value = from_keys(kth_smallest(keys, k, ALONE), dtype)
+        assert value.double() == ranked[k - 1].double()
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+def test_kth_smallest_of_integers_is_that_of_a_sort(values: list[int]) -> None:
+    keys = order_keys(torch.tensor(values))
+    assert [kth_smallest(keys, k + 1, ALONE) for k in range(len(values))] == sorted(values)
+
+
+def test_kth_smallest_within_a_population() -> None:
+    keys = torch.tensor([5, 1, 4, 1, 3])
+    within = torch.tensor([True, False, True, False, True])
+    assert [kth_smallest(keys, k, ALONE, within) for k in (1, 2, 3)] == [3, 4, 5]
+
+
+def test_kth_smallest_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlobj.objectives.statistics._CHUNK", 7)
+    column = torch.randn(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    within = column > -1
+    keys, ranked = order_keys(column), column[within].sort().values
+    for k in (1, 50, len(ranked)):
+        assert from_keys(kth_smallest(keys, k, ALONE, within), torch.float64) == ranked[k - 1]
+    assert exact_sum(column, ALONE) == math.fsum(column.tolist())
+
+
+@example(0.0, -0.0, torch.float64)
+@example(-0.0, 0.0, torch.float32)
+@given(doubles, doubles, dtypes)
+def test_keys_order_as_values_do(a: float, b: float, dtype: torch.dtype) -> None:
+    column = torch.tensor([a, b], dtype=torch.float64).to(dtype)
+    keys = order_keys(column)
+    assert (keys[0] < keys[1]) == (column[0] < column[1])
+    assert (keys[0] == keys[1]) == (column[0] == column[1])
+    assert from_keys(int(keys[0]), dtype).double() == column[0].double()
+
+
+@given(st.lists(st.floats(-1e12, 1e12), max_size=60), st.randoms())
+def test_exact_sum_is_correctly_rounded_and_order_free(values: list[float], random: Any) -> None:
+    largest = max(map(abs, values), default=0.0)
+    assume(all(x == 0 or abs(x) > largest * 2.0**-96 for x in values))
+    shuffled = random.sample(values, len(values))
+    totals = [exact_sum(torch.tensor(x, dtype=torch.float64), ALONE) for x in (values, shuffled)]
+    assert totals == [math.fsum(values)] * 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1e25, 1.0, -1e25],
+        [1e16, 1.0, -1e16, 1e-9],
+        [0.1] * 10,
+        [5e-324] * 3,
+        [5e-324, 1e-310, -1e-310],
+        [1e-60, 2e-60],
+        [1e200, 1e201, -3e190],
+        [1.7e308, 1e306],
+        [1.7e308, -1.7e308],
+        [0.0, -0.0],
+        [],
+    ],
+)
+def test_exact_sum_survives_cancellation_and_extreme_exponents(values: list[float]) -> None:
+    assert exact_sum(torch.tensor(values, dtype=torch.float64), ALONE) == math.fsum(values)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=30), st.randoms())
+def test_exact_sum_is_order_free_also_beyond_its_grid(values: list[float], random: Any) -> None:
+    column = torch.tensor(values, dtype=torch.float64) / 64  # no overflow
+    shuffled = column[random.sample(range(len(values)), len(values))]
+    assert exact_sum(column, ALONE) == exact_sum(shuffled, ALONE)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_exact_sum_of_something_not_finite_is_nan(bad: float) -> None:
+    assert math.isnan(exact_sum(torch.tensor([1.0, bad, 1e300]), ALONE))
+
+
+def test_exact_mean_over_a_mask() -> None:
+    values = torch.tensor([1.0, 2.0, math.nan, 4.0])
+    assert exact_mean(values, torch.tensor([True, True, False, True]), ALONE) == 7 / 3
+    assert math.isnan(exact_mean(values, torch.zeros(4, dtype=torch.bool), ALONE))
+    assert count(torch.tensor([True, False, True]), ALONE) == 2
+
+
+def test_gather_of_one_process_is_the_table() -> None:
+    table = torch.tensor([[1.0, math.nan], [3.0, -math.inf]], dtype=torch.float64)
+    whole, start = gather(table, ALONE)
+    assert start == 0
+    torch.testing.assert_close(whole, table, equal_nan=True, rtol=0, atol=0)
+
+
+def test_hash_keys_depend_on_every_column_and_their_order() -> None:
+    rows = torch.arange(4)
+    keys = [
+        hash_keys(columns)
+        for columns in ((0, 1, rows, rows), (1, 0, rows, rows), (0, 1, rows, rows + 1))
+    ]
+    assert len(torch.cat(keys).unique()) == 12
+    assert hash_keys((0, 1, rows, rows)).tolist() == keys[0].tolist()
+
+
+def test_hash_keys_are_spread_evenly() -> None:
+    rows, positions = torch.arange(200).repeat_interleave(500), torch.arange(500).repeat(200)
+    keys = hash_keys((0, 0, rows, positions))
+    assert len(keys.unique()) == 100_000
+    for shift in (0, 20, 40, 60):  # each hexadecimal digit looked at is uniform
+        observed = torch.bincount((keys >> shift) & 15, minlength=16)
+        chi_squared = ((observed - 6250).double().square() / 6250).sum()
+        assert chi_squared < 44  # 15 degrees of freedom: exceeded once in 10,000
+    below = (keys < 0).reshape(200, 500).double().mean(1)
+    assert (below - 0.5).abs().max() < 0.12  # no response is favoured
+
+
+def test_the_first_hash_is_splitmix64s() -> None:
+    # SplitMix64 with state 0: its first published output
+    assert int(hash_keys((0,))) == 0xE220A8397B1DCDAF - (1 << 64)

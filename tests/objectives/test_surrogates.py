@@ -1,0 +1,235 @@
+"""Surrogates and penalties: gradients by finite differences, closed forms, limits, by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from strategies import tokens
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from rlobj import BatchError, Objective, TokenBatch, parse
+from rlobj.objectives.divisors import SequenceMean
+from rlobj.objectives.functional import k1, k2, k3
+from rlobj.objectives.mismatch import Mask, Truncate
+from rlobj.objectives.penalties import KL, EntropyBonus, Penalty, ProxyKL
+from rlobj.objectives.surrogates import (
+    Cispo,
+    Clip,
+    DppoTv,
+    GeometricMean,
+    Reinforce,
+    SoftGate,
+    Surrogate,
+    Switch,
+    Terms,
+    Unclipped,
+    Vespo,
+)
+
+OLD = torch.tensor([-1.0, -2.0, -0.5, -0.7, -1.5, -3.0], dtype=torch.float64)
+MOVED = torch.tensor([0.3, -0.35, 0.05, 0.31, -0.28, 0.45], dtype=torch.float64)
+ADVANTAGES = torch.tensor([1.5, 1.5, 1.5, -0.5, -0.5, -0.5], dtype=torch.float64)
+LENGTHS = [3, 0, 2, 1]
+RULE = "surprisal.top(0.5)"
+
+
+def batch(logprobs: Tensor, **columns: Any) -> TokenBatch:
+    columns = {"old_logprobs": OLD, "advantages": ADVANTAGES, **columns}
+    return tokens(LENGTHS, logprobs, **columns)  # type: ignore[arg-type]
+
+
+def terms(logprobs: Tensor, masks: Mapping[str, Tensor] | None = None, **columns: Any) -> Terms:
+    table = batch(logprobs, **columns)
+    assert table.advantages is not None
+    return Terms(table, logprobs, table.advantages, masks or {})
+
+
+def gradient_of(term: Surrogate | Penalty, **columns: Any) -> Tensor:
+    logprobs = (OLD + MOVED).requires_grad_()
+    term(terms(logprobs, **columns)).sum().backward()
+    assert logprobs.grad is not None
+    return logprobs.grad
+
+
+@pytest.mark.parametrize(
+    "surrogate",
+    [
+        Clip(low=0.2, high=0.28),
+        Clip(low=0.2, high=0.28, dual=1.2),
+        Clip(low=0.1, high=0.1, ratio="product"),
+        Unclipped(),
+        Reinforce(),
+        SoftGate(tau_pos=0.8, tau_neg=1.3),
+        GeometricMean(eps=0.32),
+        Switch(RULE, Unclipped(), Clip()),
+    ],
+    ids=str,
+)
+def test_the_gradient_is_that_of_the_value(surrogate: Surrogate) -> None:
+    masks = {RULE: torch.tensor([True, False, True, False, True, False])}
+
+    def value(logprobs: Tensor) -> Tensor:
+        return surrogate(terms(logprobs, masks))
+
+    assert gradcheck(value, ((OLD + MOVED).requires_grad_(),))
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        *(KL(estimator=name) for name in ("k1", "abs", "k2", "k3")),
+        *(KL(estimator=name, unbiased=True) for name in ("k1", "abs", "k2", "k3")),
+        KL(estimator="k2", against="old"),
+        ProxyKL(),
+    ],
+    ids=str,
+)
+def test_the_gradient_of_a_penalty_is_that_of_its_value(penalty: Penalty) -> None:
+    def value(logprobs: Tensor) -> Tensor:
+        return penalty(terms(logprobs, ref_logprobs=OLD - 0.21, proxy_logprobs=OLD + 0.11))
+
+    assert gradcheck(value, ((OLD + MOVED).requires_grad_(),))
+
+
+def test_the_entropy_bonus_pays_for_entropy() -> None:
+    def value(entropy: Tensor) -> Tensor:
+        return EntropyBonus()(terms(OLD, entropy=entropy))
+
+    entropy = torch.arange(6, dtype=torch.float64).requires_grad_()
+    assert gradcheck(value, (entropy,))
+    assert value(entropy).tolist() == [0, -1, -2, -3, -4, -5]
+
+
+def test_reinforce_has_the_advantage_as_gradient() -> None:
+    assert gradient_of(Reinforce()).tolist() == ADVANTAGES.tolist()
+
+
+def test_cispo_weighs_log_pi_with_a_clipped_ratio_that_has_no_gradient() -> None:
+    expected = MOVED.exp().clamp(0.8, 1.2) * ADVANTAGES
+    torch.testing.assert_close(gradient_of(Cispo(max=1.2, min=0.8)), expected)
+
+
+@pytest.mark.parametrize("cap", [None, 1.2])
+def test_dppo_trains_inside_its_region_with_a_capped_ratio(cap: float | None) -> None:
+    shift = (OLD + MOVED).exp() - OLD.exp()
+    inside = torch.where(ADVANTAGES > 0, shift <= 0.1, shift >= -0.04)
+    ratio = MOVED.exp() if cap is None else MOVED.exp().clamp(max=cap)
+    surrogate = DppoTv(low=0.04, high=0.1, cap=cap)
+    assert inside.tolist() == [False, True, True, True, False, True]
+    torch.testing.assert_close(gradient_of(surrogate), inside * ratio * ADVANTAGES)
+    assert surrogate.clipped(terms(OLD + MOVED)).tolist() == (~inside).tolist()
+
+
+def test_dppo_against_the_sampler_reads_the_samplers_logprobs() -> None:
+    surrogate = DppoTv(against="sampler", cap=None)
+    assert surrogate.needs() == ("sampler_logprobs",)
+    actual = gradient_of(surrogate, sampler_logprobs=OLD + MOVED)
+    assert actual.tolist() == ADVANTAGES.tolist()
+
+
+def test_vespo_weighs_log_pi_by_the_product_of_ratios() -> None:
+    w = torch.exp(torch.stack([MOVED[:3].sum(), MOVED[3:5].sum(), MOVED[5]]))
+    w = w.repeat_interleave(torch.tensor([3, 2, 1]))
+    positive, negative = w**2 * (3 * (1 - w)).exp(), w**3 * (2 * (1 - w)).exp()
+    expected = torch.where(ADVANTAGES > 0, positive, negative) * ADVANTAGES
+    torch.testing.assert_close(gradient_of(Vespo()), expected)
+
+
+def test_the_sequence_ratio_gives_each_token_the_gradient_of_the_sequence() -> None:
+    """s·∂mean(l)/∂l·|o| = s·A per token: GSPO's gradient, spread over the response's tokens."""
+    s = torch.exp(torch.stack([MOVED[:3].mean(), MOVED[3:5].mean(), MOVED[5]]))
+    expected = s.repeat_interleave(torch.tensor([3, 2, 1])) * ADVANTAGES
+    surrogate = Clip(low=0.9, high=9, ratio="sequence")
+    torch.testing.assert_close(gradient_of(surrogate), expected)
+    torch.testing.assert_close(surrogate(terms(OLD + MOVED)), expected)
+
+
+def test_clipping_by_hand() -> None:
+    """r = 2, 0.5, 1.25 with A = 1 and A = -1; low 0.2, high 0.28, dual 1.5."""
+    ratios = torch.tensor([2, 0.5, 1.25, 2, 0.5, 1.25], dtype=torch.float64)
+    advantages = torch.tensor([1.0, 1, 1, -1, -1, -1], dtype=torch.float64)
+    table = terms(ratios.log(), old_logprobs=torch.zeros(6).double(), advantages=advantages)
+    plain, dual = Clip(low=0.2, high=0.28), Clip(low=0.2, high=0.28, dual=1.5)
+    assert plain(table).tolist() == pytest.approx([1.28, 0.5, 1.25, -2, -0.8, -1.25])
+    assert dual(table).tolist() == pytest.approx([1.28, 0.5, 1.25, -1.5, -0.8, -1.25])
+    assert plain.clipped(table).tolist() == [True, False, False, False, True, False]
+    assert dual.clipped(table).tolist() == [True, False, False, True, True, False]
+
+
+def test_sapo_on_policy_has_the_gradient_of_the_unclipped_surrogate() -> None:
+    logprobs = OLD.clone().requires_grad_()
+    SoftGate(tau_pos=0.7, tau_neg=2.0)(terms(logprobs)).sum().backward()
+    torch.testing.assert_close(logprobs.grad, ADVANTAGES, rtol=1e-14, atol=0)
+
+
+def test_gmpo_carries_the_geometric_mean_of_its_response() -> None:
+    value = GeometricMean(eps=0.2)(terms(OLD + MOVED))
+    first = 1.5 * math.exp((0.2 - 0.35 + 0.05) / 3)  # A > 0 clips rises only
+    second = -0.5 * math.exp((0.31 - 0.2) / 2)  # A < 0 clips falls only
+    expected = [first] * 3 + [second] * 2 + [-0.5 * math.exp(0.45)]
+    assert value.tolist() == pytest.approx(expected)
+
+
+def test_kl_estimates_by_hand() -> None:
+    logprobs, reference = torch.tensor([-1.0]), torch.tensor([-1.5])
+    assert k1(logprobs, reference).item() == 0.5
+    assert k2(logprobs, reference).item() == 0.125
+    assert k3(logprobs, reference).item() == pytest.approx(math.exp(-0.5) + 0.5 - 1)
+
+
+def test_extreme_log_ratios_stay_finite() -> None:
+    logprobs = torch.full((6,), -1e4, dtype=torch.float64, requires_grad=True)
+    for surrogate in (Clip(), Unclipped(), Cispo(), SoftGate(), GeometricMean(), DppoTv(), Vespo()):
+        (gradient,) = torch.autograd.grad(surrogate(terms(logprobs)).sum(), logprobs)
+        assert gradient.isfinite().all(), surrogate
+        far = surrogate(terms(-logprobs.detach(), old_logprobs=OLD))
+        assert far.isfinite().all(), surrogate
+
+
+def test_a_switch_takes_its_branch_by_the_frozen_mask() -> None:
+    mask = torch.tensor([True, False, True, False, True, False])
+    switch = Switch(RULE, Unclipped(), Reinforce())
+    given = terms(OLD + MOVED, {RULE: mask})
+    expected = torch.where(mask, Unclipped()(given), Reinforce()(given))
+    assert switch(given).tolist() == expected.tolist()
+    assert switch.rules() == (parse(RULE),)
+    assert set(switch.needs()) == {"old_logprobs"}
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_the_mismatch_factor_of_equal_policies_is_one(level: Any) -> None:
+    base = Objective(surrogate=Clip(dual=3.0), divisor=SequenceMean())
+    plain = batch(OLD + MOVED, sampler_logprobs=OLD)
+    for mismatch in (Truncate(level=level), Mask(level=level, low=0.5, high=5.0)):
+        assert base.but(mismatch=mismatch)(plain).loss.item() == base(plain).loss.item()
+
+
+def test_the_mismatch_factor_by_hand() -> None:
+    table = tokens([2, 1], [-1.0] * 3)
+    gap = torch.tensor([math.log(4), math.log(0.5), math.log(2.5)], dtype=torch.float64)
+    assert Truncate(cap=3)(gap, table).tolist() == pytest.approx([3, 0.5, 2.5])
+    assert Truncate(cap=3, level="sequence")(gap, table).tolist() == pytest.approx([2, 2, 2.5])
+    assert Mask(low=0.6, high=3)(gap, table).tolist() == pytest.approx([0, 0, 2.5])
+    narrow = Mask(low=0.6, high=2.2, level="sequence")
+    assert narrow(gap, table).tolist() == pytest.approx([2, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("objective", "column", "who"),
+    [
+        (Objective(penalties=[KL()]), "ref_logprobs", "KL"),
+        (Objective(penalties=[EntropyBonus()]), "entropy", "EntropyBonus"),
+        (Objective(surrogate=DppoTv(against="sampler")), "sampler_logprobs", "DppoTv"),
+    ],
+)
+def test_a_missing_column_is_named_with_who_asked(
+    objective: Objective, column: str, who: str
+) -> None:
+    assert column in objective.needs.loss
+    with pytest.raises(BatchError, match=f"{who} needs the column '{column}'"):
+        objective(batch(OLD))

@@ -1,0 +1,172 @@
+import math
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.validation import Model
+from rlobj.data import Problem
+from rlobj.rewards import Custom, Exact, Math, Overlong, Reward, RewardConfig, overlong_penalty
+
+
+class Run(Model):
+    rewards: RewardConfig = Math()
+
+
+def problem(answer, **extra):
+    return Problem(id="p7", prompt="?", answer=answer, extra=extra)
+
+
+def write(folder, body):
+    file = folder / "my_rewards.py"
+    file.write_text(body)
+    return f"{file}:score"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("math", Math()),
+        ("exact", Exact()),
+        ({"kind": "math", "deadline": 2, "workers": 3}, Math(deadline=2, workers=3)),
+        ({"overlong": {"cache": 0.2}}, Math(overlong=Overlong(cache=0.2))),
+        ({"kind": "custom", "target": "a.b:c"}, Custom(target="a.b:c")),
+        (Exact(), Exact()),
+    ],
+)
+def test_a_reward_is_read_from_what_a_user_writes(given, expected):
+    assert Run(rewards=given).rewards == expected
+    assert TypeAdapter(RewardConfig).validate_python(given) == expected
+
+
+@pytest.mark.parametrize("reward", [Math(deadline=2), Exact(), Custom(target="a:b")])
+def test_a_dump_is_read_back(reward):
+    dump = Run(rewards=reward).model_dump(exclude_defaults=False)
+    assert dump["rewards"]["kind"] == type(reward).__name__.lower()
+    assert Run(**dump).rewards == reward
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("mth", "Did you mean 'math'"),
+        ({"kind": "exat"}, "Did you mean 'exact'"),
+        ({"kind": "math", "dedline": 3}, "Did you mean 'deadline'"),
+        ({"kind": "math", "overlong": {"cach": 0.2}}, "Did you mean 'cache'"),
+        ("custom", "target: is required"),
+    ],
+)
+def test_a_mistake_names_what_was_meant(given, advice):
+    with pytest.raises(ConfigError, match=advice):
+        Run(rewards=given)
+
+
+@pytest.mark.parametrize("cache", [0, 1, -0.2])
+def test_the_cache_is_a_share(cache):
+    with pytest.raises((ConfigError, ValidationError)):
+        Overlong(cache=cache)
+
+
+def test_math_grades_with_undecided_as_nan():
+    problems = [problem("1024"), problem("1024"), problem("5"), problem("5")]
+    slow = r"\boxed{\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx}"
+    responses = [r"\boxed{2^{10}}", "1024", slow, r"\boxed{6}"]
+    with Math(deadline=1).open() as grader:
+        graded = grader.score(responses, problems)
+        assert grader.undecided == {"timeout": 1}
+    assert [grade.correct for grade in graded] == [True, False, None, False]
+    assert [grade.reward for grade in graded[:2]] == [1.0, 0.0]
+    assert math.isnan(graded[2].reward)
+    assert [grade.answer for grade in graded[:2]] == ["2^{10}", None]
+
+
+def test_exact_is_equality_of_stripped_text():
+    with Exact().open() as grader:
+        graded = grader.score([" 12 ", "12.0", ""], [problem("12")] * 3)
+    assert [grade.reward for grade in graded] == [1.0, 0.0, 0.0]
+    assert [grade.correct for grade in graded] == [True, False, False]
+
+
+def test_a_custom_function_is_found_by_file_and_given_the_extra_columns(tmp_path):
+    target = write(tmp_path, "def score(response, answer, level): return level - len(response)\n")
+    with Custom(target=target).open() as grader:
+        graded = grader.score(["ab", "abcd"], [problem("x", level=3)] * 2)
+    assert [(grade.reward, grade.correct) for grade in graded] == [(1.0, True), (-1.0, False)]
+
+
+def test_a_custom_function_is_found_by_module():
+    with Custom(target="operator:contains").open() as grader:
+        assert [grade.reward for grade in grader.score(["cat", "dog"], [problem("a")] * 2)] == [
+            1,
+            0,
+        ]
+
+
+@pytest.mark.parametrize("value", ["None", "float('nan')"])
+def test_none_and_nan_are_undecided(tmp_path, value):
+    target = write(tmp_path, f"def score(response, answer): return {value}\n")
+    with Custom(target=target).open() as grader:
+        (grade,) = grader.score(["a"], [problem("a")])
+        assert grade.correct is None
+        assert math.isnan(grade.reward)
+        assert sum(grader.undecided.values()) == 1
+
+
+def test_an_exception_in_a_custom_function_names_the_problem(tmp_path):
+    target = write(tmp_path, "def score(response, answer): return 1 / 0\n")
+    with (
+        Custom(target=target).open() as grader,
+        pytest.raises(RunError, match="'p7': ZeroDivisionError") as caught,
+    ):
+        grader.score(["a"], [problem("a")])
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("value", ["'good'", "float('inf')", "[1]"])
+def test_a_value_that_is_no_number_ends_the_run(tmp_path, value):
+    target = write(tmp_path, f"def score(response, answer): return {value}\n")
+    with Custom(target=target).open() as grader, pytest.raises(RunError, match="expected a finite"):
+        grader.score(["a"], [problem("a")])
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no_such_module_here:score", "No module named"),
+        ("missing.py:score", "there is no file"),
+        ("math:sqr", "Did you mean 'sqrt'"),
+        ("math", "target is 'math'"),
+        ("math:pi", "is no function"),
+    ],
+)
+def test_a_target_that_is_not_there_is_explained(target, message):
+    with pytest.raises(ConfigError, match=message):
+        Custom(target=target).open()
+
+
+def test_overlong_penalty_by_hand():
+    # L_max 20480, L_c 4096, the paper's: free up to 16384, then 1/4096 a token, -1 past the limit.
+    lengths = torch.tensor([0, 16384, 16385, 18432, 20480, 30000])
+    expected = [0.0, 0.0, -1 / 4096, -0.5, -1.0, -1.0]
+    assert overlong_penalty(lengths, 20480, 4096).tolist() == expected
+
+
+def test_overlong_is_added_and_keeps_undecided():
+    shaped = Overlong(cache=0.2, penalty=0.5).shape(
+        torch.tensor([1.0, 0.0, math.nan]), torch.tensor([90, 100, 100]), 100
+    )
+    assert shaped[:2].tolist() == [0.75, -0.5]
+    assert shaped[2].isnan()
+
+
+def test_every_reward_can_be_opened():
+    for kind in Reward.registry.values():
+        assert kind.open is not Reward.open
+
+
+def test_any_of_several_alternative_golds_is_right():
+    either = problem("x+1", alternatives=["x+1", "y^2"])
+    with Math().open() as grader:
+        graded = grader.score([r"\boxed{y^2}", r"\boxed{x+1}", r"\boxed{z}"], [either] * 3)
+    assert [grade.correct for grade in graded] == [True, True, False]

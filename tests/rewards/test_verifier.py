@@ -1,0 +1,355 @@
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.rewards import MathVerifier
+from rlobj.rewards.worker_process import Worker
+
+# Minutes in sympy, and no guard refuses it: integrals are left to math-verify.
+SLOW = r"\boxed{\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx}"
+LARGE = r"\boxed{\lim_{x \to 0} (x+y+z+w+1)^{200}}"
+
+
+def hard(n):
+    """A right answer that only a worker can decide, and its gold."""
+    return rf"\boxed{{{n}+\sqrt{{2}}}}", rf"\sqrt{{2}}+{n}"
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    with MathVerifier() as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    with MathVerifier(deadline=1.0) as shared:
+        yield shared
+
+
+def alive(process_id):
+    """Whether the process runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("2^{10}", "1024"),
+        ("1/2", r"\frac{1}{2}"),
+        ("0.5", r"\frac12"),
+        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
+        ("1+x", "x+1"),
+        (r"(x+1)^2", "x^2+2x+1"),
+        ("2, 1", "1, 2"),
+        (r"\left(3, \frac{\pi}{2}\right)", r"(3, \pi/2)"),
+        ("x=5", "5"),
+        ("5", r"\boxed{5}"),
+        (r"\frac{1}{3}", r"$\frac{2}{6}$"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    ],
+)
+def test_equal_answers_are_correct(verifier, answer, gold):
+    assert verifier.verify(f"So \\boxed{{{answer}}}", gold).correct is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("1023", "1024"),
+        ("4.67", r"\frac{14}{3}"),
+        ("x", "y"),
+        ("1, 2, 3", "1, 2"),
+        ("5 or 6", "5"),
+        ("0", "x^2-3x+2=0"),  # equal the other way round: the gold comes first
+        (r"\text{Bob}", r"\text{Evelyn}"),
+        (r"\frac{1}{2", r"\frac{1}{2}"),
+    ],
+)
+def test_unequal_answers_are_wrong(verifier, answer, gold):
+    assert verifier.verify(f"So \\boxed{{{answer}}}", gold).correct is False
+
+
+def test_the_verdict_says_what_decided(verifier):
+    verdict = verifier.verify("I count 12.", "12")
+    assert (verdict.correct, verdict.answer, verdict.reason) == (False, None, "no answer")
+    assert verifier.verify(r"\boxed{12}", "12").reason == "same text"
+    assert verifier.verify(r"\boxed{12}", "13").reason == "integers"
+    verdict = verifier.verify(r"\boxed{3\cdot 4}", "12")
+    assert (verdict.answer, verdict.reason) == (r"3\cdot 4", "exact")
+    assert verifier.verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}").reason == "numeric"
+    verdict = verifier.verify(r"\boxed{\int_0^1 2x \, dx}", "1")
+    assert (verdict.correct, verdict.reason) == (True, "math-verify")
+
+
+def test_an_empty_gold_is_undecided(verifier):
+    assert verifier.verify(r"\boxed{12}", "  ").correct is None
+
+
+@pytest.mark.slow
+def test_a_bomb_is_undecided_at_the_deadline_and_the_next_answer_is_right():
+    with MathVerifier(deadline=1.0) as verifier:
+        started = time.perf_counter()
+        verdict = verifier.verify(SLOW, "5")
+        assert (verdict.correct, verdict.reason) == (None, "timeout")
+        assert time.perf_counter() - started < 1 + 20  # the start of the process comes on top
+        assert verifier.verify(*hard(1)).correct is True
+        assert verifier.undecided == {"timeout": 1}
+
+
+@pytest.mark.slow
+def test_equal_bombs_of_one_batch_cost_one_deadline():
+    with MathVerifier(deadline=1.0) as verifier:
+        verifier.verify(*hard(1))  # started
+        started = time.perf_counter()
+        verdicts = verifier.verify_many([(SLOW, "5")] * 16)
+        assert time.perf_counter() - started < 3
+        assert [verdict.reason for verdict in verdicts] == ["timeout"] * 16
+        assert verifier.undecided == {"timeout": 16}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "9^9^9^9",
+        "1000000000!",
+        "((9!)!)!",
+        r"\binom{4999}{2500}!",
+        r"\prod_{n=1}^{99999} n",
+        r"\frac{1}{" * 12 + "1+1" + "}" * 12,
+        r"\Gamma(100000000)",
+        "e^{e^{e^{e^{e}}}}",
+        "+".join(f"x_{{{n}}}" for n in range(60)),
+        r"\int_0^{\infty} \frac{\sin(x^x)}{x^{x^x}} dx",
+    ],
+)
+def test_expensive_answers_come_back_in_time_and_never_right(hasty, answer):
+    verdict = hasty.verify(f"\\boxed{{{answer}}}", "5")
+    assert verdict.correct is not True
+    assert verdict.reason == "timeout" or verdict.correct is False
+    assert verdict.seconds < 1 + 20  # the start of a process comes on top
+
+
+def test_the_pool_is_healthy_after_the_bombs(hasty):
+    for n in range(3):
+        assert hasty.verify(f"\\boxed{{{n}+1}}", str(n + 1)).correct is True
+
+
+@pytest.mark.slow
+def test_a_worker_out_of_memory_is_undecided():
+    with MathVerifier(deadline=30.0, memory_gib=0.3) as verifier:
+        assert verifier.verify(*hard(1)).correct is True
+        verdict = verifier.verify(LARGE, "5")
+        assert (verdict.correct, verdict.reason) == (None, "memory")
+        assert verifier.verify(*hard(2)).correct is True
+
+
+@pytest.mark.slow
+def test_a_worker_killed_midway_is_a_crash_and_the_next_answer_is_right():
+    with MathVerifier(deadline=20.0) as verifier:
+        verifier.verify(*hard(1))
+        (process_id,) = verifier.process_ids
+        killer = threading.Timer(0.5, os.kill, (process_id, signal.SIGKILL))
+        killer.start()
+        verdict = verifier.verify(SLOW, "5")
+        killer.join()
+        assert (verdict.correct, verdict.reason) == (None, "crash")
+        assert verifier.verify(*hard(2)).correct is True
+        assert verifier.process_ids != [process_id]
+
+
+@pytest.mark.slow
+def test_a_worker_killed_while_idle_costs_no_answer():
+    with MathVerifier() as verifier:
+        verifier.verify(*hard(1))
+        os.kill(verifier.process_ids[0], signal.SIGKILL)
+        time.sleep(0.2)
+        assert verifier.verify(*hard(2)).correct is True
+        assert not verifier.undecided
+
+
+def test_threads_share_the_workers():
+    pairs = [(hard(n)[0], hard(n + n % 2)[1]) for n in range(40)]
+    with MathVerifier(workers=2) as verifier, ThreadPoolExecutor(8) as threads:
+        verdicts = list(threads.map(lambda pair: verifier.verify(*pair), pairs))
+        together = verifier.verify_many(pairs)
+    expected = [n % 2 == 0 for n in range(40)]
+    assert [verdict.correct for verdict in verdicts] == expected
+    assert [verdict.correct for verdict in together] == expected
+
+
+@pytest.mark.slow
+def test_workers_answer_at_the_same_time():
+    with MathVerifier(deadline=5.0, workers=2) as verifier:
+        verifier.verify_many([hard(n) for n in range(2)])  # both started
+        started = time.perf_counter()
+        verifier.verify_many([(SLOW, "5"), (SLOW, "6")])
+        assert time.perf_counter() - started < 9.5
+
+
+def test_a_repeated_answer_is_not_asked_again(monkeypatch):
+    asked = []
+    ask = Worker.ask
+    monkeypatch.setattr(Worker, "ask", lambda *given: asked.append(given[1:]) or ask(*given))
+    with MathVerifier() as verifier:
+        first = verifier.verify(r"One: \boxed{\sqrt{2}}", r"\sqrt{3}")
+        second = verifier.verify(r"Two: \boxed{\sqrt{2}}", r"\sqrt{3}")
+        verifier.verify(r"\boxed{\sqrt{2}}", r"\sqrt{5}")
+    assert first.correct is second.correct is False
+    assert asked == [(r"\sqrt{3}", r"\sqrt{2}"), (r"\sqrt{5}", r"\sqrt{2}")]
+
+
+@pytest.mark.slow
+def test_a_timeout_is_remembered_and_counted_each_time():
+    with MathVerifier(deadline=1.0) as verifier:
+        verifier.verify(*hard(1))
+        started = time.perf_counter()
+        verdicts = [verifier.verify(SLOW, "5") for _ in range(8)]
+        assert time.perf_counter() - started < 2.5
+    assert {verdict.reason for verdict in verdicts} == {"timeout"}
+    assert verifier.undecided == {"timeout": 8}
+
+
+@pytest.mark.slow
+def test_threads_that_ask_the_same_share_one_deadline():
+    with MathVerifier(deadline=1.0) as verifier, ThreadPoolExecutor(8) as threads:
+        verifier.verify(*hard(1))
+        started = time.perf_counter()
+        verdicts = list(threads.map(lambda _: verifier.verify(SLOW, "5"), range(8)))
+        assert time.perf_counter() - started < 2.5
+    assert {verdict.reason for verdict in verdicts} == {"timeout"}
+
+
+@pytest.mark.slow
+def test_many_different_bombs_at_once_come_back_and_others_get_their_turn():
+    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 36)]
+    with MathVerifier(deadline=1.0, workers=2) as verifier, ThreadPoolExecutor(40) as threads:
+        verifier.verify_many([hard(1), hard(2)])
+        asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
+        fine = [threads.submit(verifier.verify, *hard(n)) for n in range(3, 9)]
+        verdicts = [future.result() for future in asked]
+        assert {verdict.reason for verdict in verdicts} <= {"timeout", "busy"}
+        # A deadline each in the queue and at work; starting processes comes on top.
+        assert max(verdict.seconds for verdict in verdicts) < 1 + 1 + 4
+        assert all(future.result().correct is True for future in fine)
+        assert verifier.undecided.total() == len(bombs)
+
+
+def test_a_worker_is_replaced_after_its_share_of_answers():
+    with MathVerifier(recycle_after=2) as verifier:
+        before = verifier.process_ids
+        for n in range(3):
+            assert verifier.verify(*hard(n)).correct is True
+        assert verifier.process_ids != before
+
+
+@pytest.mark.slow
+def test_the_pool_is_healthy_for_ten_thousand_answers():
+    verifier = MathVerifier(deadline=1.0, workers=2, recycle_after=1000)
+    with verifier, ThreadPoolExecutor(8) as threads:
+        right = [hard(n) for n in range(5000)]
+        wrong = [(hard(n)[0], hard(n + 1)[1]) for n in range(4990)]
+        bombs = [(SLOW, str(n)) for n in range(10)]
+        rows = [*right, *wrong, *bombs]
+        random.Random(0).shuffle(rows)
+        verdicts = list(threads.map(lambda row: verifier.verify(*row), rows))
+        correct = [verdict.correct for verdict in verdicts]
+        assert (correct.count(True), correct.count(False), correct.count(None)) == (5000, 4990, 10)
+        assert len(set(verifier.process_ids)) == 2
+        assert all(map(alive, verifier.process_ids))
+
+
+def test_two_extracted_answers_are_compared(verifier):
+    assert verifier.compare("0.5", r"\frac12").correct is True
+    assert verifier.compare("$x=5$", "5").correct is True
+    assert verifier.compare("", "5").reason == "no answer"
+    verdicts = verifier.compare_many([("1", "2"), (r"\sqrt{8}", r"2\sqrt{2}"), ("1", "2")])
+    assert [verdict.correct for verdict in verdicts] == [False, True, False]
+
+
+def test_closing_leaves_no_process_behind():
+    with MathVerifier(workers=2) as verifier:
+        process_ids = verifier.process_ids
+        assert len(process_ids) == 2
+    assert not any(map(alive, process_ids))
+    with pytest.raises(RunError, match="not open"):
+        verifier.verify(r"\boxed{1}", "2")
+
+
+@pytest.mark.slow
+def test_a_worker_ends_when_its_parent_is_killed():
+    script = (
+        "import sys, time\n"
+        "from rlobj.rewards import MathVerifier\n"
+        "verifier = MathVerifier().__enter__()\n"
+        "assert verifier.verify(r'\\boxed{\\sqrt{8}}', r'2\\sqrt{2}').correct\n"
+        "print(*verifier.process_ids, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        process_id = int(parent.stdout.readline())
+        assert alive(process_id)
+        parent.kill()
+    for _ in range(100):
+        if not alive(process_id):
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker outlived its parent by 10 seconds")
+
+
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_works(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from rlobj.rewards import MathVerifier\n"
+        "with MathVerifier() as verifier:\n"
+        "    print(verifier.verify(r'\\boxed{\\sqrt{8}}', r'2\\sqrt{2}').correct)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.slow
+def test_the_worker_loads_no_torch_and_asking_loads_no_sympy_here():
+    script = (
+        "import sys\n"
+        "from rlobj.rewards import MathVerifier\n"
+        "with MathVerifier() as verifier:\n"
+        "    verifier.verify(r'\\boxed{\\sqrt{8}}', r'2\\sqrt{2}')\n"
+        "    maps = open(f'/proc/{verifier.process_ids[0]}/maps').read()\n"
+        "print('torch' in maps, 'sympy' in sys.modules, 'math_verify' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "False False False\n", done.stderr
+
+
+def test_settings_that_mean_nothing_are_refused():
+    with pytest.raises(ConfigError, match="deadline=0"):
+        MathVerifier(deadline=0)
+
+
+def test_the_callers_alarm_is_left_alone(verifier):
+    before = signal.getitimer(signal.ITIMER_REAL)
+    signal.setitimer(signal.ITIMER_REAL, 300)
+    try:
+        verifier.verify(r"\boxed{7-4}", "3")
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 200
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)

@@ -1,0 +1,400 @@
+"""Samplers: the log-probabilities are those of the distribution drawn from, and draws repeat."""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.samplers import SamplingSettings, Sent, TransformersSampler, compare
+from rlobj.samplers.distribution import draw, truncate
+
+CHARACTERS = ["<pad>", "<eos>", *"abcdefghij0123456789"]
+EOS = 1
+PROMPTS = [[2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [12, 13, 14], [5, 6, 7]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    vocabulary = {character: index for index, character in enumerate(CHARACTERS)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="<eos>")
+
+
+def tiny(kind: str):
+    """A random model of a few thousand parameters, its next token far from uniform."""
+    torch.manual_seed(1)
+    size = len(CHARACTERS)
+    common = {
+        "vocab_size": size,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 64,
+    }
+    if kind == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**common, head_dim=16))
+    elif kind == "sliding":
+        model = Qwen3ForCausalLM(
+            Qwen3Config(
+                **common,
+                head_dim=16,
+                use_sliding_window=True,
+                sliding_window=4,
+                layer_types=["sliding_attention", "full_attention"],
+            )
+        )
+    elif kind == "llama":
+        model = LlamaForCausalLM(LlamaConfig(**common))
+    elif kind == "gpt2":
+        model = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=size,
+                n_positions=64,
+                n_embd=32,
+                n_layer=2,
+                n_head=2,
+                bos_token_id=None,
+                eos_token_id=None,
+                tie_word_embeddings=False,
+            )
+        )
+    else:
+        model = MambaForCausalLM(
+            MambaConfig(
+                vocab_size=size,
+                hidden_size=32,
+                state_size=4,
+                num_hidden_layers=2,
+                tie_word_embeddings=False,
+            )
+        )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.3)  # large enough that all of the context counts
+    return model
+
+
+@pytest.fixture(scope="module", params=["qwen3", "gpt2", "llama", "sliding", "mamba"])
+def any_model(request):
+    return tiny(request.param)
+
+
+@pytest.fixture
+def sampler(tokenizer):
+    return TransformersSampler(tiny("qwen3"), tokenizer)
+
+
+def forced_logits(model, sample):
+    """Logits of each response token from one plain forward over the unpadded sequence."""
+    modes = model.training
+    model.eval()
+    with torch.no_grad():
+        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+        logits = model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
+    model.train(modes)
+    return logits
+
+
+def gathered(scores, sample):
+    chosen = torch.tensor(sample.token_ids)[:, None]
+    return scores.log_softmax(-1).gather(-1, chosen)[:, 0]
+
+
+def seeds(seed):
+    """A seed for each of PROMPTS."""
+    return [100 * seed + index for index in range(len(PROMPTS))]
+
+
+def flat(samples):
+    return [sample for group in samples for sample in group]
+
+
+def test_logprobs_are_those_of_a_forward_at_the_sampling_temperature(any_model, tokenizer):
+    sampler = TransformersSampler(any_model, tokenizer)
+    settings = SamplingSettings(temperature=0.7, max_tokens=9)
+    samples = flat(sampler.sample(PROMPTS, count=16, settings=settings, seeds=seeds(3)))
+    assert len({len(sample.token_ids) for sample in samples}) > 1, "no row left the batch early"
+    for sample in samples:
+        expected = gathered(forced_logits(any_model, sample) / 0.7, sample)
+        torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("change", [{"top_p": 0.6}, {"top_k": 3}, {"min_p": 0.3}])
+def test_logprobs_are_renormalised_over_what_truncation_left(sampler, change):
+    settings = SamplingSettings(temperature=1.3, max_tokens=6, **change)
+    moved = 0.0
+    for sample in flat(sampler.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0))):
+        logits = forced_logits(sampler.model, sample)
+        got = torch.tensor(sample.logprobs)
+        expected = gathered(truncate(logits, settings), sample)
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+        moved = max(moved, (got - gathered(logits / 1.3, sample)).max().item())
+    assert moved > 0.05, "the truncation did nothing, so the test shows nothing"
+
+
+def test_truncation_by_hand():
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+
+    def kept(**settings):
+        scores = truncate(logits, SamplingSettings(max_tokens=1, **settings))
+        return scores.softmax(-1)[0]
+
+    torch.testing.assert_close(kept(top_k=2), torch.tensor([0.625, 0.375, 0, 0]))
+    torch.testing.assert_close(kept(top_p=0.7), torch.tensor([0.625, 0.375, 0, 0]))
+    torch.testing.assert_close(kept(top_p=0.4), torch.tensor([1.0, 0, 0, 0]))
+    torch.testing.assert_close(kept(min_p=0.2), torch.tensor([0.5, 0.3, 0.15, 0]) / 0.95)
+    # top-p looks at the renormalised 0.625, 0.375 that top-k left: 0.6 is reached by the first.
+    torch.testing.assert_close(kept(top_k=2, top_p=0.6), torch.tensor([1.0, 0, 0, 0]))
+    squares = torch.tensor([0.25, 0.09, 0.0225, 0.0025])
+    torch.testing.assert_close(kept(temperature=0.5), squares / squares.sum())
+
+
+def test_drawn_frequencies_are_the_probabilities():
+    probs = torch.tensor([0.0, 0.5, 0.0, 0.3, 0.15, 0.05, 0.0])
+    count = 20000
+    uniform = torch.rand(count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tokens, logprobs = draw(
+        probs.log().expand(count, -1), 1 - uniform, SamplingSettings(max_tokens=1)
+    )
+    frequencies = tokens.bincount(minlength=7) / count
+    assert (frequencies[probs == 0] == 0).all()
+    torch.testing.assert_close(frequencies, probs, atol=0.012, rtol=0)  # > 3 standard errors
+    torch.testing.assert_close(logprobs, probs.log()[tokens])
+
+
+def test_the_ends_of_the_uniform_range_never_draw_an_impossible_token():
+    logits = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]]).expand(2, -1)
+    ends = torch.tensor([2.0**-53, 1.0], dtype=torch.float64)
+    tokens, logprobs = draw(logits, ends, SamplingSettings(max_tokens=1))
+    assert tokens.tolist() == [1, 2]
+    assert torch.isfinite(logprobs).all()
+
+
+def test_draws_do_not_depend_on_the_working_block(monkeypatch):
+    logits = torch.randn(10, 8, generator=torch.Generator().manual_seed(0))
+    uniform = 1 - torch.rand(10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    settings = SamplingSettings(max_tokens=1, top_p=0.9)
+    whole = draw(logits, uniform, settings)
+    monkeypatch.setattr("rlobj.samplers.distribution._BLOCK", 24)
+    in_blocks = draw(logits, uniform, settings)
+    assert torch.equal(whole[0], in_blocks[0])
+    torch.testing.assert_close(whole[1], in_blocks[1])
+
+
+def test_a_seed_gives_the_same_samples_whatever_the_global_random_state(sampler):
+    settings = SamplingSettings(max_tokens=6)
+    torch.manual_seed(1)
+    first = sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7))
+    torch.manual_seed(2)
+    assert sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7)) == first
+    assert sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(8)) != first
+
+
+def test_a_response_depends_on_its_own_prompt_and_seed_alone(sampler):
+    settings = SamplingSettings(max_tokens=6)
+    together = sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7))
+    order = [3, 0, 4]
+    others = sampler.sample(
+        [PROMPTS[i] for i in order], count=3, settings=settings, seeds=[seeds(7)[i] for i in order]
+    )
+    for index, group in zip(order, others, strict=True):
+        assert [one.token_ids for one in group] == [one.token_ids for one in together[index]]
+
+
+def test_samples_of_one_prompt_differ(sampler):
+    (group,) = sampler.sample([[2, 3]], count=8, settings=SamplingSettings(max_tokens=6), seeds=[0])
+    assert len({tuple(sample.token_ids) for sample in group}) > 4
+
+
+def test_sampling_leaves_the_global_random_state_alone(sampler):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    sampler.sample(PROMPTS, count=2, settings=SamplingSettings(max_tokens=4), seeds=seeds(0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_token_budget_does_not_change_the_samples(sampler, tokenizer):
+    settings = SamplingSettings(max_tokens=6)
+    wide = flat(sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(2)))
+    narrow_sampler = TransformersSampler(sampler.model, tokenizer, batch_tokens=25)
+    narrow = flat(narrow_sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(2)))
+    for one, other in zip(wide, narrow, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_greedy_is_the_argmax_alone_or_in_a_batch(any_model, tokenizer):
+    sampler = TransformersSampler(any_model, tokenizer)
+    settings = SamplingSettings(temperature=0, max_tokens=8)
+    together = sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0))
+    for prompt, (sample,) in zip(PROMPTS, together, strict=True):
+        ((alone,),) = sampler.sample([prompt], count=1, settings=settings, seeds=[1])
+        assert sample.prompt_ids == prompt
+        assert sample.token_ids == alone.token_ids
+        assert sample.token_ids == forced_logits(any_model, sample).argmax(-1).tolist()
+        assert sample.logprobs == array("f", [0.0] * len(sample.token_ids))
+
+
+def test_a_response_ends_with_eos_or_at_max_tokens(sampler):
+    settings = SamplingSettings(max_tokens=6)
+    samples = flat(sampler.sample(PROMPTS, count=20, settings=settings, seeds=seeds(0)))
+    assert {sample.finish for sample in samples} == {"stop", "length"}
+    for sample in samples:
+        assert EOS not in sample.token_ids[:-1]
+        assert (sample.finish == "stop") == (sample.token_ids[-1] == EOS)
+        if sample.finish == "length":
+            assert len(sample.token_ids) == 6
+        assert len(sample.logprobs) == len(sample.token_ids)
+        assert sample.text == "".join(CHARACTERS[i] for i in sample.token_ids if i > EOS)
+
+
+def test_a_stop_string_of_several_tokens_ends_a_response_and_stays_in_it(sampler):
+    settings = SamplingSettings(max_tokens=8)
+    free = flat(sampler.sample(PROMPTS, count=20, settings=settings, seeds=seeds(0)))
+
+    def raw(sample):
+        return "".join(CHARACTERS[token] for token in sample.token_ids)
+
+    stop = tuple(raw(sample)[2:4] for sample in free[:20] if min(sample.token_ids[:4]) > EOS)[:3]
+    settings = SamplingSettings(max_tokens=8, stop=stop)
+    stopped = flat(sampler.sample(PROMPTS, count=20, settings=settings, seeds=seeds(0)))
+    ends = [
+        min((raw(one).find(text) + 2 for text in stop if text in raw(one)), default=None)
+        for one in free
+    ]
+    assert stop
+    assert None in ends
+    for one, other, end in zip(free, stopped, ends, strict=True):
+        if end is None:
+            assert other == one
+        else:
+            assert raw(other) == raw(one)[:end]
+            assert other.finish == "stop"
+
+
+def test_the_generation_config_does_not_leak_into_the_distribution(sampler, tokenizer):
+    settings = SamplingSettings(max_tokens=6)
+    expected = sampler.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0))
+    config = sampler.model.generation_config
+    config.do_sample, config.temperature, config.top_k, config.top_p = True, 0.1, 1, 0.1
+    config.eos_token_id = [EOS, 4]  # 4 is the letter "c": no EOS of this tokenizer
+    leaky = TransformersSampler(sampler.model, tokenizer)
+    assert leaky.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0)) == expected
+
+
+def test_special_tokens_of_the_generation_config_end_a_response(sampler, tokenizer):
+    sampler.model.generation_config.eos_token_id = [EOS, 0]
+    samples = flat(
+        TransformersSampler(sampler.model, tokenizer).sample(
+            PROMPTS, count=20, settings=SamplingSettings(max_tokens=6), seeds=seeds(0)
+        )
+    )
+    last = {sample.token_ids[-1] for sample in samples if sample.finish == "stop"}
+    assert last == {EOS, 0}
+
+
+def test_a_tokenizer_without_pad_token_samples_the_same(sampler, tokenizer):
+    settings = SamplingSettings(max_tokens=5)
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<eos>")
+    assert bare.pad_token_id is None
+    again = TransformersSampler(sampler.model, bare)
+    expected = sampler.sample(PROMPTS, count=2, settings=settings, seeds=seeds(0))
+    for one, other in zip(
+        flat(expected),
+        flat(again.sample(PROMPTS, count=2, settings=settings, seeds=seeds(0))),
+        strict=True,
+    ):
+        assert one.token_ids == other.token_ids
+
+
+def test_dropout_is_off_while_sampling_and_modes_come_back(tokenizer):
+    model = tiny("gpt2").train()
+    model.transformer.h[0].eval()
+    modes = [module.training for module in model.modules()]
+    sampler = TransformersSampler(model, tokenizer)
+    settings = SamplingSettings(temperature=0, max_tokens=8)
+    first = sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0))
+    assert [module.training for module in model.modules()] == modes
+    assert sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)) == first
+
+
+def test_samples_follow_the_shared_weights_and_carry_the_version(sampler):
+    settings = SamplingSettings(max_tokens=6)
+    before = flat(sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)))
+    with torch.no_grad():
+        sampler.model.lm_head.weight[EOS] = 0
+    sampler.sync([], 4)
+    after = flat(sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)))
+    assert {sample.weight_version for sample in before} == {0}
+    assert {sample.weight_version for sample in after} == {4}
+    assert [sample.logprobs for sample in before] != [sample.logprobs for sample in after]
+
+
+def test_a_sampler_with_its_own_module_takes_what_it_is_sent_and_says_so(tokenizer):
+    trained, settings = tiny("qwen3"), SamplingSettings(max_tokens=6)
+    with torch.no_grad():
+        trained.lm_head.weight.neg_()
+    copying = TransformersSampler(tiny("qwen3"), tokenizer, own_copy=True)
+    assert copying.received().version == -1
+    sent = Sent(trained.named_parameters())
+    copying.sync(sent, 3)
+    compare(sent.checksums, 3, copying.received())
+    expected = TransformersSampler(trained, tokenizer).sample(
+        PROMPTS, count=2, settings=settings, seeds=seeds(0)
+    )
+    for one, other in zip(
+        flat(copying.sample(PROMPTS, count=2, settings=settings, seeds=seeds(0))),
+        flat(expected),
+        strict=True,
+    ):
+        assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
+        assert one.weight_version == 3
+    with pytest.raises(RunError, match=r"no 'other\.weight'"):
+        copying.sync([("other.weight", torch.zeros(1))], 4)
+
+
+def test_a_prompt_that_cannot_be_continued_is_refused(sampler):
+    with pytest.raises(ConfigError, match="Prompt 1 has no tokens"):
+        sampler.sample([[2], []], count=1, settings=SamplingSettings(max_tokens=2), seeds=seeds(0))
+    with pytest.raises(ConfigError, match="at most 61"):
+        sampler.sample(
+            [[2, 3, 4]], count=1, settings=SamplingSettings(max_tokens=62), seeds=seeds(0)
+        )
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_logits_that_are_not_finite_stop_the_run(sampler, temperature):
+    settings = SamplingSettings(temperature=temperature, max_tokens=2)
+    with torch.no_grad():
+        sampler.model.lm_head.weight[3, 0] = math.nan
+    with pytest.raises(RunError, match="not finite"):
+        sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0))
+
+
+@pytest.mark.parametrize(
+    "change", [{"temperature": -1}, {"top_p": 0}, {"top_k": -1}, {"min_p": 2}, {"stop": [""]}]
+)
+def test_settings_out_of_range_are_refused(change):
+    with pytest.raises(ConfigError):
+        SamplingSettings(max_tokens=4, **change)

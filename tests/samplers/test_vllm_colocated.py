@@ -1,0 +1,390 @@
+"""vLLM in this process, on real engines: log-probs, seeds, syncs and what goes wrong in them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import subprocess
+import sys
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from vllm_tools import (
+    NEEDS_VLLM,
+    TOLERANCE,
+    draw,
+    gap,
+    jitter,
+    named,
+    prompts,
+    push,
+    save_policy,
+    swapped,
+)
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.models.embedded import build_tokenizer, embedded_policy
+from rlobj.samplers import SamplingSettings, Sent, compare
+from rlobj.samplers.distribution import truncate
+from rlobj.samplers.vllm import VllmSampler, VllmSettings, extension
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
+
+MODELS = ("embedded", "untied", "tied")
+
+
+def process_state() -> dict[str, Any]:
+    """What vLLM is known to change."""
+    return {
+        "torch": torch.random.get_rng_state().tolist(),
+        "numpy": str(numpy.random.get_state()),  # noqa: NPY002
+        "python": random.getstate(),
+        "environment": dict(os.environ),
+        "dtype": torch.get_default_dtype(),
+        "threads": (torch.get_num_threads(), torch.set_num_threads),
+        "frozen": gc.get_freeze_count(),
+    }
+
+
+class Engines:
+    """The engine of this module, one at a time, with the model that it serves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = ""
+        self.built: tuple[Any, VllmSampler] | None = None
+        self.changed: list[str] = []
+
+    def get(self, name: str) -> tuple[Any, VllmSampler]:
+        if self.built is None or self.name != name:
+            self.close()
+            self.name, self.built = name, self._build(name)
+        return self.built
+
+    def close(self) -> None:
+        if self.built is not None:
+            self.built[1].close()
+            self.built[1].close()
+        self.built = None
+
+    def _build(self, name: str) -> tuple[Any, VllmSampler]:
+        from transformers import AutoModelForCausalLM
+
+        folder = self.folder / name
+        if name == "embedded":
+            folder = embedded_policy("addition")
+            model = AutoModelForCausalLM.from_pretrained(folder)
+        else:
+            model = save_policy(folder, tied=name == "tied")
+        tokenizer = build_tokenizer()
+        before = process_state()
+        sampler = VllmSampler(
+            str(folder),
+            tokenizer,
+            eos=[tokenizer.eos_token_id],
+            settings=VllmSettings(kv_cache_bytes=64 << 20),
+            dtype=torch.float32,
+        )
+        after = process_state()
+        self.changed += [what for what in before if before[what] != after[what]]
+        return model, sampler
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    found = Engines(tmp_path_factory.mktemp("models"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def tied(engines: Engines) -> tuple[Any, VllmSampler]:
+    """Model and engine with the same weights, whatever the tests before did."""
+    model, sampler = engines.get("tied")
+    push(sampler, model, 100)
+    return model, sampler
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logprobs_are_the_trainers_before_and_after_weight_changes(
+    engines: Engines, name: str
+) -> None:
+    model, sampler = engines.get(name)
+    assert sampler.received().version == -1
+    samples = draw(sampler, max_tokens=5)
+    assert gap(model, samples) < TOLERANCE
+    assert {sample.weight_version for sample in samples} == {0}
+    for version in (1, 2, 3):
+        jitter(model, seed=version)
+        assert gap(model, draw(sampler, max_tokens=5)) > 0.01  # the old weights, still
+        push(sampler, model, version)
+        samples = draw(sampler, max_tokens=5)
+        assert gap(model, samples) < TOLERANCE
+        assert {sample.weight_version for sample in samples} == {version}
+
+
+def test_building_an_engine_leaves_the_process_as_it_was(engines: Engines) -> None:
+    engines.get("tied")
+    assert engines.changed == []
+
+
+def test_sampling_and_syncing_leave_the_random_states_alone(tied: tuple[Any, VllmSampler]) -> None:
+    model, sampler = tied
+    before = process_state()
+    draw(sampler)
+    push(sampler, model, 101)
+    sampler.sleep()
+    after = process_state()
+    assert [what for what in before if before[what] != after[what]] == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.7},
+        {"temperature": 1.6, "top_p": 0.6},
+        {"top_k": 3},
+        {"min_p": 0.3},
+        {"temperature": 0.8, "top_k": 5, "top_p": 0.7},
+    ],
+    ids=str,
+)
+def test_logprobs_are_of_the_distribution_that_was_drawn_from(
+    tied: tuple[Any, VllmSampler], settings: dict[str, Any]
+) -> None:
+    model, sampler = tied
+    asked = SamplingSettings(max_tokens=12, **settings)
+    cut = 0
+    for sample in draw(sampler, **settings):
+        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
+        scores = truncate(logits, asked)
+        expected = scores.log_softmax(-1).gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(sample.logprobs), expected, atol=TOLERANCE)
+        cut += int(scores.isinf().sum())
+    assert (cut > 0) == (settings.keys() != {"temperature"})
+
+
+def test_greedy_takes_the_likeliest_token_and_is_certain(tied: tuple[Any, VllmSampler]) -> None:
+    model, sampler = tied
+    samples = draw(sampler, temperature=0)
+    assert len(samples) == 4 * len(prompts())
+    for sample in samples:
+        assert sample.logprobs == array("f", [0.0] * len(sample.token_ids))
+        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+        with torch.no_grad():
+            best = model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1].argmax(-1)
+        assert best.tolist() == sample.token_ids
+
+
+def test_a_prompt_and_its_seed_decide_the_responses(tied: tuple[Any, VllmSampler]) -> None:
+    _, sampler = tied
+    ids, asked = prompts(), SamplingSettings(max_tokens=12)
+    seeds = [7 + index for index in range(len(ids))]
+
+    def tokens(order: list[int], count: int) -> dict[int, list[list[int]]]:
+        found = sampler.sample(
+            [ids[index] for index in order],
+            count=count,
+            settings=asked,
+            seeds=[seeds[index] for index in order],
+        )
+        return {
+            index: [sample.token_ids for sample in samples]
+            for index, samples in zip(order, found, strict=True)
+        }
+
+    together = tokens(list(range(len(ids))), 4)
+    assert tokens(list(range(len(ids)))[::-1], 4) == together
+    assert tokens([5], 4)[5] == together[5]
+    assert tokens([5], 2)[5] == together[5][:2]
+
+
+def test_close_seeds_do_not_share_responses(tied: tuple[Any, VllmSampler]) -> None:
+    _, sampler = tied
+    ids = prompts()[:1] * 2
+    asked = SamplingSettings(max_tokens=12, temperature=2.0)
+    first, second = sampler.sample(ids, count=8, settings=asked, seeds=[3, 4])
+    same = {tuple(each.token_ids) for each in first} & {tuple(each.token_ids) for each in second}
+    assert not {tokens for tokens in same if len(tokens) > 4}
+
+
+def test_a_stop_string_ends_a_response_and_stays_in_it(tied: tuple[Any, VllmSampler]) -> None:
+    model, sampler = tied
+    samples = draw(sampler, stop=("5", "+1"), max_tokens=20, temperature=2.0)
+    texts = {id(each): build_tokenizer().decode(each.token_ids) for each in samples}  # with <bos>
+    stopped = [each for each in samples if each.finish == "stop" and each.token_ids[-1] != 2]
+    assert stopped
+    for sample in stopped:
+        assert texts[id(sample)].endswith(("5", "+1"))
+        assert sample.text.endswith(("5", "1"))
+    assert not [text for text in texts.values() if "5" in text[:-1] or "+1" in text[:-2]]
+    assert gap(model, samples, temperature=2.0) < TOLERANCE
+
+
+def test_the_eos_token_closes_a_response_and_is_part_of_it(tied: tuple[Any, VllmSampler]) -> None:
+    _, sampler = tied
+    samples = draw(sampler, temperature=2.0, max_tokens=30)
+    eos = build_tokenizer().eos_token_id
+    ended = [each for each in samples if each.finish == "stop"]
+    assert ended
+    assert {each.token_ids[-1] for each in ended} == {eos}
+    assert not [each for each in samples if eos in each.token_ids[:-1]]
+    assert {len(each.token_ids) for each in samples if each.finish == "length"} <= {30}
+
+
+def test_a_sync_drops_what_was_cached_of_old_prompts(
+    tied: tuple[Any, VllmSampler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, sampler = tied
+    ids = [prompts(10)[index] * 70 for index in range(3)]  # longer than a cached block
+    draw(sampler, ids)
+    jitter(model, seed=11)
+    with monkeypatch.context() as patch:
+        patch.setattr(sampler._engine, "reset_prefix_cache", lambda: True)
+        push(sampler, model, 111)
+        assert gap(model, draw(sampler, ids)) > 0.01  # as it would be
+    push(sampler, model, 112)
+    assert gap(model, draw(sampler, ids)) < TOLERANCE
+
+
+def test_each_fault_of_a_sync_is_named(tied: tuple[Any, VllmSampler]) -> None:
+    model, sampler = tied
+    old = named(model)
+    jitter(model, seed=12)
+    names = [name for name, _ in old]
+
+    with pytest.raises(RunError, match="holds version 100, the trainer is at version 120"):
+        compare({}, 120, sampler.received())  # skipped
+
+    sent = Sent(model.named_parameters(), sampler.dtype)
+    sampler.sync((pair for pair in sent if pair[0] != names[3]), 121)
+    with pytest.raises(RunError, match=rf"{names[3]}: did not arrive"):
+        compare(sent.checksums, 121, sampler.received())
+
+    sent = Sent(model.named_parameters(), sampler.dtype)
+    sampler.sync(swapped(iter(sent), "layers.0.", "layers.1."), 122)
+    with pytest.raises(RunError, match=r"layers\.0\..*: arrived with other values"):
+        compare(sent.checksums, 122, sampler.received())
+
+    sent = Sent(model.named_parameters(), sampler.dtype)
+    list(sent)
+    sampler.sync(iter(old), 123)
+    with pytest.raises(RunError, match="arrived with other values"):
+        compare(sent.checksums, 123, sampler.received())
+
+
+def test_a_head_left_stale_shows_in_the_logprobs(
+    tied: tuple[Any, VllmSampler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, sampler = tied
+    jitter(model, seed=13)
+    with monkeypatch.context() as patch:
+        patch.setattr(extension, "refresh_head", lambda model: None)
+        push(sampler, model, 130)  # checksums see nothing
+        assert gap(model, draw(sampler)) > 0.01
+    push(sampler, model, 131)
+    assert gap(model, draw(sampler)) < TOLERANCE
+
+
+def test_a_sync_that_fails_takes_all_weights_and_keeps_no_version(
+    tied: tuple[Any, VllmSampler],
+) -> None:
+    model, sampler = tied
+    taken = []
+
+    def weights() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in [("nowhere.weight", torch.zeros(2)), *named(model)]:
+            taken.append(name)
+            yield name, tensor
+
+    with pytest.raises(RunError, match="did not take weights 140"):
+        sampler.sync(weights(), 140)
+    assert len(taken) == 1 + len(named(model))
+    assert sampler.received().version == -1
+    push(sampler, model, 141)
+    assert gap(model, draw(sampler)) < TOLERANCE
+
+
+def test_weights_that_are_not_finite_stop_the_run(tied: tuple[Any, VllmSampler]) -> None:
+    model, sampler = tied
+    broken = [(name, tensor * float("nan")) for name, tensor in named(model)]
+    sampler.sync(iter(broken), 150)
+    with pytest.raises(RunError, match="not finite"):
+        draw(sampler)
+    push(sampler, model, 151)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "message"),
+    [
+        ([], {}, "has no tokens"),
+        ([4] * 510, {}, "beyond the 512 positions"),
+        ([99], {}, "vocabulary of 20"),
+        ([4], {"temperature": 0.001}, "at least 0.01"),
+    ],
+)
+def test_what_vllm_would_change_or_refuse_is_refused(
+    tied: tuple[Any, VllmSampler], prompt: list[int], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        draw(tied[1], [prompt], **settings)
+
+
+def test_a_process_has_one_engine_at_a_time(engines: Engines) -> None:
+    engines.get("tied")
+    with pytest.raises(RunError, match="close that one first"):
+        engines._build("untied")
+
+
+def test_an_argument_that_vllm_does_not_know_is_a_wrong_setting(engines: Engines) -> None:
+    engines.close()
+    assert not torch.distributed.is_initialized()
+    with pytest.raises(ConfigError, match=r"no_such_argument.*sampling\.vllm"):
+        VllmSampler(
+            str(engines.folder / "tied"),
+            build_tokenizer(),
+            eos=[2],
+            settings=VllmSettings(extra={"no_such_argument": 1}),
+            dtype=torch.float32,
+        )
+
+
+RANK = """
+import sys, torch, torch.distributed as dist
+sys.path.insert(0, sys.argv[1])
+from vllm_tools import *
+from rlobj.samplers.vllm import *
+from transformers import AutoModelForCausalLM
+dist.init_process_group("gloo")
+model, tokenizer = AutoModelForCausalLM.from_pretrained(sys.argv[2]), build_tokenizer()
+sampler = VllmSampler(sys.argv[2], tokenizer, eos=[2], dtype=torch.float32,
+                      settings=VllmSettings(kv_cache_bytes=64 << 20))
+jitter(model, seed=1)
+push(sampler, model, 1)
+mine = prompts()[dist.get_rank()::2]
+off = gap(model, draw(sampler, mine))
+sampler.close()
+dist.barrier()
+sys.stdout.write(f"rank {dist.get_rank()} within {off < TOLERANCE}\\n")
+"""
+
+
+def test_every_rank_has_an_engine_of_its_own(engines: Engines) -> None:
+    assert (engines.folder / "tied").is_dir()
+    script = engines.folder / "rank.py"
+    script.write_text(RANK, encoding="utf-8")
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"),
+        *(str(script), str(Path(__file__).parents[1]), str(engines.folder / "tied")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")) == ["", "rank 0 within True", "rank 1 within True"]

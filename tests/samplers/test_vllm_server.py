@@ -1,0 +1,325 @@
+"""`rlobj serve` on a real server: the key, both transports, and servers that die or hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+import torch
+from served import READY, Served, command_line, gone, wait_until
+from vllm_tools import (
+    NEEDS_VLLM,
+    TOLERANCE,
+    draw,
+    gap,
+    jitter,
+    named,
+    prompts,
+    push,
+    save_policy,
+    swapped,
+)
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.models.embedded import build_tokenizer
+from rlobj.samplers import SamplingSettings, Sent, compare
+from rlobj.samplers.vllm import ServerSettings, VllmServerSampler
+from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key, key_file
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The model's folder; keys and logs of servers are beside it."""
+    root = tmp_path_factory.mktemp("served")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.delenv(KEY_VARIABLE, raising=False)
+        save_policy(root / "model", tied=True)
+        yield root / "model"
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Served]:
+    found = Served(folder, folder.parent / "screen.txt")
+    try:
+        found.await_text("Ready")
+        yield found
+    finally:
+        found.end()
+
+
+@pytest.fixture
+def model(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder)
+
+
+def sampler_for(served: Served, model: Any, **settings: Any) -> VllmServerSampler:
+    primary = settings.pop("primary", True)
+    settings = {"url": served.url, "backoff": 0.1, **settings}
+    return VllmServerSampler(
+        ServerSettings(**settings),
+        build_tokenizer(),
+        eos=[build_tokenizer().eos_token_id],
+        model_config=model.config,
+        primary=primary,
+    )
+
+
+def status_of(method: str, url: str, key: str | None = None, body: Any = None) -> int:
+    headers = {"Content-Type": "application/json"}
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urlopen(Request(url, data, headers, method=method), timeout=30) as answer:
+            return answer.status
+    except HTTPError as error:
+        error.close()
+        return error.code
+
+
+# The screen and the key.
+
+
+def test_the_screen_tells_all_that_a_trainer_needs(served: Served, folder: Path) -> None:
+    screen = served.screen().replace("\n", "")
+    assert served.url in screen
+    assert f"rlobj train --preset stapo --model {folder} --sampler vllm-server" in screen
+    assert f"--set sampling.server.url={served.url}" in screen
+    assert str(key_file(served.port)).replace("\n", "") in screen.replace(" ", "")
+    assert key_file(served.port).stat().st_mode & 0o777 == 0o600
+    key = find_key(served.url)
+    assert key is not None
+    assert key not in screen
+    running = [served.process.pid, *served.server_processes()]
+    assert len(running) > 2
+    assert not [pid for pid in running if key in command_line(pid)]
+
+
+def test_without_the_key_nothing_is_read_or_changed(served: Served, model: Any) -> None:
+    sampler = sampler_for(served, model)
+    push(sampler, model, 5)
+    before = sampler.received()
+    key = find_key(served.url)
+    request = Request(f"{served.url}/openapi.json", headers={"Authorization": f"Bearer {key}"})
+    with urlopen(request, timeout=30) as answer:
+        paths = json.load(answer)["paths"]
+    routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    known = ("/collective_rpc", "/pause", "/resume", "/reset_prefix_cache", "/v1/completions")
+    assert {("POST", path) for path in known} <= routes
+    routes |= {
+        ("GET", path) for path in ("/docs", "/redoc", "/openapi.json", "/metrics", "/health")
+    }
+    routes |= {(method, "/collective_rpc") for method in ("GET", "OPTIONS", "PUT", "DELETE")}
+    routes |= {("GET", "/nowhere"), ("OPTIONS", "/v1/completions"), ("GET", "//health")}
+    load = {"method": "rlobj_load_files", "args": ["/nowhere", 6]}
+    for wrong in (None, "", "wrong", f"{key}x", key[:-1] if key else ""):
+        answers = {
+            (method, path): status_of(method, served.url + path, wrong, load)
+            for method, path in routes
+        }
+        assert {route: status for route, status in answers.items() if status != 401} == {}
+    assert sampler.received() == before
+    assert gap(model, draw(sampler)) < TOLERANCE
+
+
+def test_a_wrong_key_is_a_wrong_setting(
+    served: Served, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "wrong")
+    with pytest.raises(ConfigError, match="refuses the key"):
+        sampler_for(served, model)
+
+
+def test_another_model_is_refused_by_what_differs(served: Served, model: Any) -> None:
+    model.config.num_hidden_layers = 3
+    with pytest.raises(ConfigError, match="num_hidden_layers is 2 there and 3 here"):
+        sampler_for(served, model)
+
+
+# Sampling and weights.
+
+
+@pytest.mark.parametrize("transport", ["auto", "broadcast"])
+def test_logprobs_are_the_trainers_after_each_sync(
+    served: Served, model: Any, transport: str
+) -> None:
+    sampler = sampler_for(served, model, transport=transport)
+    assert sampler.dtype == torch.float32
+    for version in (10, 11, 12):
+        jitter(model, seed=version)
+        push(sampler, model, version)
+        samples = draw(sampler)
+        assert gap(model, samples) < TOLERANCE
+        assert {sample.weight_version for sample in samples} == {version}
+    assert sampler.settings.transport == ("file" if transport == "auto" else "broadcast")
+    left = f"rlobj-{os.getuid()}-*/*.safetensors"  # those of a trainer beside these tests go too
+    wait_until(lambda: not list(Path("/dev/shm").glob(left)), 30)
+    sampler.close()
+
+
+def test_settings_reach_the_engine(served: Served, model: Any) -> None:
+    sampler = sampler_for(served, model)
+    push(sampler, model, 20)
+    assert gap(model, draw(sampler, temperature=0.6), temperature=0.6) < TOLERANCE
+    greedy = draw(sampler, temperature=0)
+    assert {logprob for each in greedy for logprob in each.logprobs} == {0.0}
+    assert len(greedy) == 4 * len(prompts())
+    stopped = draw(sampler, temperature=2.0, stop=("5",), max_tokens=20)
+    assert [each for each in stopped if each.text.endswith("5")]
+    assert not [each for each in stopped if "5" in each.text[:-1]]
+    narrow = draw(sampler, top_k=2, min_p=0.01, top_p=0.99)
+    assert min(logprob for each in narrow for logprob in each.logprobs) > -4.7  # ln of min_p
+
+
+def test_a_prompt_and_its_seed_decide_the_responses(served: Served, model: Any) -> None:
+    sampler = sampler_for(served, model)
+    asked, ids = SamplingSettings(max_tokens=12), prompts()
+    together = sampler.sample(ids, count=4, settings=asked, seeds=range(len(ids)))
+    (alone,) = sampler.sample([ids[3]], count=4, settings=asked, seeds=[3])
+    assert [each.token_ids for each in alone] == [each.token_ids for each in together[3]]
+
+
+@pytest.mark.parametrize("transport", ["file", "broadcast"])
+def test_each_fault_of_a_sync_is_named(served: Served, model: Any, transport: str) -> None:
+    sampler = sampler_for(served, model, transport=transport)
+    push(sampler, model, 30)
+    names = [name for name, _ in named(model)]
+    with pytest.raises(RunError, match="holds version 30, the trainer is at version 31"):
+        compare({}, 31, sampler.received())
+    sent = Sent(model.named_parameters(), sampler.dtype)
+    sampler.sync((pair for pair in sent if pair[0] != names[3]), 31)
+    with pytest.raises(RunError, match=rf"{names[3]}: did not arrive"):
+        compare(sent.checksums, 31, sampler.received())
+    sent = Sent(model.named_parameters(), sampler.dtype)
+    sampler.sync(swapped(iter(sent), "layers.0.", "layers.1."), 32)
+    with pytest.raises(RunError, match=r"layers\.0\..*: arrived with other values"):
+        compare(sent.checksums, 32, sampler.received())
+
+
+@pytest.mark.parametrize("transport", ["file", "broadcast"])
+def test_a_server_goes_on_after_a_sync_that_failed(
+    served: Served, model: Any, transport: str
+) -> None:
+    sampler = sampler_for(served, model, transport=transport)
+    wrong = [("nowhere.weight", torch.zeros(2)), *named(model)]
+    with pytest.raises(RunError, match="answered /collective_rpc with 500"):
+        sampler.sync(iter(wrong), 40)
+    assert sampler.received().version == -1
+
+    def breaks() -> Iterator[tuple[str, torch.Tensor]]:
+        yield named(model)[0]
+        raise ValueError("of the trainer")
+
+    with pytest.raises(ValueError, match="of the trainer"):
+        sampler.sync(breaks(), 41)
+    push(sampler, model, 42)
+    assert gap(model, draw(sampler)) < TOLERANCE
+
+
+def test_other_ranks_take_all_weights_and_wait_for_the_first(served: Served, model: Any) -> None:
+    first, other = sampler_for(served, model), sampler_for(served, model, primary=False)
+    taken: list[str] = []
+
+    def weights() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in named(model):
+            taken.append(name)
+            yield name, tensor
+
+    done = threading.Event()
+    rank = threading.Thread(target=lambda: (other.sync(weights(), 50), done.set()))
+    rank.start()
+    wait_until(lambda: len(taken) == len(named(model)), 30)
+    assert not done.wait(0.5)
+    push(first, model, 50)
+    rank.join(30)
+    assert done.is_set()
+    assert gap(model, draw(other)) < TOLERANCE
+    assert {sample.weight_version for sample in draw(other)} == {50}
+
+
+def test_weights_pushed_by_another_trainer_stop_the_run(served: Served, model: Any) -> None:
+    mine, other = sampler_for(served, model), sampler_for(served, model)
+    push(mine, model, 60)
+    push(other, model, 61)
+    with pytest.raises(RunError, match="holds weights 61 and not 60: another trainer"):
+        draw(mine)
+
+
+# Servers that hang or die. The last test ends the server of this file.
+
+
+def test_a_hung_server_ends_the_run_within_the_retries(served: Served, model: Any) -> None:
+    sampler = sampler_for(served, model, timeout=1.0, retries=1)
+    push(sampler, model, 70)
+    running = served.server_processes()
+    for pid in running:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        with pytest.raises(RunError, match="does not answer: it hangs"):
+            draw(sampler, prompts(40), max_tokens=400)
+        assert time.monotonic() - started < 10
+    finally:
+        for pid in running:
+            os.kill(pid, signal.SIGCONT)
+    patient = sampler_for(served, model)
+    push(patient, model, 71)
+    assert gap(model, draw(patient)) < TOLERANCE
+
+
+def draw_again_and_again(sampler: VllmServerSampler) -> None:
+    while True:
+        draw(sampler, prompts(100), max_tokens=400)
+
+
+def test_a_server_killed_while_sampling_ends_the_run_within_the_retries(
+    served: Served, model: Any
+) -> None:
+    sampler = sampler_for(served, model, timeout=5.0, retries=2)
+    push(sampler, model, 80)
+    running = served.server_processes()
+    killer = threading.Timer(0.5, lambda: os.kill(running[0], signal.SIGKILL))
+    killer.start()
+    started = time.monotonic()
+    with pytest.raises(RunError, match=r"cannot be reached.*rlobj serve MODEL --port"):
+        draw_again_and_again(sampler)
+    assert time.monotonic() - started < 60
+    assert served.process.wait(30) == 1  # `rlobj serve` says so too,
+    assert "the server ended" in served.screen()
+    wait_until(lambda: gone(running), 10)  # and leaves nothing behind
+    assert not key_file(served.port).exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "started", "code"),
+    [(signal.SIGINT, "samplers.vllm", 0), (signal.SIGKILL, "EngineCore", -9)],
+)
+def test_no_process_outlives_rlobj_serve(
+    folder: Path, tmp_path: Path, number: signal.Signals, started: str, code: int
+) -> None:
+    served = Served(folder, tmp_path / "screen.txt")
+    try:
+        wait_until(
+            lambda: any(started in command_line(p) for p in served.server_processes()), READY
+        )
+        running = served.server_processes()
+        os.kill(served.process.pid, number)
+        assert served.process.wait(60) == code
+        wait_until(lambda: gone(running), 60)
+    finally:
+        served.end()

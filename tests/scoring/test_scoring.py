@@ -1,0 +1,258 @@
+"""rlobj.scoring.score_tokens against the plain computation that holds all logits."""
+
+import pytest
+import torch
+from scoring_tools import (
+    ROWS,
+    SHAPES,
+    SMALL_TILE,
+    VOCABULARY,
+    gradients,
+    leaves,
+    make_head,
+    plain,
+    plain_proxy,
+)
+from torch import nn
+
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.scoring import FILTERED, score_tokens
+from rlobj.scoring import tiles as tiles_module
+
+
+@pytest.fixture
+def head():
+    return make_head()
+
+
+# Values
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_values_equal_the_plain_computation(head, shape, with_bias):
+    hidden, weight, targets, bias = head
+    shape = {**shape, "bias": bias if with_bias else None}
+    scores = score_tokens(hidden, weight, targets, entropy=True, chunk_bytes=SMALL_TILE, **shape)
+    logprobs, entropy, _ = plain(hidden, weight, targets, **shape)
+    torch.testing.assert_close(scores.logprobs, logprobs, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(scores.entropy, entropy, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None], ids=["second-sweep", "whole-rows"])
+@pytest.mark.parametrize("sharpness", [0.05, 1.0, 3.0])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_detached_columns_equal_their_definitions(head, sharpness, temperature, chunk_bytes):
+    hidden, weight, targets, bias = head
+    weight = weight * sharpness
+    targets = targets.clone()
+    targets[6:] = (hidden @ weight.T + bias).argmax(-1)[6:]
+    scores = score_tokens(
+        hidden.requires_grad_(),
+        weight,
+        targets,
+        temperature=temperature,
+        min_p=0.05,
+        collision=True,
+        sensitivity=True,
+        bias=bias,
+        chunk_bytes=chunk_bytes,
+    )
+    logprobs, entropy, everything = plain(
+        hidden, weight, targets, temperature=temperature, bias=bias
+    )
+    probs = everything.exp()
+    proxy = plain_proxy(everything, targets, 0.05, FILTERED)
+    sensitivity = logprobs.exp() * (logprobs + entropy)
+    sensitivity = sensitivity - (probs**2 * (everything + entropy[:, None])).sum(-1)
+    torch.testing.assert_close(scores.proxy_logprobs, proxy, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(scores.collision, (probs**2).sum(-1).detach())
+    torch.testing.assert_close(scores.entropy_sensitivity, sensitivity.detach())
+    if sharpness == 3.0:
+        assert (proxy == FILTERED).any()
+        assert (proxy > FILTERED).any()
+    assert scores.entropy is None
+    for column in (scores.proxy_logprobs, scores.collision, scores.entropy_sensitivity):
+        assert not column.requires_grad
+
+
+def test_entropy_sensitivity_predicts_the_entropy_after_a_small_step(head):
+    hidden, weight, targets, _ = head
+    logits, step = hidden @ weight.T, 1e-6
+    rows, identity = logits, torch.eye(VOCABULARY, dtype=torch.float64)
+    scores = score_tokens(rows, identity, targets, sensitivity=True)
+    probs = torch.softmax(logits, -1)
+    direction = nn.functional.one_hot(targets, VOCABULARY) - probs  # the gradient of l, A = 1
+    after = score_tokens(rows + step * direction, identity, targets, entropy=True).entropy
+    before = score_tokens(rows - step * direction, identity, targets, entropy=True).entropy
+    slope = (after - before) / (2 * step)
+    torch.testing.assert_close(-scores.entropy_sensitivity, slope, rtol=1e-5, atol=1e-7)
+
+
+def test_min_p_keeps_equal_tokens_at_the_largest_share():
+    hidden, weight = torch.ones(1, 1), torch.tensor([[3.0], [3.0], [1.0]])
+    scores = score_tokens(hidden, weight, torch.tensor([1]), min_p=1.0)
+    torch.testing.assert_close(scores.proxy_logprobs, torch.tensor([0.5]).log())
+
+
+@pytest.mark.parametrize("rows", [2, 20, 200])
+def test_min_p_of_one_keeps_the_largest_token_whatever_the_rounding(rows):
+    torch.manual_seed(0)
+    hidden, weight = 100 * torch.randn(rows, 256), torch.randn(4000, 256)
+    targets = (hidden @ weight.T).argmax(-1)
+    proxy = score_tokens(hidden, weight, targets, min_p=1.0, chunk_bytes=SMALL_TILE).proxy_logprobs
+    torch.testing.assert_close(proxy, torch.zeros(rows), rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("rows", [5, 64, 200])
+def test_the_proxy_needs_no_second_product_where_whole_rows_fit(rows, monkeypatch):
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(rows, 8), torch.randn(900, 8)
+    targets = torch.randint(900, (rows,))
+    multiplied = []
+    multiply = tiles_module.multiply
+    monkeypatch.setattr(
+        tiles_module,
+        "multiply",
+        lambda a, b, out: (multiplied.append(out.numel()), multiply(a, b, out))[1],
+    )
+    fitting = score_tokens(hidden, weight, targets, min_p=0.1, chunk_bytes=64 * 900 * 4)
+    assert sum(multiplied) == rows * 900
+    multiplied.clear()
+    swept = score_tokens(hidden, weight, targets, min_p=0.1, chunk_bytes=SMALL_TILE)
+    assert sum(multiplied) > rows * 900
+    torch.testing.assert_close(fitting.proxy_logprobs, swept.proxy_logprobs)
+
+
+# Gradients
+
+
+GRADIENTS = {"logprobs": (1, 0), "entropy": (0, 1), "both": (1, 1)}
+
+
+@pytest.mark.parametrize("wanted", GRADIENTS.values(), ids=GRADIENTS)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_gradients_equal_plain_autograd(head, shape, wanted):
+    hidden, weight, targets, bias = head
+    incoming = torch.randn(2, ROWS, dtype=torch.float64)
+    by_logprob, by_entropy = (x if on else None for x, on in zip(incoming, wanted, strict=True))
+
+    def ours(hidden, weight, bias):
+        scores = score_tokens(
+            hidden, weight, targets, entropy=True, bias=bias, chunk_bytes=SMALL_TILE, **shape
+        )
+        return scores.logprobs, scores.entropy
+
+    def reference(hidden, weight, bias):
+        return plain(hidden, weight, targets, bias=bias, **shape)[:2]
+
+    found = gradients(hidden, weight, bias, ours, by_logprob, by_entropy)
+    expected = gradients(hidden, weight, bias, reference, by_logprob, by_entropy)
+    for ours_, plain_ in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours_, plain_, rtol=1e-11, atol=1e-11)
+
+
+def test_gradient_of_logprobs_is_the_same_without_the_entropy(head):
+    hidden, weight, targets, bias = head
+    incoming = torch.randn(ROWS, dtype=torch.float64)
+
+    def ours(hidden, weight, bias):
+        return score_tokens(hidden, weight, targets, bias=bias).logprobs, None
+
+    found = gradients(hidden, weight, bias, ours, incoming, None)
+    expected = gradients(
+        hidden, weight, bias, lambda h, w, b: plain(h, w, targets, bias=b)[:2], incoming, None
+    )
+    for ours_, plain_ in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours_, plain_, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_gradcheck(softcap):
+    torch.manual_seed(0)
+    inputs = leaves(*(torch.randn(*s, dtype=torch.float64) for s in [(3, 4), (130, 4), (130,)]))
+    targets = torch.tensor([0, 129, 64])
+
+    def function(hidden, weight, bias):
+        scores = score_tokens(
+            hidden,
+            weight,
+            targets,
+            temperature=0.8,
+            entropy=True,
+            bias=bias,
+            softcap=softcap,
+            chunk_bytes=SMALL_TILE,
+        )
+        return scores.logprobs, scores.entropy
+
+    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
+
+
+def test_frozen_head_gets_no_gradient_and_the_hidden_states_the_same(head):
+    hidden, weight, targets, _ = head
+    (free,) = leaves(hidden)
+    score_tokens(free, weight, targets).logprobs.sum().backward()
+    assert weight.grad is None
+    both, weight_ = leaves(hidden, weight)
+    score_tokens(both, weight_, targets).logprobs.sum().backward()
+    assert torch.equal(free.grad, both.grad)
+
+
+def test_frozen_trunk_still_trains_the_head(head):
+    hidden, weight, targets, _ = head
+    (free,) = leaves(weight)
+    score_tokens(hidden, free, targets).logprobs.sum().backward()
+    (expected,) = leaves(weight)
+    plain(hidden, expected, targets)[0].sum().backward()
+    torch.testing.assert_close(free.grad, expected.grad)
+
+
+@pytest.mark.parametrize("active", [[], [2, 5], list(range(ROWS))])
+def test_rows_with_zero_gradient_leave_the_backward_products(head, active, monkeypatch):
+    hidden, weight, targets, _ = head
+    incoming = torch.zeros(ROWS, dtype=torch.float64)
+    incoming[active] = 1.5
+    seen = []
+    sweep = tiles_module.backward_sweep
+    monkeypatch.setattr(
+        tiles_module,
+        "backward_sweep",
+        lambda *arguments: (seen.append(len(arguments[2])), sweep(*arguments)),
+    )
+    found, found_weight = leaves(hidden, weight)
+    scores = score_tokens(found, found_weight, targets, entropy=True)
+    (scores.logprobs * incoming + scores.entropy * incoming).sum().backward()
+    assert seen == [len(active)]
+    expected, expected_weight = leaves(hidden, weight)
+    logprobs, entropy, _ = plain(expected, expected_weight, targets)
+    ((logprobs + entropy) * incoming).sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+    torch.testing.assert_close(found_weight.grad, expected_weight.grad)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"temperature": 0.0}, ConfigError, "temperature is 0.0"),
+        ({"min_p": 1.5}, ConfigError, "min_p is 1.5"),
+        ({"min_p": 0.0}, ConfigError, "min_p is 0.0"),
+        ({"softcap": -1.0}, ConfigError, "softcap is -1.0"),
+        ({"scale": 0.0}, ConfigError, "scale is 0.0"),
+        ({"chunk_bytes": 0}, ConfigError, "chunk_bytes is 0"),
+        ({"targets": torch.full((ROWS,), VOCABULARY)}, BatchError, "vocabulary of 301"),
+        ({"targets": torch.full((ROWS,), -100)}, BatchError, "the first is -100, in row 0"),
+        ({"targets": torch.zeros(ROWS)}, BatchError, "float32"),
+        ({"targets": torch.zeros(2, dtype=torch.long)}, BatchError, "13 token ids"),
+        ({"weight": torch.zeros(5, 3)}, BatchError, r"\[5, 3\]"),
+        ({"bias": torch.zeros(5)}, BatchError, r"bias has shape \[5\]"),
+    ],
+)
+def test_what_cannot_mean_anything_is_refused(head, change, error, says):
+    hidden, weight, targets, _ = head
+    arguments = {"hidden": hidden, "weight": weight, "targets": targets, **change}
+    with pytest.raises(error, match=says):
+        score_tokens(**arguments)

@@ -1,0 +1,160 @@
+"""PolicyScorer over transformers' causal language models: tiny ones, random weights."""
+
+import warnings
+
+import pytest
+import torch
+from scoring_tools import SEQUENCES, SIZES, plain_samples
+from torch import nn
+
+from rlobj.base.errors import ConfigError
+from rlobj.scoring import PolicyScorer, score_samples
+
+COMMON = {**SIZES, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
+RECURRENT = {
+    "FalconH1": {},
+    "Jamba": {},
+    "Mamba": {},
+    "Qwen3_5": {},
+    "RecurrentGemma": {},
+}
+ARCHITECTURES = {
+    "Apertus": {},
+    "BitNet": {},
+    "Bloom": {},
+    "Cohere": {"logit_scale": 0.25},
+    "Cohere2": {"logit_scale": 0.25},
+    "Ernie4_5": {},
+    "Ernie4_5_Moe": {},
+    "Exaone4": {},
+    "Gemma": {},
+    "Gemma2": {"final_logit_softcapping": 0.5},
+    "Gemma3": {"final_logit_softcapping": 0.5},
+    "Glm4": {},
+    "Glm4Moe": {},
+    "GPT2": {},
+    "GPTNeoX": {},
+    "GptOss": {},
+    "Granite": {"logits_scaling": 4.0},
+    "GraniteMoe": {"logits_scaling": 4.0},
+    "Helium": {},
+    "HyperCLOVAX": {"logits_scaling": 0.25},
+    "Lfm2": {},
+    "Llama": {},
+    "Llama4": {},
+    "Mistral": {},
+    "Mixtral": {},
+    "Nemotron": {},
+    "Olmo2": {},
+    "Olmo3": {},
+    "Olmoe": {},
+    "OPT": {"word_embed_proj_dim": 32},
+    "Phi": {},
+    "Phi3": {},
+    "Qwen2": {},
+    "Qwen2Moe": {},
+    "Qwen3": {},
+    "Qwen3Moe": {},
+    "SeedOss": {},
+    "SmolLM3": {},
+    "StableLm": {},
+    "Starcoder2": {},
+    **RECURRENT,
+}
+CONFIGS = {
+    "Gemma3": "Gemma3TextConfig",
+    "Llama4": "Llama4TextConfig",
+    "Qwen3_5": "Qwen3_5TextConfig",
+}
+PACKED = ["Qwen2", "Qwen3", "Qwen3Moe", "Llama", "Gemma2", "Gemma3", "Mistral", "GPT2", "Olmo2"]
+
+
+def build(kind):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    options = {**COMMON, **EXPERTS, **ARCHITECTURES[kind]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = getattr(transformers, CONFIGS.get(kind, f"{kind}Config"))(**options)
+        name = "GPT2LMHeadModel" if kind == "GPT2" else f"{kind}ForCausalLM"
+        model = getattr(transformers, name)(config).float()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.15)
+    return model.eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.filterwarnings("ignore")
+def test_scores_equal_the_models_own_logits(kind):
+    model = build(kind)
+    expected = plain_samples(model, 0.8)
+    scores = score_samples(model, SEQUENCES, temperature=0.8, entropy=True)
+    found = torch.stack([scores.logprobs, scores.entropy])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.filterwarnings("ignore")
+def test_packed_sequences_score_as_padded_ones(kind, attention):
+    model = build(kind)
+    model.set_attn_implementation(attention)
+    results = []
+    for packed in (False, True):
+        scorer = PolicyScorer(model, packed=packed)
+        assert scorer.collate(SEQUENCES)[0].shape == ((1, 19) if packed else (4, 8))
+        scores = score_samples(scorer, SEQUENCES, temperature=0.8, entropy=True)
+        (scores.logprobs.sum() + scores.entropy.sum()).backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        results.append([scores.logprobs.detach(), scores.entropy.detach(), *gradients])
+        model.zero_grad()
+    for alone, together in zip(*results, strict=True):
+        torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RECURRENT)
+@pytest.mark.filterwarnings("ignore")
+def test_models_that_carry_a_state_refuse_to_pack(kind):
+    model = build(kind)
+    with pytest.raises(ConfigError, match="cannot score packed sequences: layers of the kind"):
+        PolicyScorer(model, packed=True)
+    assert not PolicyScorer(model).packed
+
+
+def test_models_without_position_ids_refuse_to_pack():
+    with pytest.raises(ConfigError, match="its trunk takes no position_ids"):
+        PolicyScorer(build("Bloom"), packed=True)
+
+
+def test_a_model_that_lets_packed_sequences_meet_is_found_out():
+    with pytest.raises(ConfigError, match="hidden states differ by"):
+        PolicyScorer(build("OPT"), packed=True)
+
+
+@pytest.mark.parametrize(
+    ("attention", "packed"), [("sdpa", False), ("eager", False), ("flash_attention_2", True)]
+)
+def test_auto_packs_under_flash_attention_alone(attention, packed, monkeypatch):
+    model = build("Qwen3")
+    model.config._attn_implementation = attention
+    if packed:  # what flash attention would compute, without a GPU
+        monkeypatch.setattr(PolicyScorer, "_matching", lambda self, shapes, weight: shapes[0])
+        monkeypatch.setattr(PolicyScorer, "_unpackable", lambda self, there: None)
+    assert PolicyScorer(model).packed is packed
+
+
+def test_packing_keeps_dropout_and_the_modes_of_modules():
+    model = build("Qwen3").train()
+    model.model.layers[0].eval()
+    before = [module.training for module in model.modules()]
+    PolicyScorer(model, packed=True)
+    assert [module.training for module in model.modules()] == before

@@ -1,0 +1,126 @@
+"""Which sequences are scored together, and how they are laid out."""
+
+from array import array
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.scoring import micro_batches, pack_sequences, pad_sequences
+
+
+@pytest.mark.parametrize("collate", [pad_sequences, pack_sequences])
+def test_response_without_a_prompt_is_refused(collate):
+    with pytest.raises(BatchError, match="sequence 1 has an empty prompt"):
+        collate([([1], [2]), ([], [3])])
+
+
+def test_padded_sequences_by_hand():
+    input_ids, attention_mask, response_mask = pad_sequences([([1, 2], [3]), ([4], []), ([], [])])
+    assert input_ids.tolist() == [[1, 2, 3], [4, 0, 0], [0, 0, 0]]
+    assert attention_mask.tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
+    assert response_mask.tolist() == [[False, False, True], [False] * 3, [False] * 3]
+
+
+def test_packed_sequences_by_hand():
+    input_ids, attention_mask, response_mask, position_ids = pack_sequences(
+        [([1, 2], [3]), ([], []), ([4], []), ([5], [6, 7])]
+    )
+    assert attention_mask is None
+    assert input_ids.tolist() == [[1, 2, 3, 4, 5, 6, 7]]
+    assert position_ids.tolist() == [[0, 1, 2, 0, 0, 1, 2]]
+    assert response_mask.tolist() == [[False, False, True, False, False, True, True]]
+
+
+def test_packing_nothing_gives_one_token_that_is_not_scored():
+    input_ids, _, response_mask, position_ids = pack_sequences([])
+    assert input_ids.shape == position_ids.shape == (1, 1)
+    assert not response_mask.any()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [list, tuple, partial(array, "i"), partial(array, "q"), np.array, torch.tensor],
+    ids=["list", "tuple", "int array", "long array", "numpy", "torch"],
+)
+@pytest.mark.parametrize("collate", [pad_sequences, pack_sequences])
+def test_tokens_may_be_any_sequence_of_whole_numbers(collate, kind):
+    pairs = [([7, 2**31 - 1, 0], [5]), ([151_935], [])]
+    expected = collate(pairs)[0]
+    assert expected.dtype == torch.long
+    found = collate([(kind(prompt), kind(response)) for prompt, response in pairs])[0]
+    assert found.dtype == torch.long
+    assert torch.equal(found, expected)
+
+
+def test_tokens_that_are_no_whole_numbers_are_refused():
+    with pytest.raises(TypeError, match="float64"):
+        pad_sequences([([1], [2.5])])
+
+
+# Micro-batches
+
+
+@given(lengths=st.lists(st.integers(0, 60), max_size=40), budget=st.integers(1, 200))
+def test_micro_batches_hold_every_index_once_within_the_budget(lengths, budget):
+    batches = micro_batches(lengths, budget)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget
+    assert batches == micro_batches(list(lengths), budget)
+
+
+@settings(max_examples=30, deadline=None)
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), budget=st.integers(5, 30))
+def test_no_packing_has_fewer_micro_batches(lengths, budget):
+    def fits(batch):
+        return len(batch) == 1 or len(batch) * max(batch) <= budget
+
+    def partitions(items):
+        if not items:
+            yield []
+            return
+        first, rest = items[0], items[1:]
+        for smaller in partitions(rest):
+            yield [[first], *smaller]
+            for place, batch in enumerate(smaller):
+                yield [*smaller[:place], [first, *batch], *smaller[place + 1 :]]
+
+    fewest = min(len(p) for p in partitions(lengths) if all(map(fits, p)))
+    assert len(micro_batches(lengths, budget)) == fewest
+
+
+def test_micro_batches_of_spread_lengths_are_nearly_all_useful():
+    torch.manual_seed(0)
+    lengths = (400 * torch.exp(0.8 * torch.randn(512))).long().clamp(8, 8192).tolist()
+    batches = micro_batches(lengths, 16384)
+    padded = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
+    assert sum(lengths) / padded > 0.9
+
+
+def test_micro_batch_budget_below_one_is_refused():
+    with pytest.raises(ConfigError, match="budget_tokens is 0"):
+        micro_batches([1], 0)
+    with pytest.raises(BatchError, match="-3"):
+        micro_batches([1, -3], 5)
+
+
+@given(lengths=st.lists(st.integers(0, 60), max_size=40), budget=st.integers(1, 200))
+def test_packed_micro_batches_hold_every_index_once_within_the_budget(lengths, budget):
+    batches = micro_batches(lengths, budget, packed=True)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or sum(lengths[i] for i in batch) <= budget
+    sizes = [max(lengths[i] for i in batch) for batch in batches]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_packed_micro_batches_of_spread_lengths_are_nearly_full():
+    torch.manual_seed(0)
+    lengths = (400 * torch.exp(0.8 * torch.randn(512))).long().clamp(8, 8192).tolist()
+    batches = micro_batches(lengths, 16384, packed=True)
+    assert sum(lengths) / (len(batches) * 16384) > 0.97

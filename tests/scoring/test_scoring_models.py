@@ -1,0 +1,153 @@
+"""PolicyScorer against models' own logits."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from scoring_tools import MODELS, SEQUENCES, SIZES, plain_samples, tiny
+from torch import nn
+
+from rlobj.base.errors import ConfigError
+from rlobj.scoring import PolicyScorer, score_samples
+from rlobj.scoring import tiles as tiles_module
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_samples_and_every_gradient_equal_the_models_own_logits(name):
+    model = tiny(name, torch.float64)
+    weights = torch.randn(2, 7, dtype=torch.float64)
+    expected = plain_samples(model, 0.8)
+    (expected * weights).sum().backward()
+    expected_gradients = {k: p.grad.clone() for k, p in model.named_parameters()}
+    model.zero_grad()
+    scores = score_samples(model, SEQUENCES, temperature=0.8, entropy=True, min_p=0.1)
+    found = torch.stack([scores.logprobs, scores.entropy])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    assert scores.proxy_logprobs.shape == (7,)
+    (found * weights).sum().backward()
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(
+            parameter.grad,
+            expected_gradients[key],
+            rtol=1e-5,
+            atol=1e-6,
+            msg=key,
+        )
+
+
+def test_scorer_makes_no_logits_for_prompt_tokens(monkeypatch):
+    model = tiny("qwen3-tied")
+    seen = []
+    sweep = tiles_module.forward_sweep
+    monkeypatch.setattr(
+        tiles_module,
+        "forward_sweep",
+        lambda *a, **k: (seen.append(len(a[2])), sweep(*a, **k))[1],
+    )
+    scorer = PolicyScorer(model)
+    model.lm_head.register_forward_hook(lambda *_: pytest.fail("the head made logits"))
+    score_samples(scorer, SEQUENCES)
+    assert seen == [7]
+
+
+def test_samples_without_any_response_token_give_a_graph_to_every_parameter():
+    model = tiny("qwen3-untied")
+    scores = score_samples(model, [([1, 2], []), ([], [])], entropy=True)
+    assert scores.logprobs.shape == (0,)
+    (scores.logprobs.sum() + scores.entropy.sum()).backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert not parameter.grad.any()
+
+
+def test_scorer_keeps_training_mode_and_the_models_parameters():
+    model = tiny("gpt2-tied").train()
+    scorer = PolicyScorer(model)
+    assert all(module.training for module in model.modules())
+    assert {f"model.{name}" for name, _ in model.named_parameters()} == {
+        name for name, _ in scorer.named_parameters()
+    }
+
+
+@pytest.mark.slow
+def test_scorer_runs_wrapped_in_data_parallel():
+    """In a process of its own that leaves without tearing its threads down, which can deadlock."""
+    program = """
+import os
+import torch
+from torch import distributed, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+from rlobj.scoring import PolicyScorer, score_samples
+torch.set_num_threads(1)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=97, hidden_size=32, intermediate_size=48,
+                                     num_hidden_layers=1, num_attention_heads=4))
+sequences = [([5, 6, 7], [8, 9]), ([1], []), ([2], [3])]
+expected = score_samples(model, sequences, entropy=True)
+expected.logprobs.sum().backward()
+gradients = [parameter.grad for parameter in model.parameters()]
+model.zero_grad()
+distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+wrapped = nn.parallel.DistributedDataParallel(PolicyScorer(model))
+scores = score_samples(wrapped, sequences, entropy=True)
+scores.logprobs.sum().backward()
+torch.testing.assert_close(scores.logprobs, expected.logprobs)
+for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+    torch.testing.assert_close(parameter.grad, gradient)
+print("equal", flush=True)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "equal\n", done.stderr
+
+
+def test_autocast_trunk_gives_float32_scores_and_gradients():
+    model = tiny("llama")
+    exact = score_samples(model, SEQUENCES).logprobs.detach()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = score_samples(PolicyScorer(model), SEQUENCES, entropy=True)
+    scores.logprobs.sum().backward()
+    assert scores.logprobs.dtype == torch.float32
+    assert (scores.logprobs - exact).abs().max() < 0.1
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_bfloat16_model_passes_its_own_check():
+    scores = score_samples(tiny("gemma2-softcap", torch.bfloat16), SEQUENCES)
+    assert scores.logprobs.dtype == torch.float32
+
+
+def test_unknown_treatment_of_the_logits_is_refused_by_name():
+    model = tiny("llama")
+    forward = model.forward
+
+    def tripled(*arguments, **options):
+        outputs = forward(*arguments, **options)
+        outputs.logits = outputs.logits * 3
+        return outputs
+
+    model.forward = tripled
+    model.config.logit_tripling = 3.0
+    with pytest.raises(ConfigError, match=r"LlamaForCausalLM .* logit_tripling=3\.0"):
+        PolicyScorer(model)
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("Granite", 0.25), ("HyperCLOVAX", 4.0)])
+def test_logits_scaling_is_read_as_the_model_means_it(kind, scale):
+    model = tiny((kind, {**SIZES, "logits_scaling": 4.0}))
+    assert PolicyScorer(model).shape.scale == scale
+
+
+def test_head_that_is_not_linear_is_refused():
+    model = tiny("llama")
+    model.lm_head = nn.Sequential(model.lm_head)
+    with pytest.raises(ConfigError, match="head of LlamaForCausalLM is a Sequential"):
+        PolicyScorer(model)
+
+
+def test_no_sequences_give_no_scores_but_a_graph_through_all_parameters():
+    model = tiny("llama")
+    scores = score_samples(model, [], entropy=True)
+    assert scores.logprobs.shape == scores.entropy.shape == (0,)
+    (scores.logprobs.sum() * 0).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or p.grad.any()] == []

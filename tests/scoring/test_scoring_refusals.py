@@ -1,0 +1,121 @@
+"""What scoring refuses, by name, and what its page tells of its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scoring_tools import ROWS, VOCABULARY, make_head, tiny
+from torch import nn
+
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.scoring import PolicyScorer, pack_sequences, pad_sequences, score_samples, score_tokens
+
+PAGE = Path(__file__).parents[2] / "docs" / "scoring.md"
+
+
+@pytest.fixture(scope="module")
+def scorer() -> PolicyScorer:
+    """Of a GPT-2 with 97 tokens and 64 learned positions."""
+    return PolicyScorer(tiny("gpt2-tied"))
+
+
+class Wrapped(nn.Module):
+    """As DDP holds what it wraps."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *arguments: Any, **settings: Any) -> Any:
+        return self.module(*arguments, **settings)
+
+
+@pytest.mark.parametrize("wrap", [lambda scorer: scorer, Wrapped], ids=["bare", "wrapped"])
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        (([1], [1000]), "token 1000 lies outside the vocabulary of 97"),
+        (([97, 1], [2]), "token 97 lies outside the vocabulary of 97"),
+        (([-1], [2]), "token -1 lies outside"),
+        (([1] * 60, [1] * 5), "a sequence has 65 tokens; GPT2LMHeadModel has positions for 64"),
+    ],
+)
+def test_tokens_that_the_model_has_no_row_for_are_refused(scorer, wrap, pair, says):
+    with pytest.raises(BatchError, match=says):
+        score_samples(wrap(scorer), [([1], [2]), pair])
+
+
+def test_the_last_token_and_the_last_position_are_scored(scorer):
+    scores = score_samples(scorer, [([96] * 60, [96] * 4)])
+    assert scores.logprobs.isfinite().all()
+    assert scores.logprobs.shape == (4,)
+
+
+def test_rotated_positions_have_no_last_one():
+    assert score_samples(tiny("llama"), [([1] * 60, [1] * 5)]).logprobs.shape == (5,)
+
+
+@pytest.mark.parametrize("collate", [pad_sequences, pack_sequences])
+@pytest.mark.parametrize("given", ["hello", 5, ([1], [2], [3]), ("one", "two"), (1, 2)])
+def test_what_is_no_pair_of_token_ids_is_refused(collate, given):
+    with pytest.raises(BatchError, match=r"sequence 1 is .* expected a pair of prompt"):
+        collate([([1], [2]), given])
+
+
+@pytest.mark.parametrize("packed", ["maybe", "false", 3, None])
+def test_packed_is_true_false_or_auto(scorer, packed):
+    with pytest.raises(ConfigError, match=f"packed is {packed!r}; expected True, False or 'auto'"):
+        PolicyScorer(scorer.model, packed=packed)
+
+
+def test_models_with_an_encoder_are_refused_by_name():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 97, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, num_heads=2))
+    with pytest.raises(ConfigError, match="T5ForConditionalGeneration has an encoder"):
+        score_samples(model, [([1], [2])])
+
+
+def test_what_holds_no_scorer_is_refused(scorer):
+    with pytest.raises(ConfigError, match="Wrapped is neither a PolicyScorer"):
+        score_samples(Wrapped(scorer.model), [([1], [2])])
+
+
+@pytest.mark.parametrize("name", ["temperature", "min_p", "scale", "softcap", "chunk_bytes"])
+@pytest.mark.parametrize("value", [torch.ones(ROWS), "1"], ids=["tensor", "text"])
+def test_settings_are_one_number(name, value):
+    hidden, weight, targets, _ = make_head()
+    with pytest.raises(ConfigError, match=f"{name} is .*expected one number"):
+        score_tokens(hidden, weight, targets, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["hidden", "weight", "targets", "bias"])
+def test_tensors_are_tensors(name):
+    inputs = dict(zip(("hidden", "weight", "targets", "bias"), make_head(), strict=True))
+    with pytest.raises(BatchError, match=f"{name} is a list; expected a torch tensor"):
+        score_tokens(**{**inputs, name: inputs[name].tolist()})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_target_that_the_bias_masks_has_no_probability(dtype):
+    hidden, weight, targets, bias = (
+        x.to(dtype) if x.is_floating_point() else x for x in make_head()
+    )
+    bias[targets[0]] = -torch.inf
+    expected = torch.log_softmax(hidden @ weight.T + bias, -1).gather(1, targets[:, None])[:, 0]
+    found = score_tokens(hidden, weight, targets, bias=bias).logprobs
+    torch.testing.assert_close(found, expected)
+    assert found[0] == -torch.inf
+    everything = torch.full((VOCABULARY,), -torch.inf, dtype=dtype)
+    assert (score_tokens(hidden, weight, targets, bias=everything).logprobs == -torch.inf).all()
+
+
+def test_the_page_names_every_argument_of_scoring():
+    arguments = inspect.signature(score_tokens).parameters
+    named = set(re.findall(r"`(\w+)[=`]", PAGE.read_text(encoding="utf-8")))
+    assert [name for name in arguments if name not in named] == []

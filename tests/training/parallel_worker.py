@@ -1,0 +1,341 @@
+"""What test_parallel runs under every strategy, in its own process or in two others.
+
+    parallel_worker.py first STRATEGY,... FOLDER     train, with mishaps; leave checkpoints
+    parallel_worker.py second STRATEGY,... FOLDER    go on from them
+
+with RANK, WORLD_SIZE and the like set. Each rank leaves its results in FOLDER/PHASE-RANK.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import rlobj
+from rlobj.scoring import PolicyScorer, pad_sequences
+from rlobj.training.parallel import Parallel, build_parallel, open_processes, resolve_strategy
+from rlobj.training.parallel.process_group import ProcessGroup
+
+VOCABULARY = 48
+GROUP = 4
+RESPONSES = 12
+MID, END = 3, 5  # good steps before the checkpoint, and in all
+SOURCES = {  # whose checkpoints a strategy goes on from: its own, and others'
+    "ddp": ["ddp", "plain"],
+    "fsdp2": ["fsdp2", "ddp"],
+    "zero1": ["zero1", "fsdp2"],
+    "zero2": ["zero2", "ddp"],
+    "zero3": ["zero3", "zero1", "plain"],
+}
+Build = Callable[[torch.dtype | None], Parallel]
+OBJECTIVE = rlobj.load_preset("stapo").objective
+
+
+def tiny_policy(tied: bool = True) -> Any:
+    """Two Qwen3 layers whose distributions are peaked enough for STAPO to drop tokens."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        tie_word_embeddings=tied,
+        dtype="float32",
+    )
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(8)
+    return model.train()
+
+
+def rollout() -> tuple[rlobj.TokenBatch, list[tuple[list[int], list[int]]]]:
+    """Random responses of several lengths, with rewards; the table lacks log-probs."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(3, 9, (RESPONSES,), generator=generator).tolist()
+    tokens = torch.randint(0, VOCABULARY, (RESPONSES, 12), generator=generator).tolist()
+    sequences = [(row[:3], row[3 : 3 + n]) for row, n in zip(tokens, lengths, strict=True)]
+    rewards = torch.rand(RESPONSES, generator=generator, dtype=torch.float64)
+    table = rlobj.TokenBatch(
+        lengths=torch.tensor(lengths),
+        groups=torch.arange(RESPONSES) // GROUP,
+        ids=torch.arange(RESPONSES),
+        rewards=rewards,
+        logprobs=torch.zeros(sum(lengths)),
+    )
+    return table, sequences
+
+
+def scored_table() -> rlobj.TokenBatch:
+    """A table whose scores are the same everywhere, so that selections can be compared exactly."""
+    table, _ = rollout()
+    generator = torch.Generator().manual_seed(2)
+    logprobs = -12 * torch.rand(len(table), generator=generator)
+    entropy = torch.rand(len(table), generator=generator).round(decimals=1)  # with ties
+    return table.replace(logprobs=logprobs, entropy=entropy)
+
+
+def members(parallel: Parallel, step: int) -> list[int]:
+    """The responses of this rank: all of them on the first in step 0, then two groups and one."""
+    if parallel.size == 1:
+        return list(range(RESPONSES))
+    border = RESPONSES if step == 0 else 2 * GROUP
+    return list(range(border)) if parallel.rank == 0 else list(range(border, RESPONSES))
+
+
+def threes(count: int) -> list[list[int]]:
+    """The micro-batches of so many responses."""
+    return [list(range(i, min(i + 3, count))) for i in range(0, count, 3)]
+
+
+class Session:
+    """A policy in training."""
+
+    def __init__(self, parallel: Parallel, model: Any, half: bool = False) -> None:
+        self.parallel = parallel
+        self.model = model
+        self.half = half
+        trained = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=1.0, weight_decay=0.1)
+        self.scorer, self.optimizer = parallel.prepare(PolicyScorer(model), optimizer)
+
+    def score(self, sequences: Sequence[Any]) -> dict[str, Tensor]:
+        padded = pad_sequences(sequences, self.parallel.device)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            scores = self.scorer(*padded, temperature=0.9, entropy=True)
+        return {"logprobs": scores.logprobs, "entropy": scores.entropy}
+
+    def update(
+        self, step: int, *, apply: bool = True, spoil: Callable[[int], float] = lambda rank: 1.0
+    ) -> dict[str, Any]:
+        """One update as the trainer makes it; `spoil(rank)` is a factor on a rank's first loss."""
+        parallel, comm = self.parallel, self.parallel.comm
+        parallel.set_learning_rate(3e-3 / (step + 1))
+        whole, sequences = rollout()
+        mine = members(parallel, step)
+        table = whole.select(mine)
+        parts = threes(len(mine))
+        most = max(comm.gather(len(parts)))
+        parts += [[] for _ in range(most - len(parts))]
+        with torch.no_grad():
+            scores = [self.score([sequences[mine[i]] for i in part]) for part in parts]
+        columns = {name: torch.cat([s[name] for s in scores]) for name in scores[0]}
+        table = table.replace(**columns, old_logprobs=columns["logprobs"] + 0.1 * step)
+        tables = [table.select(part, index) for index, part in enumerate(parts)]
+        plan = OBJECTIVE.plan(tables, OBJECTIVE.init(), comm)
+        total = torch.zeros((), dtype=torch.float64)
+        for index, part in enumerate(parts):
+            micro = tables[index].replace(**self.score([sequences[mine[i]] for i in part]))
+            loss = OBJECTIVE.loss(micro, plan).loss
+            total += loss.detach().double()
+            factor = spoil(parallel.rank) if index == 0 else 1.0
+            parallel.backward(loss * factor, last=index + 1 == most)
+        norm = parallel.step(apply)
+        rate = self.optimizer.param_groups[0]["lr"]
+        kept = sum(int((weights != 0).sum()) for weights in plan.weights)
+        return {"loss": float(comm.sum(total)), "norm": norm, "rate": rate, "tokens": kept}
+
+    def weights(self) -> dict[str, Tensor]:
+        named = self.model.named_parameters()
+        return {name: self.parallel.full(p).detach().clone() for name, p in named}
+
+    def moments(self) -> dict[str, dict[str, Tensor]]:
+        named = self.model.named_parameters()
+        return {
+            name: {key: value.clone() for key, value in self.parallel.moments(p).items()}
+            for name, p in named
+        }
+
+    def digest(self) -> str:
+        """Of every bit of the weights and the moments."""
+        hashed = hashlib.sha256()
+        flat = [*self.weights().values()]
+        flat += [value for state in self.moments().values() for value in state.values()]
+        for tensor in flat:
+            hashed.update(tensor.cpu().contiguous().numpy().tobytes())
+        return hashed.hexdigest()
+
+    def save(self, path: Path) -> None:
+        weights, moments = self.weights(), self.moments()
+        if self.parallel.rank == 0:
+            torch.save({"weights": weights, "moments": moments}, path)
+
+    def restore_moments(self, moments: dict[str, dict[str, Tensor]]) -> None:
+        for name, parameter in self.model.named_parameters():
+            self.parallel.set_moments(parameter, moments[name])
+
+
+def train(parallel: Parallel, folder: Path, strategy: str, mishaps: bool) -> dict[str, Any]:
+    """Five good steps, with a checkpoint after the third; before it, perhaps, steps that fail."""
+    session = Session(parallel, tiny_policy())
+    results: dict[str, Any] = {"moments before": [*session.moments().values()].count({})}
+    results["steps"] = [session.update(step) for step in range(2)]
+    if mishaps:
+        results["mishaps"] = {
+            "nan on the first rank": mishap(session, lambda rank: torch.nan if rank == 0 else 1.0),
+            "inf on the last rank": mishap(session, lambda rank: torch.inf if rank else 1.0),
+            "nothing to learn": mishap(session, lambda rank: 1.0, apply=False),
+        }
+        session.score([])  # a graph that is never gone back through
+    results["steps"] += [session.update(step) for step in range(2, MID)]
+    session.save(folder / f"mid-{strategy}.pt")
+    results["steps"] += [session.update(step) for step in range(MID, END)]
+    session.save(folder / f"end-{strategy}.pt")
+    results["digest"] = session.digest()
+    return results
+
+
+def mishap(session: Session, spoil: Callable[[int], float], apply: bool = True) -> dict[str, Any]:
+    before = session.digest()
+    norm = session.update(2, apply=apply, spoil=spoil)["norm"]
+    return {"norm": norm, "changed": session.digest() != before}
+
+
+def selected(parallel: Parallel) -> list[list[float]]:
+    """The weights that a plan gives to the tokens of each response, of a table given in parts."""
+    table = scored_table().select(members(parallel, 1))
+    parts = [
+        list(range(i, min(i + 3, len(table.lengths)))) for i in range(0, len(table.lengths), 3)
+    ]
+    tables = [table.select(part, index) for index, part in enumerate(parts)]
+    plan = OBJECTIVE.plan(tables, OBJECTIVE.init(), parallel.comm)
+    rows = [w.split(t.lengths.tolist()) for w, t in zip(plan.weights, tables, strict=True)]
+    mine = [row.tolist() for part in rows for row in part]
+    return [row for rank in parallel.comm.gather(mine) for row in rank]
+
+
+def variants(build: Build) -> dict[str, Any]:
+    """Two updates of other kinds of policies, with and without half precision."""
+    import peft
+
+    def adapted() -> Any:
+        settings = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+        torch.manual_seed(3)
+        return peft.get_peft_model(tiny_policy(), settings)
+
+    def recomputing() -> Any:
+        model = tiny_policy(tied=False)
+        model.gradient_checkpointing_enable()
+        return model
+
+    results: dict[str, Any] = {}
+    for name, make in {"untied, recomputing": recomputing, "adapters": adapted}.items():
+        parallel = build(None)
+        session = Session(parallel, make())
+        updates = [session.update(step) for step in range(1, 3)]
+        if name == "adapters":
+            with torch.no_grad(), session.model.disable_adapter():
+                results["reference"] = session.score(rollout()[1])["logprobs"].tolist()
+        weights = {key: value.double().sum().item() for key, value in session.weights().items()}
+        remembered = [key for key, state in session.moments().items() if state]
+        results[name] = {"updates": updates, "weights": weights, "remembered": remembered}
+        parallel.close()
+    for dtype in (None, torch.bfloat16):
+        results[str(dtype)] = arithmetic(build(dtype), half=dtype is not None)
+    return results
+
+
+def arithmetic(parallel: Parallel, half: bool) -> dict[str, Any]:
+    """What forward passes compute in, and what a policy without sequences gives."""
+    session = Session(parallel, tiny_policy(), half)
+    seen = []
+    projection = session.model.model.layers[0].mlp.up_proj
+    projection.register_forward_hook(lambda *call: seen.append(str(call[-1].dtype)))
+    scores = session.score([])
+    parallel.backward(scores["logprobs"].sum() * 0, last=True)
+    empty = parallel.step(apply=False)
+    norm = session.update(1)["norm"]
+    dtypes = {str(value.dtype) for value in session.weights().values()}
+    parallel.close()
+    return {"forward": [*set(seen)], "weights": [*dtypes], "empty": empty, "norm": norm}
+
+
+def exchange(comm: ProcessGroup) -> dict[str, Any]:
+    """The process group, and a second one in a thread."""
+    rank = comm.rank
+    apart = ProcessGroup(torch.device("cpu"), torch.distributed.new_group(backend="gloo"))
+    found: dict[str, Any] = {}
+
+    def ask() -> None:
+        found["thread"] = apart.gather(rank) + apart.sum(torch.ones(2)).tolist()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    found["integers"] = comm.sum(torch.tensor([2**53 + rank, 1])).tolist()
+    found["floats"] = comm.sum(torch.tensor(2.0**-40 + rank, dtype=torch.float64)).item()
+    found["gather"] = comm.gather({"rank": rank})
+    found["broadcast"] = comm.broadcast(f"from {rank}")
+    thread.join()
+    return found
+
+
+def resume(parallel: Parallel, folder: Path, strategy: str, source: str) -> str:
+    """Go on from a checkpoint of `source`; leaves the end as a file."""
+    saved = torch.load(folder / f"mid-{source}.pt")
+    model = tiny_policy()
+    model.load_state_dict(saved["weights"], strict=False)  # the head is the embedding
+    session = Session(parallel, model)
+    session.restore_moments(saved["moments"])
+    for step in range(MID, END):
+        session.update(step)
+    session.save(folder / f"end-{strategy}-from-{source}.pt")
+    digest = session.digest()
+    parallel.close()
+    return digest
+
+
+def main(phase: str, strategies: Sequence[str], folder: Path) -> None:
+    torch.set_num_threads(1)
+    results: dict[str, Any] = {"auto": resolve_strategy("auto", os.environ)}
+    with contextlib.ExitStack() as stack:
+        accelerator = open_processes(stack, grouped=True)
+        for strategy in strategies:
+            if strategy.startswith("zero"):
+                from rlobj.training.parallel import zero
+
+                # This policy is so small that nothing would be split, and all reduced at once.
+                zero.PERSISTENT_ELEMENTS, zero.BUCKET_ELEMENTS = 0, 1000
+            build = functools.partial(build_parallel, strategy, accelerator, 0.5)
+            results[strategy] = (first if phase == "first" else second)(build, folder, strategy)
+        comm = ProcessGroup(accelerator.device)
+        results["exchange"] = exchange(comm)
+        path = folder / f"{phase}-{comm.rank}.json"
+        path.write_text(json.dumps(results), encoding="utf-8")
+        comm.gather(None)
+    sys.stdout.flush()
+    if "fsdp2" in strategies:
+        os._exit(0)  # on CPUs a thread of torch's now and then aborts a process that is through
+
+
+def first(build: Build, folder: Path, strategy: str, mishaps: bool = True) -> dict[str, Any]:
+    parallel = build(None)
+    results = train(parallel, folder, strategy, mishaps)
+    results["selected"] = selected(parallel)
+    parallel.close()
+    return {**results, "variants": variants(build)}
+
+
+def second(build: Build, folder: Path, strategy: str) -> dict[str, str]:
+    return {source: resume(build(None), folder, strategy, source) for source in SOURCES[strategy]}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2].split(","), Path(sys.argv[3]))

@@ -1,0 +1,409 @@
+"""The launcher, with small real processes: what they get, how they end, what is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlobj.base.errors import ConfigError
+from rlobj.training.parallel import launcher as launching
+from rlobj.training.parallel.launcher import launch
+
+LISTEN = """
+import os, signal, sys, time
+rank, folder = os.environ["RANK"], sys.argv[1]
+got = []
+def hear(number, frame): got.append(number)
+for each in (signal.SIGTERM, signal.SIGINT): signal.signal(each, hear)
+stubborn = "stubborn" in sys.argv
+open(f"{folder}/ready-{rank}", "w").write(str(os.getpid()))
+while stubborn or not got: time.sleep(0.02)
+time.sleep(1.0)  # the step and its checkpoint
+open(f"{folder}/signals-{rank}", "w").write(" ".join(map(str, got)))
+"""
+ON_TERMINAL = "import os, sys; assert sys.stdout.isatty() == (os.environ['RANK'] == '0')"
+LAUNCH = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from rlobj.training.parallel.launcher import launch
+sys.exit(launch(sys.argv[2:], 2, program=[sys.executable, "-c", sys.argv[1]]))
+"""
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Waits of a test's size, temporary files where the test sees them, no launcher around."""
+    monkeypatch.setattr(launching, "SETTLE", 0.5)
+    monkeypatch.setattr(launching, "GRACE", 1.0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    for name in ("WORLD_SIZE", "RANK", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """(exit code, stdout, stderr) of a launch; its logs are in tmp_path/logs."""
+
+    def run(code: str, *arguments: str, processes: int = 2) -> tuple[int, str, str]:
+        ended = launch(arguments, processes, tmp_path / "logs", program=python(code))
+        return ended, *capfd.readouterr()
+
+    return run
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return not re.search(r"^State:\s*Z", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def after(condition: Callable[[], Any], *signals: int, apart: float = 0.3) -> threading.Thread:
+    """Send signals to this process once the condition holds."""
+
+    def send() -> None:
+        wait_for(condition)
+        for number in signals:
+            os.kill(os.getpid(), number)
+            time.sleep(apart)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def guarded() -> Iterator[None]:
+    """A stray signal fails no more than its own test."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+# What the ranks get.
+
+
+def test_every_rank_gets_its_place_and_only_rank_0_the_terminal(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    code = (
+        "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:],"
+        " sys.stdin.read(), os.getsid(0) == os.getpid()]))"
+    )
+    words = ["train", "--processes", "3", "--preset", "stapo", "--processes=3"]
+    ended, shown, errors = run(code, *words, processes=3)
+    assert (ended, errors) == (0, "")
+    told = [shown, *((tmp_path / "logs" / f"rank-{rank}.log").read_text() for rank in (1, 2))]
+    ports = set()
+    for rank, text in enumerate(told):
+        environment, arguments, stdin, own_session = json.loads(text)
+        assert environment["RANK"] == environment["LOCAL_RANK"] == str(rank)
+        assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == "3"
+        assert environment["MASTER_ADDR"] == "127.0.0.1"
+        assert environment["OMP_NUM_THREADS"] == "1"
+        assert "TORCHELASTIC_USE_AGENT_STORE" not in environment
+        assert arguments == ["train", "--preset", "stapo"]
+        assert (stdin, own_session) == ("", True)
+        ports.add(int(environment["MASTER_PORT"]))
+    assert len(ports) == 1
+
+
+def test_the_threads_that_the_user_set_are_kept(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert run("import os; print(os.environ['OMP_NUM_THREADS'])")[1] == "3\n"
+
+
+def test_where_all_ends_well_no_file_is_left(tmp_path: Path) -> None:
+    assert launch([], 2, program=python("print('fine')")) == 0
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_launch_inside_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match=r"--processes 2, but WORLD_SIZE is 4: torchrun"):
+        launch([], 2, program=python(""))
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(ConfigError, match="at least 1"):
+        launch([], 0, program=python(""))
+
+
+# A rank that fails.
+
+
+def test_a_rank_that_fails_ends_the_others_and_is_shown_with_its_traceback(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    code = (
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    print('the last words')\n"
+        "    sys.excepthook = lambda *e: (sys.__excepthook__(*e), os._exit(3))\n"
+        "    raise ValueError('the cause')\n"
+        "time.sleep(60)\n"
+    )
+    start = time.monotonic()
+    ended, _, report = run(code, processes=3)
+    assert time.monotonic() - start < 10
+    assert ended == 3
+    assert "rank 1 of 3 processes failed: exit code 3" in report
+    assert "the last words\nTraceback (most recent call last):" in report
+    assert "ValueError: the cause" in report
+    assert str(tmp_path / "logs" / "rank-1.log") in report
+    assert "SIGTERM (rank 0), SIGTERM (rank 2)" in report
+
+
+def test_the_log_of_a_failure_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import os; print('here'); assert os.environ['RANK'] == '0'"
+    assert launch([], 2, program=python(code)) == 1
+    [log] = re.findall(r"All of it is in (\S+)", capfd.readouterr().err)
+    assert Path(log).read_text().startswith("here\nTraceback")
+    assert Path(log).is_relative_to(tmp_path / "temporary")
+
+
+@pytest.mark.slow
+def test_a_rank_that_a_signal_ended_is_named_by_it(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    code = (
+        "import os, signal, time\n"
+        "if os.environ['RANK'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(60)\n"
+    )
+    ended, _, report = run(code)
+    assert ended == 1
+    assert "rank 0 of 2 processes failed: SIGKILL" in report
+    assert "out of memory" in report
+    assert "Its output is above." in report
+
+
+def test_the_last_words_of_a_rank_that_was_killed_are_shown(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    code = (
+        "import os, signal\n"
+        "print('the last words')\n"
+        "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert "the last words" in run(code)[2]
+
+
+def test_a_crash_in_compiled_code_shows_where(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    code = "import os, signal\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSEGV)"
+    ended, _, report = run(code)
+    assert ended == 1
+    assert "SIGSEGV" in report
+    assert 'File "<string>", line 2' in report
+
+
+@pytest.mark.slow
+def test_a_rank_that_ignores_sigterm_is_killed_with_what_it_started(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    code = (
+        "import os, signal, subprocess, sys, time\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    while not os.path.exists(sys.argv[1] + '/pid'): time.sleep(0.02)\n"
+        "    sys.exit(5)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "open(sys.argv[1] + '/part', 'w').write(str(child.pid))\n"
+        "os.rename(sys.argv[1] + '/part', sys.argv[1] + '/pid')\n"
+        "time.sleep(60)\n"
+    )
+    ended, _, report = run(code, str(tmp_path))
+    assert ended == 5
+    assert "SIGKILL (rank 0)" in report
+    wait_for(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
+@pytest.mark.slow
+def test_a_rank_that_only_lost_its_connection_is_not_blamed(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    """Rank 1 drops its connection and ends slowly; rank 2 notices and ends at once."""
+    code = (
+        "import os, socket, time\n"
+        "rank, port = os.environ['RANK'], int(os.environ['MASTER_PORT'])\n"
+        "if rank == '1':\n"
+        "    server = socket.create_server(('127.0.0.1', port))\n"
+        "    peer, _ = server.accept()\n"
+        "    try: raise ValueError('the cause')\n"
+        "    finally: peer.close(); time.sleep(0.3)\n"
+        "if rank == '2':\n"
+        "    while True:\n"
+        "        try: peer = socket.create_connection(('127.0.0.1', port)); break\n"
+        "        except ConnectionRefusedError: time.sleep(0.02)\n"
+        "    if not peer.recv(1): raise RuntimeError('Connection closed by peer [127.0.0.1]')\n"
+        "time.sleep(60)\n"
+    )
+    _, _, report = run(code, processes=3)
+    assert "rank 1 of 3 processes failed" in report
+    assert "ValueError: the cause" in report
+    assert "exit code 1 (rank 2)" in report
+
+
+@pytest.mark.slow
+def test_where_all_lost_their_connections_the_first_is_shown(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Rank 1 fails once rank 2 has ended, however long that takes on a busy machine."""
+    code = (
+        "import os, sys, time\n"
+        "rank, file = int(os.environ['RANK']), sys.argv[1]\n"
+        "def running():\n"
+        "    try: text = open(f'/proc/{open(file).read()}/stat').read()\n"
+        "    except FileNotFoundError: return False\n"
+        "    return text.rpartition(')')[2].split()[0] != 'Z'\n"
+        "if rank == 2:\n"
+        "    open(file + '.part', 'w').write(str(os.getpid()))\n"
+        "    os.rename(file + '.part', file)\n"
+        "if rank == 1:\n"
+        "    while not os.path.exists(file) or running(): time.sleep(0.02)\n"
+        "    time.sleep(0.3)\n"
+        "if rank == 0: time.sleep(60)\n"
+        "raise RuntimeError('Connection reset by peer')"
+    )
+    _, _, report = run(code, str(tmp_path / "pid"), processes=3)
+    assert "rank 2 of 3 processes failed" in report
+
+
+def test_a_long_traceback_is_shown_from_its_beginning(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    code = (
+        "import os\n"
+        "for i in range(100): print('noise', i)\n"
+        "code = 'def f0(): raise ValueError(7)\\n'\n"
+        "code += ''.join(f'def f{n}(): f{n - 1}()\\n' for n in range(1, 60))\n"
+        "exec(code)\n"
+        "if os.environ['RANK'] == '1': f59()\n"
+    )
+    _, _, report = run(code)
+    shown = report.partition("The end of its output:\n\n")[2].partition("\n\nAll of it")[0]
+    lines = shown.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1] == "ValueError: 7"
+    assert len(lines) > launching.SHOWN_LINES
+
+
+# Signals.
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("guarded")
+def test_a_signal_reaches_every_rank_once_and_is_waited_for_without_limit(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "SETTLE", 0.1)
+    monkeypatch.setattr(launching, "GRACE", 0.1)
+    before = signal.getsignal(signal.SIGTERM)
+    thread = after(lambda: len(list(tmp_path.glob("ready-*"))) == 2, signal.SIGTERM)
+    ended, _, errors = run(LISTEN, str(tmp_path))
+    thread.join()
+    assert (ended, errors) == (0, "")
+    told = [(tmp_path / f"signals-{rank}").read_text() for rank in range(2)]
+    assert told == [str(int(signal.SIGTERM))] * 2
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("guarded")
+def test_a_second_signal_kills(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    pids = [tmp_path / f"ready-{rank}" for rank in range(2)]
+    two = (signal.SIGTERM, signal.SIGTERM)
+    thread = after(lambda: all(p.exists() and p.read_text() for p in pids), *two)
+    ended, _, errors = run(LISTEN, str(tmp_path), "stubborn")
+    thread.join()
+    assert (ended, errors) == (128 + signal.SIGTERM, "")
+    assert not any(alive(int(pid.read_text())) for pid in pids)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("guarded")
+def test_a_rank_that_the_signal_ended_holds_up_no_other(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """A rank that is still loading dies of SIGTERM; another would wait for it for ever."""
+    code = (
+        "import os, signal, sys, time\n"
+        "if os.environ['RANK'] == '0': signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "open(f\"{sys.argv[1]}/ready-{os.environ['RANK']}\", 'w')\n"
+        "end = time.monotonic() + 60\n"
+        "while time.monotonic() < end: time.sleep(0.1)\n"
+    )
+    thread = after(lambda: len(list(tmp_path.glob("ready-*"))) == 2, signal.SIGTERM)
+    start = time.monotonic()
+    ended, _, errors = run(code, str(tmp_path))
+    thread.join()
+    assert (ended, errors) == (128 + signal.SIGTERM, "")
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal_reaches_every_rank_once(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    termios = pytest.importorskip("termios")
+    master, slave = os.openpty()
+    process = subprocess.Popen(
+        [*python(LAUNCH), f"{ON_TERMINAL}\n{LISTEN}", str(tmp_path)],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    try:
+        wait_for(lambda: len(list(tmp_path.glob("ready-*"))) == 2, 180)
+        os.write(master, b"\x03")
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        os.close(master)
+    told = [(tmp_path / f"signals-{rank}").read_text() for rank in range(2)]
+    assert told == [str(int(signal.SIGINT))] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen([*python(LAUNCH), LISTEN, str(tmp_path)])
+    pids = [tmp_path / f"ready-{rank}" for rank in range(2)]
+    try:
+        wait_for(lambda: all(pid.exists() and pid.read_text() for pid in pids), 180)
+        running = [int(pid.read_text()) for pid in pids]
+        assert all(map(alive, running))
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not any(map(alive, running)), 5)

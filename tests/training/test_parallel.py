@@ -1,0 +1,326 @@
+"""Every strategy in two real processes, against the same training in one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from parallel_worker import END, SOURCES, first, resume
+
+from rlobj.base.ports import free_port
+from rlobj.training.parallel import build_parallel, open_processes
+from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.training.parallel.replicated import Replicated
+
+WORKER = Path(__file__).with_name("parallel_worker.py")
+TORCH, ZERO = ("ddp", "fsdp2"), ("zero1", "zero2", "zero3")
+ALL = [
+    *(pytest.param(name, marks=pytest.mark.slow) for name in TORCH),
+    *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.deepspeed]) for name in ZERO),
+]
+every_strategy = pytest.mark.parametrize("strategy", ALL)
+Ranks = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("parallel")
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> dict[str, Any]:
+    """The same in this one process, but for the mishaps: a skipped update is as none at all."""
+    with contextlib.ExitStack() as stack:
+        accelerator = open_processes(stack, grouped=False)
+
+        def build(autocast: torch.dtype | None) -> Replicated:
+            return Replicated(accelerator, "ddp", max_grad_norm=0.5)
+
+        return first(build, folder, "plain", mishaps=False)
+
+
+def processes(phase: str, strategies: tuple[str, ...], folder: Path, *launcher: str) -> Ranks:
+    """Run the worker on two ranks; with a launcher, started by it."""
+    command = [str(WORKER), phase, ",".join(strategies), str(folder)]
+    shared = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if launcher:
+        runs = [subprocess.Popen([*launcher, *command], env=shared, **OUTPUT)]
+    else:
+        shared |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        runs = [
+            subprocess.Popen(
+                [sys.executable, *command],
+                env={**shared, "RANK": rank, "LOCAL_RANK": rank},
+                **OUTPUT,
+            )
+            for rank in ("0", "1")
+        ]
+    try:
+        outputs = [run.communicate(timeout=600)[0] for run in runs]
+    finally:
+        for run in runs:
+            run.kill()
+    assert [run.returncode for run in runs] == [0] * len(runs), "\n".join(outputs)
+    return [json.loads((folder / f"{phase}-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+OUTPUT: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+
+
+@pytest.fixture(scope="module")
+def torch_first(folder: Path) -> Ranks:
+    return processes("first", TORCH, folder)
+
+
+@pytest.fixture(scope="module")
+def zero_first(folder: Path) -> Ranks:
+    return processes("first", ZERO, folder)
+
+
+@pytest.fixture(scope="module")
+def torch_second(folder: Path, plain: Any, torch_first: Any) -> Ranks:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    return processes("second", TORCH, folder, *torchrun, f"--master_port={free_port()}")
+
+
+@pytest.fixture(scope="module")
+def zero_second(folder: Path, plain: Any, torch_first: Any, zero_first: Any) -> Ranks:
+    accelerate = [sys.executable, "-m", "accelerate.commands.launch", "--use_deepspeed"]
+    flags = ["--zero_stage=3", "--num_processes=2", f"--main_process_port={free_port()}"]
+    return processes("second", ZERO, folder, *accelerate, *flags)
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest) -> Callable[[str, str], Ranks]:
+    """What each rank found in a phase under a strategy."""
+
+    def of(phase: str, strategy: str) -> Ranks:
+        group = "torch" if strategy in TORCH else "zero"
+        return [rank[strategy] for rank in request.getfixturevalue(f"{group}_{phase}")]
+
+    return of
+
+
+# Training
+
+
+@every_strategy
+def test_loss_and_gradient_norm_are_those_of_one_process(strategy, ranks, plain):
+    for rank in ranks("first", strategy):
+        assert len(rank["steps"]) == END
+        for ours, alone in zip(rank["steps"], plain["steps"], strict=True):
+            assert ours["loss"] == pytest.approx(alone["loss"], rel=1e-5, abs=1e-7)
+            assert ours["norm"] == pytest.approx(alone["norm"], rel=1e-5)
+
+
+@every_strategy
+def test_selected_tokens_are_exactly_those_of_one_process(strategy, ranks, plain):
+    weights = [weight for response in plain["selected"] for weight in response]
+    assert 0 < weights.count(0.0) < len(weights)
+    for rank in ranks("first", strategy):
+        assert rank["selected"] == plain["selected"]
+
+
+@every_strategy
+def test_a_rank_without_tokens_keeps_up_with_the_others(strategy, ranks, plain):
+    (one, other), whole = ranks("first", strategy), plain["steps"]
+    assert [rank["steps"][0]["tokens"] for rank in (one, other)] == [whole[0]["tokens"], 0]
+    kept = [rank["steps"][1]["tokens"] for rank in (one, other)]
+    assert min(kept) > 0
+    assert sum(kept) == whole[1]["tokens"]
+
+
+@every_strategy
+def test_the_learning_rate_is_what_was_set(strategy, ranks):
+    rates = [3e-3 / (step + 1) for step in range(END)]
+    for rank in ranks("first", strategy):
+        assert [step["rate"] for step in rank["steps"]] == rates
+
+
+@every_strategy
+def test_weights_and_moments_after_five_updates_are_those_of_plain_adamw(
+    strategy, ranks, plain, folder
+):
+    ranks("first", strategy)
+    assert_alike(folder, f"end-{strategy}", "end-plain", 1e-5)
+    state = torch.load(folder / f"end-{strategy}.pt")
+    assert {float(moments["step"]) for moments in state["moments"].values()} == {END}
+
+
+@every_strategy
+def test_every_rank_is_given_the_same_whole_weights_and_moments(strategy, ranks, plain):
+    one, other = ranks("first", strategy)
+    assert one["digest"] == other["digest"]
+    assert one["moments before"] == plain["moments before"] > 0  # none before the first update
+
+
+@every_strategy
+@pytest.mark.parametrize("what", ["nan on the first rank", "inf on the last rank"])
+def test_a_gradient_that_is_not_finite_on_one_rank_changes_nothing_on_any(strategy, what, ranks):
+    for rank in ranks("first", strategy):
+        assert not math.isfinite(rank["mishaps"][what]["norm"])
+        assert not rank["mishaps"][what]["changed"]
+
+
+@every_strategy
+def test_an_update_that_is_not_to_be_made_changes_nothing(strategy, ranks, plain):
+    for rank in ranks("first", strategy):
+        mishap = rank["mishaps"]["nothing to learn"]
+        assert mishap["norm"] == pytest.approx(plain["steps"][2]["norm"], rel=1e-5)
+        assert not mishap["changed"]
+
+
+def assert_alike(folder: Path, ours: str, others: str, tolerance: float) -> None:
+    """Weights to `tolerance`; moments, which are sums of gradients, relative to the largest."""
+    one, other = (torch.load(folder / f"{name}.pt") for name in (ours, others))
+    assert one["weights"].keys() == other["weights"].keys()
+    for name, weight in one["weights"].items():
+        torch.testing.assert_close(weight, other["weights"][name], rtol=0, atol=tolerance)
+        for key, moment in one["moments"][name].items():
+            expected = other["moments"][name][key]
+            scale = float(expected.abs().max())
+            torch.testing.assert_close(moment, expected, rtol=0, atol=1e-5 * scale)
+
+
+# Other policies
+
+
+@every_strategy
+@pytest.mark.parametrize("kind", ["untied, recomputing", "adapters"])
+def test_other_policies_train_as_in_one_process(strategy, kind, ranks, plain):
+    alone = plain["variants"][kind]
+    for rank in ranks("first", strategy):
+        found = rank["variants"][kind]
+        for update, expected in zip(found["updates"], alone["updates"], strict=True):
+            assert update["loss"] == pytest.approx(expected["loss"], rel=1e-5, abs=1e-7)
+            assert update["norm"] == pytest.approx(expected["norm"], rel=1e-5)
+        assert found["weights"].keys() == alone["weights"].keys()
+        for name, total in alone["weights"].items():
+            assert found["weights"][name] == pytest.approx(total, abs=1e-4), name
+        assert found["remembered"] == alone["remembered"]
+
+
+@pytest.mark.slow
+def test_only_adapters_are_trained(plain):
+    remembered = plain["variants"]["adapters"]["remembered"]
+    assert remembered
+    assert all("lora_" in name for name in remembered)
+
+
+@every_strategy
+def test_the_reference_without_adapters_is_that_of_one_process(strategy, ranks, plain):
+    for rank in ranks("first", strategy):
+        expected = torch.tensor(plain["variants"]["reference"])
+        torch.testing.assert_close(torch.tensor(rank["variants"]["reference"]), expected)
+
+
+@every_strategy
+def test_forward_passes_compute_in_what_autocast_says_on_float32_weights(strategy, ranks, plain):
+    exact = plain["variants"]["None"]["norm"]
+    assert plain["variants"]["torch.bfloat16"]["norm"] != pytest.approx(exact, rel=5e-4)
+    for rank in ranks("first", strategy):
+        whole, half = rank["variants"]["None"], rank["variants"]["torch.bfloat16"]
+        assert (whole["forward"], half["forward"]) == (["torch.float32"], ["torch.bfloat16"])
+        assert whole["weights"] == half["weights"] == ["torch.float32"]
+        assert whole["norm"] == pytest.approx(exact, rel=1e-5)
+        assert half["norm"] == pytest.approx(plain["variants"]["torch.bfloat16"]["norm"], rel=1e-3)
+
+
+@every_strategy
+def test_no_sequences_on_any_rank_give_a_gradient_of_zeros(strategy, ranks):
+    for rank in ranks("first", strategy):
+        assert rank["variants"]["None"]["empty"] == 0.0
+
+
+# Going on from a checkpoint
+
+
+@every_strategy
+def test_the_same_strategy_goes_on_bit_for_bit_in_fresh_processes(strategy, ranks):
+    for before, after in zip(ranks("first", strategy), ranks("second", strategy), strict=True):
+        assert after[strategy] == before["digest"]
+
+
+@every_strategy
+def test_another_strategy_or_number_of_processes_goes_on_alike(strategy, ranks, folder):
+    ranks("second", strategy)
+    others = [source for source in SOURCES[strategy] if source != strategy]
+    assert others
+    for source in others:
+        assert_alike(folder, f"end-{strategy}-from-{source}", f"end-{source}", 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.deepspeed
+def test_one_process_goes_on_from_split_weights_alike(zero_first, folder):
+    with contextlib.ExitStack() as stack:
+        accelerator = open_processes(stack, grouped=False)
+        resume(build_parallel("ddp", accelerator, 0.5, None), folder, "plain", "zero3")
+    assert_alike(folder, "end-plain-from-zero3", "end-zero3", 1e-6)
+
+
+# The process group
+
+
+@pytest.mark.slow
+def test_ranks_exchange_numbers_and_objects(torch_first):
+    for rank, found in enumerate(each["exchange"] for each in torch_first):
+        assert found["integers"] == [2**54 + 1, 2]  # a float would lose the 1
+        assert found["floats"] == 2.0**-39 + 1
+        assert found["gather"] == [{"rank": 0}, {"rank": 1}]
+        assert found["broadcast"] == "from 0"
+        assert found["thread"] == [0, 1, 2.0, 2.0], rank
+
+
+def test_one_process_exchanges_with_itself():
+    comm = ProcessGroup(torch.device("cpu"))
+    assert (comm.rank, comm.size) == (0, 1)
+    assert comm.sum(torch.tensor([3])).tolist() == [3]
+    assert (comm.gather("a"), comm.broadcast("b")) == (["a"], "b")
+
+
+# Launching
+
+
+@pytest.mark.slow
+def test_torchrun_means_ddp(torch_second):
+    assert [rank["auto"] for rank in torch_second] == ["ddp", "ddp"]
+
+
+@pytest.mark.slow
+@pytest.mark.deepspeed
+def test_accelerate_launch_with_deepspeed_means_its_stage(zero_second):
+    assert [rank["auto"] for rank in zero_second] == ["zero3", "zero3"]
+
+
+@pytest.mark.slow
+@pytest.mark.deepspeed
+def test_one_process_splits_nothing_with_zero_and_can_start_again(plain):
+    program = (
+        "import torch; from rlobj.training.parallel import open_parallel;"
+        "from parallel_worker import Session, tiny_policy;"
+        "linear = torch.nn.functional.linear;\n"
+        "for strategy in ('zero3', 'zero1'):\n"
+        "    parallel = open_parallel(strategy, max_grad_norm=0.5, autocast=None, seed=0)\n"
+        "    session = Session(parallel, tiny_policy())\n"
+        "    print(session.update(0)['norm'], torch.distributed.get_world_size())\n"
+        "    parallel.close()\n"
+        "    assert not torch.distributed.is_initialized()\n"
+        "    assert torch.nn.functional.linear is linear\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=WORKER.parent, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]  # DeepSpeed has nothing to add
+    assert [size for _, size in lines] == ["1", "1"]
+    for norm, _ in lines:
+        assert float(norm) == pytest.approx(plain["steps"][0]["norm"], rel=1e-5)

@@ -1,0 +1,102 @@
+"""Which strategy a launcher means, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.training.parallel import open_parallel, resolve_strategy
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "ddp"),
+        ({"WORLD_SIZE": "4"}, "ddp"),
+        ({"ACCELERATE_USE_FSDP": "true", "WORLD_SIZE": "4"}, "fsdp2"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "zero2"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}, "zero1"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "0"}, "ddp"),
+        ({"ACCELERATE_USE_DEEPSPEED": "false"}, "ddp"),
+    ],
+)
+def test_auto_reads_the_launchers_environment(environment, expected):
+    assert resolve_strategy("auto", environment) == expected
+    assert resolve_strategy("zero1", environment) == "zero1"
+
+
+def test_auto_reads_deepspeeds_own_file(tmp_path):
+    file = tmp_path / "ds.json"
+    environment = {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(file),
+        "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1",
+    }
+    file.write_text('{"zero_optimization": {"stage": 3}}')
+    assert resolve_strategy("auto", environment) == "zero3"
+    file.write_text('{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}')
+    with pytest.raises(ConfigError, match="offload_param"):
+        resolve_strategy("auto", environment)
+    file.write_text('{"zero_optimization": {"stage": "auto"}}')
+    with pytest.raises(ConfigError, match="'auto'; expected 0, 1, 2 or 3"):
+        resolve_strategy("auto", environment)
+
+
+def test_offloading_asked_for_by_flags_is_refused():
+    environment = {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu",
+    }
+    with pytest.raises(ConfigError, match="OFFLOAD_OPTIMIZER"):
+        resolve_strategy("auto", environment)
+
+
+def opened(strategy: Any) -> Any:
+    return open_parallel(strategy, max_grad_norm=1.0, autocast=None, seed=0)
+
+
+def test_an_unknown_strategy_is_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match=r"'zero33'.* Did you mean 'zero3'"):
+        opened("zero33")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+def test_fsdp2_is_refused_without_a_gpu():
+    with pytest.raises(ConfigError, match=r"needs a GPU.* ddp, zero1, zero2, zero3"):
+        opened("fsdp2")
+
+
+def test_zero_without_deepspeed_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[deepspeed\]'"):
+        opened("zero2")
+
+
+def test_a_deepspeed_that_adds_up_wrongly_is_refused(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.9")
+    with pytest.raises(ConfigError, match=r"found 0\.18\.9.* pip install 'deepspeed>=0\.19\.2'"):
+        opened("zero2")
+
+
+def test_processes_without_an_address_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set"):
+        opened("auto")
+
+
+def test_one_process_has_no_group_and_leaves_the_environment_alone(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    before = dict(os.environ)
+    parallel = opened("ddp")
+    assert (parallel.rank, parallel.size, parallel.strategy) == (0, 1, "ddp")
+    assert not torch.distributed.is_initialized()
+    assert torch.initial_seed() == 0
+    parallel.close()
+    assert dict(os.environ) == before

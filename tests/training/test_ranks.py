@@ -1,0 +1,208 @@
+"""One run on several processes, through the program: the same run, and none left waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+from runs import distance, finish, metrics, program, same, wait_for_step, weights, write_config
+from tiny import tiny_config
+
+from rlobj.objectives.surrogates import Surrogate
+from rlobj.training import RunDirectory, train
+from rlobj.training.storage.checkpoint import read_state
+
+pytestmark = pytest.mark.slow
+
+STEPS = 6
+
+
+def config_of(policy, **sections):
+    """STARE-C2, whose gate, quantiles and divisor look at all ranks' tokens, and a sample rule."""
+    return tiny_config(
+        policy,
+        "stare-c2",
+        objective={"controllers": {"W": {"kind": "gate", "target": 2.7, "on": 1.1}}},
+        sampling={"prompts_per_step": 9, "max_tokens": 3},
+        training={"steps": STEPS, "updates_per_step": 2, "micro_batch_tokens": 200},
+        evaluation={"every": 3, "samples": 1, "problems": 15},
+        checkpoint={"every": 2},
+        output={"tokens_every": 1},
+        **sections,
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(policy, tmp_path_factory) -> Path:
+    """The run in one process."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    train(config_of(policy), folder)
+    return folder
+
+
+def assert_close(ours: list[dict], theirs: list[dict]) -> None:
+    """Equal metrics, but for rounding; gaps between engines are rounding themselves."""
+    assert [line["step"] for line in ours] == [line["step"] for line in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys()
+        shapes = {"tokens/useful_share", "tokens/rank_balance"}  # of the ranks' own micro-batches
+        for name in one.keys() - shapes - {"sampler/kl", "sampler/logprob_gap"}:
+            expected = other[name] and pytest.approx(other[name], rel=2e-4, abs=1e-5)
+            assert one[name] == expected, name
+
+
+def table(run: Path, kind: str, step: int, *keys: str) -> list[dict]:
+    rows = parquet.read_table(run / kind / f"step-{step:06d}.parquet").to_pylist()
+    return sorted(rows, key=lambda row: [row[key] for key in keys])
+
+
+@pytest.fixture(scope="module")
+def together(policy, tmp_path_factory) -> Path:
+    """The run in two processes."""
+    folder = tmp_path_factory.mktemp("together")
+    file = write_config(config_of(policy), folder / "run.yaml")
+    words = ["train", "--config", file, "--out", folder / "run", "--processes", "2"]
+    finish(program(words, folder / "log"), folder / "log")
+    return folder / "run"
+
+
+def test_two_processes_make_the_run_of_one(alone, together):
+    assert distance(weights(alone), weights(together)) < 2e-6
+    assert_close(metrics(together), metrics(alone))
+    state = read_state(RunDirectory(together).latest())
+    assert (state["processes"], state["strategy"]) == (2, "ddp")
+
+
+def test_two_processes_draw_and_select_the_same_tokens(alone, together):
+    for step in range(1, STEPS + 1):
+        rows = [table(run, "samples", step, "id") for run in (alone, together)]
+        assert [r["response"] for r in rows[0]] == [r["response"] for r in rows[1]]
+        assert [r["reward"] for r in rows[0]] == [r["reward"] for r in rows[1]]
+        places = [
+            {(r["response"], r["position"]): r for r in table(run, "tokens", step, "response")}
+            for run in (alone, together)
+        ]
+        both = places[0].keys() & places[1].keys()
+        assert len(both) > 20
+        assert all(places[0][k]["kept"] == places[1][k]["kept"] for k in both)
+        assert all(places[0][k]["weight"] == places[1][k]["weight"] for k in both)
+
+
+@pytest.mark.deepspeed
+def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, alone, tmp_path):
+    """Two steps in two processes under zero2, two in one, the last two under zero3."""
+    file, run, log = tmp_path / "run.yaml", tmp_path / "run", tmp_path / "log"
+    config = config_of(policy)
+    write_config(config, file)
+    cut = ["--set", "training.steps=2"]
+    words = ["train", "--config", file, "--out", run, "--processes", "2", "--strategy", "zero2"]
+    finish(program([*words, *cut], log), log)
+    words = ["train", "--resume", run, "--strategy", "ddp", "--set", "training.steps=4"]
+    finish(program(words, log), log)
+    words = ["train", "--resume", run, "--processes", "2", "--strategy", "zero3"]
+    finish(program([*words, "--set", f"training.steps={STEPS}"], log), log)
+    assert distance(weights(alone), weights(run)) < 2e-6
+    assert read_state(RunDirectory(run).latest())["strategy"] == "zero3"
+
+
+def ranks_of(process: subprocess.Popen) -> list[int]:
+    """The process ids of the launcher's ranks, in rank order."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_ends_the_run_and_resuming_is_exact(policy, together, tmp_path, victim):
+    file, run, log = tmp_path / "run.yaml", tmp_path / "run", tmp_path / "log"
+    write_config(config_of(policy), file)
+    process = program(["train", "--config", file, "--out", run, "--processes", "2"], log)
+    wait_for_step(run, 3, process, log)
+    os.kill(ranks_of(process)[victim], signal.SIGKILL)
+    start = time.monotonic()
+    text = finish(process, log, code=1)
+    assert time.monotonic() - start < 60
+    assert "SIGKILL" in text
+    finish(program(["train", "--resume", run, "--processes", "2"], log), log)
+    assert same(weights(run), weights(together))
+    assert metrics(run) == metrics(together)
+
+
+class FailsOnTheSecondRank(Surrogate):
+    """S = l, and a mistake in the user's code on rank 1."""
+
+    def __call__(self, terms):
+        if os.environ["RANK"] == "1":
+            raise ZeroDivisionError("a mistake of mine")
+        return terms.logprobs
+
+
+def test_an_error_on_one_rank_stops_all_with_its_traceback(policy, tmp_path):
+    file, run, log = tmp_path / "run.yaml", tmp_path / "run", tmp_path / "log"
+    write_config(tiny_config(policy, "grpo"), file)
+    settings = yaml_of(file)
+    settings["objective"]["surrogate"] = {
+        "kind": "custom",
+        "target": "test_ranks:FailsOnTheSecondRank",
+    }
+    file.write_text(json.dumps(settings))
+    start = time.monotonic()
+    words = ["train", "--config", file, "--out", run, "--processes", "2"]
+    process = program(words, log, PYTHONPATH=str(Path(__file__).parents[1]))
+    text = finish(process, log, code=1)
+    assert time.monotonic() - start < 90
+    assert "ZeroDivisionError: a mistake of mine" in text
+    assert "test_ranks.py" in text
+
+
+def yaml_of(file: Path) -> dict:
+    import yaml
+
+    return yaml.safe_load(file.read_text())
+
+
+def test_sigterm_finishes_the_step_on_all_ranks(policy, together, tmp_path):
+    file, run, log = tmp_path / "run.yaml", tmp_path / "run", tmp_path / "log"
+    write_config(config_of(policy), file)
+    process = program(["train", "--config", file, "--out", run, "--processes", "2"], log)
+    wait_for_step(run, 1, process, log)
+    process.terminate()
+    finish(process, log)
+    if metrics(run)[-1]["step"] < STEPS:
+        finish(program(["train", "--resume", run, "--processes", "2"], log), log)
+    assert same(weights(run), weights(together))
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_other_launchers_work_and_agree_on_the_folder(policy, alone, tmp_path, launcher):
+    """One prompt a step: the second rank never has anything to do."""
+    file = write_config(config_of(policy), tmp_path / "run.yaml")
+    started = {
+        "torchrun": ["torch.distributed.run", "--nproc-per-node", "2"],
+        "accelerate": [
+            *("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+            *("--main_process_port", "0"),
+        ],
+    }[launcher]
+    words = [sys.executable, "-m", *started, "-m", "rlobj_cli", "train", "--config", str(file)]
+    less = ["sampling.prompts_per_step=1", "training.updates_per_step=1", "training.steps=2"]
+    for setting in less:
+        words += ["--set", setting]
+    done = subprocess.run(
+        words,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [run] = (tmp_path / "runs").iterdir()
+    assert [line["step"] for line in metrics(run)] == [0, 1, 2]
+    assert read_state(RunDirectory(run).latest())["processes"] == 2

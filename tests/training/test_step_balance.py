@@ -1,0 +1,291 @@
+"""Tokens dealt out evenly: into micro-batches without padding, over ranks without waiting."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import distance, finish, metrics, program, weights, write_config
+from tiny import save_tiny_policy, tiny_config
+
+from rlobj.data import Problem
+from rlobj.rewards import Graded
+from rlobj.samplers import Sample
+from rlobj.scoring import micro_batches
+from rlobj.training.loop.cutting import OVERHEAD, cut
+from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.training.rollouts.collector import Response, Rollout
+from rlobj.training.rollouts.sharding import Share, shard, spread
+
+SIGMAS = [0.5, 0.8, 1.1]
+
+
+def skewed(sigma: float, count: int = 512, seed: int = 0) -> list[int]:
+    """Lognormal lengths, median 2,000 tokens, cut at 16,384."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = (math.log(2000) + sigma * torch.randn(count, generator=generator)).exp()
+    return drawn.round().clamp(1, 16384).long().tolist()
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_micro_batches_of_skewed_lengths_hold_hardly_any_padding(sigma):
+    lengths = skewed(sigma)
+    assert sum(lengths) / padded(cut(lengths, 16384, packed=False), lengths) >= 0.97
+    short = [-(-length // 5) for length in lengths]  # many fit into one
+    assert sum(short) / padded(cut(short, 16384, packed=False), short) >= 0.97
+    few = short[:64]
+    assert sum(few) / padded(cut(few, 16384, packed=False), few) >= 0.94
+    assert sum(few) / padded(micro_batches(few, 16384), few) < 0.8
+
+
+def padded(parts: list[list[int]], lengths: list[int]) -> int:
+    return sum(len(part) * max(lengths[i] for i in part) for part in parts)
+
+
+@given(st.lists(st.integers(0, 40), max_size=7), st.integers(1, 60))
+def test_no_other_micro_batches_cost_less(lengths, budget):
+    """Against every way of cutting the sorted sequences, within the budget."""
+
+    def cost(parts: list[list[int]]) -> float:
+        return padded(parts, lengths) + min(OVERHEAD, budget / 16) * len(parts)
+
+    found = cut(lengths, budget, packed=False)
+    assert sorted(i for part in found for i in part) == list(range(len(lengths)))
+    assert all(len(part) == 1 or padded([part], lengths) <= budget for part in found)
+    if not lengths:
+        assert found == []
+        return
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    every = []
+    for size in range(len(order)):
+        for places in itertools.combinations(range(1, len(order)), size):
+            ends = [0, *places, len(order)]
+            parts = [order[a:b] for a, b in itertools.pairwise(ends)]
+            if all(len(part) == 1 or padded([part], lengths) <= budget for part in parts):
+                every.append(cost(parts))
+    assert cost(found) == pytest.approx(min(every))
+
+
+@pytest.mark.parametrize("ranks", range(2, 9))
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_ranks_get_equal_tokens_of_skewed_lengths(sigma, ranks):
+    costs = skewed(sigma)
+    owners = spread(costs, [False] * 512, ranks)
+    loads = [sum(c for c, o in zip(costs, owners, strict=True) if o == r) for r in range(ranks)]
+    assert max(loads) / (sum(loads) / ranks) <= 1.01
+    turns = [sum(costs[rank::ranks]) for rank in range(ranks)]
+    assert max(turns) > max(loads)
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 8])
+def test_what_is_trained_is_balanced_beside_what_is_not(ranks):
+    costs, idle = skewed(0.8), [i % 5 < 2 for i in range(512)]
+    owners = spread(costs, idle, ranks)
+    for left in ([True, False], [False]):
+        loads = [0] * ranks
+        for cost, owner, last in zip(costs, owners, idle, strict=True):
+            loads[owner] += cost * (last in left)
+        assert max(loads) / (sum(loads) / ranks) <= 1.01
+
+
+# Real ranks: what `shard` gives is what was sampled.
+
+GROUPS, SIZE, UPDATES = 61, 6, 3
+
+
+def made(group: int, j: int) -> Response:
+    """The same response wherever it is made; undecided now and then, some groups dead."""
+    generator = torch.Generator().manual_seed(100 * group + j)
+    length = int((3 + 1.1 * torch.randn((), generator=generator)).exp())
+    sample = Sample(
+        prompt_ids=range(2 + group % 5),
+        token_ids=torch.randint(0, 999, (length,), generator=generator).tolist(),
+        logprobs=(-torch.rand(length, generator=generator)).tolist(),
+        text=f"{group}.{j}",
+        finish="stop",
+        weight_version=0,
+    )
+    reward = math.nan if j == 5 and group % 3 == 0 else float(group % 4 == 0 or j % 2)
+    problem = Problem(id=str(group), prompt="", answer="")
+    grade = Graded(reward, None, "", None)
+    return Response(group * SIZE + j, group, problem, sample, grade, reward)
+
+
+def rollout_of(rank: int, size: int) -> Rollout:
+    """Whole groups in turn; with five ranks the last one has none."""
+    size = size - 1 if size == 5 else size
+    own = range(GROUPS)[rank::size] if rank < size else []
+    responses = [made(group, j) for group in own for j in range(SIZE)]
+    return Rollout(responses, [], 1, {}, {})
+
+
+def listed(share: Share) -> list[list[tuple]]:
+    """Each mini-batch's responses with all that is known of them."""
+    table, rows = share.table, iter(share.table.lengths.cumsum(0).tolist())
+    ends = [next(rows) for _ in share.sequences]
+    flat = []
+    for i, (prompt, response) in enumerate(share.sequences):
+        part = slice(ends[i] - len(response), ends[i])
+        assert torch.equal(table.logprobs[part], table.sampler_logprobs[part])
+        facts = (int(table.ids[i]), int(table.groups[i]), repr(float(table.rewards[i])))
+        flat.append((*facts, list(prompt), list(response), table.logprobs[part].tolist()))
+    ends = torch.tensor([0, *share.sizes]).cumsum(0).tolist()
+    return [flat[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def rank_main(rank: int, size: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    store, patience = f"file://{folder}/store", timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=patience)
+    comm, device = ProcessGroup(torch.device("cpu")), torch.device("cpu")
+    found = {}
+    for balance in (True, False):
+        share = shard(rollout_of(rank, size), UPDATES, comm, device, balance=balance)
+        found[balance] = (listed(share), share.imbalance)
+    nothing = Rollout([], [], 1, {}, {})
+    found["empty"] = shard(nothing, UPDATES, comm, device).sizes
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 5])
+def test_every_response_arrives_once_and_whole(size, tmp_path):
+    context = mp.get_context("forkserver")
+    ranks = [context.Process(target=rank_main, args=(i, size, str(tmp_path))) for i in range(size)]
+    for process in ranks:
+        process.start()
+    end = time.monotonic() + 100
+    for process in ranks:
+        process.join(max(end - time.monotonic(), 0))
+    codes = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.kill()
+    assert codes == [0] * size
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(size)]
+    alone = shard(rollout_of(0, 1), UPDATES, ProcessGroup(torch.device("cpu")), torch.device("cpu"))
+    whole = listed(alone)
+    assert [len(part) for part in whole] == [126, 120, 120]
+    for balance in (True, False):
+        parts = [each[balance][0] for each in found]
+        together = [sorted(r for rank in parts for r in rank[i]) for i in range(UPDATES)]
+        assert together == [sorted(part) for part in whole]
+        assert all(part == sorted(part) for rank in parts for part in rank)
+    assert len({each[True][1] for each in found}) == 1
+    assert found[0][True][1] < 1.02
+    assert found[0][True][1] + 0.03 < found[0][False][1]
+    assert all(each["empty"] == [] for each in found)
+
+
+# A run: the same numbers, however its tokens lie.
+
+STEPS = 4
+
+
+def config_of(policy: Path, **training):
+    return tiny_config(
+        policy,
+        "stare-c2",
+        objective={"controllers": {"W": {"kind": "gate", "target": 2.7, "on": 1.1}}},
+        sampling={"prompts_per_step": 7, "max_tokens": 14, "dynamic": None},
+        training={"steps": STEPS, "updates_per_step": 2, "micro_batch_tokens": 200, **training},
+        checkpoint={"every": 2},
+        output={"tokens_every": 1},
+    )
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory) -> Path:
+    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def runs(policy, tmp_path_factory) -> dict[str, Path]:
+    """One process; two with and without balancing; two with sampling ahead."""
+    folder = tmp_path_factory.mktemp("runs")
+    found = {}
+    for name, processes, settings in (
+        ("alone", 1, []),
+        ("balanced", 2, []),
+        ("as sampled", 2, ["training.balance=false"]),
+        ("ahead, alone", 1, ["sampling.async_depth=1"]),
+        ("ahead", 2, ["sampling.async_depth=1"]),
+    ):
+        file = write_config(config_of(policy), folder / "run.yaml")
+        words = ["train", "--config", file, "--out", folder / name, "--processes", str(processes)]
+        words += [word for setting in settings for word in ("--set", setting)]
+        finish(program(words, folder / "log"), folder / "log")
+        found[name] = folder / name
+    return found
+
+
+@pytest.mark.slow
+def test_a_balanced_run_is_the_run_as_it_was(runs):
+    assert distance(weights(runs["balanced"]), weights(runs["as sampled"])) < 2e-6
+    assert distance(weights(runs["balanced"]), weights(runs["alone"])) < 2e-6
+    assert distance(weights(runs["ahead"]), weights(runs["ahead, alone"])) < 2e-6
+    balances = {name: [x["tokens/rank_balance"] for x in metrics(runs[name])] for name in runs}
+    assert balances["alone"] == [1.0] * STEPS
+    assert max(balances["balanced"]) < 1.02
+    assert max(balances["ahead"]) < 1.02
+    assert min(balances["as sampled"]) > max(balances["balanced"])
+
+
+@pytest.mark.slow
+def test_a_balanced_run_selects_the_same_tokens_and_keeps_the_same_tables(runs):
+    def rows(name: str, kind: str, step: int, *keys: str) -> list[dict]:
+        table = parquet.read_table(runs[name] / kind / f"step-{step:06d}.parquet").to_pylist()
+        return sorted(table, key=lambda row: [row[key] for key in keys])
+
+    for step in range(1, STEPS + 1):
+        samples = [rows(name, "samples", step, "id") for name in ("balanced", "as sampled")]
+        assert samples[0] == samples[1]
+        places = [
+            {(r["response"], r["position"]): (r["kept"], r["weight"], r["token"]) for r in table}
+            for table in (rows(n, "tokens", step, "response") for n in ("balanced", "alone"))
+        ]
+        both = places[0].keys() & places[1].keys()
+        assert len(both) > 100
+        assert all(places[0][key] == places[1][key] for key in both)
+
+
+@pytest.mark.slow
+def test_a_balanced_run_goes_on_to_the_bit(policy, runs, tmp_path):
+    file, run, log = (
+        write_config(config_of(policy), tmp_path / "c.yaml"),
+        tmp_path / "run",
+        tmp_path / "log",
+    )
+    words = ["train", "--config", file, "--out", run, "--processes", "2"]
+    finish(program([*words, "--set", "training.steps=2"], log), log)
+    words = ["train", "--resume", run, "--processes", "2", "--set", f"training.steps={STEPS}"]
+    finish(program(words, log), log)
+    assert metrics(run) == metrics(runs["balanced"])
+    assert distance(weights(run), weights(runs["balanced"])) == 0
+
+
+def test_many_short_responses_are_cut_in_no_time():
+    """65,536 of them: what takes a step's time is the model."""
+    lengths = skewed(0.8, 65_536)
+    short = [length // 100 + 1 for length in lengths]
+    start = time.process_time()
+    parts = cut(short, 16384, packed=False)
+    assert time.process_time() - start < 5
+    assert sum(short) / padded(parts, short) > 0.99
+
+
+def test_one_micro_batch_is_worth_some_padding_where_it_saves_a_forward():
+    lengths = [600] * 20 + [400] * 20
+    assert len(cut(lengths, 10**6, packed=False)) == 2
+    assert len(cut(lengths, 10**6, packed=False, single=1 / 3)) == 1
+    assert len(cut([*lengths, 2000], 10**6, packed=False, single=1 / 3)) == 3

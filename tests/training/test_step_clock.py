@@ -1,0 +1,302 @@
+"""Where a step's time goes: every second in one phase, and grades made while others are drawn."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+
+import pytest
+import torch
+from runs import finish, metrics, program, write_config
+from tiny import save_tiny_policy, tiny_config
+
+from rlobj.base.errors import RunError
+from rlobj.rewards import Graded
+from rlobj.samplers import Sample, SamplingSettings, TransformersSampler
+from rlobj.training import Observer, train
+from rlobj.training.loop.clock import PHASES, Clock
+from rlobj.training.loop.metrics import Tally
+from rlobj.training.rollouts.grading import Grading
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """A clock's hand that moves only where it is pushed."""
+    now = [100.0]
+    monkeypatch.setattr("rlobj.training.loop.clock.time.perf_counter", lambda: now[0])
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    return wait
+
+
+def test_a_second_counts_once_in_the_innermost_phase(ticking):
+    heard = []
+
+    class Listener(Observer):
+        def phase(self, name):
+            heard.append(name)
+
+    clock = Clock(Listener())
+    clock.start("sampling")
+    ticking(4)
+    clock.move("sampling", "grading", 1)
+    clock.start("updating")
+    ticking(1)
+    with clock.inside("forward"):
+        ticking(2)
+        with clock.inside("writing"):
+            ticking(8)
+    with contextlib.suppress(ValueError), clock.inside("backward"):
+        ticking(16)
+        raise ValueError
+    found = clock.stop(tokens=230)
+    expected = {"sampling": 3, "grading": 1, "forward": 2, "writing": 8, "backward": 16, "other": 1}
+    assert {
+        k: v for k, v in found.items() if v and k.removeprefix("time/") in (*PHASES, "other")
+    } == {f"time/{name}": seconds for name, seconds in expected.items()}
+    assert found["time/step"] == 31
+    assert found["time/updating"] == 27
+    assert found["tokens/per_second"] == 10  # without writing
+    assert heard == ["sampling", "updating"]
+
+
+def test_what_comes_after_a_step_counts_in_the_next(ticking):
+    clock = Clock()
+    clock.start("sampling")
+    clock.stop(tokens=1)
+    with clock.inside("writing"):  # a checkpoint
+        ticking(5)
+    clock.start("sampling")
+    ticking(1)
+    found = clock.stop(tokens=1)
+    assert (found["time/step"], found["time/writing"], found["time/sampling"]) == (6, 5, 1)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
+    config = tiny_config(
+        policy,
+        "lopti",
+        sampling={"async_depth": depth},
+        training={"steps": 4, "micro_batch_tokens": 300},
+        evaluation={"every": 2, "samples": 1},
+        checkpoint={"every": 1},
+    )
+    begun = time.perf_counter()
+    history = train(config, tmp_path / "run").history[1:]
+    wall = time.perf_counter() - begun
+    for line in history:
+        phases = [line[f"time/{phase}"] for phase in (*PHASES, "other")]
+        assert sum(phases) == pytest.approx(line["time/step"])
+        assert min(phases) >= -1e-6
+        inside = [
+            line[f"time/{phase}"] for phase in ("planning", "forward", "backward", "optimizer")
+        ]
+        assert line["time/updating"] > 0.5 * sum(inside)
+        assert (line["time/sampling_hidden"] > 0) == (depth > 0)
+    assert 0 < history[1]["time/evaluating"] > history[2]["time/evaluating"] == 0
+    total = sum(line["time/step"] for line in history)
+    assert sum(line["time/other"] for line in history) < 0.5 * total < wall
+
+
+def test_shares_of_tokens_are_counted_over_a_step():
+    tally = Tally(real=90, padded=100)
+    whole = [([1] * 10, [2] * 10), ([1] * 10, [2] * 10)]
+    tally.update(whole, [([1] * 10, [2] * 5), ([1] * 10, [2] * 5)], torch.arange(20) < 7)
+
+    class Alone:
+        rank, size = 0, 1
+
+        def sum(self, tensor):
+            return tensor
+
+    shares = ("useful", "skipped", "skipped_logits")
+    found = tally.metrics(Alone())
+    assert found == dict(zip([f"tokens/{x}_share" for x in shares], (0.9, 0.25, 0.65), strict=True))
+    assert list(tally.metrics(Alone()).values()) == [1.0, 0.0, 0.0]
+
+
+# Grading beside sampling.
+
+
+def sample(text: str) -> Sample:
+    return Sample([1], [2], [-0.5], text, "stop", 0)
+
+
+class Slow:
+    """Grades by the text's number, each call taking a while; fails at "x"."""
+
+    def __init__(self) -> None:
+        self.undecided: Counter[str] = Counter()
+        self.threads: list[str] = []
+
+    def score(self, responses, problems):
+        self.threads.append(threading.current_thread().name)
+        time.sleep(0.05)
+        if "x" in responses:
+            raise RunError("cannot grade x")
+        return [
+            Graded(float(text), True, problem, None)
+            for text, problem in zip(responses, problems, strict=True)
+        ]
+
+
+def test_groups_are_graded_as_they_arrive_and_the_grades_are_in_order():
+    grader = Slow()
+    groups = [[sample(f"{g}{j}") for j in range(3)] for g in range(5)]
+    with Grading(grader, [f"p{g}" for g in range(5)]) as grading:
+        for g in (3, 0, 4):
+            grading.done(g, groups[g])
+            time.sleep(0.07)
+        grades = grading.finish(groups)
+    assert [[(x.reward, x.reason) for x in grade] for grade in grades] == [
+        [(float(f"{g}{j}"), f"p{g}") for j in range(3)] for g in range(5)
+    ]
+    assert grader.threads[:3] == ["grading"] * 3
+    assert grading.hidden > 0.1
+    assert grading.seconds < 0.15
+
+
+def test_without_early_samples_there_is_no_thread():
+    grader = Slow()
+    with Grading(grader, ["p"]) as grading:
+        grades = grading.finish([[sample("1")]])
+    assert grades[0][0].reward == 1
+    assert grader.threads == ["MainThread"]
+    assert grading.hidden == 0
+
+
+def test_a_grader_that_fails_ends_sampling_and_the_call():
+    with Grading(Slow(), ["p", "q"]) as grading:
+        grading.done(0, [sample("x")])
+        time.sleep(0.2)
+        with pytest.raises(RunError, match="cannot grade x"):
+            grading.done(1, [sample("1")])
+    with Grading(Slow(), ["p"]) as grading:
+        grading.done(0, [sample("x")])
+        with pytest.raises(RunError, match="cannot grade x"):
+            grading.finish([[sample("x")]])
+
+
+def test_an_interrupted_call_grades_no_further():
+    grader = Slow()
+    with contextlib.suppress(KeyboardInterrupt), Grading(grader, ["p"] * 9) as grading:
+        for g in range(9):
+            grading.done(g, [sample("1")])
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    grading._thread.join(1)
+    assert not grading._thread.is_alive()
+    assert len(grader.threads) < 4
+
+
+def test_the_transformers_sampler_tells_of_each_prompt_once_and_not_of_the_last(policy):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    sampler = TransformersSampler(model, AutoTokenizer.from_pretrained(policy), batch_tokens=40)
+    prompts, told = [[3, 4, 5], [3], [3, 4], [5]], {}
+
+    def done(index, samples):
+        assert index not in told
+        told[index] = samples
+
+    settings = SamplingSettings(max_tokens=4)
+    drawn = sampler.sample(prompts, count=3, settings=settings, seeds=range(4), done=done)
+    assert told
+    assert 0 not in told  # the longest prompt is in the last batch
+    assert all(told[index] == drawn[index] for index in told)
+    assert drawn == sampler.sample(prompts, count=3, settings=settings, seeds=range(4))
+
+
+@pytest.mark.slow
+def test_a_run_is_the_same_whether_grading_is_hidden_or_not(policy, tmp_path):
+    runs = []
+    for tokens in (150, 10**6):
+        sampling = {"batch_tokens": tokens, "max_tokens": 3}
+        config = tiny_config(policy, "dapo", sampling=sampling, training={"steps": 2})
+        train(config, tmp_path / str(tokens))
+        runs.append(tmp_path / str(tokens))
+    hidden = [train_line["time/grading_hidden"] for train_line in history(runs[0])]
+    assert min(hidden) > 0
+    assert [line["time/grading_hidden"] for line in history(runs[1])] == [0, 0]
+    for one, other in zip(metrics(runs[0]), metrics(runs[1]), strict=True):
+        for name in ("reward/mean", "reward/accuracy", "response/length_mean", "sampling/batches"):
+            assert one[name] == other[name]
+
+
+def history(run):
+    from rlobj.training import RunDirectory
+
+    return RunDirectory(run).lines()
+
+
+REWARD = """
+import threading
+
+calls = []
+
+
+def score(response, answer, **extra):
+    calls.append(threading.current_thread().name)
+    if len(calls) > 40 and calls[-1] == "grading":
+        raise ValueError("no reward today")
+    return float(response == answer)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_reward_that_fails_in_its_thread_ends_the_run_on_all_ranks(policy, tmp_path, processes):
+    (tmp_path / "reward.py").write_text(REWARD)
+    config = tiny_config(
+        policy,
+        "grpo",
+        rewards={"kind": "custom", "target": f"{tmp_path}/reward.py:score"},
+        sampling={"batch_tokens": 150},
+        training={"steps": 3},
+    )
+    file, log = write_config(config, tmp_path / "run.yaml"), tmp_path / "log"
+    words = ["train", "--config", file, "--out", tmp_path / "run", "--processes", str(processes)]
+    assert "no reward today" in finish(program(words, log), log, code=1)
+
+
+# Tokens in four bytes.
+
+
+def test_a_sample_holds_arrays_and_shows_lists():
+    import pickle
+
+    one = Sample([1, 2], [3, 4, 5], [-0.5, -0.25, -1.0], "abc", "stop", 7)
+    assert one.prompt_ids + one.token_ids == [1, 2, 3, 4, 5]
+    assert one.logprobs.tolist() == [-0.5, -0.25, -1.0]
+    assert (one.tokens.itemsize, one.logprobs.itemsize) == (4, 4)
+    assert pickle.loads(pickle.dumps(one)) == one != Sample([1], [3], [0.0], "a", "stop", 7)
+    values = torch.rand(1000).log()
+    assert torch.equal(
+        torch.tensor(Sample([], [], values.tolist(), "", "stop", 0).logprobs), values
+    )
+
+
+def test_a_group_shares_its_prompt_and_a_journal_stays_small(policy, tmp_path):
+    import pickle
+
+    from rlobj.training.loop.trainer import Trainer
+
+    config = tiny_config(policy, "grpo", sampling={"max_tokens": 20}, training={"steps": 1})
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        rollout = trainer.pipeline.take(0)
+    samples = [response.sample for response in rollout.responses]
+    assert samples[0].prompt is samples[1].prompt
+    lists = [(s.prompt_ids, s.token_ids, s.logprobs.tolist()) for s in samples]
+    arrays = [(s.prompt, s.tokens, s.logprobs) for s in samples]
+    assert len(pickle.dumps(arrays)) < 0.9 * len(pickle.dumps(lists))

@@ -1,0 +1,190 @@
+"""How often each preset's step goes through the model: no pass is made that nothing reads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import save_tiny_policy, tiny_config
+
+from rlobj.config.presets import preset_names
+from rlobj.scoring import PolicyScorer
+from rlobj.training import Observer
+from rlobj.training.loop.trainer import Trainer, train
+
+RULES_READ_THE_POLICY = {"20-entropy", "clip-cov", "kl-cov", "lp-reg", "stapo", "stare", "stare-c2"}
+KL_TO_A_REFERENCE = {"ar", "reinforce-pp", "reinforce-pp-baseline"}
+TWO_PHASES = {"ar-lopti", "lopti"}
+
+
+def expected(preset: str, updates: int, shared: bool) -> dict[str, float]:
+    """Passes over each response of a step: trained, scored without gradient, reference.
+
+    A scoring pass is made where rules read the policy and no single forward serves both, or where
+    later updates need the log-probs of the rollout's policy. Rules that read the current policy
+    have later updates of it scored anew; Lp-Reg's proxy comes from the same pass.
+    """
+    reads = preset in RULES_READ_THE_POLICY or preset in ("ar", "reinforce-pp")
+    several = updates > 1 or preset in TWO_PHASES
+    scored = float(several or (reads and not shared))
+    if preset in RULES_READ_THE_POLICY:
+        scored += 1 - 1 / updates
+    return {
+        "trained": 2.0 if preset in TWO_PHASES else 1.0,
+        "scored": scored,
+        "reference": float(preset in KL_TO_A_REFERENCE | TWO_PHASES),
+    }
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory) -> Path:
+    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.mark.parametrize(
+    ("updates", "micro_batch_tokens"), [(1, 10**6), (1, 400), (4, 10**6)], ids=str
+)
+@pytest.mark.parametrize(
+    "preset",
+    [
+        name if name in ("grpo", "stapo") else pytest.param(name, marks=pytest.mark.slow)
+        for name in preset_names()
+    ],
+)
+def test_a_step_makes_the_passes_that_its_objective_reads(
+    policy, tmp_path, preset, updates, micro_batch_tokens
+):
+    training = {
+        "steps": 1,
+        "updates_per_step": updates,
+        "micro_batch_tokens": micro_batch_tokens,
+        "skip_inactive": False,
+    }
+    config = tiny_config(policy, preset, training=training)
+    passes: Counter[str] = Counter()
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        learner = trainer.learner
+        original = learner._score_part
+
+        def counted(scorer, sequences, needed=None, **settings):
+            trained = "trained" if torch.is_grad_enabled() else "scored"
+            kind = "reference" if scorer is learner.reference else trained
+            passes[kind] += len(sequences)
+            return original(scorer, sequences, needed, **settings)
+
+        learner._score_part = counted
+        trainer.run_step(0)
+        [line] = trainer.run.lines()
+    responses = line["reward/groups"] * config.sampling.group_size
+    found = {kind: passes[kind] / responses for kind in ("trained", "scored", "reference")}
+    assert found == pytest.approx(expected(preset, updates, micro_batch_tokens == 10**6), abs=0.02)
+
+
+def test_the_proxy_comes_from_the_scoring_pass(policy, tmp_path):
+    """Lp-Reg's release scores a second time for it."""
+    training = {"steps": 1, "micro_batch_tokens": 400}
+    config = tiny_config(policy, "lp-reg", training=training)
+    asked = []
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        original = PolicyScorer.forward
+
+        def noted(self, *inputs, **settings):
+            asked.append((torch.is_grad_enabled(), settings.get("min_p")))
+            return original(self, *inputs, **settings)
+
+        trainer.learner.scorer.__self__._module.scorer.forward = noted.__get__(
+            trainer.learner.scorer.__self__._module.scorer
+        )
+        trainer.run_step(0)
+    assert {min_p for grad, min_p in asked if not grad} == {0.02}
+    assert {min_p for grad, min_p in asked if grad} == {None}
+
+
+SYNCS = """
+import sys
+from pathlib import Path
+import torch
+from rlobj.training import Observer
+from rlobj.training.loop.trainer import Trainer, train
+from runs_config import config_of
+
+config = config_of(Path(sys.argv[1]))
+with Trainer(config, sys.argv[2], False, Observer()) as trainer:
+    module, calls, backwards = trainer.learner.scorer.__self__._module, [], []
+    def hook(_, bucket):
+        calls.append(bucket.is_last())
+        return torch.distributed.all_reduce(bucket.buffer(), async_op=True).get_future().then(
+            lambda future: future.value()[0] / trainer.comm.size
+        )
+    module.register_comm_hook(None, hook)
+    original = trainer.parallel.backward
+    def backward(loss, last):
+        before = len(calls)
+        original(loss, last)
+        backwards.append((last, len(calls) - before))
+    trainer.parallel.backward = backward
+    trainer.run_step(0)
+    trainer.run_step(1)
+    assert all((synced > 0) == last for last, synced in backwards), backwards
+    assert len({synced for last, synced in backwards if last}) == 1
+    if trainer.comm.rank == 0:
+        print(len(backwards), sum(last for last, _ in backwards))
+"""
+CONFIG = """
+from tiny import tiny_config
+
+
+def config_of(policy):
+    training = {"steps": 2, "updates_per_step": 2, "micro_batch_tokens": 100}
+    training["skip_inactive"] = False
+    return tiny_config(policy, "stapo", training=training)
+"""
+
+
+@pytest.mark.slow
+def test_processes_exchange_gradients_with_the_last_micro_batch_only(policy, tmp_path):
+    """Two updates a step, two steps: four exchanges, however many micro-batches."""
+    (tmp_path / "syncs.py").write_text(SYNCS)
+    (tmp_path / "runs_config.py").write_text(CONFIG)
+    paths = [
+        str(tmp_path),
+        str(Path(__file__).parents[1]),
+        *os.environ.get("PYTHONPATH", "").split(":"),
+    ]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "syncs.py"), str(policy), str(tmp_path / "run")],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    backwards, exchanges = map(int, done.stdout.split()[-2:])
+    assert exchanges == 4
+    assert backwards > 12
+
+
+def test_a_run_packs_where_it_is_told_to_and_trains_the_same(policy, tmp_path, monkeypatch):
+    shapes, forward = [], PolicyScorer.forward
+
+    def noted(self, input_ids, attention_mask, *rest, **settings):
+        shapes.append((len(input_ids) == 1, attention_mask is None))
+        return forward(self, input_ids, attention_mask, *rest, **settings)
+
+    monkeypatch.setattr(PolicyScorer, "forward", noted)
+    lines = {}
+    for packed in (True, False):
+        config = tiny_config(policy, "lp-reg", training={"steps": 2, "packed": packed})
+        lines[packed] = train(config, tmp_path / str(packed)).history
+        assert set(shapes) == {(packed, packed)}
+        shapes.clear()
+    for one, other in zip(lines[True], lines[False], strict=True):
+        for name in ("loss/total", "train/grad_norm", "policy/entropy"):
+            assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6)

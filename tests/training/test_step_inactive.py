@@ -1,0 +1,219 @@
+"""Responses that cannot have a gradient are left out of an update, and the update is the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from runs import distance, metrics, weights
+from strategies import awkward_batch, gradients, leaf, objectives
+from tiny import save_tiny_policy, tiny_config
+
+from rlobj import Objective, TokenBatch
+from rlobj.objectives.penalties import KL, EntropyBonus, Penalty, ProxyKL
+from rlobj.objectives.surrogates import Clip, Reinforce, Surrogate, Switch
+from rlobj.training import Observer, train
+from rlobj.training.loop.trainer import Trainer
+
+OBJECTIVES = objectives()
+PHASES = {
+    f"{name}, phase {i}": phase
+    for name, objective in OBJECTIVES.items()
+    for i, phase in enumerate(objective.phases, 1)
+}
+PENALISED = {name for name, objective in PHASES.items() if objective.penalties}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", sorted(PHASES))
+def test_an_update_without_inactive_responses_has_the_same_loss_and_gradient(name, seed):
+    objective, batch = PHASES[name], leaf(awkward_batch(seed))
+    plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
+    whole = objective.loss(batch, plan)
+    whole.loss.backward()
+    active = objective.active(batch, plan)
+    assert bool(active.any())
+    assert not bool(active.all())
+    chosen = active.nonzero()[:, 0]
+    rows = batch.rows(chosen)
+    few = leaf(batch.select(chosen))
+    share = objective.loss(few, plan.part(rows))
+    share.loss.backward()
+    expected, found = gradients(batch), torch.zeros_like(gradients(batch))
+    found[:, rows] = gradients(few)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-16)
+    torch.testing.assert_close(share.loss, whole.loss, rtol=1e-12, atol=1e-16)
+
+
+@pytest.mark.parametrize("name", sorted(PHASES))
+def test_what_is_measured_of_the_parts_adds_up_to_the_whole(name):
+    objective, batch = PHASES[name], awkward_batch(1)
+    plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
+    whole = objective.loss(batch, plan).metrics
+    active = objective.active(batch, plan)
+    [few, rest] = [side.nonzero()[:, 0] for side in (active, ~active)]
+    trained = objective.loss(batch.select(few), plan.part(batch.rows(few))).metrics
+    left = objective.loss(batch.select(rest), plan.part(batch.rows(rest))).metrics
+    for key, value in whole.items():
+        total = trained[key] + left[key]
+        torch.testing.assert_close(total, value, rtol=1e-12, atol=1e-16, msg=key)
+
+
+@pytest.mark.parametrize("name", sorted(PHASES.keys() - PENALISED))
+def test_dead_groups_are_inactive_where_no_penalty_needs_them(name):
+    """The first group of the batch has equal rewards; each of the surrogates knows it."""
+    objective, batch = PHASES[name], awkward_batch(1)
+    plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
+    dead = [plan.advantages[0][batch.responses == i].abs().sum() == 0 for i in range(4)]
+    active = objective.active(batch, plan)
+    assert not any(bool(active[i]) for i in range(4) if dead[i])
+
+
+def dead_batch() -> TokenBatch:
+    return TokenBatch(
+        lengths=[2, 2, 1, 1],
+        groups=[0, 0, 1, 1],
+        rewards=[1.0, 1.0, 1.0, 0.0],
+        logprobs=-torch.ones(6),
+        entropy=torch.ones(6),
+        ref_logprobs=-torch.ones(6),
+        proxy_logprobs=-torch.ones(6),
+    )
+
+
+@pytest.mark.parametrize("penalty", [KL(), ProxyKL(), EntropyBonus()])
+def test_a_penalty_needs_the_responses_where_it_acts(penalty):
+    batch = dead_batch()
+    plain = Objective()
+    assert plain.active(batch, plain.plan([batch])).tolist() == [False, False, True, True]
+    everywhere = plain.but(penalties=[penalty])
+    assert everywhere.active(batch, everywhere.plan([batch])).all()
+    nowhere = plain.but(
+        penalties=[penalty.model_copy(update={"coefficient": 0 * KL().coefficient})]
+    )
+    assert nowhere.active(batch, nowhere.plan([batch])).tolist() == [False, False, True, True]
+
+
+class Between(Surrogate):
+    """Reads other responses: S = l·A + mean(l)."""
+
+    def __call__(self, terms):
+        return terms.logprobs * terms.advantages + terms.logprobs.mean()
+
+
+class Louder(Clip):
+    """Another equation than its parent's: not 0 where A is."""
+
+    def __call__(self, terms):
+        return terms.token_ratio * (terms.advantages + 1)
+
+
+class Halved(Reinforce):
+    """Says of itself that it is proportional to A."""
+
+    proportional = True
+
+    def __call__(self, terms):
+        return super().__call__(terms) / 2
+
+
+class Mean(Penalty):
+    """A penalty of one's own."""
+
+    def __call__(self, terms):
+        return terms.logprobs - terms.logprobs.mean()
+
+
+def test_beside_a_primitive_of_ones_own_every_response_is_active_unless_it_says_so():
+    batch = dead_batch()
+    switch = Switch("prob < 0.5", Louder(), Clip())
+    for objective in (
+        Objective(surrogate=Between()),
+        Objective(surrogate=Louder()),
+        Objective(surrogate=switch),
+        Objective(penalties=[Mean(where="advantage > 9")]),
+    ):
+        active = objective.active(batch, objective.plan([batch]))
+        if objective.surrogate is switch:  # local, but not 0 where A is
+            assert active.tolist() == [True] * 4
+        assert active.all()
+    halved = Objective(surrogate=Halved())
+    assert halved.active(batch, halved.plan([batch])).tolist() == [False, False, True, True]
+
+
+SECTIONS = {
+    "sampling": {"max_tokens": 3, "dynamic": None, "prompts_per_step": 12},
+    "training": {"steps": 4, "micro_batch_tokens": 150},
+}
+
+
+@pytest.mark.parametrize(
+    ("preset", "updates"),
+    [
+        ("stapo", 1),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [("stapo", 3), ("grpo", 1), ("lp-reg", 2), ("dapo", 2)]
+        ),
+    ],
+)
+def test_a_run_is_the_same_with_and_without_them(policy, tmp_path, preset, updates):
+    """Measured too, where a scoring pass of the same weights was made; else of trained tokens."""
+    lines = {}
+    for skip in (True, False):
+        training = {**SECTIONS["training"], "updates_per_step": updates, "skip_inactive": skip}
+        config = tiny_config(policy, preset, **{**SECTIONS, "training": training})
+        train(config, tmp_path / str(skip))
+        lines[skip] = metrics(tmp_path / str(skip))
+    assert distance(weights(tmp_path / "True"), weights(tmp_path / "False")) < 5e-6
+    assert all(line["tokens/skipped_share"] == 0 for line in lines[False])
+    assert any(line["tokens/skipped_share"] > 0.1 for line in lines[True])
+    unknown = {"policy/entropy", "policy/kl_old", "policy/ratio", "policy/ratio_max"}
+    known = preset in ("stapo", "lp-reg")
+    for one, other in zip(lines[True], lines[False], strict=True):
+        assert one.keys() == other.keys()
+        counts = {f"tokens/{which}_share" for which in ("skipped", "skipped_logits", "useful")}
+        noise = {"sampler/kl", "sampler/logprob_gap", "sampler/ratio_max"}
+        for name in one.keys() - counts - noise - (set() if known else unknown):
+            expected = other[name] is not None and pytest.approx(other[name], rel=2e-4, abs=1e-5)
+            assert one[name] == expected, name
+        assert one["policy/ratio"] == pytest.approx(1, abs=0.1)
+
+
+def test_where_nothing_is_active_fresh_samples_are_still_looked_at(policy, tmp_path, monkeypatch):
+    """GRPO makes no scoring pass; the update's own forward compares sampler and trainer."""
+    from rlobj.rewards.kinds import Graded
+
+    monkeypatch.setattr("rlobj.rewards.kinds._exact", lambda *_: Graded(1.0, True, "yes", None))
+    config = tiny_config(policy, "grpo", sampling={"dynamic": None}, training={"steps": 1})
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        trainer.run_step(0)
+        [line] = trainer.run.lines()
+    assert line["tokens/skipped_share"] == 0
+    assert 0 < line["sampler/logprob_gap"] < 1e-4
+
+
+def test_an_update_in_which_nothing_is_active_moves_the_weights_as_it_did(
+    policy, tmp_path, monkeypatch
+):
+    """AdamW goes on by its momentum where the gradient is zero, with and without leaving out."""
+    from rlobj.rewards import kinds
+
+    original, calls = kinds._exact, []
+
+    def dead_from_the_second_step(response, problem):
+        calls.append(1)
+        return original(response, problem) if len(calls) <= 96 else kinds.Graded(1, True, "", None)
+
+    for skip in (True, False):
+        calls.clear()
+        monkeypatch.setattr("rlobj.rewards.kinds._exact", dead_from_the_second_step)
+        training = {**SECTIONS["training"], "steps": 2, "skip_inactive": skip}
+        config = tiny_config(policy, "stapo", **{**SECTIONS, "training": training})
+        train(config, tmp_path / str(skip))
+    assert metrics(tmp_path / "True")[-1]["tokens/skipped_share"] == 1
+    assert distance(weights(tmp_path / "True"), weights(tmp_path / "False")) < 5e-6

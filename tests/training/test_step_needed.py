@@ -1,0 +1,332 @@
+"""Tokens without a gradient are left out of an update's logits, and the update is the same."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import distance, finish, metrics, program, weights, write_config
+from strategies import awkward_batch, gradients, leaf, objectives
+from tiny import save_tiny_policy, tiny_config
+from torch import Tensor
+
+from rlobj import Objective, TokenBatch
+from rlobj.config.presets import preset_names
+from rlobj.models.embedded import build_policy
+from rlobj.objectives.surrogates import Surrogate
+from rlobj.scoring import PolicyScorer
+from rlobj.scoring import policy_scorer as scoring
+from rlobj.training.loop.learner import Learner
+from rlobj.training.loop.needed import Needed
+from rlobj.training.parallel import open_parallel
+
+PHASES = {
+    f"{name}, phase {i}": phase
+    for name, objective in objectives().items()
+    for i, phase in enumerate(objective.phases, 1)
+}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory) -> Path:
+    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+# The rows that act.
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", sorted(PHASES))
+def test_the_tokens_that_act_give_the_whole_gradient(name, seed):
+    """The others' log-probs and entropies are known numbers, in loss and metrics too."""
+    objective, batch = PHASES[name], leaf(awkward_batch(seed))
+    plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
+    whole = objective.loss(batch, plan)
+    whole.loss.backward()
+    needed = Needed(batch, objective.acting(batch, plan), True, True)
+    assert not bool(needed.rows.all())
+    assert not bool((needed.rows & ~batch.spread(objective.active(batch, plan))).any())
+    columns = ("logprobs", "entropy")
+    scores = {x: getattr(batch, x).detach()[needed.rows].requires_grad_() for x in columns}
+    table = needed.filled(scores)
+    share = objective.loss(table, plan)
+    share.loss.backward()
+    found = torch.zeros_like(gradients(batch))
+    for row, score in zip(found, scores.values(), strict=True):
+        row[needed.rows] = torch.zeros_like(score) if score.grad is None else score.grad
+    assert torch.equal(found, gradients(batch))
+    assert torch.equal(share.loss, whole.loss)
+    assert all(torch.equal(share.metrics[key], value) for key, value in whole.metrics.items())
+
+
+class Between(Surrogate):
+    """Reads other responses: S = l·A − mean(l)."""
+
+    def __call__(self, terms):
+        return terms.logprobs * terms.advantages - terms.logprobs.mean().detach()
+
+
+def test_beside_a_primitive_of_ones_own_every_token_acts():
+    batch = awkward_batch(0)
+    for objective in (Objective(surrogate=Between()), Objective()):
+        acting = objective.acting(batch, objective.plan([batch]))
+        assert bool(acting.all()) == (objective.surrogate.kind == "custom")
+
+
+def test_what_is_needed_of_responses_ends_with_the_last_token_that_acts():
+    batch = TokenBatch(lengths=[3, 0, 2, 4], groups=[0] * 4, logprobs=-torch.ones(9))
+    rows = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 1]).bool()
+    needed = Needed(batch, rows, True, True)
+    assert needed.spans() == [2, 0, 0, 4]
+    assert needed.trained() == [0, 3]
+    assert needed.left() == [1, 2]
+    part = needed.part([3, 0])
+    assert part.mask().tolist() == [True, False, False, True, False, True]
+    scores = {"logprobs": torch.tensor([-3.0, -4.0, -5.0], requires_grad=True)}
+    filled = replace(part, known=False).filled(scores)
+    assert filled.logprobs.tolist() == [-3, -1, -1, -4, -1, -5, -1]
+    filled = part.filled(scores)
+    assert filled.logprobs.tolist() == [-1] * 7  # what is known stays, and has a gradient
+    (filled.logprobs * torch.arange(7)).sum().backward()
+    assert scores["logprobs"].grad.tolist() == [0, 3, 5]
+    assert Needed(batch, torch.ones(9).bool(), True, True).trained() == [0, 1, 2, 3]
+
+
+# A step of the learner.
+
+LENGTHS = [5, 9, 1, 7, 7, 3, 10, 8, 2, 6, 4, 10, 5, 7, 1, 9]
+REWARDS = [1, 0, 0, 0, 1, 1, 1, 1, 0, 1, 0, math.nan, 0, 0, 1, 0.5]  # the second group is dead
+
+
+@pytest.fixture(scope="module")
+def parallel():
+    settings: dict[str, Any] = {"max_grad_norm": 1e9, "autocast": None, "seed": 0}
+    opened = open_parallel("ddp", **settings)
+    yield opened
+    opened.close()
+
+
+def sharp(seed: int, packed: bool = False, dtype=torch.float64, rope=None) -> PolicyScorer:
+    """A policy whose tokens are likely, unlikely and in between."""
+    model = build_policy(seed)
+    if rope:
+        model.config.rope_parameters = rope
+        model.config.max_position_embeddings = 6
+        torch.manual_seed(seed)
+        model = type(model)(model.config)
+    model = model.to(dtype)
+    with torch.no_grad():
+        model.model.norm.weight.mul_(8)
+    return PolicyScorer(model, packed)
+
+
+@dataclass
+class Step:
+    """One step of a policy on a rollout of random tokens."""
+
+    parallel: Any
+    config: Any
+    packed: bool = False
+    autocast: torch.dtype | None = None
+    """With one, the policy is float32, else float64."""
+    rope: dict[str, Any] | None = None
+    scored: list[int] = field(default_factory=list)
+    """Tokens of each forward with gradient."""
+    gradients: list[Tensor] = field(default_factory=list)
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    known: list[bool] = field(default_factory=list)
+    """Whether a scoring pass of the same weights came before, by updates."""
+
+    def run(self) -> Step:
+        objective = self.config.resolved_objective()
+        dtype = torch.float32 if self.autocast else torch.float64
+        scorer = sharp(0, self.packed, dtype, self.rope)
+        reference = sharp(1, dtype=dtype).requires_grad_(False)
+        learner = Learner(self.config, objective, self.parallel, scorer, reference, self.autocast)
+        random = torch.Generator().manual_seed(0)
+        ids = [torch.randint(3, 20, (3 + n,), generator=random).tolist() for n in LENGTHS]
+        sequences = [(row[:3], row[3:]) for row in ids]
+        sampler = learner.logprobs(sequences)
+        table = TokenBatch(
+            lengths=LENGTHS,
+            groups=torch.arange(16) // 4,
+            ids=torch.arange(16),
+            rewards=torch.tensor(REWARDS),
+            logprobs=sampler,
+            sampler_logprobs=sampler,
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            self._watch(learner, patch)
+            table = learner.score(table, sequences)
+            [table] = objective.with_advantages([table], self.parallel.comm)
+            learner.observe(table)
+            updates = self.config.training.updates_per_step
+            sizes = [16 // updates] * updates
+            for phase in objective.phases:
+                start = 0
+                for batch in table.split(sizes):
+                    part = sequences[start : start + len(batch.lengths)]
+                    stale = bool(self.metrics)
+                    self.metrics.append(learner.update(phase, batch, part, stale=stale))
+                    start += len(part)
+        self.shares = learner.tally.metrics(self.parallel.comm)
+        return self
+
+    def _watch(self, learner: Learner, patch: pytest.MonkeyPatch) -> None:
+        apply, score, choose = self.parallel.step, scoring.score_tokens, learner._needed
+
+        def step(**settings):
+            self.gradients.append(
+                torch.cat([p.grad.flatten() for p in learner.model.parameters()]).clone()
+            )
+            return apply(**settings)
+
+        def score_tokens(hidden, weight, targets, **settings):
+            if torch.is_grad_enabled():
+                self.scored.append(len(targets))
+            return score(hidden, weight, targets, **settings)
+
+        def needed(*arguments):
+            self.known.append(arguments[-1])
+            return choose(*arguments)
+
+        patch.setattr(learner, "_needed", needed)
+        patch.setattr(self.parallel, "step", step)
+        patch.setattr(scoring, "score_tokens", score_tokens)
+
+
+def step(parallel: Any, preset: str, skip: bool, updates: int = 1, **sections: dict) -> Step:
+    training = {"updates_per_step": updates, "micro_batch_tokens": 100, "skip_inactive": skip}
+    training["learning_rate"] = 3e-4
+    sections.setdefault("sampling", {"max_tokens": 10})
+    return Step(parallel, tiny_config(Path(), preset, training=training, **sections)).run()
+
+
+OF_TRAINED = {"policy/entropy", "policy/kl_old", "policy/ratio", "policy/ratio_max"}
+"""Metrics that are of trained tokens where nothing else is known."""
+
+CASES: list[Any] = [(preset, 2) for preset in ("20-entropy", "gspo", "lopti", "lp-reg", "stapo")]
+CASES += [
+    pytest.param(preset, updates, marks=pytest.mark.slow)
+    for updates, presets in (
+        (1, ("20-entropy", "ar-lopti", "grpo", "lp-reg")),
+        (2, sorted({*preset_names()} - {preset for preset, _ in CASES})),
+    )
+    for preset in presets
+]
+
+
+@pytest.mark.parametrize(("preset", "updates"), CASES)
+def test_a_step_has_the_same_gradients_and_metrics_without_them(parallel, preset, updates):
+    few, whole = (step(parallel, preset, skip, updates) for skip in (True, False))
+    assert few.known == whole.known
+    assert len(few.gradients) == len(few.known) >= updates
+    assert sum(few.scored) < sum(whole.scored)
+    assert whole.shares["tokens/skipped_logits_share"] == 0
+    assert float(whole.gradients[0].abs().max()) > 1e-4
+    for one, other in zip(few.gradients, whole.gradients, strict=True):
+        scale = max(float(other.abs().max()), 1.0)
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12 * scale)
+    for known, one, other in zip(few.known, few.metrics, whole.metrics, strict=True):
+        for name in other.keys() - (set() if known else OF_TRAINED):
+            assert one[name] == pytest.approx(other[name], rel=1e-12, abs=1e-14), name
+
+
+def test_a_fifth_of_the_tokens_has_logits_where_a_fifth_is_kept(parallel, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "REWARDS", [1, 0, 0, 1] * 4)  # none is dead
+    few, whole = (step(parallel, "20-entropy", skip) for skip in (True, False))
+    assert sum(whole.scored) == sum(LENGTHS) == 94
+    assert sum(few.scored) == round(94 * few.metrics[0]["objective/kept_fraction"]) == 19
+    assert few.shares["tokens/skipped_logits_share"] == 1 - 19 / 94
+
+
+def test_a_response_is_cut_after_its_last_token_that_acts(parallel):
+    sections = {"objective": {"drop": "position >= 2 or entropy < -1"}}
+    few, whole = (step(parallel, "stapo", skip, **sections) for skip in (True, False))
+    torch.testing.assert_close(few.gradients, whole.gradients, rtol=0, atol=1e-12)
+    trained = [n for n, i in zip(LENGTHS, range(16), strict=True) if i // 4 != 1 and i != 11]
+    kept = sum(3 + min(n, 2) for n in trained)
+    assert few.shares["tokens/skipped_share"] == pytest.approx(1 - kept / (94 + 16 * 3))
+
+
+def test_where_no_token_went_through_nothing_is_said_of_the_policy(parallel, monkeypatch):
+    """Two updates; in the second all rewards are equal, and the rules read nothing of it."""
+    monkeypatch.setattr(sys.modules[__name__], "REWARDS", [1, 0, 0, 1] * 2 + [1] * 8)
+    found = step(parallel, "grpo", True, 2)
+    assert found.known == [True, False]
+    assert found.metrics[0].keys() - found.metrics[1].keys() == OF_TRAINED
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_in_half_precision_the_first_update_reads_what_the_rules_have_read(parallel, skip):
+    """Its forward is in other micro-batches than the scoring pass, and rounds differently."""
+    sections = {"objective": {"drop": "position >= 3"}}
+    config = step(parallel, "gspo", skip, 2, **sections).config
+    found = Step(parallel, config, autocast=torch.bfloat16).run()
+    plain = Step(parallel, config).run()
+    first = found.metrics[0]
+    assert (first["policy/ratio_max"], first["policy/ratio"]) == (1, pytest.approx(1, abs=1e-6))
+    assert first["objective/clip_fraction"] == first["policy/kl_old"] == 0
+    gap = (found.gradients[0].double() - plain.gradients[0]).norm() / plain.gradients[0].norm()
+    assert gap < 0.05
+
+
+@pytest.mark.parametrize("kind", ["longrope", "default"])
+def test_nothing_is_cut_where_a_model_reads_how_long_its_input_is(parallel, kind):
+    """One response in each micro-batch, as others change such a model's frequencies as well."""
+    half = sharp(0).model.config.head_dim // 2
+    rope = {"rope_type": kind, "rope_theta": 10000.0, "original_max_position_embeddings": 6}
+    rope |= {"short_factor": [1.0] * half, "long_factor": [3.0] * half, "factor": 4.0}
+    runs = []
+    for skip in (True, False):
+        sections = {"objective": {"drop": "position >= 2 or entropy < -1"}}
+        config = step(parallel, "stapo", skip, **sections).config
+        alone = config.training.model_copy(update={"micro_batch_tokens": 1})
+        config = config.model_copy(update={"training": alone})
+        runs.append(Step(parallel, config, rope=rope).run())
+    few, whole = runs
+    trained = [n for i, n in enumerate(LENGTHS) if i // 4 != 1 and i != 11]
+    kept = sum(3 + (n if kind == "longrope" else min(n, 2)) for n in trained)
+    assert few.shares["tokens/skipped_share"] == pytest.approx(1 - kept / (94 + 16 * 3))
+    assert few.shares["tokens/skipped_logits_share"] > 0.3
+    torch.testing.assert_close(few.gradients, whole.gradients, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_packed_step_is_the_padded_step(parallel, skip):
+    padded = step(parallel, "20-entropy", skip, 2)
+    packed = Step(parallel, padded.config, packed=True).run()
+    assert packed.shares["tokens/useful_share"] == 1 > padded.shares["tokens/useful_share"]
+    assert len(packed.gradients) == 2
+    for one, other in zip(packed.gradients, padded.gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+    for one, other in zip(packed.metrics, padded.metrics, strict=True):
+        assert one == pytest.approx(other, rel=1e-11, abs=1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("zero3", marks=pytest.mark.deepspeed)])
+def test_processes_leave_out_their_own_and_train_what_one_does(policy, tmp_path, strategy):
+    """With a micro-batch for each response the ranks have unequal numbers of them, some none."""
+    config = tiny_config(
+        policy,
+        "20-entropy",
+        sampling={"max_tokens": 6, "dynamic": None, "prompts_per_step": 3, "group_size": 3},
+        training={"steps": 3, "updates_per_step": 2, "micro_batch_tokens": 8},
+        checkpoint={"every": 3},
+    )
+    file = write_config(config, tmp_path / "run.yaml")
+    for name, processes, setting in (
+        ("alone", 1, "training.skip_inactive=false"),
+        ("few", 2, f"training.strategy={strategy}"),
+    ):
+        words = ["train", "--config", file, "--out", tmp_path / name, "--set", setting]
+        words += ["--processes", str(processes)]
+        finish(program(words, tmp_path / "log"), tmp_path / "log")
+    assert max(line["tokens/skipped_logits_share"] for line in metrics(tmp_path / "few")) > 0.7
+    assert distance(weights(tmp_path / "few"), weights(tmp_path / "alone")) < 5e-6

@@ -1,0 +1,67 @@
+"""What the step asks of a plan beyond `plan` and `loss`: parts of it, and cuts at little cost."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from strategies import awkward_batch, objectives
+
+from rlobj import BatchError, TokenBatch
+from rlobj.objectives import statistics
+from rlobj.objectives.statistics import SingleProcess, kth_smallest, order_keys
+
+OBJECTIVES = objectives()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_few_keys_are_selected_as_many_are(monkeypatch, dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(999, generator=generator, dtype=dtype).round(decimals=2)
+    values[:3] = torch.tensor([torch.inf, -torch.inf, -0.0])
+    keys, within = order_keys(values), torch.rand(999, generator=generator) < 0.4
+    for population in (None, within):
+        n = 999 if population is None else int(population.sum())
+        ranks = [1, 2, n // 3, n // 2, n - 1, n]
+        direct = [kth_smallest(keys, k, SingleProcess(), population) for k in ranks]
+        with monkeypatch.context() as patch:
+            patch.setattr(statistics, "_FEW", 0)
+            assert direct == [kth_smallest(keys, k, SingleProcess(), population) for k in ranks]
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_counting_digits_selects_the_same_tokens(monkeypatch, name):
+    objective, batch = OBJECTIVES[name], awkward_batch(2)
+    state = objective.observe([batch], {"update": 1})
+    [direct] = objective.plan([batch], state).weights
+    monkeypatch.setattr(statistics, "_FEW", 0)
+    [counted] = objective.plan([batch], state).weights
+    assert torch.equal(direct, counted)
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_parts_of_a_plan_add_up_to_its_loss(name):
+    objective, batch = OBJECTIVES[name], awkward_batch(3)
+    plan = objective.plan([batch], objective.observe([batch], {"update": 1}))
+    order = torch.randperm(len(batch.lengths), generator=torch.Generator().manual_seed(0))
+    total = torch.zeros(()).double()
+    for part in order.tensor_split(5):
+        total += objective.loss(batch.select(part), plan.part(batch.rows(part))).loss
+    torch.testing.assert_close(total, objective.loss(batch, plan).loss, rtol=1e-12, atol=1e-16)
+
+
+def test_a_part_fits_its_own_rows_alone():
+    objective, batch = OBJECTIVES["stapo"], awkward_batch(3)
+    plan = objective.plan([batch])
+    with pytest.raises(BatchError, match="the plan was made for tables of"):
+        objective.active(batch.select([1, 2]), plan)
+    with pytest.raises(BatchError, match="the plan was made for tables of"):
+        objective.acting(batch, plan.part(batch.rows([1])))
+
+
+def test_rows_and_any_by_response():
+    batch = TokenBatch(lengths=[2, 0, 3, 1], groups=[0] * 4, logprobs=-torch.ones(6))
+    assert batch.rows([2, 1, 0]).tolist() == [2, 3, 4, 0, 1]
+    assert batch.rows([]).tolist() == []
+    found = batch.any_by_response(torch.tensor([0, 1, 0, 0, 0, 1]).bool())
+    assert found.tolist() == [True, False, False, True]

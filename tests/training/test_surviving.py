@@ -1,0 +1,232 @@
+"""What happens to a run that is killed, interrupted, or whose disk or numbers go bad."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from runs import finish, metrics, program, same, wait_for_step, weights, write_config
+from safetensors.torch import load_file
+from tiny import eight_steps, tiny_config
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.objectives.surrogates import Surrogate
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.training import Observer, RunDirectory, train
+from rlobj.training.loop.trainer import Trainer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(int(os.environ.get("RLOBJ_KILLS", "3"))))
+def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tmp_path, moment):
+    """RLOBJ_KILLS=20 in the environment kills as many runs."""
+    file = write_config(eight_steps(policy), tmp_path / "run.yaml")
+    run, log = tmp_path / "run", tmp_path / "log"
+    process = program(["train", "--config", file, "--out", run], log)
+    while not (run / "config.resolved.yaml").exists():
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, 2.5))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    left = sorted(str(path.relative_to(run)) for path in run.rglob("*"))
+    newest = RunDirectory(run).latest()
+    if newest is None or newest.name != "step-000008":
+        finish(program(["train", "--resume", run], log), log)
+    assert same(weights(run), weights(whole)), (left, log.read_text())
+    assert metrics(run) == metrics(whole)
+
+
+@pytest.mark.slow
+def test_rollouts_that_were_sampled_are_not_sampled_again(policy, whole, tmp_path, monkeypatch):
+    """Cut off after step 5 with a checkpoint at step 3: steps 4 and 5 train on what is there."""
+    config = eight_steps(policy)
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        for step in range(5):
+            trainer.run_step(step)
+    with Trainer(config, tmp_path / "run", True, Observer()) as trainer:
+        collector, sampled = trainer.pipeline._collector, []
+        collect = collector.collect
+        collector.collect = lambda step: sampled.append(step) or collect(step)
+        assert trainer.step == 3
+        for step in range(3, 8):
+            trainer.run_step(step)
+    assert sampled == [5, 6, 7]
+    assert same(weights(tmp_path / "run"), weights(whole))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_step_saves_it_and_ends_well(policy, whole, tmp_path, number):
+    file = write_config(eight_steps(policy, checkpoint={"every": 0}), tmp_path / "run.yaml")
+    run, log = tmp_path / "run", tmp_path / "log"
+    process = program(["train", "--config", file, "--out", run], log)
+    wait_for_step(run, 2, process, log)
+    process.send_signal(number)
+    text = finish(process, log)
+    done = [line["step"] for line in metrics(run)][-1]
+    assert [path.name for path in RunDirectory(run).saved()] == [f"step-{done:06d}"]
+    assert "this step is finished and saved" in text
+    if done < 8:
+        assert f"rlobj train --resume {run}" in text.replace("\n", "")
+        finish(program(["train", "--resume", run], log), log)
+    assert same(weights(run), weights(whole))
+
+
+def damage(checkpoint: Path, how: str) -> None:
+    file = checkpoint / "model" / "model.safetensors"
+    if how == "bits":
+        content = bytearray(file.read_bytes())
+        content[-100] ^= 1
+        file.write_bytes(content)
+    elif how == "cut":
+        os.truncate(checkpoint / "optimizer" / "moments.safetensors", 100)
+    elif how == "missing":
+        (checkpoint / "state.json").unlink()
+    else:
+        (checkpoint / "manifest.json").write_text("{")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["bits", "cut", "missing", "manifest"])
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(policy, whole, tmp_path, how, caplog):
+    config = eight_steps(policy)
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        for step in range(7):  # the rollout of the last stays, and is used for its step
+            trainer.run_step(step)
+    run = RunDirectory(tmp_path / "run")
+    assert [path.name for path in run.saved()] == ["step-000003", "step-000006"]
+    damage(run.checkpoints / "step-000006", how)
+    train(config, run.path, resume=True)
+    assert "step-000006 is damaged" in caplog.text
+    assert (run.checkpoints / "damaged-step-000006").is_dir()
+    assert same(weights(run.path), weights(whole))
+
+
+def test_when_every_checkpoint_is_damaged_the_run_says_so(policy, tmp_path):
+    config = eight_steps(policy, training={"steps": 1})
+    train(config, tmp_path / "run")
+    damage(RunDirectory(tmp_path / "run").checkpoints / "step-000001", "bits")
+    for _ in range(2):  # and says so again, with all that there was
+        with pytest.raises(ConfigError, match=r"no checkpoint .* can be read"):
+            train(config, tmp_path / "run", resume=True)
+    assert metrics(tmp_path / "run")[-1]["step"] == 1
+
+
+@pytest.mark.parametrize("stage", ["save_file", "json"])
+def test_a_full_disk_leaves_the_checkpoint_before(policy, tmp_path, monkeypatch, stage):
+    """The disk refuses one file in the middle of a checkpoint."""
+    config = eight_steps(policy, training={"steps": 4}, checkpoint={"every": 2})
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        for step in range(3):
+            trainer.run_step(step)
+
+        def full(*_, **__):
+            raise OSError(28, "No space left on device")
+
+        place = "rlobj.training.storage.checkpoint._write_manifest"
+        monkeypatch.setattr("safetensors.torch.save_file" if stage == "save_file" else place, full)
+        with pytest.raises(RunError, match="No space left"):
+            trainer.run_step(3)
+    left = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert left == ["step-000002"]
+
+
+def test_a_file_system_that_really_is_full_stops_the_run_with_advice(policy, tmp_path):
+    """A limit on the size of files: what the kernel refuses is refused in the middle of a write."""
+    import resource
+
+    config = eight_steps(policy, evaluation={"every": 0})
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        trainer.run_step(0)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        try:
+            with pytest.raises(RunError, match="cannot write a checkpoint"):
+                trainer.save()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, handler)
+        assert RunDirectory(tmp_path / "run").saved() == []
+        trainer.save()
+    assert len(RunDirectory(tmp_path / "run").saved()) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(policy):
+    with pytest.raises(ConfigError, match="cannot write the run to /proc/run"):
+        train(eight_steps(policy), "/proc/run")
+    with pytest.raises(ConfigError, match="cannot write to /proc"):
+        train(eight_steps(policy), "/proc", resume=True)
+
+
+class Exploding(Surrogate):
+    """S = l, and ∞·l in the updates after the first two."""
+
+    def __call__(self, terms):
+        Exploding.calls += 1
+        return terms.logprobs * (math.inf if Exploding.calls > 2 else 1)
+
+    calls: ClassVar[int] = 0
+
+
+def exploding(policy, **training):
+    objective = {"surrogate": {"kind": "custom", "target": "test_surviving:Exploding"}}
+    return tiny_config(policy, "grpo", objective=objective, training=training)
+
+
+def test_updates_that_are_not_finite_are_skipped_kept_and_stop_the_run(policy, tmp_path):
+    Exploding.calls = 0
+    name = "nonfinite/step-000005-update-1-rank-0.pt"
+    with pytest.raises(RunError, match=rf"3 updates in a row.*{name}"):
+        train(exploding(policy, steps=9, max_skipped=3), tmp_path / "run")
+    lines = metrics(tmp_path / "run")
+    assert [line["train/skipped_updates"] for line in lines] == [0, 0, 1, 1]
+    kept = torch.load(tmp_path / "run" / "nonfinite" / "step-000003-update-1-rank-0.pt")
+    table = TokenBatch(**{k: v for k, v in kept["columns"].items() if v is not None})
+    assert len(table.lengths) == len(kept["sequences"]) == 256
+    assert [len(response) for _, response in kept["sequences"]] == table.lengths.tolist()
+
+
+def test_log_probs_that_are_not_finite_skip_the_step(policy, tmp_path, monkeypatch):
+    with Trainer(eight_steps(policy), tmp_path / "run", False, Observer()) as trainer:
+        before = {n: p.detach().clone() for n, p in trainer.policy.model.named_parameters()}
+        score = trainer.learner.score
+
+        def broken(table, sequences):
+            scored = score(table, sequences)
+            return scored.replace(logprobs=scored.logprobs * math.nan)
+
+        monkeypatch.setattr(trainer.learner, "score", broken)
+        trainer.run_step(0)
+        assert same(before, dict(trainer.policy.model.named_parameters()))
+        assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 1
+        assert len(list((tmp_path / "run" / "nonfinite").iterdir())) == 1
+        monkeypatch.undo()
+        trainer.run_step(1)
+        assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 0
+
+
+def test_a_forward_that_is_not_finite_in_the_update_itself_skips_it(policy, tmp_path, monkeypatch):
+    """GRPO with one update makes no scoring pass: the update is the first to see the numbers."""
+    config = eight_steps(policy, "grpo", training={"updates_per_step": 1})
+    file = policy / "model.safetensors"
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        score = trainer.learner._score_part
+
+        def broken(*arguments, **settings):
+            scores = score(*arguments, **settings)
+            return {**scores, "logprobs": scores["logprobs"] * math.nan}
+
+        monkeypatch.setattr(trainer.learner, "_score_part", broken)
+        trainer.run_step(0)
+        after = dict(trainer.policy.model.named_parameters())
+        assert all(torch.equal(w, after[n]) for n, w in load_file(file).items())
+    assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 1

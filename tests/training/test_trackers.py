@@ -1,0 +1,152 @@
+"""Trackers: what is written, where, by which process, and what happens when one is not there."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlobj.base.errors import ConfigError, MissingExtra, RunError
+from rlobj.config.run_config import RunConfig, build_config
+from rlobj.training.storage import trackers
+from rlobj.training.storage.trackers import TRACKERS, Trackers, flat, open_trackers
+
+
+@pytest.fixture
+def accelerator() -> Any:
+    from accelerate import Accelerator
+
+    return Accelerator(cpu=True)
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    return build_config([]).model_dump(mode="json", by_alias=True)
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) of everything in a TensorBoard log, as its own reader sees it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    names = events.Tags()["scalars"]
+    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in names}
+
+
+def test_tensorboard_reads_back_what_was_logged(
+    tmp_path: Path, accelerator: Any, config: dict[str, Any]
+) -> None:
+    opened = open_trackers(accelerator, ["tensorboard"], tmp_path, config)
+    opened.log({"step": 0, "eval/accuracy": 0.25}, 0)
+    opened.log({"step": 1, "eval/accuracy": 0.5, "reward/std": math.nan, "preset": "stapo"}, 1)
+    assert scalars(tmp_path)["eval/accuracy"] == [(0, 0.25), (1, 0.5)]  # before the end, too
+    opened.close()
+    assert scalars(tmp_path) == {"step": [(0, 0), (1, 1)], "eval/accuracy": [(0, 0.25), (1, 0.5)]}
+
+
+def test_tensorboard_has_every_setting_of_the_run(
+    tmp_path: Path, accelerator: Any, config: dict[str, Any]
+) -> None:
+    import yaml
+
+    open_trackers(accelerator, ["tensorboard"], tmp_path, config).close()
+    [file] = (tmp_path / "tensorboard").glob("*/hparams.yml")
+    told = yaml.safe_load(file.read_text())
+    assert told["training.steps"] == RunConfig().training.steps
+    assert told["sampling.engine"] == "transformers"
+    assert told == flat(config)
+
+
+def test_a_resumed_run_hides_the_steps_that_are_done_again(
+    tmp_path: Path, accelerator: Any
+) -> None:
+    first = open_trackers(accelerator, ["tensorboard"], tmp_path, {})
+    for step in range(1, 6):
+        first.log({"reward/mean": float(step)}, step)
+    first.close()
+    again = open_trackers(accelerator, ["tensorboard"], tmp_path, {}, step=3)
+    again.log({"reward/mean": 40.0}, 4)
+    again.close()
+    assert scalars(tmp_path)["reward/mean"] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+
+
+def test_only_the_main_process_writes(tmp_path: Path) -> None:
+    other = SimpleNamespace(is_main_process=False)
+    opened = open_trackers(other, ["tensorboard"], tmp_path, {})
+    opened.log({"reward/mean": 1.0}, 1)
+    opened.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_package_that_is_not_installed_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every process, and also where a folder of that name lies about, as wandb leaves one."""
+    monkeypatch.setattr(trackers, "TRACKERS", ("absent_tracker",))
+    (tmp_path / "absent_tracker").mkdir()
+    for path in (None, tmp_path):
+        if path is not None:
+            monkeypatch.syspath_prepend(path)
+        for main in (True, False):
+            process = SimpleNamespace(is_main_process=main)
+            with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[trackers\]'"):
+                open_trackers(process, ["absent_tracker"], tmp_path, {})  # type: ignore[list-item]
+
+
+def test_an_unknown_tracker_is_refused(tmp_path: Path, accelerator: Any) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'tensorboard'"):
+        open_trackers(accelerator, ["tensorbord"], tmp_path, {})  # type: ignore[list-item]
+
+
+def test_a_tracker_that_cannot_start_stops_the_run(tmp_path: Path, accelerator: Any) -> None:
+    (tmp_path / "tensorboard").write_text("a file where a folder should be")
+    with pytest.raises(RunError, match="tensorboard cannot be started"):
+        open_trackers(accelerator, ["tensorboard"], tmp_path, {})
+
+
+def test_a_tracker_that_fails_later_is_given_up_and_the_others_go_on(
+    tmp_path: Path, accelerator: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = open_trackers(accelerator, ["tensorboard"], tmp_path / "one", {})
+    other = open_trackers(accelerator, ["tensorboard"], tmp_path / "two", {})
+    both = Trackers([*opened._opened, *other._opened])
+    opened._opened[0].writer = None  # as if it had been taken away
+    with caplog.at_level(logging.WARNING, "rlobj"):
+        both.log({"reward/mean": 1.0}, 1)
+        both.log({"reward/mean": 2.0}, 2)
+    both.close()
+    assert [record.message for record in caplog.records] == [caplog.records[0].message]
+    assert "tensorboard is given up on" in caplog.text
+    assert scalars(tmp_path / "two")["reward/mean"] == [(1, 1.0), (2, 2.0)]
+
+
+def test_settings_are_flat_and_plain() -> None:
+    nested = {"a": {"b": {"c": True}, "d": None}, "e": (1, 2), "f": "text", "g": {}}
+    assert flat(nested) == {"a.b.c": True, "e": "(1, 2)", "f": "text"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(TRACKERS) - {"tensorboard"}))
+def test_the_other_trackers_take_a_run_without_a_network(
+    name: Any,
+    tmp_path: Path,
+    accelerator: Any,
+    config: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read when it is imported
+    pytest.importorskip(name, reason=f"the extra trackers: {name} is not installed")
+    opened = open_trackers(accelerator, [name], tmp_path, config)
+    opened.log({"reward/mean": 0.5, "reward/std": math.nan}, 1)
+    assert opened._opened, "it was given up on"
+    opened.close()
+    files = {"mlflow": "mlflow.db", "wandb": "wandb/offline-run-*", "trackio": "trackio/rlobj.*"}
+    assert list(tmp_path.glob(files[name]))

@@ -1,0 +1,393 @@
+"""The trainer: it learns, it is exact, and what it leaves on disk continues to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from runs import metrics, same, weights
+from safetensors.torch import load_file
+from tiny import tiny_config
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.config.presets import preset_names
+from rlobj.config.run_config import ModelConfig, TrainingConfig
+from rlobj.models.policy import load_model
+from rlobj.objectives.surrogates import Surrogate
+from rlobj.rewards.kinds import Graded
+from rlobj.samplers import derive_seed
+from rlobj.training import Observer, RunDirectory, train
+from rlobj.training.loop.schedule import learning_rate
+from rlobj.training.loop.trainer import Trainer
+from rlobj.training.storage.run_directory import dump_config
+
+
+@pytest.mark.slow
+def test_a_random_policy_learns_the_larger_of_two_digits_in_seconds(policy, tmp_path):
+    config = tiny_config(policy)
+    history = train(config, tmp_path / "run").history
+    first = sum(line["reward/mean"] for line in history[:5]) / 5
+    last = sum(line["reward/mean"] for line in history[-10:]) / 10
+    assert first < 0.3
+    assert last > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_trains(policy, tmp_path, preset):
+    config = tiny_config(policy, preset, training={"steps": 3, "updates_per_step": 2})
+    history = train(config, tmp_path / "run").history
+    assert [line["step"] for line in history] == [1, 2, 3]
+    assert all(math.isfinite(line["loss/total"]) for line in history)
+
+
+@pytest.mark.slow
+def test_micro_batches_change_memory_and_nothing_else(policy, tmp_path):
+    sections = {"sampling": {"max_tokens": 3}, "training": {"steps": 3, "updates_per_step": 2}}
+    runs = []
+    for tokens in (100_000, 97):
+        sections["training"]["micro_batch_tokens"] = tokens
+        train(tiny_config(policy, "stare-c2", **sections), tmp_path / str(tokens))
+        runs.append(weights(tmp_path / str(tokens)))
+    for name, value in runs[0].items():
+        torch.testing.assert_close(runs[1][name], value, rtol=2e-4, atol=2e-6)
+
+
+def test_a_shared_forward_equals_a_scoring_pass(policy, tmp_path, monkeypatch):
+    """One update in one micro-batch: plan and loss read one forward; else two make the same."""
+    config = tiny_config(policy, "stapo", training={"steps": 3, "skip_inactive": False})
+    train(config, tmp_path / "shared")
+    monkeypatch.setattr("rlobj.training.loop.learner.Learner._one_micro_batch", lambda *_: False)
+    train(config, tmp_path / "apart")
+    for name, value in weights(tmp_path / "shared").items():
+        torch.testing.assert_close(weights(tmp_path / "apart")[name], value, rtol=1e-5, atol=1e-7)
+
+
+def test_lopti_makes_two_phases_of_updates_per_rollout(policy, tmp_path):
+    config = tiny_config(policy, "lopti", training={"steps": 1, "updates_per_step": 2})
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        trainer.run_step(0)
+        assert trainer.learner.state["update"] == 4
+        assert trainer.learner.reference is not None
+
+
+def test_the_reference_policy_is_loaded_only_for_a_kl_term(policy, tmp_path):
+    with Trainer(tiny_config(policy, "stapo"), tmp_path / "run", False, Observer()) as trainer:
+        assert trainer.learner.reference is None
+
+
+def test_later_updates_select_with_the_current_policy_unless_told_otherwise(policy, tmp_path):
+    seen = {}
+    for selection in ("current", "old"):
+        training = {"steps": 1, "updates_per_step": 4, "selection": selection}
+        config = tiny_config(policy, "20-entropy", training=training)
+        with Trainer(config, tmp_path / selection, False, Observer()) as trainer:
+            forwards = []
+            original = trainer.learner._forward
+            trainer.learner._forward = lambda *a, f=forwards, o=original, **k: (
+                f.append(1) or o(*a, **k)
+            )
+            trainer.run_step(0)
+            seen[selection] = len(forwards)
+    assert seen == {"current": 4, "old": 1}  # one scoring pass, and one for each later update
+
+
+def test_dynamic_sampling_refills_until_the_groups_carry_signal(policy, tmp_path):
+    config = tiny_config(policy, "dapo", training={"steps": 1})
+    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+        rollout = trainer.pipeline.take(0)
+    groups: dict[int, set] = {}
+    for response in rollout.responses:
+        groups.setdefault(response.group, set()).add(response.grade.correct)
+    assert rollout.batches > 1
+    assert rollout.dead
+    assert len(groups) <= config.sampling.prompts_per_step
+    assert all(verdicts == {True, False} for verdicts in groups.values())
+
+
+def test_dynamic_sampling_trains_with_what_there_is_at_the_cap(policy, tmp_path):
+    dynamic = {"by": "reward", "max_batches": 1}
+    config = tiny_config(policy, "grpo", sampling={"dynamic": dynamic}, training={"steps": 1})
+    [line] = train(config, tmp_path / "run").history
+    assert 0 < line["reward/groups"] < config.sampling.prompts_per_step
+    assert line["reward/groups"] + line["sampling/dead_groups"] == 32
+
+
+def test_an_undecided_response_is_counted_and_trains_nothing(policy, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "rlobj.rewards.kinds._exact", lambda *_: Graded(math.nan, None, "timeout", None)
+    )
+    config = tiny_config(policy, "stapo", training={"steps": 1})
+    [line] = train(config, tmp_path / "run").history
+    assert line["reward/undecided"] == line["response/count"] == 256
+    assert line["reward/mean"] is None
+    assert line["train/skipped_updates"] == 1
+    assert same(weights(tmp_path / "run"), load_file(policy / "model.safetensors"))
+
+
+def test_steps_without_an_update_stop_the_run_with_the_reason(policy, tmp_path, monkeypatch):
+    """A reward that calls everything correct leaves accuracy-based dynamic sampling nothing."""
+    monkeypatch.setattr("rlobj.rewards.kinds._exact", lambda *_: Graded(1.0, True, "yes", None))
+    dynamic = {"by": "accuracy", "max_batches": 2}
+    training = {"steps": 9, "max_skipped": 3}
+    config = tiny_config(policy, "dapo", sampling={"dynamic": dynamic}, training=training)
+    with pytest.raises(RunError, match=r"3 steps in a row without an update.*64 without signal"):
+        train(config, tmp_path / "run")
+
+
+def test_rewards_are_those_of_all_that_was_sampled(policy, tmp_path):
+    import pyarrow.parquet as parquet
+
+    config = tiny_config(policy, "dapo", training={"steps": 1})
+    [line] = train(config, tmp_path / "run").history
+    samples = parquet.read_table(tmp_path / "run/samples/step-000001.parquet").to_pydict()
+    assert line["response/count"] == len(samples["id"]) > sum(samples["kept"])
+    accuracy = sum(samples["correct"]) / len(samples["correct"])
+    assert line["reward/accuracy"] == pytest.approx(accuracy)
+
+
+@pytest.mark.slow
+def test_ratio_free_surrogates_log_how_far_the_policy_moved(policy, tmp_path):
+    config = tiny_config(policy, "opo", training={"steps": 12, "updates_per_step": 4})
+    assert train(config, tmp_path / "run").history[-1]["policy/kl_old"] > 0
+
+
+def test_a_prompt_that_does_not_fit_is_left_out_before_the_first_step(policy, tmp_path, caplog):
+    rows = [{"prompt": f"{a},{b}=", "answer": str(max(a, b))} for a in range(6) for b in range(6)]
+    rows.append({"prompt": "1" * 200 + "=", "answer": "1"})
+    file = tmp_path / "problems.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    data = {"source": str(file), "template": "{prompt}"}
+    config = tiny_config(policy, data=data, training={"steps": 1})
+    train(config, tmp_path / "run")
+    assert "left out 1 training problems: prompts over 127 tokens" in caplog.text
+
+
+def test_a_file_without_a_test_part_trains_without_evaluation(policy, tmp_path):
+    heard = {}
+
+    class Listener(Observer):
+        def started(self, facts):
+            heard.update(facts)
+
+    file = tmp_path / "problems.jsonl"
+    file.write_text('{"prompt": "1,2=", "answer": "2"}\n{"prompt": "2,1=", "answer": "2"}')
+    data = {"source": str(file), "template": "{prompt}"}
+    evaluation = {"every": 1}
+    config = tiny_config(policy, data=data, evaluation=evaluation, training={"steps": 1})
+    train(config, tmp_path / "run", observer=Listener())
+    assert "0 held out (no test part; data.test=FILE" in heard["problems"]
+
+
+def test_a_failed_start_leaves_no_run_behind(tmp_path):
+    config = tiny_config(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="cannot load the model"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_process_in_the_same_folder_is_refused(policy, tmp_path):
+    config = tiny_config(policy, training={"steps": 1})
+    busy, refused = tmp_path / "run", pytest.raises(ConfigError, match="another process")
+    with Trainer(config, busy, False, Observer()), refused:
+        train(config, busy, resume=True)
+
+
+def test_gradient_checkpointing_recomputes_and_changes_nothing(policy, tmp_path):
+    forwards = []
+    for on in (False, True):
+        training = {"steps": 2, "gradient_checkpointing": on}
+        with Trainer(
+            tiny_config(policy, training=training), tmp_path / str(on), False, Observer()
+        ) as trainer:
+            calls = []
+            layer = trainer.policy.model.model.layers[0].mlp
+            layer.register_forward_pre_hook(lambda *_, c=calls: c.append(1))
+            for step in range(2):
+                trainer.run_step(step)
+            forwards.append(len(calls))
+    assert forwards[1] > forwards[0]
+    assert same(weights(tmp_path / "True"), weights(tmp_path / "False"))
+
+
+def test_bfloat16_is_the_arithmetic_of_sampler_and_trainer_alike(policy, tmp_path):
+    config = tiny_config(policy, training={"steps": 2}, sampling={"max_tokens": 3})
+    half = config.model.model_copy(update={"dtype": "bfloat16"})
+    config = config.model_copy(update={"model": half})
+    history = train(config, tmp_path / "run").history
+    assert 0 < history[-1]["sampler/ratio_max"] < 1.2
+    stored = weights(tmp_path / "run")
+    assert all(value.dtype == torch.float32 for value in stored.values())
+
+
+class Exploding(Surrogate):
+    """S = ∞·l."""
+
+    def __call__(self, terms):
+        return terms.logprobs * math.inf
+
+
+def test_an_update_whose_gradient_is_not_finite_is_skipped_then_stops_the_run(policy, tmp_path):
+    objective = {"surrogate": {"kind": "custom", "target": "test_training:Exploding"}}
+    training = {"steps": 5, "max_skipped": 3}
+    config = tiny_config(policy, "grpo", objective=objective, training=training)
+    with pytest.raises(RunError, match="3 updates in a row"):
+        train(config, tmp_path / "run")
+    assert [line["train/skipped_updates"] for line in metrics(tmp_path / "run")] == [1, 1]
+
+
+def test_the_sampler_and_the_trainer_agree(policy, tmp_path):
+    history = train(tiny_config(policy, "stapo", training={"steps": 3}), tmp_path / "run").history
+    assert all(line["sampler/kl"] < 1e-8 for line in history)
+    assert all(abs(line["sampler/ratio_max"] - 1) < 1e-4 for line in history)
+
+
+def test_tables_show_each_response_and_each_token(policy, tmp_path):
+    import pyarrow.parquet as parquet
+
+    config = tiny_config(policy, "stapo", training={"steps": 1}, output={"tokens_every": 1})
+    train(config, tmp_path / "run")
+    samples = parquet.read_table(tmp_path / "run/samples/step-000001.parquet").to_pydict()
+    tokens = parquet.read_table(tmp_path / "run/tokens/step-000001.parquet").to_pydict()
+    assert len(samples["id"]) == 256
+    assert set(tokens["response"]) == set(samples["id"][:64])
+    assert {"weight", "kept", "entropy", "logprobs", "advantage", "text"} <= tokens.keys()
+    right = [c for c, r in zip(samples["correct"], samples["reward"], strict=True) if r == 1.0]
+    assert right
+    assert all(right)
+
+
+CONTINUE = """
+import sys
+from pathlib import Path
+from rlobj.training import RunDirectory, train
+run = Path(sys.argv[1])
+_, config = RunDirectory.open(run)
+train(config, run, resume=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["stare-c2", "ar-lopti"])
+def test_a_killed_run_resumes_to_the_uninterrupted_one_bit_for_bit(policy, tmp_path, preset):
+    sections = {
+        "training": {"steps": 8, "updates_per_step": 2},
+        "checkpoint": {"every": 3},
+        "evaluation": {"every": 4, "samples": 1},
+        "objective": {"controllers": {"W": {"kind": "gate", "target": 2.7, "on": 1.1}}}
+        if preset == "stare-c2"
+        else {},
+    }
+    config = tiny_config(policy, preset, **sections)
+    train(config, tmp_path / "whole")
+    killed = tmp_path / "killed"
+    RunDirectory(killed).create(config)
+    process = start(killed)
+    deadline = time.time() + 120
+    while not any(line["step"] >= 5 for line in RunDirectory(killed).lines()):
+        assert process.poll() is None, (killed / "log").read_text()
+        assert time.time() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert RunDirectory(killed).lines()[-1]["step"] < 8
+    again = start(killed)
+    assert again.wait(120) == 0, (killed / "log").read_text()
+    assert same(weights(killed), weights(tmp_path / "whole"))
+    assert metrics(killed) == metrics(tmp_path / "whole")
+    names = [
+        sorted(p.name for p in (tmp_path / r / "samples").iterdir()) for r in ("killed", "whole")
+    ]
+    assert names[0] == names[1]
+
+
+def start(run: Path) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", CONTINUE, str(run)]
+    with (run / "log").open("w") as log:
+        return subprocess.Popen(command, env=environment, stderr=log)
+
+
+def test_only_the_newest_checkpoints_stay(policy, tmp_path):
+    config = tiny_config(policy, training={"steps": 4}, checkpoint={"every": 1, "keep": 2})
+    train(config, tmp_path / "run")
+    names = [path.name for path in RunDirectory(tmp_path / "run").saved()]
+    assert names == ["step-000003", "step-000004"]
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(policy, tmp_path):
+    config = tiny_config(policy, training={"steps": 1})
+    train(config, tmp_path / "run")
+    with pytest.raises(ConfigError, match="--resume"):
+        train(config, tmp_path / "run")
+
+
+def test_a_configuration_is_read_back_as_it_was_written(policy, tmp_path):
+    for preset in preset_names():
+        config = tiny_config(policy, preset)
+        run = tmp_path / preset
+        run.mkdir()
+        (run / "config.resolved.yaml").write_text(dump_config(config))
+        assert RunDirectory.open(run)[1] == config
+
+
+def test_a_cut_last_line_of_metrics_is_left_out(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.append({"step": 1, "x": float("nan")})
+    with run.metrics.open("a") as file:
+        file.write('{"step": 2, "x"')
+    assert run.lines() == [{"step": 1, "x": None}]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("constant", 1.0), ("linear", 0.5), ("cosine", 0.5)]
+)
+def test_schedules_at_half_way(schedule, expected):
+    config = TrainingConfig(steps=12, warmup_steps=2, learning_rate=1.0, schedule=schedule)
+    assert [learning_rate(config, step) for step in (0, 1)] == [0.5, 1.0]
+    assert learning_rate(config, 7) == pytest.approx(expected)
+
+
+def test_seeds_depend_on_every_part():
+    seeds = {derive_seed(0, "rollout", a, b) for a in range(20) for b in range(20)}
+    assert len(seeds) == 400
+    assert derive_seed(1, "x") == derive_seed(1, "x") < 2**62
+
+
+def test_observers_hear_of_every_step(policy, tmp_path):
+    @dataclasses.dataclass
+    class Listener(Observer):
+        heard: list = dataclasses.field(default_factory=list)
+
+        def stepped(self, step, metrics):
+            self.heard.append(step)
+
+        def evaluated(self, step, evaluation):
+            self.heard.append(("eval", step))
+
+    listener = Listener()
+    config = tiny_config(policy, training={"steps": 2}, evaluation={"every": 1, "samples": 1})
+    train(config, tmp_path / "run", observer=listener)
+    assert listener.heard == [("eval", 0), ("eval", 1), 1, ("eval", 2), 2]
+
+
+def test_no_module_drops_anything_in_training(policy, tmp_path):
+    """Nor does attention, which is given its rate by a module."""
+    folder = tmp_path / "policy"
+    shutil.copytree(policy, folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "attention_dropout": 0.5}))
+    model = load_model(ModelConfig(name=str(folder)), str(folder)).train()
+    ids = torch.arange(10)[None] % 7
+    assert torch.equal(model(ids).logits, model(ids).logits)
+    assert model.config.attention_dropout == 0.5  # a checkpoint says what it said
