@@ -92,11 +92,11 @@ def _interrupt(*_: object) -> None:
 def _source(console: Console, model: str) -> str:
     """The folder or hub id that vLLM loads; the embedded policy is made on first use."""
     from rlobj.models.embedded import EMBEDDED_PROFILE, embedded_policy
-    from rlobj_cli.evaluate.requests import refuse_no_model
+    from rlobj.models.location import require_model
     from rlobj_cli.evaluate.run import Bar
 
     if model != "embedded":
-        refuse_no_model(model)
+        require_model(model)
         return model
 
     with Bar(console, "first use: supervised start of the embedded policy") as bar:

@@ -32,7 +32,6 @@ from rlobj.rewards import Graded
 from rlobj.training import RunDirectory
 from rlobj_cli.app import app
 from rlobj_cli.evaluate.regrading import score_files
-from rlobj_cli.evaluate.requests import refuse_no_model
 from rlobj_cli.evaluate.results import publish
 from rlobj_cli.report import metric_series
 from rlobj_cli.screen.charts import scale_label, steps_axis
@@ -305,19 +304,6 @@ def test_a_place_that_is_no_run_says_what_it_is(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=f"{name} is not a run: .*{reason}"):
             RunDirectory.open(tmp_path / name)
-
-
-def test_a_file_or_a_run_is_no_model(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "run" / "checkpoints" / "step-000002").mkdir(parents=True)
-    (tmp_path / "run" / "config.resolved.yaml").write_text("")
-    with pytest.raises(ConfigError, match="is a file; a model is a folder or a hub id"):
-        refuse_no_model(str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match=r"is a run, not a model.*step-000002.model"):
-        refuse_no_model(str(tmp_path / "run"))
-    with pytest.raises(ConfigError, match=r"no run or model folder.*Did you mean '.*/run'"):
-        refuse_no_model(str(tmp_path / "runn"))
-    refuse_no_model("owner/name")
 
 
 def test_a_folder_or_nothing_is_no_configuration(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from rlobj.data.catalogue import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.protocols import Protocol
 from rlobj.evaluation.provenance import text_digest
+from rlobj.models.location import require_model
 from rlobj.samplers import SamplingSettings
 from rlobj.training import RunDirectory
 
-__all__ = ["Benchmark", "Options", "Target", "find_target", "refuse_no_model"]
+__all__ = ["Benchmark", "Options", "Target", "find_target"]
 
 Locate = Callable[[Callable[[int, int, float], None]], str]
 """Finds or makes the model folder, or names the hub id; told (done, total, loss) meanwhile."""
@@ -132,7 +133,7 @@ def find_target(model: str, on: str | None, options: Options) -> Target:
     elif (path / "config.resolved.yaml").is_file():
         below, locate = _run(path)
     else:
-        refuse_no_model(model)
+        require_model(model)
         below, locate = ("MODEL", {"model": {"name": model}}), lambda _: model
     benchmarks = [_benchmark(name, below, options) for name in names]
     called = [each.name for each in benchmarks]
@@ -162,28 +163,6 @@ def _run(path: Path) -> tuple[Layer, Locate]:
     stored = config.model_dump(mode="json", by_alias=True)
     stored["sampling"] = {**stored["sampling"], "engine": "transformers", "async_depth": 0}
     return (str(path), stored), lambda _: str(newest / "model")
-
-
-def refuse_no_model(model: str) -> None:
-    """A path into a folder that exists is no hub id, and a file or a run is no model.
-
-    Raises:
-        ConfigError: no model there, with what to give instead.
-    """
-    path = Path(model).expanduser()
-    if path.is_file():
-        raise ConfigError(f"{model} is a file; a model is a folder or a hub id")
-    if (path / "config.resolved.yaml").is_file():
-        newest = RunDirectory(path).latest()
-        folder = f"has its model in {newest / 'model'}" if newest else "has no checkpoint yet"
-        raise ConfigError(f"{model} is a run, not a model: it {folder}")
-    local = model.startswith((".", "~", "/")) or len(path.parts) > 2
-    beside = path.parent if len(path.parts) > 1 else None
-    if path.is_dir() or not (local or (beside is not None and beside.is_dir())):
-        return
-    siblings = [str(x) for x in path.parent.iterdir()] if path.parent.is_dir() else []
-    advice = nearest(model, siblings, spell_out=False)
-    raise ConfigError(f"there is no run or model folder '{model}'.{advice}")
 
 
 def _benchmark(name: str | None, below: Layer, options: Options) -> Benchmark:

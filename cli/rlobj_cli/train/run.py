@@ -52,12 +52,12 @@ def start(
 ) -> None:
     """A new run from the layers of its configuration, or with `dry_run` a look at them."""
     from rlobj.config.run_config import build_config
-    from rlobj_cli.evaluate.requests import refuse_no_model
+    from rlobj.models.location import require_model
     from rlobj_cli.train.overview import show_dry_run, show_header
 
     config = build_config(layers)
     if config.model.name is not None:
-        refuse_no_model(config.model.name)
+        require_model(config.model.name)
     config = _located(config)
     if dry_run:
         show_dry_run(console, config, layers)

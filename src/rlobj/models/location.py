@@ -1,0 +1,33 @@
+"""Where a model can be: a folder, or an id on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlobj.base.errors import ConfigError, nearest
+
+__all__ = ["require_model"]
+
+
+def require_model(name: str) -> None:
+    """Check that a name can be a model, without loading it.
+
+    A name that looks like a path must be a folder. Any other name is taken as a hub id.
+
+    Raises:
+        ConfigError: the name is a file, a run, or a folder that does not exist.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        raise ConfigError(f"{name} is a file; a model is a folder or a hub id")
+    if (path / "config.resolved.yaml").is_file():
+        newest = max((path / "checkpoints").glob("step-*"), default=None)
+        folder = f"has its model in {newest / 'model'}" if newest else "has no checkpoint yet"
+        raise ConfigError(f"{name} is a run, not a model: it {folder}")
+    local = name.startswith((".", "~", "/")) or len(path.parts) > 2
+    beside = path.parent if len(path.parts) > 1 else None
+    if path.is_dir() or not (local or (beside is not None and beside.is_dir())):
+        return
+    siblings = [str(x) for x in path.parent.iterdir()] if path.parent.is_dir() else []
+    advice = nearest(name, siblings, spell_out=False)
+    raise ConfigError(f"there is no run or model folder '{name}'.{advice}")
