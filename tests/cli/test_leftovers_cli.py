@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 from typing import Literal
-from xml.etree import ElementTree
 
 import datasets
 import datasets.config
@@ -33,11 +32,9 @@ from rlobj.training import RunDirectory
 from rlobj_cli.app import app
 from rlobj_cli.evaluate.regrading import score_files
 from rlobj_cli.evaluate.results import publish
-from rlobj_cli.report import metric_series
 from rlobj_cli.screen.charts import scale_label, steps_axis
 from rlobj_cli.screen.console import working
 from rlobj_cli.serve import _last_line
-from rlobj_cli.timing_page import write_page
 from rlobj_cli.train.progress import watch
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
@@ -241,40 +238,6 @@ def test_a_scale_has_the_digits_that_tell_its_ends_apart(value, span, text) -> N
 
 def test_an_axis_of_steps_has_both_ends() -> None:
     assert steps_axis(1, 12000, 20) == "step 1        12,000"
-
-
-def lines(*rewards: float) -> list[dict]:
-    return [
-        {
-            "step": step,
-            "reward/mean": reward,
-            "reward/accuracy": reward,
-            "policy/entropy": 1.0,
-            "time/step": 2.0,
-            "time/sampling": 2.0,
-        }
-        for step, reward in enumerate(rewards, start=1)
-    ]
-
-
-def test_accuracy_is_no_second_chart_where_it_is_the_reward() -> None:
-    same = lines(0.1, 0.5, 0.3)
-    assert [name for name, _ in metric_series(same)] == ["reward", "entropy, nats"]
-    other = [{**line, "reward/accuracy": 0.5} for line in same]
-    assert "accuracy" in [name for name, _ in metric_series(other)]
-
-
-def test_a_chart_of_the_page_has_a_scale_and_its_steps(tmp_path: Path) -> None:
-    page = write_page(tmp_path, "run", lines(0.1, 0.5, 0.3)).read_text(encoding="utf-8")
-    charts = [
-        ElementTree.fromstring("<svg" + part.split("</svg>")[0] + "</svg>")
-        for part in page.split("<svg")[1:]
-    ]
-    labels = [[text.text for text in chart.findall("text")] for chart in charts]
-    assert labels[0] == ["0.100", "0.300", "0.500", "step 1", "3"]
-    assert labels[1] == ["1.00", "step 1", "3"]  # never moved: in the middle, named once
-    assert labels[-1] == ["0%", "50%", "100%", "step 1", "3"]
-    assert [len(chart.findall("line")) for chart in charts] == [len(each) - 2 for each in labels]
 
 
 @pytest.mark.slow

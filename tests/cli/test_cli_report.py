@@ -1,11 +1,8 @@
-"""`rlobj report`: the phases, the shares and the courses of a run, on screen and as a page."""
+"""`rlobj report`: the phases, the means and the charts of a run."""
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 import typer
@@ -14,7 +11,7 @@ from typer.testing import CliRunner
 
 from rlobj.base.errors import ConfigError
 from rlobj.training import RunDirectory
-from rlobj_cli.report import phases_of, report
+from rlobj_cli.train.report import metric_series, phase_seconds, report
 
 SECONDS = {"sampling": 2.0, "forward": 1.0, "backward": 0.75, "other": 0.25, "grading": 0.0}
 
@@ -64,8 +61,9 @@ def test_the_table_shows_each_phase_with_its_share(run):
     assert names == ["sampling", "forward", "backward", "other", "step"]
 
 
-def test_the_shares_and_courses_are_shown(run):
-    output = invoke(str(run), "--no-page").output
+def test_the_means_and_the_charts_are_shown(run):
+    before = {path.name for path in run.iterdir()}
+    output = invoke(str(run)).output
     rows = filter(None, (line.split() for line in output.splitlines()))
     facts = {" ".join(words[:-1]): words[-1] for words in rows}
     assert facts["useful tokens of forward passes"] == "0.975"
@@ -75,61 +73,20 @@ def test_the_shares_and_courses_are_shown(run):
     assert facts["tokens/s without evaluating and writing"] == "200"
     assert "0.500 ┤" in output  # the reward's highest
     assert "entropy" not in output  # it did not move
-    assert not (run / "report.html").exists()
+    assert {path.name for path in run.iterdir()} == before
 
 
-def test_the_page_stands_alone(run):
-    invoke(str(run))
-    page = (run / "report.html").read_text(encoding="utf-8")
-    assert "<script" not in page
-    assert "http" not in page
-    charts = [ElementTree.fromstring(part + "</svg>") for part in _charts(page)]
-    assert len(charts) == 3  # reward, entropy, phases
-    assert len(str(charts[0].findall("polyline")[0].get("points")).split()) == 5
-    assert [p.findtext("title") for p in charts[-1].findall("polygon")] == [
-        "sampling",
-        "forward",
-        "backward",
-        "other",
-    ]
-    heights = {round(float(pair.split(",")[1])) for pair in _last(charts[-1]).split()[:5]}
-    assert heights == {4}  # the shares add up to the whole
-
-
-def test_the_page_has_every_number_of_the_screen(run):
-    output = invoke(str(run)).output
-    page = (run / "report.html").read_text(encoding="utf-8")
-    tables = [
-        [["".join(cell.itertext()) for cell in row] for row in ElementTree.fromstring(part)]
-        for part in re.findall("<table>.*?</table>", page)
-    ]
-    assert tables[0][0] == ["phase", "s a step", "share", "tokens/s"]
-    assert ["sampling", "2.000", "50.0%", "400"] in tables[0]
-    assert [row[0] for row in tables[0][-2:]] == ["step", "grading, beside sampling"]
-    assert tables[1][-1] == ["tokens/s without evaluating and writing", "200"]
-    assert len(tables[1]) == 5
-    screen = [" ".join(text.split()) for text in output.splitlines()]
-    for row in [*tables[0], *tables[1]]:
-        assert any(line.startswith(" ".join(row)) for line in screen), row
-
-
-def _charts(page: str) -> list[str]:
-    return ["<svg" + part.split("</svg>")[0] for part in page.split("<svg")[1:]]
-
-
-def _last(chart: ElementTree.Element) -> str:
-    return str(chart.findall("polygon")[-1].get("points"))
-
-
-def test_a_single_step_has_a_page_too(tmp_path):
+def test_a_run_of_one_step_is_reported_without_charts(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     directory.create(tiny_config(tmp_path, "stapo"))
     directory.append(line(1))
-    assert invoke(str(directory.path)).exit_code == 0
-    assert "sampling" in (directory.path / "report.html").read_text(encoding="utf-8")
+    result = invoke(str(directory.path))
+    assert result.exit_code == 0
+    assert "sampling" in result.output
+    assert "┤" not in result.output
 
 
-def test_what_is_no_run_or_has_no_step_is_said(tmp_path):
+def test_a_folder_without_a_run_or_a_finished_step_is_an_error(tmp_path):
     assert isinstance(invoke(str(tmp_path)).exception, ConfigError)
     directory = RunDirectory(tmp_path / "run")
     directory.create(tiny_config(tmp_path, "stapo"))
@@ -138,11 +95,18 @@ def test_what_is_no_run_or_has_no_step_is_said(tmp_path):
     assert "no finished step" in str(error)
 
 
-def test_phases_come_largest_first():
-    assert phases_of([line(1), line(2)]) == [
-        ("sampling", [2.0, 2.0]),
-        ("forward", [1.0, 1.0]),
-        ("backward", [0.75, 0.75]),
-        ("other", [0.25, 0.25]),
+def test_phases_come_longest_first_and_other_last():
+    assert list(phase_seconds([line(1), line(2)]).items()) == [
+        ("sampling", 4.0),
+        ("forward", 2.0),
+        ("backward", 1.5),
+        ("other", 0.5),
     ]
-    assert phases_of([json.loads('{"time/step": 1}')]) == []
+    assert phase_seconds([{"time/step": 1}]) == {}
+
+
+def test_accuracy_has_no_chart_if_it_equals_the_reward():
+    same = [{"step": i, "reward/mean": i / 9, "reward/accuracy": i / 9} for i in range(3)]
+    assert list(metric_series(same)) == ["reward"]
+    other = [{**each, "reward/accuracy": 0.5} for each in same]
+    assert list(metric_series(other)) == ["reward", "accuracy"]

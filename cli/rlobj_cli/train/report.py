@@ -1,0 +1,160 @@
+"""`rlobj report`: how a run's time was spent, and how its metrics changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["metric_series", "phase_seconds", "report"]
+
+Line = Mapping[str, Any]
+
+CHARTS = {
+    "reward": "reward/mean",
+    "accuracy": "reward/accuracy",
+    "held-out accuracy": "eval/accuracy",
+    "entropy, nats": "policy/entropy",
+    "tokens kept, share": "objective/kept_fraction",
+    "tokens clipped, share": "objective/clip_fraction",
+    "response length, tokens": "response/length_mean",
+}
+"""Metrics in metrics.jsonl by their name on screen."""
+
+MEANS = {
+    "useful tokens of forward passes": "tokens/useful_share",
+    "most loaded process over the mean": "tokens/rank_balance",
+    "tokens left out of updates": "tokens/skipped_share",
+    "response tokens without logits in updates": "tokens/skipped_logits_share",
+    "tokens/s without evaluating and writing": "tokens/per_second",
+}
+PARALLEL = {
+    "sampling, beside training": "time/sampling_hidden",
+    "grading, beside sampling": "time/grading_hidden",
+}
+"""Work that runs at the same time as other phases, so it is no part of the step's time."""
+
+
+def report(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run; the run may still be going on.")
+    ],
+) -> None:
+    """Show how a run's time was spent, and how its metrics changed.
+
+    [bold]Example[/bold]
+
+    \b  rlobj report runs/stapo-20260101-120000
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from rlobj_cli.screen.console import facts_grid, loading, number
+
+    console = Console()
+    with loading(console):
+        from rlobj.base.errors import ConfigError
+        from rlobj.training import RunDirectory
+    directory, config = RunDirectory.open(run)
+    lines = directory.lines()
+    steps = [line for line in lines if line.get("time/step")]
+    if not steps:
+        raise ConfigError(f"{run} has no finished step yet, so there is nothing to report")
+    name = config.preset or config.model.name or ""
+    console.print(Text.assemble((name, "bold"), f"  {len(steps)} steps, {run}"), soft_wrap=True)
+    console.print(_times(steps))
+    means = {}
+    for label, key in MEANS.items():
+        values = [line[key] for line in steps if line.get(key) is not None]
+        if values:
+            digits = 0 if key == "tokens/per_second" else 3
+            means[label] = number(sum(values) / len(values), digits)
+    console.print(facts_grid(means))
+    _draw_charts(console, lines)
+
+
+def phase_seconds(steps: Sequence[Line]) -> dict[str, float]:
+    """Seconds of all steps by phase, the longest phase first and `other` last; phases of 0 s are
+    left out.
+
+    Args:
+        steps: lines of metrics.jsonl that have times.
+    """
+    from rlobj.training.loop.clock import PHASES
+
+    spent = {name: sum(line.get(f"time/{name}") or 0.0 for line in steps) for name in PHASES}
+    order = [*sorted(spent, key=lambda name: -spent[name]), "other"]
+    spent["other"] = sum(line.get("time/other") or 0.0 for line in steps)
+    return {name: spent[name] for name in order if spent[name] > 0}
+
+
+def metric_series(lines: Sequence[Line]) -> dict[str, list[tuple[float, float]]]:
+    """The points (step, value) of each metric of `CHARTS` that has at least two of them.
+
+    A metric that equals another one at every step is left out: accuracy is the reward if nothing
+    shapes the reward.
+    """
+    series: dict[str, list[tuple[float, float]]] = {}
+    for name, key in CHARTS.items():
+        points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+        if len(points) > 1 and points not in series.values():
+            series[name] = points
+    return series
+
+
+def _times(steps: Sequence[Line]) -> Table:
+    """A row with a bar for each phase, a row for the whole step, and the parallel work."""
+    from rich import box
+    from rich.table import Table
+
+    from rlobj_cli.screen.console import number
+
+    total = sum(line["time/step"] for line in steps)
+    sampled = sum(line.get("tokens/sampled") or 0.0 for line in steps)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("phase")
+    for title in ("s a step", "share", "tokens/s"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+
+    def add_row(name: str, seconds: float, bar: str = "", style: str | None = None) -> None:
+        speed = number(sampled / seconds, 0)
+        share = f"{seconds / total:.1%}"
+        table.add_row(name, number(seconds / len(steps)), share, speed, bar, style=style)
+
+    for name, seconds in phase_seconds(steps).items():
+        add_row(name, seconds, "█" * round(30 * seconds / total))
+    table.add_section()
+    add_row("step", total, style="bold")
+    for name, key in PARALLEL.items():
+        seconds = sum(line.get(key) or 0.0 for line in steps)
+        if seconds:
+            add_row(name, seconds, style="dim")
+    return table
+
+
+def _draw_charts(console: Console, lines: Sequence[Line]) -> None:
+    """A chart for each metric that changed."""
+    from rich.text import Text
+
+    from rlobj_cli.screen.charts import chart, resample, scale_label, steps_axis
+
+    width = max(20, min(console.width - 12, 72))
+    for name, points in metric_series(lines).items():
+        xs, ys = (resample(values, 2 * width) for values in zip(*points, strict=True))
+        span = max(ys) - min(ys)
+        if not span:
+            continue
+        console.print(Text(f"\n          {name}", style="bold"))
+        for value, row in chart(list(zip(xs, ys, strict=True)), [], width, 4):
+            label = scale_label(value, span) if value is not None else ""
+            console.print(Text(f"{label:>8} ┤", "dim") + Text(row, "cyan"), no_wrap=True)
+        axis = steps_axis(points[0][0], points[-1][0], width)
+        console.print(Text(f"{'':10}{axis}", "dim"))
+    console.print()
