@@ -54,9 +54,9 @@ def test_a_part_fits_its_own_rows_alone():
     objective, batch = OBJECTIVES["stapo"], awkward_batch(3)
     plan = objective.plan([batch])
     with pytest.raises(BatchError, match="the plan was made for tables of"):
-        objective.active(batch.select([1, 2]), plan)
+        objective.responses_with_gradient(batch.select([1, 2]), plan)
     with pytest.raises(BatchError, match="the plan was made for tables of"):
-        objective.acting(batch, plan.part(batch.rows([1])))
+        objective.tokens_with_gradient(batch, plan.part(batch.rows([1])))
 
 
 def test_rows_and_any_by_response():

@@ -126,7 +126,7 @@ def show_explanation(console: Console, explanation: Explanation) -> None:
         for part in meaning.split("; "):
             console.print(_indented(part))
     console.print()
-    for stage, columns in explanation.reads:
+    for stage, columns in explanation.needs:
         console.print(Text(f"{stage} reads {columns}", style="dim"))
     for text in explanation.inert:
         console.print(Text.assemble(("cannot act: ", "bold yellow"), text))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
@@ -22,7 +22,9 @@ __all__ = ["AdaptiveGate", "Controller", "ControllerField", "Gate"]
 class Controller(Primitive):
     """Family: values that `when(rule, "W", 1)` and coefficients read by name."""
 
-    reads: ClassVar[tuple[str, ...]] = ("old_entropy",)
+    def needs(self) -> tuple[str, ...]:
+        """TokenBatch columns that `observe` reads."""
+        return ("old_entropy",)
 
     def init(self) -> dict[str, Any]:
         """The memory before the first rollout; `value` is what rules read."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlobj.objectives.controllers import AdaptiveGate, Gate
 from rlobj.objectives.penalties import KL
 from rlobj.objectives.rules import Constant, Cut, Expr, Quantile, Sample
-from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate, Switch
+from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate
 
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
@@ -23,19 +23,19 @@ class Explanation:
     Attributes:
         formula: the loss, one line a term.
         rules: each rule with its place and what it selects over which population.
-        reads: the table columns of each stage.
+        needs: the TokenBatch columns that each stage reads.
         inert: settings that cannot act, and why.
     """
 
     formula: tuple[str, ...]
     rules: tuple[tuple[str, str, str], ...]
-    reads: tuple[tuple[str, str], ...]
+    needs: tuple[tuple[str, str], ...]
     inert: tuple[str, ...]
 
     def __str__(self) -> str:
         lines = [*self.formula, ""]
         lines += [f"{place}: {text}\n    {meaning}" for place, text, meaning in self.rules]
-        lines += [f"{stage} reads {columns}" for stage, columns in self.reads]
+        lines += [f"{stage} reads {columns}" for stage, columns in self.needs]
         lines += [f"cannot act: {text}" for text in self.inert]
         return "\n".join(lines)
 
@@ -52,7 +52,7 @@ def explain(objective: Objective, updates_per_step: int | None) -> Explanation:
     return Explanation(
         formula=_formula(objective),
         rules=tuple(rules),
-        reads=tuple(
+        needs=tuple(
             (stage, ", ".join(sorted(names)) or "nothing") for stage, names in stages.items()
         ),
         inert=tuple(_inert(objective, updates_per_step)),
@@ -121,7 +121,7 @@ def _inert(objective: Objective, updates: int | None) -> list[str]:
     found = []
     phases = len(objective.phases)
     if updates is not None and updates * phases == 1:
-        for part in _surrogates(objective.surrogate):
+        for part in objective.surrogate.parts():
             around_sampler = isinstance(part, DppoTv) and part.against == "sampler"
             bounded = isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate))
             if bounded and not around_sampler:
@@ -151,9 +151,3 @@ def _inert(objective: Objective, updates: int | None) -> list[str]:
     if isinstance(objective.weight, Constant) and objective.weight.value == 1:
         found.append("reweight: 1 everywhere")
     return found
-
-
-def _surrogates(surrogate: Surrogate) -> list[Surrogate]:
-    if isinstance(surrogate, Switch):
-        return [*_surrogates(surrogate.then), *_surrogates(surrogate.otherwise)]
-    return [surrogate]

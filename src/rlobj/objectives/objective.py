@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import Model
-from rlobj.objectives import statistics
+from rlobj.objectives import gradients, statistics
 from rlobj.objectives.advantages import Advantage, GroupNormalized
 from rlobj.objectives.controllers import ControllerField
 from rlobj.objectives.divisors import Divisor, DivisorField, FixedLength, TokenMean
@@ -28,7 +28,7 @@ from rlobj.objectives.explanation import Explanation, explain
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import MismatchField
 from rlobj.objectives.penalties import PenaltyField, ProxyKL
-from rlobj.objectives.plan import LossOutput, Needs, Plan, acting, active, measure, weighted
+from rlobj.objectives.plan import LossOutput, Needs, Plan, measure, weighted
 from rlobj.objectives.rollout_advantages import rollout_advantages
 from rlobj.objectives.rules import (
     COLUMNS,
@@ -202,14 +202,18 @@ class Objective(Model):
         kept = frame.rule(self.keep_rule)
         if self.drop_rule is not None:
             kept = kept & ~frame.rule(self.drop_rule)
-        acting = kept & frame.rule(self.phase)
+        in_phase = kept & frame.rule(self.phase)
         counted = kept if self.divisor.over == "kept" else frame.valid
-        weights = self._share(frame, self.divisor, counted, acting, self._omega(frame))
+        weights = self._share(frame, self.divisor, counted, in_phase, self._omega(frame))
         penalties = [self._penalty_weights(frame, penalty) for penalty in self.penalties]
         masks = {str(rule): frame.rule(rule) for rule in self.surrogate.rules()}
-        active = torch.stack([w != 0 for w in (weights, *penalties)]).any(0)
+        nonzero = torch.stack([w != 0 for w in (weights, *penalties)]).any(0)
         tokens, kept_tokens = (statistics.count(x, comm) for x in (frame.valid, kept))
-        cut = _cutter([len(table) for table in tables])
+        sizes = [len(table) for table in tables]
+
+        def cut(flat: Tensor) -> tuple[Tensor, ...]:  # [N] -> one [N] per table
+            return flat.split(sizes) if sizes else ()
+
         return Plan(
             weights=cut(weights),
             penalties=tuple(zip(*map(cut, penalties), strict=True)) or ((),) * len(tables),
@@ -219,7 +223,7 @@ class Objective(Model):
                 for parts in zip(*map(cut, masks.values()), strict=True)
             )
             or ({},) * len(tables),
-            empty=statistics.count(active, comm) == 0,
+            empty=statistics.count(nonzero, comm) == 0,
             tokens=tokens,
             kept=kept_tokens,
             metrics=self._plan_metrics(frame, tokens, kept_tokens),
@@ -251,18 +255,19 @@ class Objective(Model):
         measured, extremes = measure(self.surrogate, terms, plan, weights)
         return LossOutput(loss, weights, {**metrics, **measured}, extremes)
 
-    def active(self, table: TokenBatch, plan: Plan, index: int | None = None) -> Tensor:
-        """Responses that the loss may have a gradient in, bool [B]; see `plan.active`."""
+    def responses_with_gradient(
+        self, table: TokenBatch, plan: Plan, index: int | None = None
+    ) -> Tensor:
+        """Responses in which the loss may have a gradient, whatever their log-probs, bool [B]."""
         index = plan.table_index(table, index)
-        return active(self.surrogate, self.penalties, table, plan, index)
+        return gradients.responses_with_gradient(self.surrogate, self.penalties, table, plan, index)
 
-    def acting(self, table: TokenBatch, plan: Plan, index: int | None = None) -> Tensor:
-        """Tokens that the loss has a gradient in as the table stands, bool [N]; see `plan.acting`.
-
-        Those of active responses, or fewer.
-        """
+    def tokens_with_gradient(
+        self, table: TokenBatch, plan: Plan, index: int | None = None
+    ) -> Tensor:
+        """Tokens in which the loss has a gradient at the table's log-probs, bool [N]."""
         index = plan.table_index(table, index)
-        return acting(
+        return gradients.tokens_with_gradient(
             self.surrogate, self.penalties, lambda t: self.loss(t, plan, index).loss, table
         )
 
@@ -327,7 +332,7 @@ class Objective(Model):
             "observe": {
                 column: f"the controller {name}"
                 for name, controller in self.controllers.items()
-                for column in controller.reads
+                for column in controller.needs()
             },
             "plan": plan,
             "loss": {column: type(term).__name__ for term in terms for column in term.needs()},
@@ -354,12 +359,12 @@ class Objective(Model):
 
     @staticmethod
     def _share(
-        frame: Frame, divisor: Divisor, counted: Tensor, acting: Tensor, scale: Tensor
+        frame: Frame, divisor: Divisor, counted: Tensor, chosen: Tensor, scale: Tensor
     ) -> Tensor:
-        """scale/Z_t on the acting tokens, 0 elsewhere, [N]."""
+        """scale/Z_t on the chosen tokens, 0 elsewhere, [N]."""
         z = divisor(counted, frame.table, frame.comm)
-        acting = acting & (z > 0)
-        return (scale / z.to(frame.dtype)).masked_fill_(~acting, 0.0)
+        chosen = chosen & (z > 0)
+        return (scale / z.to(frame.dtype)).masked_fill_(~chosen, 0.0)
 
     def _penalty_weights(self, frame: Frame, penalty: Any) -> Tensor:
         """c_k/Z_k on the penalty's tokens; each phase counts its own, [N]."""
@@ -367,10 +372,10 @@ class Objective(Model):
         total = torch.zeros(len(frame.table), dtype=frame.dtype, device=frame.device)
         for part in self._parts():
             population = frame.rule(part)
-            acting = population & frame.rule(penalty.where)
-            counted = acting if divisor.over == "kept" else population
+            chosen = population & frame.rule(penalty.where)
+            counted = chosen if divisor.over == "kept" else population
             coefficient = frame.number(penalty.coefficient)
-            total = total + self._share(frame, divisor, counted, acting, coefficient)
+            total = total + self._share(frame, divisor, counted, chosen, coefficient)
         return total
 
     def _plan_metrics(self, frame: Frame, tokens: int, kept: int) -> dict[str, float]:
@@ -393,8 +398,3 @@ def _terms(table: TokenBatch, plan: Plan, index: int) -> Terms:
 
 def _resolved(divisor: Divisor | None, max_tokens: int) -> Any:
     return divisor.resolve(max_tokens) if isinstance(divisor, FixedLength) else divisor
-
-
-def _cutter(sizes: list[int]) -> Any:
-    """[N] -> one [N] per table."""
-    return lambda flat: flat.split(sizes) if sizes else ()

@@ -32,11 +32,9 @@ _ESTIMATORS = {
 class Penalty(Primitive):
     """Family: P_k."""
 
-    reads: ClassVar[tuple[str, ...]] = ()
-
-    local: ClassVar[bool] = False
-    """P of a token reads its own response alone: where c_k is 0 on all of a response's tokens, it
-    can be left out. As `Surrogate.proportional`, not inherited."""
+    skippable: ClassVar[bool] = False
+    """P of a token depends only on the token's own response. Then a response with c_k = 0 on all
+    its tokens can be left out of an update. Subclasses do not inherit this claim."""
 
     coefficient: NumberField = Field(
         default=Constant(1.0),
@@ -52,13 +50,8 @@ class Penalty(Primitive):
         raise NotImplementedError
 
     def needs(self) -> tuple[str, ...]:
-        """Columns that the penalty reads besides `logprobs`."""
-        return self.reads
-
-    @property
-    def is_local(self) -> bool:
-        """Can a response be left out where c_k is 0 on all its tokens? See `local`."""
-        return bool(vars(type(self)).get("local", False))
+        """TokenBatch columns that the penalty reads, besides `logprobs`."""
+        return ()
 
     @property
     def name(self) -> str:
@@ -79,7 +72,7 @@ class KL(Penalty):
         arXiv:2505.22617; unbiased: DeepSeek-V3.2, arXiv:2512.02556.
     """
 
-    local: ClassVar[bool] = True
+    skippable: ClassVar[bool] = True
 
     estimator: Literal["k1", "abs", "k2", "k3"] = Field(default="k3", description="which estimate")
     against: Literal["reference", "old"] = Field(
@@ -110,12 +103,14 @@ class ProxyKL(Penalty):
     Source: Lp-Reg, arXiv:2510.03222.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("proxy_logprobs",)
-    local: ClassVar[bool] = True
+    skippable: ClassVar[bool] = True
 
     min_p: float = Field(
         default=0.02, gt=0, le=1, description="μ, share of the largest probability"
     )
+
+    def needs(self) -> tuple[str, ...]:
+        return ("proxy_logprobs",)
 
     def __call__(self, terms: Terms) -> Tensor:
         return functional.k3(terms.logprobs, terms.column("proxy_logprobs"))
@@ -124,8 +119,10 @@ class ProxyKL(Penalty):
 class EntropyBonus(Penalty):
     """P = −H: the loss falls as entropy rises, −c·mean(H). Source: arXiv:1602.01783."""
 
-    reads: ClassVar[tuple[str, ...]] = ("entropy",)
-    local: ClassVar[bool] = True
+    skippable: ClassVar[bool] = True
+
+    def needs(self) -> tuple[str, ...]:
+        return ("entropy",)
 
     def __call__(self, terms: Terms) -> Tensor:
         return -terms.table.column("entropy", "EntropyBonus")

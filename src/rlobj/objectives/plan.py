@@ -1,10 +1,8 @@
-"""What the stages of an objective hand on: a Plan for an update, a LossOutput for a micro-batch."""
+"""Results of an objective's stages: a Plan for an update, a LossOutput for a micro-batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,24 +12,18 @@ from rlobj.objectives import functional
 from rlobj.objectives.surrogates import Surrogate, Terms
 from rlobj.objectives.tokens import TokenBatch
 
-if TYPE_CHECKING:
-    from rlobj.objectives.penalties import Penalty
-
 __all__ = [
     "LossOutput",
     "Needs",
     "Plan",
-    "acting",
-    "active",
     "measure",
-    "separable",
     "weighted",
 ]
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The TokenBatch columns that each stage reads."""
+    """The TokenBatch columns that each stage of an objective reads."""
 
     observe: frozenset[str]
     plan: frozenset[str]
@@ -116,65 +108,6 @@ class LossOutput:
 def weighted(weights: Tensor, values: Tensor) -> Tensor:
     """Σ weights·values, where a weight of 0 silences even a value that is not finite."""
     return (weights * torch.where(weights != 0, values, torch.zeros_like(values))).sum()
-
-
-def separable(surrogate: Surrogate, penalties: Sequence[Penalty]) -> bool:
-    """Is it known of all terms that no row reads another response?"""
-    custom = surrogate.kind == "custom" and not surrogate.zero_where_advantage_zero
-    return not custom and all(penalty.is_local for penalty in penalties)
-
-
-def active(
-    surrogate: Surrogate,
-    penalties: Sequence[Penalty],
-    table: TokenBatch,
-    plan: Plan,
-    index: int,
-) -> Tensor:
-    """Responses that the loss may have a gradient in, whatever their log-probs, bool [B].
-
-    The others can be left out of the forward and the backward pass: their counts are in the plan's
-    divisors already. A response is left out only where
-
-    - m·ω is 0 on all of its tokens, since `weighted` silences such rows; or A is 0 on all of them
-      and the surrogate is proportional to A (`Surrogate.proportional`; all of ours are);
-    - and c_k is 0 on all of its tokens for every penalty (`Penalty.local`; all of ours are).
-
-    Ratios and means over a response read no other response, so this holds for them as well. A
-    primitive of your own may read anything: beside one that does not say otherwise every response
-    is active.
-    """
-    if not separable(surrogate, penalties):
-        return torch.ones_like(table.lengths, dtype=torch.bool)
-    found = table.any_by_response(plan.weights[index] != 0)
-    if surrogate.zero_where_advantage_zero:
-        found = found & table.any_by_response(plan.advantages[index] != 0)
-    for share in plan.penalties[index]:
-        found = found | table.any_by_response(share != 0)
-    return found
-
-
-def acting(
-    surrogate: Surrogate,
-    penalties: Sequence[Penalty],
-    loss: Callable[[TokenBatch], Tensor],
-    table: TokenBatch,
-) -> Tensor:
-    """Tokens that the loss has a gradient in, at the table's log-probs and entropies, bool [N].
-
-    More are silent than `active` can tell beforehand: tokens that a rule drops, those that the
-    surrogate has clipped, those at the minimum of a penalty. Beside a primitive that may read other
-    responses, all act.
-    """
-    if not separable(surrogate, penalties):
-        return torch.ones_like(table.logprobs, dtype=torch.bool)
-    leaves = {"logprobs": table.logprobs.detach().requires_grad_()}
-    if table.entropy is not None:
-        leaves["entropy"] = table.entropy.detach().requires_grad_()
-    with torch.enable_grad():
-        value = loss(table.replace(**leaves))
-    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-    return torch.stack([gradient != 0 for gradient in found if gradient is not None]).any(0)
 
 
 @torch.no_grad()

@@ -89,21 +89,14 @@ class Terms:
 class Surrogate(Primitive):
     """Family: S(r, A)."""
 
-    reads: ClassVar[tuple[str, ...]] = ("old_logprobs",)
-
-    proportional: ClassVar[bool] = False
-    """S = A·f with an f that stays finite, and no row reads another response: a response whose
-    advantages are all 0 has S = 0 and no gradient, whatever its log-probs. A claim about the one
-    equation in a class's own body; subclasses do not inherit it."""
+    skippable: ClassVar[bool] = False
+    """S = A·f with a finite f that depends only on the token's own response. Then a response with
+    A = 0 on all its tokens has S = 0 and no gradient, and can be left out of an update. Subclasses
+    do not inherit this claim."""
 
     def __call__(self, terms: Terms) -> Tensor:
         """S, [N], to be maximised."""
         raise NotImplementedError
-
-    @property
-    def zero_where_advantage_zero(self) -> bool:
-        """Has S no gradient in a response whose advantages are all 0? See `proportional`."""
-        return bool(vars(type(self)).get("proportional", False))
 
     def clipped(self, terms: Terms) -> Tensor:
         """Tokens whose gradient the surrogate cut to nothing, bool [N]."""
@@ -113,9 +106,13 @@ class Surrogate(Primitive):
         """Rules that `plan` must freeze for this surrogate."""
         return ()
 
+    def parts(self) -> tuple[Surrogate, ...]:
+        """The surrogates that this one is composed of; itself if it is one equation."""
+        return (self,)
+
     def needs(self) -> tuple[str, ...]:
-        """Columns that the surrogate reads besides `logprobs`."""
-        return self.reads
+        """TokenBatch columns that the surrogate reads, besides `logprobs`."""
+        return ("old_logprobs",)
 
 
 SurrogateField = Annotated[SerializeAsAny[Surrogate], BeforeValidator(Surrogate.build)]
@@ -127,7 +124,7 @@ class Clip(Surrogate):
     Source: PPO, arXiv:1707.06347 eq. 7; DAPO, arXiv:2503.14476; see `functional.clip`.
     """
 
-    proportional: ClassVar[bool] = True  # each branch is A times r, a bound or c; r ≤ e^20
+    skippable: ClassVar[bool] = True  # each branch is A times r, a bound or c; r ≤ e^20
 
     low: float = Field(default=0.2, ge=0, description="ε_low: the ratio's floor is 1 − low")
     high: float = Field(default=0.2, ge=0, description="ε_high: the ratio's cap is 1 + high")
@@ -157,7 +154,7 @@ class Clip(Surrogate):
 class Unclipped(Surrogate):
     """S = r·A. Source: KL-Cov, arXiv:2505.22617; Lp-Reg, arXiv:2510.03222."""
 
-    proportional: ClassVar[bool] = True
+    skippable: ClassVar[bool] = True
 
     def __call__(self, terms: Terms) -> Tensor:
         return terms.token_ratio * terms.advantages
@@ -166,8 +163,10 @@ class Unclipped(Surrogate):
 class Reinforce(Surrogate):
     """S = l·A. Source: Williams 1992; GPG, arXiv:2504.02546."""
 
-    reads: ClassVar[tuple[str, ...]] = ()
-    proportional: ClassVar[bool] = True
+    skippable: ClassVar[bool] = True
+
+    def needs(self) -> tuple[str, ...]:
+        return ()
 
     def __call__(self, terms: Terms) -> Tensor:
         return terms.logprobs * terms.advantages
@@ -176,7 +175,7 @@ class Reinforce(Surrogate):
 class Cispo(Surrogate):
     """S = sg[clip(r, min, max)]·A·l; max is absolute. Source: arXiv:2506.13585."""
 
-    proportional: ClassVar[bool] = True
+    skippable: ClassVar[bool] = True
 
     max: float = Field(default=5.0, gt=0, description="absolute cap of r")
     min: float = Field(default=0.0, ge=0, description="absolute floor of r")
@@ -190,7 +189,7 @@ class Cispo(Surrogate):
 class SoftGate(Surrogate):
     """S = (4/τ)·σ(τ(r − 1))·A, τ by the sign of A. Source: SAPO, arXiv:2511.20347."""
 
-    proportional: ClassVar[bool] = True  # the factor is below 4/τ
+    skippable: ClassVar[bool] = True  # the factor is below 4/τ
 
     tau_pos: float = Field(default=1.0, gt=0, description="τ where A > 0")
     tau_neg: float = Field(default=1.05, gt=0, description="τ where A ≤ 0")
@@ -206,7 +205,7 @@ class GeometricMean(Surrogate):
     Source: GMPO, arXiv:2507.20673.
     """
 
-    proportional: ClassVar[bool] = True  # to the mean of the response's A
+    skippable: ClassVar[bool] = True  # to the mean of the response's A
 
     eps: float = Field(default=0.4, gt=0, description="ε in log space, nats")
 
@@ -228,7 +227,7 @@ class DppoTv(Surrogate):
     Source: DPPO, arXiv:2602.04879; see `functional.dppo_tv`.
     """
 
-    proportional: ClassVar[bool] = True  # A = 0 leaves 0·sg[r]·l on either side of the region
+    skippable: ClassVar[bool] = True  # A = 0 leaves 0·sg[r]·l on either side of the region
 
     low: float = Field(
         default=0.2, ge=0, description="largest trained fall of the token's probability"
@@ -264,7 +263,7 @@ class Vespo(Surrogate):
     Source: VESPO, arXiv:2602.10693; TRL 1.16's values of k and λ.
     """
 
-    proportional: ClassVar[bool] = True  # φ(w) is detached, and finite for the clamped w
+    skippable: ClassVar[bool] = True  # φ(w) is detached, and finite for the clamped w
 
     k_pos: float = Field(default=2.0, description="k where A ≥ 0")
     lambda_pos: float = Field(default=3.0, description="λ where A ≥ 0")
@@ -302,13 +301,10 @@ class Switch(Surrogate):
     def clipped(self, terms: Terms) -> Tensor:
         return self._choose(terms, self.then.clipped(terms), self.otherwise.clipped(terms))
 
-    @property
-    def zero_where_advantage_zero(self) -> bool:
-        return (
-            type(self) is Switch
-            and self.then.zero_where_advantage_zero
-            and self.otherwise.zero_where_advantage_zero
-        )
+    def parts(self) -> tuple[Surrogate, ...]:
+        if type(self) is not Switch:  # a subclass has another equation
+            return (self,)
+        return (*self.then.parts(), *self.otherwise.parts())
 
     def rules(self) -> tuple[Rule, ...]:
         return (self.rule, *self.then.rules(), *self.otherwise.rules())

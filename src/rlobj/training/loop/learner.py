@@ -20,8 +20,8 @@ from rlobj.objectives.tokens import TokenBatch
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.cutting import cut
+from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
 from rlobj.training.loop.metrics import Sequences, Tally, token_count
-from rlobj.training.loop.needed import Needed, depends_on_sequence_length
 from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.agreement import any_rank, largest
@@ -164,17 +164,17 @@ class Learner:
         return {name: torch.cat(rows) for name, rows in chunks.items()}
 
     def _score_part(
-        self, scorer: Any, sequences: Sequences, needed: Tensor | None = None, **settings: Any
+        self, scorer: Any, sequences: Sequences, rows: Tensor | None = None, **settings: Any
     ) -> dict[str, Tensor]:
-        """Score the response tokens of a micro-batch, or those of them that are needed."""
+        """Score the response tokens of a micro-batch, or those of `rows` only."""
         temperature = self.config.sampling.temperature
         input_ids, attention_mask, response_mask, *rest = self._collate(sequences, self.device)
         assert input_ids is not None
         assert response_mask is not None
         self.tally.real += token_count(sequences)
         self.tally.padded += input_ids.numel()
-        if needed is not None:
-            response_mask = response_mask.masked_scatter(response_mask, needed)
+        if rows is not None:
+            response_mask = response_mask.masked_scatter(response_mask, rows)
         inputs = (input_ids, attention_mask, response_mask, *rest)
         enabled = self.autocast is not None
         with torch.autocast(self.device.type, self.autocast, enabled=enabled):
@@ -224,16 +224,16 @@ class Learner:
                 return SKIPPED
         with self.clock.inside("planning"):
             plan = objective.plan([table], self.state, self.comm)
-            needed = self._needed(objective, table, plan, known)
+            rows = self._gradient_rows(objective, table, plan, known)
         if on_plan is not None:
             on_plan(table, plan)
         self.state["update"] += 1
-        outputs, gap = self._passes(objective, sequences, plan, needed)
+        outputs, gap = self._passes(objective, sequences, plan, rows)
         with self.clock.inside("forward"), torch.no_grad():
-            left = needed.left()
+            left = rows.left()
             if known:  # a loss without a gradient may still have a value
                 outputs.append(objective.loss(table.select(left, 0), plan.part(table.rows(left))))
-            seen = None if known else int(table.decided[table.rows(needed.trained())].sum())
+            seen = None if known else int(table.decided[table.rows(rows.trained())].sum())
             metrics = {**plan.metrics, **self._combine(outputs, plan, seen), **gap}
         return {**metrics, **self._step(plan, metrics["loss/total"])}
 
@@ -243,42 +243,43 @@ class Learner:
             settings = {"entropy": True, "collision": "collision" in self._wanted}
             return table.replace(**self._forward(self.scorer, sequences, **settings))
 
-    def _needed(self, objective: Objective, table: TokenBatch, plan: Plan, known: bool) -> Needed:
+    def _gradient_rows(
+        self, objective: Objective, table: TokenBatch, plan: Plan, known: bool
+    ) -> GradientRows:
         """The rows that go through the model.
 
-        Where the log-probs are known, so is the gradient by each of them; else every response that
-        may have one goes through whole. All go through where that is done already, and where
-        nothing was scored and none is active: fresh samples are looked at, even if there is nothing
-        to learn from them.
+        If the log-probs are known, these are the tokens with gradient; else all tokens of the
+        responses that may have one. All rows go through if rules and loss share one forward, and
+        if nothing was scored and no response has a gradient: fresh samples are always scored once.
         """
         every = torch.ones_like(table.logprobs, dtype=torch.bool)
-        everything = Needed(table, every, known, self._cut)
+        everything = GradientRows(table, every, known, self._cut)
         if table.logprobs.requires_grad or not self.config.training.skip_inactive:
             return everything
         if known:
-            return replace(everything, rows=objective.acting(table, plan))
-        active = objective.active(table, plan)
-        if not self._wanted and not any_rank(bool(active.any()), self.comm):
+            return replace(everything, rows=objective.tokens_with_gradient(table, plan))
+        found = objective.responses_with_gradient(table, plan)
+        if not self._wanted and not any_rank(bool(found.any()), self.comm):
             return everything
-        return replace(everything, rows=table.spread(active))
+        return replace(everything, rows=table.spread(found))
 
     def _passes(
-        self, objective: Objective, sequences: Sequences, plan: Plan, needed: Needed
+        self, objective: Objective, sequences: Sequences, plan: Plan, rows: GradientRows
     ) -> tuple[list[LossOutput], dict[str, float]]:
-        """Forward and backward of what is needed, by micro-batches.
+        """Forward and backward of the rows with gradient, by micro-batches.
 
         Returns:
             what the loss measured, and, where no scoring pass came before, the sampler's gap.
         """
         outputs, logprobs = [], []
-        trained, spans, table = needed.trained(), needed.spans(), needed.table
+        trained, spans, table = rows.trained(), rows.spans(), rows.table
         batch = [(sequences[i][0], sequences[i][1][: spans[i]]) for i in trained]
-        self.tally.update(sequences, batch, needed.rows)
+        self.tally.update(sequences, batch, rows.rows)
         parts = self._pack(batch)
         for index, places in enumerate(parts):
             part = [trained[place] for place in places]
             with self.clock.inside("forward"):
-                few = needed.part(part)
+                few = rows.part(part)
                 micro, share = few.table, plan.part(table.rows(part))
                 if not micro.logprobs.requires_grad:
                     inputs = [batch[place] for place in places]

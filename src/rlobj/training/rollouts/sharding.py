@@ -64,12 +64,13 @@ def shard(
         balance: False leaves every response where it was sampled.
     """
     whole, start = statistics.gather(_facts(rollout, comm.rank), comm)
-    parts, owners, idle, imbalance = [], whole[:, _RANK].long(), _idle(whole), 1.0
+    parts, owners, imbalance = [], whole[:, _RANK].long(), 1.0
+    last = _without_gradient(whole)
     for part in _parts(whole, updates):
         part = part[whole[part, _ID].argsort()]
         if balance and comm.size > 1:
             costs = (whole[part, _PROMPT] + whole[part, _LENGTH]).long().tolist()
-            owners[part] = torch.tensor(spread(costs, idle[part].tolist(), comm.size))
+            owners[part] = torch.tensor(spread(costs, last[part].tolist(), comm.size))
         parts.append(part)
     if comm.size > 1:
         imbalance = _imbalance(whole, parts, owners, comm.size)
@@ -118,8 +119,8 @@ def _parts(whole: Tensor, updates: int) -> list[Tensor]:
     return [torch.isin(member, cut).nonzero()[:, 0] for cut in cuts if len(cut)]
 
 
-def _idle(whole: Tensor) -> Tensor:
-    """Responses that probably train nothing: undecided, or in a group of equal rewards, bool [B].
+def _without_gradient(whole: Tensor) -> Tensor:
+    """Responses without a gradient, probably: undecided, or in a group of equal rewards; bool [B].
 
     They are dealt last, so that what is left of an update without them is balanced as well.
     """

@@ -30,15 +30,15 @@ def policy(tmp_path_factory):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", sorted(PHASES))
-def test_an_update_without_inactive_responses_has_the_same_loss_and_gradient(name, seed):
+def test_skipping_responses_without_gradient_leaves_loss_and_gradient_unchanged(name, seed):
     objective, batch = PHASES[name], leaf(awkward_batch(seed))
     plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
     whole = objective.loss(batch, plan)
     whole.loss.backward()
-    active = objective.active(batch, plan)
-    assert bool(active.any())
-    assert not bool(active.all())
-    chosen = active.nonzero()[:, 0]
+    found = objective.responses_with_gradient(batch, plan)
+    assert bool(found.any())
+    assert not bool(found.all())
+    chosen = found.nonzero()[:, 0]
     rows = batch.rows(chosen)
     few = leaf(batch.select(chosen))
     share = objective.loss(few, plan.part(rows))
@@ -54,8 +54,8 @@ def test_what_is_measured_of_the_parts_adds_up_to_the_whole(name):
     objective, batch = PHASES[name], awkward_batch(1)
     plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
     whole = objective.loss(batch, plan).metrics
-    active = objective.active(batch, plan)
-    [few, rest] = [side.nonzero()[:, 0] for side in (active, ~active)]
+    found = objective.responses_with_gradient(batch, plan)
+    [few, rest] = [side.nonzero()[:, 0] for side in (found, ~found)]
     trained = objective.loss(batch.select(few), plan.part(batch.rows(few))).metrics
     left = objective.loss(batch.select(rest), plan.part(batch.rows(rest))).metrics
     for key, value in whole.items():
@@ -64,13 +64,17 @@ def test_what_is_measured_of_the_parts_adds_up_to_the_whole(name):
 
 
 @pytest.mark.parametrize("name", sorted(PHASES.keys() - PENALISED))
-def test_dead_groups_are_inactive_where_no_penalty_needs_them(name):
+def test_groups_of_equal_rewards_have_no_gradient_unless_a_penalty_acts_on_them(name):
     """The first group of the batch has equal rewards; each of the surrogates knows it."""
     objective, batch = PHASES[name], awkward_batch(1)
     plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
     dead = [plan.advantages[0][batch.responses == i].abs().sum() == 0 for i in range(4)]
-    active = objective.active(batch, plan)
-    assert not any(bool(active[i]) for i in range(4) if dead[i])
+    found = objective.responses_with_gradient(batch, plan)
+    assert not any(bool(found[i]) for i in range(4) if dead[i])
+
+
+def with_gradient(objective: Objective, batch: TokenBatch) -> torch.Tensor:
+    return objective.responses_with_gradient(batch, objective.plan([batch]))
 
 
 def dead_batch() -> TokenBatch:
@@ -86,16 +90,16 @@ def dead_batch() -> TokenBatch:
 
 
 @pytest.mark.parametrize("penalty", [KL(), ProxyKL(), EntropyBonus()])
-def test_a_penalty_needs_the_responses_where_it_acts(penalty):
+def test_a_penalty_gives_a_gradient_to_the_responses_it_acts_on(penalty):
     batch = dead_batch()
     plain = Objective()
-    assert plain.active(batch, plain.plan([batch])).tolist() == [False, False, True, True]
+    assert with_gradient(plain, batch).tolist() == [False, False, True, True]
     everywhere = plain.but(penalties=[penalty])
-    assert everywhere.active(batch, everywhere.plan([batch])).all()
+    assert with_gradient(everywhere, batch).all()
     nowhere = plain.but(
         penalties=[penalty.model_copy(update={"coefficient": 0 * KL().coefficient})]
     )
-    assert nowhere.active(batch, nowhere.plan([batch])).tolist() == [False, False, True, True]
+    assert with_gradient(nowhere, batch).tolist() == [False, False, True, True]
 
 
 class Between(Surrogate):
@@ -113,9 +117,9 @@ class Louder(Clip):
 
 
 class Halved(Reinforce):
-    """Says of itself that it is proportional to A."""
+    """Declares that it is skippable: proportional to A."""
 
-    proportional = True
+    skippable = True
 
     def __call__(self, terms):
         return super().__call__(terms) / 2
@@ -128,21 +132,22 @@ class Mean(Penalty):
         return terms.logprobs - terms.logprobs.mean()
 
 
-def test_beside_a_primitive_of_ones_own_every_response_is_active_unless_it_says_so():
+def test_every_response_may_have_a_gradient_under_a_custom_primitive_that_is_not_skippable():
     batch = dead_batch()
     switch = Switch("prob < 0.5", Louder(), Clip())
     for objective in (
         Objective(surrogate=Between()),
         Objective(surrogate=Louder()),
         Objective(surrogate=switch),
+        Objective(surrogate=Switch("prob < 0.5", Between(), Clip()), drop="length > 1"),
         Objective(penalties=[Mean(where="advantage > 9")]),
     ):
-        active = objective.active(batch, objective.plan([batch]))
-        if objective.surrogate is switch:  # local, but not 0 where A is
-            assert active.tolist() == [True] * 4
-        assert active.all()
+        found = with_gradient(objective, batch)
+        if objective.surrogate is switch:  # m is 1 everywhere
+            assert found.tolist() == [True] * 4
+        assert found.all()
     halved = Objective(surrogate=Halved())
-    assert halved.active(batch, halved.plan([batch])).tolist() == [False, False, True, True]
+    assert with_gradient(halved, batch).tolist() == [False, False, True, True]
 
 
 SECTIONS = {
@@ -161,7 +166,7 @@ SECTIONS = {
         ),
     ],
 )
-def test_a_run_is_the_same_with_and_without_them(policy, tmp_path, preset, updates):
+def test_a_run_is_the_same_with_and_without_skipping(policy, tmp_path, preset, updates):
     """Measured too, where a scoring pass of the same weights was made; else of trained tokens."""
     lines = {}
     for skip in (True, False):
@@ -184,7 +189,9 @@ def test_a_run_is_the_same_with_and_without_them(policy, tmp_path, preset, updat
         assert one["policy/ratio"] == pytest.approx(1, abs=0.1)
 
 
-def test_where_nothing_is_active_fresh_samples_are_still_looked_at(policy, tmp_path, monkeypatch):
+def test_fresh_samples_are_still_scored_if_no_response_has_a_gradient(
+    policy, tmp_path, monkeypatch
+):
     """GRPO makes no scoring pass; the update's own forward compares sampler and trainer."""
     from rlobj.rewards.kinds import Graded
 
@@ -197,7 +204,7 @@ def test_where_nothing_is_active_fresh_samples_are_still_looked_at(policy, tmp_p
     assert 0 < line["sampler/logprob_gap"] < 1e-4
 
 
-def test_an_update_in_which_nothing_is_active_moves_the_weights_as_it_did(
+def test_an_update_without_any_gradient_moves_the_weights_by_its_momentum(
     policy, tmp_path, monkeypatch
 ):
     """AdamW goes on by its momentum where the gradient is zero, with and without leaving out."""

@@ -21,8 +21,8 @@ from rlobj.models.embedded import build_policy
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring import policy_scorer as scoring
+from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.learner import Learner
-from rlobj.training.loop.needed import Needed
 from rlobj.training.parallel import open_parallel
 
 PHASES = {
@@ -37,28 +37,29 @@ def policy(tmp_path_factory) -> Path:
     return save_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
-# The rows that act.
+# Rows with gradient.
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", sorted(PHASES))
-def test_the_tokens_that_act_give_the_whole_gradient(name, seed):
+def test_tokens_with_gradient_give_the_whole_gradient(name, seed):
     """The others' log-probs and entropies are known numbers, in loss and metrics too."""
     objective, batch = PHASES[name], leaf(awkward_batch(seed))
     plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
     whole = objective.loss(batch, plan)
     whole.loss.backward()
-    needed = Needed(batch, objective.acting(batch, plan), True, True)
-    assert not bool(needed.rows.all())
-    assert not bool((needed.rows & ~batch.spread(objective.active(batch, plan))).any())
+    chosen = GradientRows(batch, objective.tokens_with_gradient(batch, plan), True, True)
+    assert not bool(chosen.rows.all())
+    responses = batch.spread(objective.responses_with_gradient(batch, plan))
+    assert not bool((chosen.rows & ~responses).any())
     columns = ("logprobs", "entropy")
-    scores = {x: getattr(batch, x).detach()[needed.rows].requires_grad_() for x in columns}
-    table = needed.filled(scores)
+    scores = {x: getattr(batch, x).detach()[chosen.rows].requires_grad_() for x in columns}
+    table = chosen.filled(scores)
     share = objective.loss(table, plan)
     share.loss.backward()
     found = torch.zeros_like(gradients(batch))
     for row, score in zip(found, scores.values(), strict=True):
-        row[needed.rows] = torch.zeros_like(score) if score.grad is None else score.grad
+        row[chosen.rows] = torch.zeros_like(score) if score.grad is None else score.grad
     assert torch.equal(found, gradients(batch))
     assert torch.equal(share.loss, whole.loss)
     assert all(torch.equal(share.metrics[key], value) for key, value in whole.metrics.items())
@@ -71,21 +72,21 @@ class Between(Surrogate):
         return terms.logprobs * terms.advantages - terms.logprobs.mean().detach()
 
 
-def test_beside_a_primitive_of_ones_own_every_token_acts():
+def test_every_token_may_have_a_gradient_under_a_custom_primitive():
     batch = awkward_batch(0)
     for objective in (Objective(surrogate=Between()), Objective()):
-        acting = objective.acting(batch, objective.plan([batch]))
-        assert bool(acting.all()) == (objective.surrogate.kind == "custom")
+        found = objective.tokens_with_gradient(batch, objective.plan([batch]))
+        assert bool(found.all()) == (objective.surrogate.kind == "custom")
 
 
-def test_what_is_needed_of_responses_ends_with_the_last_token_that_acts():
+def test_responses_are_cut_after_their_last_token_with_gradient():
     batch = TokenBatch(lengths=[3, 0, 2, 4], groups=[0] * 4, logprobs=-torch.ones(9))
     rows = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 1]).bool()
-    needed = Needed(batch, rows, True, True)
-    assert needed.spans() == [2, 0, 0, 4]
-    assert needed.trained() == [0, 3]
-    assert needed.left() == [1, 2]
-    part = needed.part([3, 0])
+    chosen = GradientRows(batch, rows, True, True)
+    assert chosen.spans() == [2, 0, 0, 4]
+    assert chosen.trained() == [0, 3]
+    assert chosen.left() == [1, 2]
+    part = chosen.part([3, 0])
     assert part.mask().tolist() == [True, False, False, True, False, True]
     scores = {"logprobs": torch.tensor([-3.0, -4.0, -5.0], requires_grad=True)}
     filled = replace(part, known=False).filled(scores)
@@ -94,7 +95,7 @@ def test_what_is_needed_of_responses_ends_with_the_last_token_that_acts():
     assert filled.logprobs.tolist() == [-1] * 7  # what is known stays, and has a gradient
     (filled.logprobs * torch.arange(7)).sum().backward()
     assert scores["logprobs"].grad.tolist() == [0, 3, 5]
-    assert Needed(batch, torch.ones(9).bool(), True, True).trained() == [0, 1, 2, 3]
+    assert GradientRows(batch, torch.ones(9).bool(), True, True).trained() == [0, 1, 2, 3]
 
 
 # A step of the learner.
@@ -178,7 +179,7 @@ class Step:
         return self
 
     def _watch(self, learner: Learner, patch: pytest.MonkeyPatch) -> None:
-        apply, score, choose = self.parallel.step, scoring.score_tokens, learner._needed
+        apply, score, choose = self.parallel.step, scoring.score_tokens, learner._gradient_rows
 
         def step(**settings):
             self.gradients.append(
@@ -191,11 +192,11 @@ class Step:
                 self.scored.append(len(targets))
             return score(hidden, weight, targets, **settings)
 
-        def needed(*arguments):
+        def gradient_rows(*arguments):
             self.known.append(arguments[-1])
             return choose(*arguments)
 
-        patch.setattr(learner, "_needed", needed)
+        patch.setattr(learner, "_gradient_rows", gradient_rows)
         patch.setattr(self.parallel, "step", step)
         patch.setattr(scoring, "score_tokens", score_tokens)
 

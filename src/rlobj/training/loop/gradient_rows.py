@@ -1,4 +1,4 @@
-"""The rows of an update that go through the model: those that the loss has a gradient in."""
+"""The rows of an update that go through the model: those in which the loss has a gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["Needed", "depends_on_sequence_length"]
+__all__ = ["GradientRows", "depends_on_sequence_length"]
 
 
 def depends_on_sequence_length(config: Any) -> bool:
@@ -30,12 +30,12 @@ def depends_on_sequence_length(config: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Needed:
-    """Rows of a mini-batch that an update needs, and what that leaves of its responses.
+class GradientRows:
+    """The rows of a mini-batch that an update trains on, and the responses they belong to.
 
     Attributes:
-        table: the mini-batch; where a row is not needed, its columns of the policy are right.
-        rows: bool [N].
+        table: the mini-batch; the policy's columns are right in all other rows.
+        rows: the rows with gradient, bool [N].
         known: the columns of the policy are right in all rows.
         cut: a response may be cut after its last such row, for no row reads one after it.
     """
@@ -57,14 +57,14 @@ class Needed:
         return self.table.any_by_response(self.rows) | bool(self.rows.all())
 
     def spans(self) -> list[int]:
-        """Tokens of each response that go through, up to the last that is needed."""
+        """Tokens of each response that go through the model, up to its last row with gradient."""
         if not self.cut:
             return self.table.lengths.tolist()
         ends = (self.table.positions + 1) * self.rows
         zeros = torch.zeros_like(self.table.lengths)
         return zeros.scatter_reduce(0, self.table.responses, ends, "amax").tolist()
 
-    def part(self, responses: Sequence[int]) -> Needed:
+    def part(self, responses: Sequence[int]) -> GradientRows:
         """Of some responses."""
         rows = self.rows[self.table.rows(responses)]
         return replace(self, table=self.table.select(responses, 0), rows=rows)
@@ -75,7 +75,7 @@ class Needed:
         return self.rows[self.table.positions < self.table.spread(spans)]
 
     def filled(self, scores: dict[str, Tensor]) -> TokenBatch:
-        """The table with the scores of the rows that are needed.
+        """The table with the scores of the rows with gradient.
 
         Known values stay, and the scores give them a gradient: another micro-batch rounds
         differently, and rules, clips and advantages have read the table's.
