@@ -118,12 +118,12 @@ def step_config(folder: Path, strategy: str) -> RunConfig:
 
 def measure_steps(strategy: str, folder: Path, report: Path) -> None:
     """One rank: medians of the phases of a step, and the largest resident size."""
-    from rlobj.training import Observer
+    from rlobj.training import Callback
     from rlobj.training.loop.trainer import Trainer
 
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "run"
-        with Trainer(step_config(folder, strategy), out, False, Observer()) as trainer:
+        with Trainer(step_config(folder, strategy), out, False, Callback()) as trainer:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for step in range(REPEATS + 1):
                 trainer.run_step(step)

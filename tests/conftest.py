@@ -43,8 +43,8 @@ def whole(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of `tiny.eight_steps` that nothing happened to."""
     from tiny import eight_steps
 
-    from rlobj.training import train
+    from rlobj.training import run_training
 
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train(eight_steps(policy), folder)
+    run_training(eight_steps(policy), folder)
     return folder

@@ -239,14 +239,14 @@ def test_every_setting_is_in_the_configuration_tables_with_a_meaning(docs_tables
 def test_the_metrics_that_the_pages_name_are_written(tmp_path: Path) -> None:
     from tiny import save_tiny_policy, tiny_config
 
-    from rlobj.training import train
+    from rlobj.training import run_training
 
     config = tiny_config(
         save_tiny_policy(tmp_path / "policy"),
         training={"steps": 1},
         evaluation={"every": 1, "problems": 4},
     )
-    summary = train(config, tmp_path / "run")
+    summary = run_training(config, tmp_path / "run")
     written = {name for line in summary.history for name in line}
     groups = "reward|eval|policy|objective|tokens|time|train|response|sampler"
     for page in PAGES:

@@ -24,7 +24,7 @@ def half_right() -> Summary:
 
 
 def train(screen: PlainScreen | LiveScreen, steps: int) -> None:
-    """What a trainer tells its observer."""
+    """The events that a trainer sends to its callbacks."""
     with screen:
         screen.started(FACTS)
         screen.evaluated(0, half_right())

@@ -8,7 +8,7 @@ from runs import same, weights
 from safetensors.torch import load_file
 from tiny import eight_steps
 
-from rlobj.training import Observer, RunDirectory, train
+from rlobj.training import Callback, RunDirectory, run_training
 from rlobj.training.loop.trainer import Trainer
 
 
@@ -16,15 +16,15 @@ from rlobj.training.loop.trainer import Trainer
 def test_lora_trains_adapters_alone_and_resumes_to_the_same_weights(policy, tmp_path):
     lora = {"lora": {"rank": 4, "alpha": 8.0}}
     config = eight_steps(policy, "lopti", model=lora)
-    train(config, tmp_path / "whole")
-    with Trainer(config, tmp_path / "cut", False, Observer()) as trainer:
+    run_training(config, tmp_path / "whole")
+    with Trainer(config, tmp_path / "cut", False, Callback()) as trainer:
         assert trainer.learner.reference is None
         names = [n for n, p in trainer.policy.model.named_parameters() if p.requires_grad]
         assert names
         assert all(".lora_" in name for name in names)
         for step in range(4):
             trainer.run_step(step)
-    train(config, tmp_path / "cut", resume=True)
+    run_training(config, tmp_path / "cut", resume=True)
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
     before = load_file(policy / "model.safetensors")
     changed = {n for n, w in weights(tmp_path / "whole").items() if not torch.equal(w, before[n])}
@@ -37,7 +37,7 @@ def test_a_merged_checkpoint_is_the_model_with_its_adapter(policy, tmp_path):
     from transformers import AutoModelForCausalLM
 
     config = eight_steps(policy, "grpo", model={"lora": {"rank": 2}}, training={"steps": 2})
-    train(config, tmp_path / "run")
+    run_training(config, tmp_path / "run")
     newest = RunDirectory(tmp_path / "run").latest()
     base = AutoModelForCausalLM.from_pretrained(policy)
     adapted = PeftModel.from_pretrained(base, str(newest / "adapter"))

@@ -16,7 +16,7 @@ from runs import distance, finish, metrics, program, same, wait_for_step, weight
 from tiny import tiny_config
 
 from rlobj.objectives.surrogates import Surrogate
-from rlobj.training import RunDirectory, train
+from rlobj.training import RunDirectory, run_training
 from rlobj.training.storage.checkpoint import read_state
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def config_of(policy, **sections):
 def alone(policy, tmp_path_factory) -> Path:
     """The run in one process."""
     folder = tmp_path_factory.mktemp("alone") / "run"
-    train(config_of(policy), folder)
+    run_training(config_of(policy), folder)
     return folder
 
 

@@ -11,7 +11,7 @@ from tiny import save_tiny_policy, tiny_config
 from rlobj import Objective, TokenBatch
 from rlobj.objectives.penalties import KL, EntropyBonus, Penalty, ProxyKL
 from rlobj.objectives.surrogates import Clip, Reinforce, Surrogate, Switch
-from rlobj.training import Observer, train
+from rlobj.training import Callback, run_training
 from rlobj.training.loop.trainer import Trainer
 
 OBJECTIVES = objectives()
@@ -172,7 +172,7 @@ def test_a_run_is_the_same_with_and_without_skipping(policy, tmp_path, preset, u
     for skip in (True, False):
         training = {**SECTIONS["training"], "updates_per_step": updates, "skip_inactive": skip}
         config = tiny_config(policy, preset, **{**SECTIONS, "training": training})
-        train(config, tmp_path / str(skip))
+        run_training(config, tmp_path / str(skip))
         lines[skip] = metrics(tmp_path / str(skip))
     assert distance(weights(tmp_path / "True"), weights(tmp_path / "False")) < 5e-6
     assert all(line["tokens/skipped_share"] == 0 for line in lines[False])
@@ -197,7 +197,7 @@ def test_fresh_samples_are_still_scored_if_no_response_has_a_gradient(
 
     monkeypatch.setattr("rlobj.rewards.kinds._exact", lambda *_: Graded(1.0, True, "yes", None))
     config = tiny_config(policy, "grpo", sampling={"dynamic": None}, training={"steps": 1})
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         trainer.run_step(0)
         [line] = trainer.run.lines()
     assert line["tokens/skipped_share"] == 0
@@ -221,6 +221,6 @@ def test_an_update_without_any_gradient_moves_the_weights_by_its_momentum(
         monkeypatch.setattr("rlobj.rewards.kinds._exact", dead_from_the_second_step)
         training = {**SECTIONS["training"], "steps": 2, "skip_inactive": skip}
         config = tiny_config(policy, "stapo", **{**SECTIONS, "training": training})
-        train(config, tmp_path / str(skip))
+        run_training(config, tmp_path / str(skip))
     assert metrics(tmp_path / "True")[-1]["tokens/skipped_share"] == 1
     assert distance(weights(tmp_path / "True"), weights(tmp_path / "False")) < 5e-6

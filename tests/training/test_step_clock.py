@@ -15,7 +15,7 @@ from tiny import save_tiny_policy, tiny_config
 from rlobj.base.errors import RunError
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample, SamplingSettings, TransformersSampler
-from rlobj.training import Observer, train
+from rlobj.training import Callback, run_training
 from rlobj.training.loop.clock import PHASES, Clock
 from rlobj.training.loop.metrics import Tally
 from rlobj.training.rollouts.grading import Grading
@@ -41,7 +41,7 @@ def ticking(monkeypatch):
 def test_a_second_counts_once_in_the_innermost_phase(ticking):
     heard = []
 
-    class Listener(Observer):
+    class Listener(Callback):
         def phase(self, name):
             heard.append(name)
 
@@ -92,7 +92,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
         checkpoint={"every": 1},
     )
     begun = time.perf_counter()
-    history = train(config, tmp_path / "run").history[1:]
+    history = run_training(config, tmp_path / "run").history[1:]
     wall = time.perf_counter() - begun
     for line in history:
         phases = [line[f"time/{phase}"] for phase in (*PHASES, "other")]
@@ -224,7 +224,7 @@ def test_a_run_is_the_same_whether_grading_is_hidden_or_not(policy, tmp_path):
     for tokens in (150, 10**6):
         sampling = {"batch_tokens": tokens, "max_tokens": 3}
         config = tiny_config(policy, "dapo", sampling=sampling, training={"steps": 2})
-        train(config, tmp_path / str(tokens))
+        run_training(config, tmp_path / str(tokens))
         runs.append(tmp_path / str(tokens))
     hidden = [train_line["time/grading_hidden"] for train_line in history(runs[0])]
     assert min(hidden) > 0
@@ -293,7 +293,7 @@ def test_a_group_shares_its_prompt_and_a_journal_stays_small(policy, tmp_path):
     from rlobj.training.loop.trainer import Trainer
 
     config = tiny_config(policy, "grpo", sampling={"max_tokens": 20}, training={"steps": 1})
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         rollout = trainer.pipeline.take(0)
     samples = [response.sample for response in rollout.responses]
     assert samples[0].prompt is samples[1].prompt

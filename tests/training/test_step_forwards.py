@@ -14,8 +14,8 @@ from tiny import save_tiny_policy, tiny_config
 
 from rlobj.config.presets import preset_names
 from rlobj.scoring import PolicyScorer
-from rlobj.training import Observer
-from rlobj.training.loop.trainer import Trainer, train
+from rlobj.training import Callback
+from rlobj.training.loop.trainer import Trainer, run_training
 
 RULES_READ_THE_POLICY = {"20-entropy", "clip-cov", "kl-cov", "lp-reg", "stapo", "stare", "stare-c2"}
 KL_TO_A_REFERENCE = {"ar", "reinforce-pp", "reinforce-pp-baseline"}
@@ -67,7 +67,7 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
     }
     config = tiny_config(policy, preset, training=training)
     passes: Counter[str] = Counter()
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         learner = trainer.learner
         original = learner._score_part
 
@@ -90,7 +90,7 @@ def test_the_proxy_comes_from_the_scoring_pass(policy, tmp_path):
     training = {"steps": 1, "micro_batch_tokens": 400}
     config = tiny_config(policy, "lp-reg", training=training)
     asked = []
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         original = PolicyScorer.forward
 
         def noted(self, *inputs, **settings):
@@ -109,12 +109,12 @@ SYNCS = """
 import sys
 from pathlib import Path
 import torch
-from rlobj.training import Observer
-from rlobj.training.loop.trainer import Trainer, train
+from rlobj.training import Callback
+from rlobj.training.loop.trainer import Trainer, run_training
 from runs_config import config_of
 
 config = config_of(Path(sys.argv[1]))
-with Trainer(config, sys.argv[2], False, Observer()) as trainer:
+with Trainer(config, sys.argv[2], False, Callback()) as trainer:
     module, calls, backwards = trainer.learner.scorer.__self__._module, [], []
     def hook(_, bucket):
         calls.append(bucket.is_last())
@@ -182,7 +182,7 @@ def test_a_run_packs_where_it_is_told_to_and_trains_the_same(policy, tmp_path, m
     lines = {}
     for packed in (True, False):
         config = tiny_config(policy, "lp-reg", training={"steps": 2, "packed": packed})
-        lines[packed] = train(config, tmp_path / str(packed)).history
+        lines[packed] = run_training(config, tmp_path / str(packed)).history
         assert set(shapes) == {(packed, packed)}
         shapes.clear()
     for one, other in zip(lines[True], lines[False], strict=True):

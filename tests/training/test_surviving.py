@@ -19,7 +19,7 @@ from tiny import eight_steps, tiny_config
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training import Observer, RunDirectory, train
+from rlobj.training import Callback, RunDirectory, run_training
 from rlobj.training.loop.trainer import Trainer
 
 
@@ -48,10 +48,10 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tm
 def test_rollouts_that_were_sampled_are_not_sampled_again(policy, whole, tmp_path, monkeypatch):
     """Cut off after step 5 with a checkpoint at step 3: steps 4 and 5 train on what is there."""
     config = eight_steps(policy)
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         for step in range(5):
             trainer.run_step(step)
-    with Trainer(config, tmp_path / "run", True, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", True, Callback()) as trainer:
         collector, sampled = trainer.pipeline._collector, []
         collect = collector.collect
         collector.collect = lambda step: sampled.append(step) or collect(step)
@@ -98,13 +98,13 @@ def damage(checkpoint: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["bits", "cut", "missing", "manifest"])
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(policy, whole, tmp_path, how, caplog):
     config = eight_steps(policy)
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         for step in range(7):  # the rollout of the last stays, and is used for its step
             trainer.run_step(step)
     run = RunDirectory(tmp_path / "run")
     assert [path.name for path in run.saved()] == ["step-000003", "step-000006"]
     damage(run.checkpoints / "step-000006", how)
-    train(config, run.path, resume=True)
+    run_training(config, run.path, resume=True)
     assert "step-000006 is damaged" in caplog.text
     assert (run.checkpoints / "damaged-step-000006").is_dir()
     assert same(weights(run.path), weights(whole))
@@ -112,11 +112,11 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(policy, whole, tmp
 
 def test_when_every_checkpoint_is_damaged_the_run_says_so(policy, tmp_path):
     config = eight_steps(policy, training={"steps": 1})
-    train(config, tmp_path / "run")
+    run_training(config, tmp_path / "run")
     damage(RunDirectory(tmp_path / "run").checkpoints / "step-000001", "bits")
     for _ in range(2):  # and says so again, with all that there was
         with pytest.raises(ConfigError, match=r"no checkpoint .* can be read"):
-            train(config, tmp_path / "run", resume=True)
+            run_training(config, tmp_path / "run", resume=True)
     assert metrics(tmp_path / "run")[-1]["step"] == 1
 
 
@@ -124,7 +124,7 @@ def test_when_every_checkpoint_is_damaged_the_run_says_so(policy, tmp_path):
 def test_a_full_disk_leaves_the_checkpoint_before(policy, tmp_path, monkeypatch, stage):
     """The disk refuses one file in the middle of a checkpoint."""
     config = eight_steps(policy, training={"steps": 4}, checkpoint={"every": 2})
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         for step in range(3):
             trainer.run_step(step)
 
@@ -144,7 +144,7 @@ def test_a_file_system_that_really_is_full_stops_the_run_with_advice(policy, tmp
     import resource
 
     config = eight_steps(policy, evaluation={"every": 0})
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         trainer.run_step(0)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -162,9 +162,9 @@ def test_a_file_system_that_really_is_full_stops_the_run_with_advice(policy, tmp
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(policy):
     with pytest.raises(ConfigError, match="cannot write the run to /proc/run"):
-        train(eight_steps(policy), "/proc/run")
+        run_training(eight_steps(policy), "/proc/run")
     with pytest.raises(ConfigError, match="cannot write to /proc"):
-        train(eight_steps(policy), "/proc", resume=True)
+        run_training(eight_steps(policy), "/proc", resume=True)
 
 
 class Exploding(Surrogate):
@@ -186,7 +186,7 @@ def test_updates_that_are_not_finite_are_skipped_kept_and_stop_the_run(policy, t
     Exploding.calls = 0
     name = "nonfinite/step-000005-update-1-rank-0.pt"
     with pytest.raises(RunError, match=rf"3 updates in a row.*{name}"):
-        train(exploding(policy, steps=9, max_skipped=3), tmp_path / "run")
+        run_training(exploding(policy, steps=9, max_skipped=3), tmp_path / "run")
     lines = metrics(tmp_path / "run")
     assert [line["train/skipped_updates"] for line in lines] == [0, 0, 1, 1]
     kept = torch.load(tmp_path / "run" / "nonfinite" / "step-000003-update-1-rank-0.pt")
@@ -196,7 +196,7 @@ def test_updates_that_are_not_finite_are_skipped_kept_and_stop_the_run(policy, t
 
 
 def test_log_probs_that_are_not_finite_skip_the_step(policy, tmp_path, monkeypatch):
-    with Trainer(eight_steps(policy), tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(eight_steps(policy), tmp_path / "run", False, Callback()) as trainer:
         before = {n: p.detach().clone() for n, p in trainer.policy.model.named_parameters()}
         score = trainer.learner.score
 
@@ -218,7 +218,7 @@ def test_a_forward_that_is_not_finite_in_the_update_itself_skips_it(policy, tmp_
     """GRPO with one update makes no scoring pass: the update is the first to see the numbers."""
     config = eight_steps(policy, "grpo", training={"updates_per_step": 1})
     file = policy / "model.safetensors"
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         score = trainer.learner._score_part
 
         def broken(*arguments, **settings):

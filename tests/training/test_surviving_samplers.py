@@ -11,7 +11,7 @@ from tiny import eight_steps
 
 from rlobj.base.errors import RunError
 from rlobj.rewards.kinds import Graded
-from rlobj.training import Observer, RunDirectory, train
+from rlobj.training import Callback, RunDirectory, run_training
 from rlobj.training.loop.trainer import Trainer
 
 
@@ -22,7 +22,7 @@ def test_a_sampler_that_fails_leaves_a_checkpoint_of_the_steps_before(
     """While it samples, and while it is given weights."""
     for place, done in (("sample", 4), ("sync", 5)):
         run = tmp_path / place
-        with Trainer(eight_steps(policy), run, False, Observer()) as trainer:
+        with Trainer(eight_steps(policy), run, False, Callback()) as trainer:
             for step in range(4):
                 trainer.run_step(step)
 
@@ -35,7 +35,7 @@ def test_a_sampler_that_fails_leaves_a_checkpoint_of_the_steps_before(
             monkeypatch.undo()
         assert RunDirectory(run).latest().name == f"step-{done:06d}"
         assert metrics(run)[-1]["step"] == done
-        train(eight_steps(policy), run, resume=True)
+        run_training(eight_steps(policy), run, resume=True)
         assert same(weights(run), weights(whole))
 
 
@@ -58,21 +58,21 @@ def test_samples_of_another_distribution_stop_the_run_and_are_not_kept(
     if preset == "dapo":
         config = eight_steps(policy, preset, sampling={"dynamic": {"max_batches": 1}})
         monkeypatch.setattr("rlobj.rewards.kinds._exact", lambda *_: Graded(1.0, True, "", None))
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         trainer.run_step(0)
         assert "sampler/logprob_gap" in metrics(tmp_path / "run")[-1]
         with monkeypatch.context() as patch:
             hotter(trainer, patch)
             with pytest.raises(RunError, match="does not sample from the policy"):
                 trainer.run_step(1)
-    with Trainer(config, tmp_path / "run", True, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", True, Callback()) as trainer:
         for step in range(2):
             trainer.run_step(step)
 
 
 def test_rollouts_ahead_are_vouched_for_by_samples_of_each_sync(policy, tmp_path, monkeypatch):
     config = eight_steps(policy, sampling={"async_depth": 1})
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         trainer.run_step(0)
         hotter(trainer, monkeypatch)
         with pytest.raises(RunError, match="does not sample from the policy"):
@@ -83,10 +83,10 @@ def test_rollouts_ahead_are_vouched_for_by_samples_of_each_sync(policy, tmp_path
 def test_a_stretched_schedule_does_not_train_on_rollouts_of_the_old_course(policy, tmp_path):
     config = eight_steps(policy, training={"schedule": "linear", "steps": 6, "warmup_steps": 0})
     longer = {"schedule": "linear", "steps": 12, "warmup_steps": 0}
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         for step in range(5):
             trainer.run_step(step)
-    train(eight_steps(policy, training=longer), tmp_path / "run", resume=True)
+    run_training(eight_steps(policy, training=longer), tmp_path / "run", resume=True)
     assert metrics(tmp_path / "run")[-1]["step"] == 12
 
 
@@ -97,7 +97,7 @@ def test_a_stretched_schedule_does_not_train_on_rollouts_of_the_old_course(polic
 @pytest.mark.parametrize("depth", [1, 3])
 def test_samples_are_exactly_so_many_steps_old(policy, tmp_path, depth):
     config = eight_steps(policy, sampling={"async_depth": depth})
-    train(config, tmp_path / "run")
+    run_training(config, tmp_path / "run")
     for step in range(8):
         file = tmp_path / "run" / "samples" / f"step-{step + 1:06d}.parquet"
         versions = set(parquet.read_table(file)["weight_version"].to_pylist())
@@ -107,8 +107,8 @@ def test_samples_are_exactly_so_many_steps_old(policy, tmp_path, depth):
 @pytest.mark.slow
 def test_a_run_with_rollouts_ahead_resumes_to_the_same_weights(policy, tmp_path):
     config = eight_steps(policy, sampling={"async_depth": 2})
-    train(config, tmp_path / "whole")
-    with Trainer(config, tmp_path / "cut", False, Observer()) as trainer:
+    run_training(config, tmp_path / "whole")
+    with Trainer(config, tmp_path / "cut", False, Callback()) as trainer:
         for step in range(5):
             trainer.run_step(step)
     newest = RunDirectory(tmp_path / "cut").latest()
@@ -116,12 +116,12 @@ def test_a_run_with_rollouts_ahead_resumes_to_the_same_weights(policy, tmp_path)
     assert sorted(p.name for p in (newest / "rollouts").iterdir()) == ["step-000003", "step-000004"]
     shutil.rmtree(tmp_path / "cut" / "rollouts")  # what the checkpoint holds is enough
     (tmp_path / "cut" / "rollouts").mkdir()
-    train(config, tmp_path / "cut", resume=True)
+    run_training(config, tmp_path / "cut", resume=True)
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
     assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
 
 
 def test_rollouts_ahead_without_a_correction_are_warned_of(policy, tmp_path, caplog):
     config = eight_steps(policy, training={"steps": 1}, sampling={"async_depth": 1})
-    train(config, tmp_path / "run")
+    run_training(config, tmp_path / "run")
     assert "without objective.mismatch" in caplog.text

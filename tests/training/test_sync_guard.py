@@ -6,7 +6,7 @@ import pytest
 from tiny import tiny_config
 
 from rlobj.base.errors import RunError
-from rlobj.training import Observer, train
+from rlobj.training import Callback, run_training
 from rlobj.training.loop.trainer import Trainer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -27,7 +27,7 @@ def vllm_config(policy, **sections):
 def test_lora_is_synced_merged(policy, tmp_path):
     config = vllm_config(policy, model={"lora": {"rank": 4}})
     config = config.model_copy(update={"training": config.training.model_copy(update={"steps": 3})})
-    lines = train(config, tmp_path / "run").history
+    lines = run_training(config, tmp_path / "run").history
     assert all(line["sampler/logprob_gap"] < 1e-5 for line in lines)
     assert lines[-1]["policy/entropy"] != lines[0]["policy/entropy"]
 
@@ -35,7 +35,7 @@ def test_lora_is_synced_merged(policy, tmp_path):
 @pytest.fixture(scope="module")
 def opened(policy, tmp_path_factory):
     with Trainer(
-        vllm_config(policy), tmp_path_factory.mktemp("guard") / "run", False, Observer()
+        vllm_config(policy), tmp_path_factory.mktemp("guard") / "run", False, Callback()
     ) as trainer:
         trainer.run_step(0)
         yield trainer

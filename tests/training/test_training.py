@@ -26,7 +26,7 @@ from rlobj.models.policy import load_model
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import derive_seed
-from rlobj.training import Observer, RunDirectory, train
+from rlobj.training import Callback, RunDirectory, run_training
 from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.storage.run_directory import dump_config
@@ -35,7 +35,7 @@ from rlobj.training.storage.run_directory import dump_config
 @pytest.mark.slow
 def test_a_random_policy_learns_the_larger_of_two_digits_in_seconds(policy, tmp_path):
     config = tiny_config(policy)
-    history = train(config, tmp_path / "run").history
+    history = run_training(config, tmp_path / "run").history
     first = sum(line["reward/mean"] for line in history[:5]) / 5
     last = sum(line["reward/mean"] for line in history[-10:]) / 10
     assert first < 0.3
@@ -46,7 +46,7 @@ def test_a_random_policy_learns_the_larger_of_two_digits_in_seconds(policy, tmp_
 @pytest.mark.parametrize("preset", preset_names())
 def test_every_preset_trains(policy, tmp_path, preset):
     config = tiny_config(policy, preset, training={"steps": 3, "updates_per_step": 2})
-    history = train(config, tmp_path / "run").history
+    history = run_training(config, tmp_path / "run").history
     assert [line["step"] for line in history] == [1, 2, 3]
     assert all(math.isfinite(line["loss/total"]) for line in history)
 
@@ -57,7 +57,7 @@ def test_micro_batches_change_memory_and_nothing_else(policy, tmp_path):
     runs = []
     for tokens in (100_000, 97):
         sections["training"]["micro_batch_tokens"] = tokens
-        train(tiny_config(policy, "stare-c2", **sections), tmp_path / str(tokens))
+        run_training(tiny_config(policy, "stare-c2", **sections), tmp_path / str(tokens))
         runs.append(weights(tmp_path / str(tokens)))
     for name, value in runs[0].items():
         torch.testing.assert_close(runs[1][name], value, rtol=2e-4, atol=2e-6)
@@ -66,23 +66,23 @@ def test_micro_batches_change_memory_and_nothing_else(policy, tmp_path):
 def test_a_shared_forward_equals_a_scoring_pass(policy, tmp_path, monkeypatch):
     """One update in one micro-batch: plan and loss read one forward; else two make the same."""
     config = tiny_config(policy, "stapo", training={"steps": 3, "skip_inactive": False})
-    train(config, tmp_path / "shared")
+    run_training(config, tmp_path / "shared")
     monkeypatch.setattr("rlobj.training.loop.learner.Learner._one_micro_batch", lambda *_: False)
-    train(config, tmp_path / "apart")
+    run_training(config, tmp_path / "apart")
     for name, value in weights(tmp_path / "shared").items():
         torch.testing.assert_close(weights(tmp_path / "apart")[name], value, rtol=1e-5, atol=1e-7)
 
 
 def test_lopti_makes_two_phases_of_updates_per_rollout(policy, tmp_path):
     config = tiny_config(policy, "lopti", training={"steps": 1, "updates_per_step": 2})
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         trainer.run_step(0)
         assert trainer.learner.state["update"] == 4
         assert trainer.learner.reference is not None
 
 
 def test_the_reference_policy_is_loaded_only_for_a_kl_term(policy, tmp_path):
-    with Trainer(tiny_config(policy, "stapo"), tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(tiny_config(policy, "stapo"), tmp_path / "run", False, Callback()) as trainer:
         assert trainer.learner.reference is None
 
 
@@ -91,7 +91,7 @@ def test_later_updates_select_with_the_current_policy_unless_told_otherwise(poli
     for selection in ("current", "old"):
         training = {"steps": 1, "updates_per_step": 4, "selection": selection}
         config = tiny_config(policy, "20-entropy", training=training)
-        with Trainer(config, tmp_path / selection, False, Observer()) as trainer:
+        with Trainer(config, tmp_path / selection, False, Callback()) as trainer:
             forwards = []
             original = trainer.learner._forward
             trainer.learner._forward = lambda *a, f=forwards, o=original, **k: (
@@ -104,7 +104,7 @@ def test_later_updates_select_with_the_current_policy_unless_told_otherwise(poli
 
 def test_dynamic_sampling_refills_until_the_groups_carry_signal(policy, tmp_path):
     config = tiny_config(policy, "dapo", training={"steps": 1})
-    with Trainer(config, tmp_path / "run", False, Observer()) as trainer:
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
         rollout = trainer.pipeline.take(0)
     groups: dict[int, set] = {}
     for response in rollout.responses:
@@ -118,7 +118,7 @@ def test_dynamic_sampling_refills_until_the_groups_carry_signal(policy, tmp_path
 def test_dynamic_sampling_trains_with_what_there_is_at_the_cap(policy, tmp_path):
     dynamic = {"by": "reward", "max_batches": 1}
     config = tiny_config(policy, "grpo", sampling={"dynamic": dynamic}, training={"steps": 1})
-    [line] = train(config, tmp_path / "run").history
+    [line] = run_training(config, tmp_path / "run").history
     assert 0 < line["reward/groups"] < config.sampling.prompts_per_step
     assert line["reward/groups"] + line["sampling/dead_groups"] == 32
 
@@ -128,7 +128,7 @@ def test_an_undecided_response_is_counted_and_trains_nothing(policy, tmp_path, m
         "rlobj.rewards.kinds._exact", lambda *_: Graded(math.nan, None, "timeout", None)
     )
     config = tiny_config(policy, "stapo", training={"steps": 1})
-    [line] = train(config, tmp_path / "run").history
+    [line] = run_training(config, tmp_path / "run").history
     assert line["reward/undecided"] == line["response/count"] == 256
     assert line["reward/mean"] is None
     assert line["train/skipped_updates"] == 1
@@ -142,14 +142,14 @@ def test_steps_without_an_update_stop_the_run_with_the_reason(policy, tmp_path, 
     training = {"steps": 9, "max_skipped": 3}
     config = tiny_config(policy, "dapo", sampling={"dynamic": dynamic}, training=training)
     with pytest.raises(RunError, match=r"3 steps in a row without an update.*64 without signal"):
-        train(config, tmp_path / "run")
+        run_training(config, tmp_path / "run")
 
 
 def test_rewards_are_those_of_all_that_was_sampled(policy, tmp_path):
     import pyarrow.parquet as parquet
 
     config = tiny_config(policy, "dapo", training={"steps": 1})
-    [line] = train(config, tmp_path / "run").history
+    [line] = run_training(config, tmp_path / "run").history
     samples = parquet.read_table(tmp_path / "run/samples/step-000001.parquet").to_pydict()
     assert line["response/count"] == len(samples["id"]) > sum(samples["kept"])
     accuracy = sum(samples["correct"]) / len(samples["correct"])
@@ -159,7 +159,7 @@ def test_rewards_are_those_of_all_that_was_sampled(policy, tmp_path):
 @pytest.mark.slow
 def test_ratio_free_surrogates_log_how_far_the_policy_moved(policy, tmp_path):
     config = tiny_config(policy, "opo", training={"steps": 12, "updates_per_step": 4})
-    assert train(config, tmp_path / "run").history[-1]["policy/kl_old"] > 0
+    assert run_training(config, tmp_path / "run").history[-1]["policy/kl_old"] > 0
 
 
 def test_a_prompt_that_does_not_fit_is_left_out_before_the_first_step(policy, tmp_path, caplog):
@@ -169,14 +169,14 @@ def test_a_prompt_that_does_not_fit_is_left_out_before_the_first_step(policy, tm
     file.write_text("\n".join(map(json.dumps, rows)))
     data = {"source": str(file), "template": "{prompt}"}
     config = tiny_config(policy, data=data, training={"steps": 1})
-    train(config, tmp_path / "run")
+    run_training(config, tmp_path / "run")
     assert "left out 1 training problems: prompts over 127 tokens" in caplog.text
 
 
 def test_a_file_without_a_test_part_trains_without_evaluation(policy, tmp_path):
     heard = {}
 
-    class Listener(Observer):
+    class Listener(Callback):
         def started(self, facts):
             heard.update(facts)
 
@@ -185,22 +185,22 @@ def test_a_file_without_a_test_part_trains_without_evaluation(policy, tmp_path):
     data = {"source": str(file), "template": "{prompt}"}
     evaluation = {"every": 1}
     config = tiny_config(policy, data=data, evaluation=evaluation, training={"steps": 1})
-    train(config, tmp_path / "run", observer=Listener())
+    run_training(config, tmp_path / "run", callbacks=[Listener()])
     assert "0 held out (no test part; data.test=FILE" in heard["problems"]
 
 
 def test_a_failed_start_leaves_no_run_behind(tmp_path):
     config = tiny_config(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="cannot load the model"):
-        train(config, tmp_path / "run")
+        run_training(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_second_process_in_the_same_folder_is_refused(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 1})
     busy, refused = tmp_path / "run", pytest.raises(ConfigError, match="another process")
-    with Trainer(config, busy, False, Observer()), refused:
-        train(config, busy, resume=True)
+    with Trainer(config, busy, False, Callback()), refused:
+        run_training(config, busy, resume=True)
 
 
 def test_gradient_checkpointing_recomputes_and_changes_nothing(policy, tmp_path):
@@ -208,7 +208,7 @@ def test_gradient_checkpointing_recomputes_and_changes_nothing(policy, tmp_path)
     for on in (False, True):
         training = {"steps": 2, "gradient_checkpointing": on}
         with Trainer(
-            tiny_config(policy, training=training), tmp_path / str(on), False, Observer()
+            tiny_config(policy, training=training), tmp_path / str(on), False, Callback()
         ) as trainer:
             calls = []
             layer = trainer.policy.model.model.layers[0].mlp
@@ -224,7 +224,7 @@ def test_bfloat16_is_the_arithmetic_of_sampler_and_trainer_alike(policy, tmp_pat
     config = tiny_config(policy, training={"steps": 2}, sampling={"max_tokens": 3})
     half = config.model.model_copy(update={"dtype": "bfloat16"})
     config = config.model_copy(update={"model": half})
-    history = train(config, tmp_path / "run").history
+    history = run_training(config, tmp_path / "run").history
     assert 0 < history[-1]["sampler/ratio_max"] < 1.2
     stored = weights(tmp_path / "run")
     assert all(value.dtype == torch.float32 for value in stored.values())
@@ -242,12 +242,14 @@ def test_an_update_whose_gradient_is_not_finite_is_skipped_then_stops_the_run(po
     training = {"steps": 5, "max_skipped": 3}
     config = tiny_config(policy, "grpo", objective=objective, training=training)
     with pytest.raises(RunError, match="3 updates in a row"):
-        train(config, tmp_path / "run")
+        run_training(config, tmp_path / "run")
     assert [line["train/skipped_updates"] for line in metrics(tmp_path / "run")] == [1, 1]
 
 
 def test_the_sampler_and_the_trainer_agree(policy, tmp_path):
-    history = train(tiny_config(policy, "stapo", training={"steps": 3}), tmp_path / "run").history
+    history = run_training(
+        tiny_config(policy, "stapo", training={"steps": 3}), tmp_path / "run"
+    ).history
     assert all(line["sampler/kl"] < 1e-8 for line in history)
     assert all(abs(line["sampler/ratio_max"] - 1) < 1e-4 for line in history)
 
@@ -256,7 +258,7 @@ def test_tables_show_each_response_and_each_token(policy, tmp_path):
     import pyarrow.parquet as parquet
 
     config = tiny_config(policy, "stapo", training={"steps": 1}, output={"tokens_every": 1})
-    train(config, tmp_path / "run")
+    run_training(config, tmp_path / "run")
     samples = parquet.read_table(tmp_path / "run/samples/step-000001.parquet").to_pydict()
     tokens = parquet.read_table(tmp_path / "run/tokens/step-000001.parquet").to_pydict()
     assert len(samples["id"]) == 256
@@ -270,10 +272,10 @@ def test_tables_show_each_response_and_each_token(policy, tmp_path):
 CONTINUE = """
 import sys
 from pathlib import Path
-from rlobj.training import RunDirectory, train
+from rlobj.training import RunDirectory, run_training
 run = Path(sys.argv[1])
 _, config = RunDirectory.open(run)
-train(config, run, resume=True)
+run_training(config, run, resume=True)
 """
 
 
@@ -289,7 +291,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_one_bit_for_bit(policy, tmp_p
         else {},
     }
     config = tiny_config(policy, preset, **sections)
-    train(config, tmp_path / "whole")
+    run_training(config, tmp_path / "whole")
     killed = tmp_path / "killed"
     RunDirectory(killed).create(config)
     process = start(killed)
@@ -320,16 +322,16 @@ def start(run: Path) -> subprocess.Popen:
 
 def test_only_the_newest_checkpoints_stay(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 4}, checkpoint={"every": 1, "keep": 2})
-    train(config, tmp_path / "run")
+    run_training(config, tmp_path / "run")
     names = [path.name for path in RunDirectory(tmp_path / "run").saved()]
     assert names == ["step-000003", "step-000004"]
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 1})
-    train(config, tmp_path / "run")
+    run_training(config, tmp_path / "run")
     with pytest.raises(ConfigError, match="--resume"):
-        train(config, tmp_path / "run")
+        run_training(config, tmp_path / "run")
 
 
 def test_a_configuration_is_read_back_as_it_was_written(policy, tmp_path):
@@ -364,9 +366,9 @@ def test_seeds_depend_on_every_part():
     assert derive_seed(1, "x") == derive_seed(1, "x") < 2**62
 
 
-def test_observers_hear_of_every_step(policy, tmp_path):
+def test_callbacks_receive_every_step(policy, tmp_path):
     @dataclasses.dataclass
-    class Listener(Observer):
+    class Listener(Callback):
         heard: list = dataclasses.field(default_factory=list)
 
         def stepped(self, step, metrics):
@@ -377,7 +379,7 @@ def test_observers_hear_of_every_step(policy, tmp_path):
 
     listener = Listener()
     config = tiny_config(policy, training={"steps": 2}, evaluation={"every": 1, "samples": 1})
-    train(config, tmp_path / "run", observer=listener)
+    run_training(config, tmp_path / "run", callbacks=[listener])
     assert listener.heard == [("eval", 0), ("eval", 1), 1, ("eval", 2), 2]
 
 

@@ -20,7 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from rlobj.training import Observer
+from rlobj.training import Callback
 from rlobj_cli.screen.charts import sparkline
 from rlobj_cli.screen.console import facts_grid, number, with_error
 
@@ -66,7 +66,7 @@ def watch(
     return screen
 
 
-class Screen(Observer):
+class Screen(Callback):
     """Collects the run's numbers; subclasses show them. A context manager."""
 
     def __init__(

@@ -209,20 +209,19 @@ def _watched(
     header: Callable[[], None],
     resume: bool,
 ) -> Summary:
-    from rlobj.training import Observer
-    from rlobj.training import train as run_training
+    from rlobj.training import run_training
     from rlobj_cli.screen.console import calm_libraries
     from rlobj_cli.train.progress import watch
 
     calm_libraries(console)
     if not ranks.first():
-        return run_training(config, run.path, resume=resume, observer=Observer())
+        return run_training(config, run.path, resume=resume)
     done = _steps_done(run) if resume else 0
     history = [line for line in run.lines() if line["step"] <= done] if done else []
     with watch(console, config.training.steps, done, history, header) as screen:
         for handler in logging.getLogger("rlobj").handlers:  # a warning stands below the header
             handler.addFilter(lambda _: screen.begin() or True)
-        return run_training(config, run.path, resume=resume, observer=screen)
+        return run_training(config, run.path, resume=resume, callbacks=[screen])
 
 
 def _steps_done(run: RunDirectory) -> int:

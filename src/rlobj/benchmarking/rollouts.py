@@ -19,7 +19,7 @@ from rlobj.models.policy import Policy
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
-from rlobj.training import Observer
+from rlobj.training import Callback
 from rlobj.training.loop import setup
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.failures import Failures
@@ -160,7 +160,7 @@ class RolloutTrainer(Trainer):
         scorer: Callable[[Any], PolicyScorer] = PolicyScorer,
         learner: type[Learner] = Learner,
     ) -> None:
-        super().__init__(config, "", False, Observer())
+        super().__init__(config, "", False, Callback())
         self._model, self._scorer, self._learner = model, scorer, learner
 
     def _open(self) -> None:
@@ -171,7 +171,7 @@ class RolloutTrainer(Trainer):
         self.policy = Policy(self._model.train(), None, "", False, "", "")
         if config.training.gradient_checkpointing:
             self.policy.recompute_activations()
-        self.clock = Clock(self.observer, self.parallel.device, time.process_time)
+        self.clock = Clock(self.callback, self.parallel.device, time.process_time)
         scorer = self._scorer(self._model)
         self.learner = self._learner(
             config, self.objective, self.parallel, scorer, None, autocast, self.clock

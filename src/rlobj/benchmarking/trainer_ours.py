@@ -1,4 +1,4 @@
-"""Our side of `trainer`: the work as a run of `rlobj train`, timed from outside by an observer."""
+"""Our side of `trainer`: the work as a run of `rlobj train`, timed by a callback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlobj.benchmarking.processes import peak_mib
 from rlobj.benchmarking.trainer_work import BETAS, CLIP, EPSILON, Asked, Work
 from rlobj.config.composition import compose
 from rlobj.config.run_config import RunConfig
-from rlobj.training import Observer, train
+from rlobj.training import Callback, run_training
 
 __all__ = ["answer", "configuration"]
 
@@ -50,7 +50,7 @@ def configuration(work: Work, asked: Asked, seed: int) -> RunConfig:
     return compose("dapo-loss", [("benchmark", settings)])[0]
 
 
-class Watch(Observer):
+class Watch(Callback):
     """CPU seconds of each step, and of its rollout: drawing responses and grading them."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def answer(asked: Asked, folder: Path) -> list[dict[str, Any]]:
     work, runs = asked.prepare(folder), []
     for seed in asked.seeds:
         watch = Watch()
-        train(configuration(work, asked, seed), folder / f"run-{seed}", observer=watch)
+        run_training(configuration(work, asked, seed), folder / f"run-{seed}", callbacks=[watch])
         runs.append({"steps": watch.steps, "mib": peak_mib() - watch.loaded})
     return runs
 

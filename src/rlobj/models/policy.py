@@ -16,7 +16,7 @@ from rlobj.config.run_config import ModelConfig
 from rlobj.data import DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models import lora
 
-__all__ = ["Policy", "arithmetic", "load_model", "load_policy", "load_tokenizer"]
+__all__ = ["Policy", "arithmetic", "load_model", "load_policy", "load_tokenizer", "policy_of"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,30 @@ def load_policy(
     return Policy(model, tokenizer, source, chat, data.template, data.asked_in_tests)
 
 
+def policy_of(model: nn.Module, tokenizer: Any, config: ModelConfig, data: DataConfig) -> Policy:
+    """A policy of a transformers model that is already in memory. Its dropout is switched off.
+
+    Args:
+        model: a causal language model with float32 weights.
+        tokenizer: its tokenizer.
+        config: the model's settings; `lora` adds adapters when the run begins.
+        data: how problems become prompts.
+
+    Raises:
+        ConfigError: weights that are not float32, or a chat template that is required and missing.
+    """
+    kinds = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()} - {"float32"})
+    if kinds:
+        raise ConfigError(
+            f"the model has {', '.join(kinds)} weights; expected float32. Load it with "
+            "dtype=torch.float32; model.dtype=bfloat16 sets the arithmetic of forward passes"
+        )
+    _no_dropout(model)
+    source = str(getattr(model.config, "name_or_path", ""))
+    chat = _uses_chat_template(tokenizer, config, source)
+    return Policy(model, tokenizer, source, chat, data.template, data.asked_in_tests)
+
+
 def load_tokenizer(config: ModelConfig, source: str) -> tuple[Any, bool]:
     """The tokenizer of a hub id or folder, and whether prompts go through its chat template.
 
@@ -115,11 +139,15 @@ def load_tokenizer(config: ModelConfig, source: str) -> tuple[Any, bool]:
         tokenizer = AutoTokenizer.from_pretrained(
             source, trust_remote_code=config.trust_remote_code
         )
+    return tokenizer, _uses_chat_template(tokenizer, config, source)
+
+
+def _uses_chat_template(tokenizer: Any, config: ModelConfig, source: str) -> bool:
     has_template = bool(getattr(tokenizer, "chat_template", None))
     chat = has_template if config.chat_template == "auto" else config.chat_template
     if chat and not has_template:
         raise ConfigError(f"model.chat_template is on, but the tokenizer of '{source}' has none")
-    return tokenizer, chat
+    return chat
 
 
 @contextlib.contextmanager

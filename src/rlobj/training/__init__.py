@@ -1,7 +1,8 @@
 """Training: the loop around an objective, and what it leaves on disk."""
 
-from rlobj.training.loop.observer import Observer
-from rlobj.training.loop.trainer import Summary, train
+from rlobj.training.loop.callbacks import Callback
+from rlobj.training.loop.given import Given
+from rlobj.training.loop.trainer import Summary, run_training
 from rlobj.training.storage.run_directory import RunDirectory
 
-__all__ = ["Observer", "RunDirectory", "Summary", "train"]
+__all__ = ["Callback", "Given", "RunDirectory", "Summary", "run_training"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from rlobj.training.loop.observer import Observer
+from rlobj.training.loop.callbacks import Callback
 
 __all__ = ["PHASES", "Clock"]
 
@@ -29,25 +29,25 @@ PHASES = (
 
 
 class Clock:
-    """Seconds by phase, each counted once; told to the observer where a stage of the step begins.
+    """Seconds by phase, each counted once; the callback is called when a stage of the step begins.
 
     Steps follow each other without a gap: what is done between `stop` and the next step, such as
     writing a checkpoint, counts in the next one. Where the policy is on a GPU the clock waits for
     it at each change of phase, a few times a micro-batch.
 
     Args:
-        observer: is told of the stages.
+        callback: its `phase` is called when a stage begins.
         device: of the policy.
         now: seconds since some moment; by default wall-clock time.
     """
 
     def __init__(
         self,
-        observer: Observer | None = None,
+        callback: Callback | None = None,
         device: torch.device | str = "cpu",
         now: Callable[[], float] | None = None,
     ):
-        self._observer = observer or Observer()
+        self._callback = callback or Callback()
         self._device = torch.device(device)
         self._now = now or time.perf_counter
         self.restart()
@@ -63,7 +63,7 @@ class Clock:
         """The stage before this one is over. Seconds in no phase inside it are its own."""
         self._stages[self._stage] += self._to(stage) - self._stage_begun
         self._stage, self._stage_begun = stage, self._since
-        self._observer.phase(stage)
+        self._callback.phase(stage)
 
     @contextlib.contextmanager
     def inside(self, phase: str) -> Iterator[None]:

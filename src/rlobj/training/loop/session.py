@@ -12,13 +12,14 @@ import torch
 
 from rlobj.config.run_config import RunConfig
 from rlobj.data import ProblemStream
-from rlobj.models.policy import load_policy
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop import setup
+from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.failures import Failures
+from rlobj.training.loop.given import Given
+from rlobj.training.loop.initial_policy import InitialPolicy
 from rlobj.training.loop.learner import Learner
-from rlobj.training.loop.observer import Observer
 from rlobj.training.parallel.agreement import together
 from rlobj.training.parallel.environment import TIMEOUT
 from rlobj.training.parallel.process_group import ProcessGroup
@@ -42,14 +43,21 @@ class Session:
         config: the run.
         out: the run directory; the first rank's is everyone's.
         resume: go on from the newest checkpoint there.
-        observer: told of everything.
+        callback: receives the events of the run.
+        given: parts that are used instead of what the configuration would open.
     """
 
     def __init__(
-        self, config: RunConfig, out: Path | str, resume: bool, observer: Observer
+        self,
+        config: RunConfig,
+        out: Path | str,
+        resume: bool,
+        callback: Callback,
+        given: Given = Given(),  # noqa: B008
     ) -> None:
         self.config = config
-        self.observer = observer
+        self.callback = callback
+        self.given = given
         self.objective = config.resolved_objective()
         self.step = 0
         self._out = out
@@ -83,11 +91,15 @@ class Session:
             if not self._resume:
                 self.run.refuse_if_taken()
         with together(self.comm, "loading problems and model"):
-            train_problems, self.problems, note = setup.problems(config)
+            train_problems, self.problems, note = setup.problems(config, self.given)
         source = self._source()
         newest = self._newest()
         with together(self.comm, "loading problems and model"):
-            self._load_policy(source, newest)
+            initial = InitialPolicy(
+                config, self.parallel.device, source, self.given.policy, self._stack
+            )
+            self.policy = initial.trained(newest)
+            self._size = _size(self.policy.model)
             limit = setup.prompt_limit(config, self.policy)
             train_problems = setup.short_enough(
                 train_problems, self.policy.encode, limit, "training"
@@ -95,14 +107,14 @@ class Session:
             self.problems = setup.short_enough(
                 self.problems, self.policy.encode_test, limit, "held-out"
             )
-            reference = setup.reference(config, self.objective, source, self.parallel.device)
+            reference = setup.reference(config, self.objective, initial)
             self.stream = ProblemStream(train_problems, seed=config.seed)
             scorer = PolicyScorer(self.policy.model, config.training.packed)
-        self.clock = Clock(self.observer, self.parallel.device)
+        self.clock = Clock(self.callback, self.parallel.device)
         self.learner = Learner(
             config, self.objective, self.parallel, scorer, reference, autocast, self.clock
         )
-        self._open_sampling(source, autocast)
+        self._open_sampling(initial, autocast)
         if not self._resume:
             with together(self.comm, "creating the run's folder"):
                 if self.comm.rank == 0:
@@ -124,10 +136,12 @@ class Session:
     def _source(self) -> str:
         """The policy before training. Where it has to be made, one process a machine makes it."""
         source = ""
+        if self.given.policy is not None:
+            return self.given.policy.source
         for turn in (True, False):
             with together(self.comm, "making the embedded policy"):
                 if turn == self.parallel.accelerator.is_local_main_process:
-                    source = setup.model_source(self.config, self.observer)
+                    source = setup.model_source(self.config, self.callback)
         return source
 
     def _newest(self) -> Path | None:
@@ -140,30 +154,20 @@ class Session:
                 found = checkpoint.newest_sound(self.run)
         return self.comm.broadcast(found)
 
-    def _load_policy(self, source: str, newest: Path | None) -> None:
-        config = self.config
-        weights, adapter = source, None
-        if newest is not None and config.model.lora is not None:
-            adapter = newest / "adapter"
-        elif newest is not None:
-            weights = str(newest / "model")
-        self.policy = load_policy(config.model, config.data, weights, adapter)
-        self._size = _size(self.policy.model)
-        self.policy.model.to(self.parallel.device).train()  # dropout is off; recomputing needs it
-        if config.training.gradient_checkpointing:
-            self.policy.recompute_activations()
-
-    def _open_sampling(self, source: str, autocast: torch.dtype | None) -> None:
+    def _open_sampling(self, initial: InitialPolicy, autocast: torch.dtype | None) -> None:
         """The sampler, the grader, and what collects their rollouts."""
         config, depth = self.config, self.config.sampling.async_depth
-        self.sampler = setup.sampler(config, self.policy, self.parallel, source, autocast)
-        self._stack.callback(self.sampler.close)
+        if self.given.sampler is not None:
+            self.sampler = self.given.sampler
+        else:
+            self.sampler = setup.sampler(config, self.policy, self.parallel, initial, autocast)
+            self._stack.callback(self.sampler.close)
         own_names = config.sampling.engine == "transformers"
         self.synchronizer = Synchronizer(
             self.sampler,
             lambda: self.policy.weights(self.parallel.full, as_stored=not own_names),
         )
-        self.grader = self._stack.enter_context(config.rewards.open())
+        self.grader = self._stack.enter_context(self.given.grader or config.rewards.open())
         # A thread of its own needs a process group of its own: exchanges must not cross.
         comm = _group_apart(self.comm) if depth else self.comm
         collector = Collector(config, self.policy, self.sampler, self.grader, self.stream, comm)
@@ -210,7 +214,7 @@ class Session:
                 for old in self.run.saved()[: -self.config.checkpoint.keep]:
                     remove(old)
                 self.journal.forget(before=step)
-        self.observer.saved(path)
+        self.callback.saved(path)
 
     def _restore(self, newest: Path | None) -> None:
         """Go on from a checkpoint; forget what a run left behind past it, but its rollouts."""
@@ -232,6 +236,8 @@ class Session:
     def facts(self) -> dict[str, str]:
         """What the run works with, in short texts by name."""
         learner, depth = self.learner, self.config.sampling.async_depth
+        given = self.given.policy
+        name = self.config.model.name or "embedded" if given is None else given.source or "given"
         device = self.parallel.device.type
         threads = f", {torch.get_num_threads()} thread(s)" if device == "cpu" else ""
         alone = self.comm.size == 1 and self.parallel.strategy == "ddp"
@@ -239,7 +245,7 @@ class Session:
         arithmetic = "float32" if learner.autocast is None else "bfloat16"
         held_out = f"{len(self.problems)} held out{self._note}"
         return {
-            "policy": f"{self.config.model.name or 'embedded'}, {self._size}",
+            "policy": f"{name}, {self._size}",
             "problems": f"{len(self.stream)} to train on, {held_out}",
             "device": f"{device}, {arithmetic}{threads}{ranks}",
             "sampler": self.config.sampling.engine + (f", {depth} step(s) ahead" if depth else ""),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -12,11 +11,13 @@ from rlobj.base.errors import ConfigError, DataError
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, load_problems
 from rlobj.models import lora
-from rlobj.models.policy import Policy, arithmetic, load_model
+from rlobj.models.policy import Policy, arithmetic
 from rlobj.objectives.objective import Objective
 from rlobj.samplers import Sampler, TransformersSampler, eos_ids
 from rlobj.scoring import PolicyScorer
-from rlobj.training.loop.observer import Observer
+from rlobj.training.loop.callbacks import Callback
+from rlobj.training.loop.given import Given
+from rlobj.training.loop.initial_policy import InitialPolicy
 from rlobj.training.parallel import Parallel, open_parallel
 
 __all__ = [
@@ -53,7 +54,7 @@ def hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
     return parallel, autocast
 
 
-def problems(config: RunConfig) -> tuple[list[Problem], list[Problem], str]:
+def problems(config: RunConfig, given: Given) -> tuple[list[Problem], list[Problem], str]:
     """Training problems, held-out problems, and a note where there are none of the latter.
 
     A source without a test part is trained on whole, and the run is not evaluated.
@@ -61,9 +62,16 @@ def problems(config: RunConfig) -> tuple[list[Problem], list[Problem], str]:
     Raises:
         DataError: a source that cannot be read, or a test source that was asked for.
     """
-    train = load_problems(config.data, "train")
+    if given.train_problems is not None:
+        train = list(given.train_problems)
+    else:
+        train = load_problems(config.data, "train")
     if not config.evaluation.every:
         return train, [], ""
+    if given.test_problems is not None:
+        return train, list(given.test_problems)[: config.evaluation.problems], ""
+    if given.train_problems is not None and config.data.test is None:
+        return train, [], " (no test problems were given)"
     try:
         test = load_problems(config.data, "test")
     except DataError as error:
@@ -109,7 +117,7 @@ def short_enough(
 
 
 def reference(
-    config: RunConfig, objective: Objective, source: str, device: torch.device
+    config: RunConfig, objective: Objective, initial: InitialPolicy
 ) -> PolicyScorer | None:
     """The policy as it was before training, only where the objective reads it.
 
@@ -118,19 +126,14 @@ def reference(
     unread = "ref_logprobs" not in objective.needs.plan | objective.needs.loss
     if unread or config.model.lora is not None:
         return None
-    return PolicyScorer(_frozen(config, source, device), config.training.packed)
-
-
-def _frozen(config: RunConfig, source: str, device: torch.device) -> Any:
-    """Another copy of the model, not trained."""
-    return load_model(config.model, source).to(device).eval().requires_grad_(False)
+    return PolicyScorer(initial.frozen(), config.training.packed)
 
 
 def sampler(
     config: RunConfig,
     policy: Policy,
     parallel: Parallel,
-    source: str,
+    initial: InitialPolicy,
     autocast: torch.dtype | None,
 ) -> Sampler:
     """The engine that draws responses.
@@ -139,14 +142,14 @@ def sampler(
         config: the run.
         policy: the policy, before training.
         parallel: the processes.
-        source: model folder or hub id; weights come with the first sync.
+        initial: the policy before training; weights come with the first sync.
         autocast: arithmetic of forward passes.
     """
     settings = config.sampling
     if settings.engine == "transformers":
         apart = parallel.strategy in ("zero3", "fsdp2") or settings.async_depth > 0
         return TransformersSampler(
-            _frozen(config, source, parallel.device) if apart else policy.model,
+            initial.frozen() if apart else policy.model,
             policy.tokenizer,
             batch_tokens=settings.batch_tokens,
             autocast=autocast,
@@ -158,7 +161,7 @@ def sampler(
     eos = eos_ids(inner, policy.tokenizer)
     if settings.engine == "vllm":
         return VllmSampler(
-            source,
+            initial.source,
             policy.tokenizer,
             eos=eos,
             settings=settings.vllm,
@@ -174,7 +177,7 @@ def sampler(
     )
 
 
-def model_source(config: RunConfig, observer: Observer) -> str:
+def model_source(config: RunConfig, callback: Callback) -> str:
     """The folder or hub id of the policy before training; the embedded one is made on first use."""
     if config.model.name is not None:
         return config.model.name
@@ -182,4 +185,4 @@ def model_source(config: RunConfig, observer: Observer) -> str:
 
     if config.data.source is None:
         raise ConfigError("the embedded policy needs one of the built-in tasks as data.source")
-    return str(embedded_policy(config.data.source, progress=observer.warm_starting))
+    return str(embedded_policy(config.data.source, progress=callback.warm_starting))

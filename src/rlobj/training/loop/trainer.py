@@ -23,11 +23,12 @@ from rlobj.evaluation import Answered, Evaluation, evaluate, summarise
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.samplers import Sample, derive_seed
+from rlobj.training.loop.callbacks import Callback, Callbacks
 from rlobj.training.loop.failures import explained
+from rlobj.training.loop.given import Given
 from rlobj.training.loop.interrupts import Interrupts
 from rlobj.training.loop.learner import SKIPPED, OnPlan, Sequences
 from rlobj.training.loop.metrics import average, rollout_metrics
-from rlobj.training.loop.observer import Observer
 from rlobj.training.loop.session import Session
 from rlobj.training.parallel.agreement import RankFailed, together
 from rlobj.training.rollouts.collector import Rollout
@@ -35,7 +36,7 @@ from rlobj.training.rollouts.sharding import Share, shard
 from rlobj.training.rollouts.synchronizer import SamplerGap
 from rlobj.training.storage.parquet import write_samples, write_tokens
 
-__all__ = ["Summary", "Trainer", "train"]
+__all__ = ["Summary", "Trainer", "run_training"]
 
 PROBE_PROMPTS, PROBE_TOKENS = 4, 16
 """Samples that are compared after each sync where rollouts are too old to be: per rank."""
@@ -58,8 +59,13 @@ class Summary:
     history: list[dict[str, Any]]
 
 
-def train(
-    config: RunConfig, out: Path | str, *, resume: bool = False, observer: Observer | None = None
+def run_training(
+    config: RunConfig,
+    out: Path | str,
+    *,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    given: Given = Given(),  # noqa: B008
 ) -> Summary:
     """Run the configuration to its last step.
 
@@ -69,14 +75,15 @@ def train(
         config: the run.
         out: the run directory; new, or with `resume` the run to continue.
         resume: continue from the newest checkpoint (or the start, before the first).
-        observer: told of everything.
+        callbacks: receive the events of the run.
+        given: parts that are used instead of what the configuration would open.
 
     Raises:
         ConfigError: the input was wrong; nothing was done.
         RunError: the work failed; `resume` continues from the last checkpoint.
     """
     start = time.perf_counter()
-    opened = Trainer(config, out, resume, observer or Observer())
+    opened = Trainer(config, out, resume, Callbacks(callbacks), given)
     with Interrupts() as interrupts, opened as trainer:
         interrupts.defer()
         while trainer.step < config.training.steps:
@@ -95,7 +102,7 @@ class Trainer(Session):
     def _open(self) -> None:
         super()._open()
         self._sync(self.step)
-        self.observer.started(self.facts())
+        self.callback.started(self.facts())
         before = self.comm.broadcast(bool(self.run.lines()))
         if self.step == 0 and self.config.evaluation.every and not before:
             self._write({"step": 0, **self._evaluate(0)})
@@ -127,7 +134,7 @@ class Trainer(Session):
             metrics.update(self._synced(step))
         metrics.update(clock.stop(metrics["tokens/sampled"]))
         self._write(metrics)
-        self.observer.stepped(step + 1, metrics)
+        self.callback.stepped(step + 1, metrics)
         if self._due(step, config.checkpoint.every) or step + 1 == config.training.steps:
             with clock.inside("writing"):
                 self.save()
@@ -263,7 +270,7 @@ class Trainer(Session):
         evaluation, comm = self.config.evaluation, self.comm
         if not self.problems or not evaluation.every:
             return {}
-        self.observer.phase("evaluating")
+        self.callback.phase("evaluating")
         settings = self.config.evaluation_settings()
         own: list[Answered] = []
         with together(comm, "evaluating"):
@@ -280,7 +287,7 @@ class Trainer(Session):
         parts = comm.gather(own)
         whole = [parts[i % comm.size][i // comm.size] for i in range(len(self.problems))]
         result = summarise(Evaluation("evaluation", tuple(whole)))
-        self.observer.evaluated(step, result)
+        self.callback.evaluated(step, result)
         return result.metrics()
 
     def _write(self, metrics: dict[str, Any]) -> None:

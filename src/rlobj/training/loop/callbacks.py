@@ -1,0 +1,71 @@
+"""Callbacks: objects that receive the events of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlobj.evaluation import Summary
+
+__all__ = ["Callback", "Callbacks"]
+
+
+class Callback:
+    """Receives the events of a run. Every method does nothing here; override those you need."""
+
+    def warm_starting(self, done: int, total: int, loss: float) -> None:
+        """The supervised training of the embedded policy has done some of its steps."""
+
+    def started(self, facts: Mapping[str, str]) -> None:
+        """The run is ready. `facts` describes policy, problems, device, ... in short texts."""
+
+    def phase(self, name: str) -> None:
+        """A stage of the step begins: sampling, scoring, updating, syncing or evaluating."""
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step is complete. Steps count from 1."""
+
+    def evaluated(self, step: int, summary: Summary) -> None:
+        """The policy was evaluated on the held-out problems after a step; 0 = before the first."""
+
+    def saved(self, path: Path) -> None:
+        """A checkpoint was written."""
+
+
+class Callbacks(Callback):
+    """Passes every event to several callbacks, in their order."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = tuple(callbacks)
+
+    def warm_starting(self, done: int, total: int, loss: float) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.warm_starting(done, total, loss)
+
+    def started(self, facts: Mapping[str, str]) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.started(facts)
+
+    def phase(self, name: str) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.phase(name)
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.stepped(step, metrics)
+
+    def evaluated(self, step: int, summary: Summary) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.evaluated(step, summary)
+
+    def saved(self, path: Path) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.saved(path)
