@@ -8,19 +8,25 @@ import pytest
 from rich.console import Console
 
 from rlobj.data import Problem
-from rlobj.evaluation import Answered, Evaluation, Response, Summary, summarise
+from rlobj.evaluation import (
+    BenchmarkSummary,
+    GradedBenchmark,
+    GradedProblem,
+    ResponseRecord,
+    summarise,
+)
 from rlobj.rewards import Graded
 from rlobj_cli.train.progress import LiveScreen, PlainScreen, watch
 
 FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread(s)", "reference": "not needed"}
 
 
-def half_right() -> Summary:
+def half_right() -> BenchmarkSummary:
     """One problem, two samples, one of them right."""
-    responses = tuple(Response(sample, 0, "2", 1, "stop") for sample in (0, 1))
+    responses = tuple(ResponseRecord(sample, 0, "2", 1, "stop") for sample in (0, 1))
     grades = tuple(Graded(float(right), right, "", "2") for right in (True, False))
-    answered = Answered(Problem("a", "1+1=", "2"), responses, grades)
-    return summarise(Evaluation("evaluation", (answered,)))
+    answered = GradedProblem(Problem("a", "1+1=", "2"), responses, grades)
+    return summarise(GradedBenchmark("evaluation", (answered,)))
 
 
 def train(screen: PlainScreen | LiveScreen, steps: int) -> None:

@@ -23,7 +23,7 @@ from rlobj.data import Problem
 from rlobj.data.files import read_file
 from rlobj.data.hub import HubSource, first_available, hub_rows
 from rlobj.evaluation import EvaluationDirectory, summarise
-from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.report import Entry
 from rlobj.evaluation.report import write_page as write_evaluation
 from rlobj.evaluation.report.entries import percent_signed
@@ -103,9 +103,9 @@ def test_the_usage_of_eval_has_no_gap_where_a_command_would_be(words: list[str])
 
 def evaluated(*finishes: Literal["stop", "length"]) -> Entry:
     """One problem, wrong every time and without an answer."""
-    responses = tuple(Response(j, j, "?", 3, finish) for j, finish in enumerate(finishes))
+    responses = tuple(ResponseRecord(j, j, "?", 3, finish) for j, finish in enumerate(finishes))
     grades = tuple(Graded(0.0, False, "no answer", None) for _ in finishes)
-    whole = Evaluation("set", (Answered(Problem("1", "Q?", "4"), responses, grades),))
+    whole = GradedBenchmark("set", (GradedProblem(Problem("1", "Q?", "4"), responses, grades),))
     return Entry(whole, summarise(whole), {"problems": 1, "samples": len(finishes)})
 
 

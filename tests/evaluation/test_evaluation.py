@@ -9,7 +9,7 @@ import pytest
 
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.data import Problem
-from rlobj.evaluation import EvaluationDirectory, Samples, evaluate, grade_all, sample_seed
+from rlobj.evaluation import EvaluationDirectory, Samples, grade_all, sample_and_grade, sample_seed
 from rlobj.evaluation.identity import differences, fingerprint, may_continue
 from rlobj.evaluation.provenance import environment, model_identity
 from rlobj.rewards import Exact
@@ -52,7 +52,7 @@ def encode(problem):
 
 def run(sampler, samples=None, count=4, block=3, **more):
     with Exact().open() as grader:
-        return evaluate(
+        return sample_and_grade(
             sampler, encode, PROBLEMS, grader, SETTINGS,
             count=count, seed=7, samples=samples, block=block, **more,
         )  # fmt: skip

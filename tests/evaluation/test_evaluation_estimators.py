@@ -22,16 +22,16 @@ from rlobj.evaluation.estimators import (
     standard_errors,
     wilson_interval,
 )
-from rlobj.evaluation.records import Answered, Response
+from rlobj.evaluation.records import GradedProblem, ResponseRecord
 from rlobj.evaluation.votes import Votes, count_votes
 from rlobj.rewards import Graded
 
 
-def answered(*answers: tuple[str | None, bool | None]) -> Answered:
+def answered(*answers: tuple[str | None, bool | None]) -> GradedProblem:
     """A problem with responses of these (answer, verdict)."""
-    responses = tuple(Response(i, 0, "", None, None) for i in range(len(answers)))
+    responses = tuple(ResponseRecord(i, 0, "", None, None) for i in range(len(answers)))
     grades = tuple(Graded(0.0, correct, "", answer) for answer, correct in answers)
-    return Answered(Problem("p", "?", "1"), responses, grades)
+    return GradedProblem(Problem("p", "?", "1"), responses, grades)
 
 
 # pass@k

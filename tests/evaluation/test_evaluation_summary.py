@@ -9,24 +9,24 @@ import pytest
 
 from rlobj.data import Problem
 from rlobj.evaluation.estimators import standard_errors, wilson_interval
-from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import macro_average, summarise
 from rlobj.rewards import Graded
 
 Sample = tuple[bool | None, str | None, int | None, Literal["stop", "length"] | None]
 
 
-def problem(name: str, *samples: Sample) -> Answered:
+def problem(name: str, *samples: Sample) -> GradedProblem:
     """A problem whose samples are (verdict, answer, tokens, finish)."""
     responses, grades = [], []
     for i, (correct, answer, tokens, finish) in enumerate(samples):
         text = "so on" if answer is None else rf"It is \boxed{{{answer}}}."
-        responses.append(Response(i, i, text, tokens, finish))
+        responses.append(ResponseRecord(i, i, text, tokens, finish))
         reason = "timeout" if correct is None else "no answer" if answer is None else "integers"
         grades.append(
             Graded(math.nan if correct is None else float(correct), correct, reason, answer)
         )
-    return Answered(Problem(name, "?", "1"), tuple(responses), tuple(grades))
+    return GradedProblem(Problem(name, "?", "1"), tuple(responses), tuple(grades))
 
 
 RIGHT: Sample = (True, "1", 10, "stop")
@@ -35,7 +35,7 @@ OTHER: Sample = (False, "3", 50, "stop")
 CUT: Sample = (False, None, 100, "length")
 OPEN: Sample = (None, "x^{1}", 20, "stop")
 
-MIXED = Evaluation(
+MIXED = GradedBenchmark(
     "mixed",
     (
         problem("a", RIGHT, RIGHT, RIGHT, RIGHT),
@@ -89,27 +89,27 @@ def test_majority_counts_ties_by_half_and_the_silent_not_at_all() -> None:
     summary = summarise(MIXED)
     assert list(summary.maj_at) == [2, 4]
     assert summary.maj_at[4].values == pytest.approx((1, 0, 1, 0))
-    tie = Evaluation("tie", (problem("a", RIGHT, WRONG, CUT, CUT),))
+    tie = GradedBenchmark("tie", (problem("a", RIGHT, WRONG, CUT, CUT),))
     assert summarise(tie).maj_at[4].values == (0.5,)
 
 
 def test_the_judge_of_equality_reaches_the_vote() -> None:
-    evaluation = Evaluation("one", (problem("a", RIGHT, RIGHT, WRONG, OTHER),))
+    evaluation = GradedBenchmark("one", (problem("a", RIGHT, RIGHT, WRONG, OTHER),))
     assert summarise(evaluation).maj_at[4].mean == 1.0
     assert summarise(evaluation, equal=lambda a, b: True).maj_at[4].mean == pytest.approx(0.5)
 
 
 def test_a_grader_that_tells_no_answers_has_no_majority() -> None:
     graded = Graded(1.0, True, "custom", None)
-    responses = (Response(0, 0, "yes", 1, "stop"), Response(1, 1, "yes", 1, "stop"))
-    answered = Answered(Problem("a", "?", "1"), responses, (graded, graded))
-    summary = summarise(Evaluation("custom", (answered,)))
+    responses = (ResponseRecord(0, 0, "yes", 1, "stop"), ResponseRecord(1, 1, "yes", 1, "stop"))
+    answered = GradedProblem(Problem("a", "?", "1"), responses, (graded, graded))
+    summary = summarise(GradedBenchmark("custom", (answered,)))
     assert summary.maj_at == {}
     assert summary.no_answer == 0.0
 
 
 def test_ragged_problems_are_used_as_far_as_they_go() -> None:
-    evaluation = Evaluation("r", (problem("a", RIGHT), problem("b", WRONG, RIGHT, RIGHT)))
+    evaluation = GradedBenchmark("r", (problem("a", RIGHT), problem("b", WRONG, RIGHT, RIGHT)))
     summary = summarise(evaluation)
     assert summary.samples_per_problem == 3
     assert summary.accuracy == pytest.approx((1 + 2 / 3) / 2)
@@ -118,10 +118,10 @@ def test_ragged_problems_are_used_as_far_as_they_go() -> None:
 
 @pytest.mark.parametrize(
     "evaluation",
-    [Evaluation("none", ()), Evaluation("open", (problem("a", OPEN, OPEN),))],
+    [GradedBenchmark("none", ()), GradedBenchmark("open", (problem("a", OPEN, OPEN),))],
     ids=["no problems", "nothing decided"],
 )
-def test_what_is_not_known_is_nan(evaluation: Evaluation) -> None:
+def test_what_is_not_known_is_nan(evaluation: GradedBenchmark) -> None:
     summary = summarise(evaluation)
     assert math.isnan(summary.accuracy)
     assert math.isnan(summary.interval.low)
@@ -130,7 +130,7 @@ def test_what_is_not_known_is_nan(evaluation: Evaluation) -> None:
 
 
 def test_untold_lengths_and_finishes_are_nan() -> None:
-    summary = summarise(Evaluation("a", (problem("a", (True, "1", None, None)),)))
+    summary = summarise(GradedBenchmark("a", (problem("a", (True, "1", None, None)),)))
     assert math.isnan(summary.truncated)
     assert math.isnan(summary.lengths.mean)
     assert summary.interval.method == "Wilson"
@@ -151,8 +151,12 @@ def test_metrics_keep_their_names() -> None:
 
 
 def test_the_macro_average_weighs_benchmarks_alike() -> None:
-    one = summarise(Evaluation("one", (problem("a", RIGHT, WRONG), problem("b", RIGHT, RIGHT))))
-    many = summarise(Evaluation("many", tuple(problem(str(i), WRONG, RIGHT) for i in range(9))))
+    one = summarise(
+        GradedBenchmark("one", (problem("a", RIGHT, WRONG), problem("b", RIGHT, RIGHT)))
+    )
+    many = summarise(
+        GradedBenchmark("many", tuple(problem(str(i), WRONG, RIGHT) for i in range(9)))
+    )
     macro = macro_average([one, many])
     assert macro.benchmarks == ("one", "many")
     assert macro.accuracy == pytest.approx((0.75 + 0.5) / 2)

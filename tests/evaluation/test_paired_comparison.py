@@ -10,19 +10,19 @@ import pytest
 from rlobj.base.errors import DataError
 from rlobj.data import Problem
 from rlobj.evaluation.paired import compare
-from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.rewards import Graded
 
 
-def evaluation(right: dict[str, str], gold: str = "1", prompt: str = "?") -> Evaluation:
+def evaluation(right: dict[str, str], gold: str = "1", prompt: str = "?") -> GradedBenchmark:
     """Problems by id; each sample is + (right), - (wrong) or ? (undecided)."""
     problems = []
     for name, samples in right.items():
         verdicts = [{"+": True, "-": False, "?": None}[sample] for sample in samples]
         grades = tuple(Graded(0.0, verdict, "", "1") for verdict in verdicts)
-        responses = tuple(Response(i, i, "", None, None) for i in range(len(samples)))
-        problems.append(Answered(Problem(name, prompt, gold), responses, grades))
-    return Evaluation("set", tuple(problems))
+        responses = tuple(ResponseRecord(i, i, "", None, None) for i in range(len(samples)))
+        problems.append(GradedProblem(Problem(name, prompt, gold), responses, grades))
+    return GradedBenchmark("set", tuple(problems))
 
 
 A = evaluation({"a": "++++", "b": "++--", "c": "+---", "d": "+++-"})
@@ -103,7 +103,7 @@ def test_a_clear_difference_of_thirty_problems_has_a_tiny_exact_p_value() -> Non
     ],
     ids=["gold", "question", "ids"],
 )
-def test_other_problems_are_refused(other: Evaluation, word: str) -> None:
+def test_other_problems_are_refused(other: GradedBenchmark, word: str) -> None:
     with pytest.raises(DataError, match=word):
         compare(A, other)
 
@@ -113,6 +113,6 @@ def test_blanks_around_a_question_do_not_make_it_another() -> None:
 
 
 def test_an_id_that_occurs_twice_is_refused() -> None:
-    twice = Evaluation("set", (*A.problems, A.problems[0]))
+    twice = GradedBenchmark("set", (*A.problems, A.problems[0]))
     with pytest.raises(DataError, match="the second evaluation has these more than once: 'a'"):
         compare(A, twice)

@@ -11,7 +11,7 @@ import pytest
 from browser import CHROMIUM, NAMES, Browser
 
 from rlobj.data import Problem
-from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.report import Entry, write_page
 from rlobj.evaluation.summary import summarise
 from rlobj.rewards import Graded
@@ -37,16 +37,18 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     driven.close()
 
 
-def answered(name: str, prompt: str, gold: str, *samples: tuple[str, bool | None, str]) -> Answered:
+def answered(
+    name: str, prompt: str, gold: str, *samples: tuple[str, bool | None, str]
+) -> GradedProblem:
     """Samples are (text, verdict, finish); the answer is what is in the text's box."""
     responses, grades = [], []
     for i, (text, correct, finish) in enumerate(samples):
         answer = text.rpartition(r"\boxed{")[2].partition("}")[0] if r"\boxed{" in text else None
         reason = "timeout" if correct is None else "no answer" if answer is None else "integers"
         end = "length" if finish == "length" else "stop"
-        responses.append(Response(i, 2**62 + i, text, 10 + i, end))
+        responses.append(ResponseRecord(i, 2**62 + i, text, 10 + i, end))
         grades.append(Graded(0.0, correct, reason, answer))
-    return Answered(Problem(name, prompt, gold), tuple(responses), tuple(grades))
+    return GradedProblem(Problem(name, prompt, gold), tuple(responses), tuple(grades))
 
 
 def right(words: str = "So") -> tuple[str, bool | None, str]:
@@ -57,7 +59,7 @@ def right(words: str = "So") -> tuple[str, bool | None, str]:
     )
 
 
-SUMS = Evaluation(
+SUMS = GradedBenchmark(
     "sums",
     (
         answered("two", r"What is $2 + \sqrt{4}$?", "4", right(), right(), right("Thus")),
@@ -79,7 +81,7 @@ SUMS = Evaluation(
         ),
     ),
 )
-OTHERS = Evaluation("others", (answered("one", "Elsewhere", "4", right(), right()),))
+OTHERS = GradedBenchmark("others", (answered("one", "Elsewhere", "4", right(), right()),))
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +267,7 @@ def test_a_page_of_ten_thousand_long_responses_opens_and_is_searched(
         )
         for i in range(500)
     ]
-    evaluation = Evaluation("large", tuple(problems))
+    evaluation = GradedBenchmark("large", tuple(problems))
     write_page(
         tmp_path / "large.html", [Entry(evaluation, summarise(evaluation), {})], {"model": "m"}
     )

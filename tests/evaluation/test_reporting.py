@@ -14,7 +14,7 @@ import pytest
 from rlobj.base.errors import RunError
 from rlobj.data import Problem
 from rlobj.evaluation.paired import compare
-from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.report import (
     Entry,
     comparison_markdown,
@@ -35,7 +35,7 @@ ABOUT = {
 }
 
 
-def evaluation(name: str, *problems: str, text: str = "text") -> Evaluation:
+def evaluation(name: str, *problems: str, text: str = "text") -> GradedBenchmark:
     """Each problem is one letter a sample: + right, - wrong, ? undecided."""
     answered = []
     for i, letters in enumerate(problems):
@@ -44,13 +44,15 @@ def evaluation(name: str, *problems: str, text: str = "text") -> Evaluation:
             Graded(0.0, right, "timeout" if right is None else "integers", "4")
             for right in verdicts
         ]
-        responses = [Response(j, j, f"{text} {i}.{j}", 7, "stop") for j in range(len(letters))]
+        responses = [
+            ResponseRecord(j, j, f"{text} {i}.{j}", 7, "stop") for j in range(len(letters))
+        ]
         problem = Problem(f"{name}-{i}", "How many | pipes?", "4")
-        answered.append(Answered(problem, tuple(responses), tuple(grades)))
-    return Evaluation(name, tuple(answered))
+        answered.append(GradedProblem(problem, tuple(responses), tuple(grades)))
+    return GradedBenchmark(name, tuple(answered))
 
 
-def entry(evaluated: Evaluation, **settings: object) -> Entry:
+def entry(evaluated: GradedBenchmark, **settings: object) -> Entry:
     return Entry(evaluated, summarise(evaluated), settings)
 
 
@@ -148,7 +150,10 @@ def test_comparison_markdown_shows_the_difference_and_who_flipped() -> None:
     ],
 )
 def test_every_response_has_one_verdict(correct, finish, reason, letter) -> None:
-    assert verdict(Response(0, 0, "", None, finish), Graded(0.0, correct, reason, None)) == letter
+    assert (
+        verdict(ResponseRecord(0, 0, "", None, finish), Graded(0.0, correct, reason, None))
+        == letter
+    )
 
 
 HOSTILE = "</script><!-- <script> & \ud800 \u2028 \x00 \\"

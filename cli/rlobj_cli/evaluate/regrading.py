@@ -19,7 +19,7 @@ from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.evaluation import EvaluationDirectory, Samples, grade_all
 from rlobj.evaluation.imported import PARTS, read_responses, task_of
 from rlobj.evaluation.provenance import environment
-from rlobj.evaluation.records import Response
+from rlobj.evaluation.records import ResponseRecord
 from rlobj.evaluation.samples import Key
 from rlobj.rewards import Graded, Reward
 from rlobj_cli.evaluate.results import publish
@@ -143,7 +143,7 @@ def _refuse_taken(directory: EvaluationDirectory, files: Sequence[Path]) -> None
         raise ConfigError(f"{overwritten[0]} would be overwritten; choose a folder with --out DIR")
 
 
-def _unanswered(asked: Sequence[Problem], responses: Mapping[Key, Response]) -> list[str]:
+def _unanswered(asked: Sequence[Problem], responses: Mapping[Key, ResponseRecord]) -> list[str]:
     """What to note of problems without a response."""
     answered = {problem for _, problem, _ in responses}
     missing = [problem.id for problem in asked if problem.id not in answered]

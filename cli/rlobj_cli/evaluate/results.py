@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError
-from rlobj.evaluation import EvaluationDirectory, Summary, macro_average, summarise
+from rlobj.evaluation import BenchmarkSummary, EvaluationDirectory, macro_average, summarise
 from rlobj.evaluation.report import Entry, results_json, results_markdown, write_page
 from rlobj.evaluation.report.entries import estimated, percent, percent_range
 from rlobj.rewards import MathVerifier
@@ -151,7 +151,7 @@ def _show_table(console: Console, entries: Sequence[Entry], unfinished: str) -> 
     for summary in summaries:
         table.add_column(Text(summary.benchmark), justify="right", overflow="fold")
 
-    def row(name: str, value: Callable[[Summary], str], style: str | None = None) -> None:
+    def row(name: str, value: Callable[[BenchmarkSummary], str], style: str | None = None) -> None:
         table.add_row(name, *map(value, summaries), style=style)
 
     row("problems", lambda s: f"{s.problems:,}")
@@ -174,7 +174,7 @@ def _show_table(console: Console, entries: Sequence[Entry], unfinished: str) -> 
     _show_notes(console, entries)
 
 
-def _down(summaries: Sequence[Summary]) -> Table:
+def _down(summaries: Sequence[BenchmarkSummary]) -> Table:
     """Benchmarks down, the first measures across: for many benchmarks."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
@@ -201,7 +201,7 @@ def _error(value: float) -> str:
     return percent(value or math.nan)
 
 
-def _show_average(console: Console, summaries: Sequence[Summary], unfinished: str) -> None:
+def _show_average(console: Console, summaries: Sequence[BenchmarkSummary], unfinished: str) -> None:
     if unfinished:
         console.print(Text(f"Not finished: {unfinished}", style="yellow"))
     if len(summaries) > 1:

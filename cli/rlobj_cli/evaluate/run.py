@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
-from rlobj.evaluation import EvaluationDirectory, evaluate
+from rlobj.evaluation import EvaluationDirectory, sample_and_grade
 from rlobj.evaluation.identity import fingerprint, may_continue
 from rlobj.evaluation.protocols import Protocol
 from rlobj.evaluation.provenance import environment, model_identity, text_digest
@@ -219,7 +219,7 @@ def _evaluate_one(
             tally.add(grades)
             bar.move(tally.done, total, tally.text)
 
-        evaluate(
+        sample_and_grade(
             engine.sampler,
             engine.encoder(config.data.template),
             benchmark.problems,

@@ -25,7 +25,7 @@ from rlobj_cli.screen.charts import sparkline
 from rlobj_cli.screen.console import facts_grid, number, with_error
 
 if TYPE_CHECKING:
-    from rlobj.evaluation import Summary
+    from rlobj.evaluation import BenchmarkSummary
 
 __all__ = ["LiveScreen", "PlainScreen", "watch"]
 
@@ -112,7 +112,7 @@ class Screen(Callback):
         if name == "sampling":
             self._sampling = self._trained
 
-    def evaluated(self, step: int, summary: Summary) -> None:
+    def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
         """The one before the first step; later ones arrive with `stepped`."""
         if step == 0:
             self.history.append({"step": 0, **summary.metrics()})
@@ -151,7 +151,7 @@ class PlainScreen(Screen):
         super().started(facts)
         self._begun = time.perf_counter()
 
-    def evaluated(self, step: int, summary: Summary) -> None:
+    def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
         """Before the first step, on a line of its own."""
         super().evaluated(step, summary)
         if step == 0:

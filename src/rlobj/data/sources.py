@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from rlobj.data.problems import Distinct, Problem, digest
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE, placeholders
 from rlobj.data.repeats import Repeats
 
-__all__ = ["DataConfig", "default_template", "load_problems"]
+__all__ = ["DataConfig", "default_template", "load_problems", "problems_of_rows"]
 
 logger = logging.getLogger(__name__)
 
@@ -138,6 +139,59 @@ def load_problems(config: DataConfig, split: Literal["train", "test"]) -> list[P
     return kept
 
 
+def problems_of_rows(
+    rows: Iterable[Mapping[str, Any]],
+    columns: Columns | None = None,
+    *,
+    limit: int | None = None,
+) -> list[Problem]:
+    """The problems of rows given in Python, without duplicates.
+
+    Args:
+        rows: mappings such as {"problem": "2+2?", "answer": "4"}; columns are found under the usual
+            names, as in a file. Other columns go to `Problem.extra`.
+        columns: names of the columns, if they are not the usual ones.
+        limit: the most problems to take, from the first on.
+
+    Raises:
+        DataError: a row that is not a mapping, a column that cannot be read, or no problem at all.
+
+    Example:
+        >>> [problem] = problems_of_rows([{"problem": "2+2?", "answer": 4}])
+        >>> problem.prompt, problem.answer
+        ('2+2?', '4')
+    """
+    name, columns = "the rows given", columns or Columns()
+    distinct = Distinct()
+    found = _problems(_checked(rows), columns, name, strict=columns != Columns())
+    kept = list(islice((new for each in found if (new := distinct.add(each))), limit))
+    if not kept:
+        raise DataError(f"{name}: no problem with an answer in them.")
+    _log_repeated(name, distinct.repeated, distinct)
+    return kept
+
+
+def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"row {number}: expected a mapping such as {{'problem': '2+2?', 'answer': '4'}}, "
+                f"got {type(row).__name__}"
+            )
+        yield f"row {number}", dict(row)
+
+
+def _log_repeated(source: str, dropped: int, distinct: Distinct) -> None:
+    if dropped:
+        logger.info("%s: dropped %d rows that repeat a question", source, dropped)
+    if distinct.disagreeing:
+        logger.warning(
+            "%s: %d of the repeated questions come with another answer; the first was kept",
+            source,
+            distinct.disagreeing,
+        )
+
+
 def _share(prompt: str) -> float:
     """A number in [0, 1) that belongs to the question alone."""
     return int(digest(prompt)[:12], 16) / 16**12
@@ -168,14 +222,7 @@ def _kept(
             kept.append(new)
         if len(kept) == config.limit:
             break
-    if repeated := distinct.repeated + repeats.dropped:
-        logger.info("%s: dropped %d rows that repeat a question", source, repeated)
-    if distinct.disagreeing:
-        logger.warning(
-            "%s: %d of the repeated questions come with another answer; the first was kept",
-            source,
-            distinct.disagreeing,
-        )
+    _log_repeated(source, distinct.repeated + repeats.dropped, distinct)
     return kept
 
 

@@ -16,7 +16,7 @@ from rlobj.base.errors import DataError
 from rlobj.data import Problem
 from rlobj.data.problems import digest
 from rlobj.evaluation.imported_formats import PARTS, Written, read_rows, task_of
-from rlobj.evaluation.records import Response
+from rlobj.evaluation.records import ResponseRecord
 from rlobj.evaluation.samples import Key
 
 __all__ = ["PARTS", "read_responses", "task_of"]
@@ -28,7 +28,7 @@ def read_responses(
     *,
     known: Sequence[Problem] | None = None,
     columns: Mapping[str, str] | None = None,
-) -> tuple[list[Problem], dict[Key, Response]]:
+) -> tuple[list[Problem], dict[Key, ResponseRecord]]:
     """Problems and responses of files.
 
     Args:
@@ -50,7 +50,7 @@ def read_responses(
         [row for file in files for row in read_rows(file, columns or {}, golds=known is None)]
     )
     problems: dict[str, Problem] = {}
-    responses: dict[Key, Response] = {}
+    responses: dict[Key, ResponseRecord] = {}
     counts: dict[str, int] = {}
     find = None if known is None else _finder(known)
     for row in rows:
@@ -59,7 +59,7 @@ def read_responses(
         for text, tokens, finish in zip(row.texts, row.tokens, row.finish, strict=True):
             sample = counts.get(problem.id, 0)
             counts[problem.id] = sample + 1
-            responses[benchmark, problem.id, sample] = Response(
+            responses[benchmark, problem.id, sample] = ResponseRecord(
                 sample, row.seed, text, tokens, finish
             )
     if not responses:

@@ -17,7 +17,7 @@ from rlobj.evaluation.estimators import (
     sign_flip_test,
     standard_error,
 )
-from rlobj.evaluation.records import Answered, Evaluation
+from rlobj.evaluation.records import GradedBenchmark, GradedProblem
 
 __all__ = ["Comparison", "Flip", "compare"]
 
@@ -73,7 +73,7 @@ class Comparison:
         return len(self.differences)
 
 
-def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
+def compare(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) -> Comparison:
     """The paired difference of two evaluations of the same problems, matched by id.
 
     Args:
@@ -122,7 +122,7 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
     )
 
 
-def _by_id(evaluation: Evaluation, which: str) -> dict[str, Answered]:
+def _by_id(evaluation: GradedBenchmark, which: str) -> dict[str, GradedProblem]:
     problems = {each.problem.id: each for each in evaluation.problems}
     if len(problems) < len(evaluation.problems):
         ids = [each.problem.id for each in evaluation.problems]
@@ -134,7 +134,9 @@ def _by_id(evaluation: Evaluation, which: str) -> dict[str, Answered]:
     return problems
 
 
-def _check_same(left: dict[str, Answered], right: dict[str, Answered], ids: list[str]) -> None:
+def _check_same(
+    left: dict[str, GradedProblem], right: dict[str, GradedProblem], ids: list[str]
+) -> None:
     for what in ("prompt", "answer"):
         other = [
             name
@@ -150,7 +152,7 @@ def _check_same(left: dict[str, Answered], right: dict[str, Answered], ids: list
             )
 
 
-def _on_a_grid(pairs: Sequence[tuple[Answered, Answered]]) -> list[int]:
+def _on_a_grid(pairs: Sequence[tuple[GradedProblem, GradedProblem]]) -> list[int]:
     """The differences as integers, in units of one over the counts' least common multiple."""
     grid = math.lcm(*(each.decided for pair in pairs for each in pair))
     return [

@@ -12,11 +12,11 @@ from typing import Literal
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 
-__all__ = ["Answered", "Evaluation", "Response"]
+__all__ = ["GradedBenchmark", "GradedProblem", "ResponseRecord"]
 
 
 @dataclass(frozen=True)
-class Response:
+class ResponseRecord:
     """One sampled response to one problem."""
 
     sample: int
@@ -31,11 +31,11 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Answered:
+class GradedProblem:
     """A problem with its responses and their grades, in the order of `Response.sample`."""
 
     problem: Problem
-    responses: tuple[Response, ...]
+    responses: tuple[ResponseRecord, ...]
     grades: tuple[Graded, ...]
 
     @property
@@ -50,7 +50,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class GradedBenchmark:
     """One benchmark's problems with their graded responses.
 
     Undecided responses are counted and are in no mean. Problems may differ in how many of their
@@ -58,4 +58,4 @@ class Evaluation:
     """
 
     benchmark: str
-    problems: tuple[Answered, ...]
+    problems: tuple[GradedProblem, ...]

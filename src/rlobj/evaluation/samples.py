@@ -22,7 +22,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.data import Problem
-from rlobj.evaluation.records import Answered, Evaluation, Response
+from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.rewards import Graded
 
 __all__ = ["EvaluationDirectory", "Key", "Samples"]
@@ -35,10 +35,10 @@ class Samples:
     """Responses and grades by key."""
 
     def __init__(self) -> None:
-        self.responses: dict[Key, Response] = {}
+        self.responses: dict[Key, ResponseRecord] = {}
         self.grades: dict[Key, Graded] = {}
 
-    def add(self, responses: Mapping[Key, Response]) -> None:
+    def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
         """Keep new responses."""
         self.responses.update(responses)
 
@@ -46,7 +46,7 @@ class Samples:
         """Keep new grades."""
         self.grades.update(grades)
 
-    def evaluation(self, benchmark: str, problems: Iterable[Problem]) -> Evaluation:
+    def evaluation(self, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
         """What is graded so far of one benchmark; problems without any response are left out."""
         places: dict[str, list[int]] = {}
         for name, problem, sample in self.grades:
@@ -58,8 +58,10 @@ class Samples:
             keys = [(benchmark, problem.id, sample) for sample in found]
             if keys:
                 responses = tuple(self.responses[key] for key in keys)
-                answered.append(Answered(problem, responses, tuple(self.grades[k] for k in keys)))
-        return Evaluation(benchmark, tuple(answered))
+                answered.append(
+                    GradedProblem(problem, responses, tuple(self.grades[k] for k in keys))
+                )
+        return GradedBenchmark(benchmark, tuple(answered))
 
 
 class EvaluationDirectory(Samples):
@@ -162,7 +164,7 @@ class EvaluationDirectory(Samples):
     def read(self) -> None:
         """Everything in the folder; grades without a response, and repeated lines, are dropped."""
         for line in self._lines("samples.jsonl"):
-            response = Response(
+            response = ResponseRecord(
                 sample=line["sample"],
                 seed=line["seed"],
                 text=line["response"],
@@ -176,7 +178,7 @@ class EvaluationDirectory(Samples):
                 grade = Graded(reward, line["correct"], line["reason"], line["answer"])
                 self.grades[_key(line)] = grade
 
-    def add(self, responses: Mapping[Key, Response]) -> None:
+    def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
         """Append responses to samples.jsonl; they are on the disk when this returns.
 
         Raises:

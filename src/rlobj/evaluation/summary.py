@@ -18,10 +18,10 @@ from rlobj.evaluation.estimators import (
     pass_at_k,
     standard_errors,
 )
-from rlobj.evaluation.records import Evaluation
+from rlobj.evaluation.records import GradedBenchmark
 from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
 
-__all__ = ["Lengths", "MacroAverage", "Summary", "macro_average", "summarise"]
+__all__ = ["BenchmarkSummary", "Lengths", "MacroAverage", "macro_average", "summarise"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Summary:
+class BenchmarkSummary:
     """The numbers of one benchmark. Undecided responses are counted and are in no mean."""
 
     benchmark: str
@@ -146,7 +146,9 @@ class MacroAverage:
     interval: Interval
 
 
-def summarise(evaluation: Evaluation, *, equal: Equal | None = None, seed: int = 0) -> Summary:
+def summarise(
+    evaluation: GradedBenchmark, *, equal: Equal | None = None, seed: int = 0
+) -> BenchmarkSummary:
     """Everything that is said about one benchmark.
 
     Args:
@@ -165,7 +167,7 @@ def summarise(evaluation: Evaluation, *, equal: Equal | None = None, seed: int =
     reasons = Counter(grade.reason for _, grade in pairs if grade.correct is None)
     finishes = [response.finish for response, _ in pairs if response.finish is not None]
     tokens = [(response.tokens, grade.correct) for response, grade in pairs]
-    return Summary(
+    return BenchmarkSummary(
         benchmark=evaluation.benchmark,
         problems=len(answered),
         responses=len(pairs),
@@ -182,7 +184,7 @@ def summarise(evaluation: Evaluation, *, equal: Equal | None = None, seed: int =
     )
 
 
-def macro_average(summaries: Sequence[Summary]) -> MacroAverage:
+def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
     """The mean of the benchmarks' means.
 
     Its interval resamples problems within each benchmark. A benchmark whose problems are all alike
@@ -209,7 +211,7 @@ def macro_average(summaries: Sequence[Summary]) -> MacroAverage:
     )
 
 
-def _macro_interval(summaries: Sequence[Summary]) -> Interval:
+def _macro_interval(summaries: Sequence[BenchmarkSummary]) -> Interval:
     groups = [summary.estimate.values for summary in summaries]
     found = bootstrap_interval(*groups, seed=summaries[0].seed)
     alike = [summary for summary in summaries if len(set(summary.estimate.values)) == 1]

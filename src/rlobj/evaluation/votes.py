@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rlobj.evaluation.records import Answered
+from rlobj.evaluation.records import GradedProblem
 
 __all__ = ["MAX_RESPONSES", "Votes", "count_votes"]
 
@@ -71,7 +71,7 @@ class Votes:
         return min(1.0, _winning_chance(sizes, 0, self.silent, k) / decided)
 
 
-def count_votes(answered: Answered, equal: Equal | None = None) -> Votes:
+def count_votes(answered: GradedProblem, equal: Equal | None = None) -> Votes:
     """Group the answers of one problem's responses.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.config.run_folder import is_run, newest_checkpoint
 
 __all__ = ["require_model"]
 
@@ -20,8 +21,8 @@ def require_model(name: str) -> None:
     path = Path(name).expanduser()
     if path.is_file():
         raise ConfigError(f"{name} is a file; a model is a folder or a hub id")
-    if (path / "config.resolved.yaml").is_file():
-        newest = max((path / "checkpoints").glob("step-*"), default=None)
+    if is_run(path):
+        newest = newest_checkpoint(path)
         folder = f"has its model in {newest / 'model'}" if newest else "has no checkpoint yet"
         raise ConfigError(f"{name} is a run, not a model: it {folder}")
     local = name.startswith((".", "~", "/")) or len(path.parts) > 2

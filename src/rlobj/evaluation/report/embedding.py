@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlobj.evaluation.records import Answered, Response
+from rlobj.evaluation.records import GradedProblem, ResponseRecord
 from rlobj.evaluation.report.entries import Entry
 from rlobj.rewards import Graded
 
@@ -27,7 +27,7 @@ VERDICTS = {
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
-def verdict(response: Response, grade: Graded) -> str:
+def verdict(response: ResponseRecord, grade: Graded) -> str:
     """The letter of a graded response: of one that was cut, and is not right, `truncated`."""
     if grade.correct is None:
         return "u"
@@ -92,7 +92,7 @@ def script_safe(value: Any) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def _problem(each: Answered) -> Mapping[str, Any]:
+def _problem(each: GradedProblem) -> Mapping[str, Any]:
     return {
         "id": each.problem.id,
         "prompt": each.problem.prompt,

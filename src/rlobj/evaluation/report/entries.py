@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.evaluation.estimators import Estimate
-from rlobj.evaluation.records import Evaluation
-from rlobj.evaluation.summary import Summary
+from rlobj.evaluation.records import GradedBenchmark
+from rlobj.evaluation.summary import BenchmarkSummary
 
 __all__ = [
     "UNKNOWN",
@@ -34,8 +34,8 @@ UNKNOWN = "–"
 class Entry:
     """One benchmark's evaluation, ready to be reported."""
 
-    evaluation: Evaluation
-    summary: Summary
+    evaluation: GradedBenchmark
+    summary: BenchmarkSummary
     settings: Mapping[str, Any]
     """Everything that changes its numbers, ready for JSON: temperature, template, seed, ..."""
 
@@ -68,7 +68,7 @@ def estimated(estimate: Estimate | None, problems: int) -> str:
     return percent(estimate.mean) + fewer
 
 
-def undecided_note(summaries: Sequence[Summary]) -> list[str]:
+def undecided_note(summaries: Sequence[BenchmarkSummary]) -> list[str]:
     """How many responses are undecided and why; nothing if all are decided."""
     parts = [
         f"{summary.benchmark} {count:,} ({reason})"

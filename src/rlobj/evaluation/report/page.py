@@ -32,7 +32,7 @@ from rlobj.evaluation.report.entries import (
     tokens,
     undecided_note,
 )
-from rlobj.evaluation.summary import Summary, macro_average
+from rlobj.evaluation.summary import BenchmarkSummary, macro_average
 
 __all__ = ["TEXT_BUDGET", "write_page"]
 
@@ -133,7 +133,7 @@ def _grid(lines: Mapping[str, str]) -> str:
     return f"<dl>{''.join(terms)}</dl>" if lines else ""
 
 
-def _summary_table(summaries: Sequence[Summary]) -> str:
+def _summary_table(summaries: Sequence[BenchmarkSummary]) -> str:
     names = ("benchmark", "problems", "avg@n", "95% interval", "", "pass@n", "maj@n")
     names += ("truncated", "no answer", "undecided", "tokens")
     head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
@@ -150,7 +150,7 @@ def _summary_table(summaries: Sequence[Summary]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _summary_row(place: int, summary: Summary) -> str:
+def _summary_row(place: int, summary: BenchmarkSummary) -> str:
     n = summary.samples_per_problem
     best, vote = summary.pass_at.get(n), summary.maj_at.get(n)
     cells = [

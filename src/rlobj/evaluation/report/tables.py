@@ -18,7 +18,7 @@ from rlobj.evaluation.report.entries import (
     tokens,
     undecided_note,
 )
-from rlobj.evaluation.summary import MacroAverage, Summary, macro_average
+from rlobj.evaluation.summary import BenchmarkSummary, MacroAverage, macro_average
 
 __all__ = ["escaped", "markdown_table", "results_json", "results_markdown"]
 
@@ -142,7 +142,7 @@ def _macro(macro: MacroAverage) -> dict[str, Any]:
     }
 
 
-def _row(summary: Summary) -> list[str]:
+def _row(summary: BenchmarkSummary) -> list[str]:
     n = summary.samples_per_problem
     best, vote = summary.pass_at.get(n), summary.maj_at.get(n)
     return [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlobj.evaluation import Summary
+    from rlobj.evaluation import BenchmarkSummary
 
 __all__ = ["Callback", "Callbacks"]
 
@@ -27,7 +27,7 @@ class Callback:
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step is complete. Steps count from 1."""
 
-    def evaluated(self, step: int, summary: Summary) -> None:
+    def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
         """The policy was evaluated on the held-out problems after a step; 0 = before the first."""
 
     def saved(self, path: Path) -> None:
@@ -60,7 +60,7 @@ class Callbacks(Callback):
         for callback in self._callbacks:
             callback.stepped(step, metrics)
 
-    def evaluated(self, step: int, summary: Summary) -> None:
+    def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
         """Pass it on."""
         for callback in self._callbacks:
             callback.evaluated(step, summary)

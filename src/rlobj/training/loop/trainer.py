@@ -19,7 +19,7 @@ import torch
 
 from rlobj.base.errors import RunError
 from rlobj.config.run_config import RunConfig
-from rlobj.evaluation import Answered, Evaluation, evaluate, summarise
+from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.samplers import Sample, derive_seed
@@ -272,9 +272,9 @@ class Trainer(Session):
             return {}
         self.callback.phase("evaluating")
         settings = self.config.evaluation_settings()
-        own: list[Answered] = []
+        own: list[GradedProblem] = []
         with together(comm, "evaluating"):
-            part = evaluate(
+            part = sample_and_grade(
                 self.sampler,
                 self.policy.encode_test,
                 self.problems[comm.rank :: comm.size],
@@ -286,7 +286,7 @@ class Trainer(Session):
             own = list(part.problems)
         parts = comm.gather(own)
         whole = [parts[i % comm.size][i // comm.size] for i in range(len(self.problems))]
-        result = summarise(Evaluation("evaluation", tuple(whole)))
+        result = summarise(GradedBenchmark("evaluation", tuple(whole)))
         self.callback.evaluated(step, result)
         return result.metrics()
 

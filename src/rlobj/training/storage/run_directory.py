@@ -17,16 +17,15 @@ import json
 import logging
 import math
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, nearest
-from rlobj.config.presets import read_yaml
+from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import checkpoints, newest_checkpoint, read_run_config, step_of
 
 __all__ = ["RunDirectory", "dump_config", "remove", "settle", "step_name", "step_of"]
 
@@ -116,16 +115,7 @@ class RunDirectory:
         Raises:
             ConfigError: no run lies there.
         """
-        file = path / "config.resolved.yaml"
-        if path.is_file():
-            raise ConfigError(f"{path} is not a run: it is a file, and a run is a folder")
-        if not path.is_dir():
-            beside = [str(each) for each in path.parent.iterdir()] if path.parent.is_dir() else []
-            near = nearest(str(path), beside, spell_out=False)
-            raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
-        if not file.is_file():
-            raise ConfigError(f"{path} is not a run: it has no config.resolved.yaml")
-        return cls(path), RunConfig(**read_yaml(file))
+        return cls(path), read_run_config(path)
 
     @contextmanager
     def atomic(self, name: str, *, durable: bool = True) -> Iterator[Path]:
@@ -197,12 +187,11 @@ class RunDirectory:
 
     def saved(self) -> list[Path]:
         """The complete checkpoints, oldest first."""
-        return sorted(self.checkpoints.glob("step-*"), key=step_of)
+        return checkpoints(self.path)
 
     def latest(self) -> Path | None:
         """The newest checkpoint, or None before the first."""
-        saved = self.saved()
-        return saved[-1] if saved else None
+        return newest_checkpoint(self.path)
 
 
 def _load_tables() -> None:
@@ -215,12 +204,6 @@ def _load_tables() -> None:
 def step_name(step: int) -> str:
     """How files and folders of a step are called."""
     return f"step-{step:06d}"
-
-
-def step_of(path: Path) -> int:
-    """The step that a file or folder belongs to."""
-    match = re.match(r"step-(\d+)", path.name)
-    return int(match[1]) if match else -1
 
 
 def remove(path: Path) -> None:

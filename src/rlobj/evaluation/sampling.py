@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rlobj.data import Problem
-from rlobj.evaluation.records import Evaluation, Response
+from rlobj.evaluation.records import GradedBenchmark, ResponseRecord
 from rlobj.evaluation.samples import Key, Samples
 from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
 
-__all__ = ["evaluate", "grade_all", "sample_seed"]
+__all__ = ["grade_all", "sample_and_grade", "sample_seed"]
 
 Told = Callable[[Mapping[Key, Graded]], None]
 """Told the grades of each block as it is done."""
@@ -25,7 +25,7 @@ def sample_seed(seed: int, benchmark: str, problem: str, sample: int) -> int:
     return derive_seed(seed, benchmark, problem, sample)
 
 
-def evaluate(
+def sample_and_grade(
     sampler: Sampler,
     encode: Callable[[Problem], list[int]],
     problems: Sequence[Problem],
@@ -39,7 +39,7 @@ def evaluate(
     block: int = 1024,
     progress: Told | None = None,
     drawn: Callable[[int], None] | None = None,
-) -> Evaluation:
+) -> GradedBenchmark:
     """`count` graded responses for each problem.
 
     Args:
@@ -90,7 +90,7 @@ class _Keeper:
         drawn: Callable[[int], None] | None,
     ) -> None:
         self._samples, self._keys, self._seeds, self._drawn = samples, keys, seeds, drawn
-        self._waiting: dict[Key, Response] = {}
+        self._waiting: dict[Key, ResponseRecord] = {}
         self._kept = time.monotonic()
 
     def __enter__(self) -> _Keeper:
@@ -105,7 +105,7 @@ class _Keeper:
         if key in self._samples.responses or key in self._waiting:
             return
         (sample,) = drawn
-        self._waiting[key] = Response(
+        self._waiting[key] = ResponseRecord(
             key[2], self._seeds[place], sample.text, len(sample.tokens), sample.finish
         )
         if time.monotonic() - self._kept > KEEP_SECONDS:

@@ -1,0 +1,60 @@
+"""What a run's folder tells before anything is loaded: its settings and its checkpoints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.config.presets import read_yaml
+from rlobj.config.run_config import RunConfig
+
+__all__ = [
+    "CONFIG_FILE",
+    "checkpoints",
+    "is_run",
+    "newest_checkpoint",
+    "read_run_config",
+    "step_of",
+]
+
+CONFIG_FILE = "config.resolved.yaml"
+"""Holds every setting of the run; a folder with it is a run."""
+
+
+def is_run(path: Path) -> bool:
+    """Whether the folder holds a run."""
+    return (path / CONFIG_FILE).is_file()
+
+
+def read_run_config(path: Path) -> RunConfig:
+    """Read the settings of a run.
+
+    Raises:
+        ConfigError: the path is not the folder of a run.
+    """
+    if path.is_file():
+        raise ConfigError(f"{path} is not a run: it is a file, and a run is a folder")
+    if not path.is_dir():
+        beside = [str(each) for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = nearest(str(path), beside, spell_out=False)
+        raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
+    if not is_run(path):
+        raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}")
+    return RunConfig(**read_yaml(path / CONFIG_FILE))
+
+
+def checkpoints(path: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    return sorted((path / "checkpoints").glob("step-*"), key=step_of)
+
+
+def newest_checkpoint(path: Path) -> Path | None:
+    """The newest checkpoint of a run, or None before the first."""
+    return next(reversed(checkpoints(path)), None)
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a file or folder such as `step-000010`; -1 if there is none."""
+    match = re.match(r"step-(\d+)", path.name)
+    return int(match[1]) if match else -1
