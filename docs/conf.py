@@ -1,4 +1,4 @@
-"""Sphinx: Markdown pages; the tables in them are made from the code when the pages are built."""
+"""Sphinx settings. Pages are Markdown; their tables are generated from the code at each build."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ myst_heading_anchors = 4
 
 html_theme = "furo"
 html_title = f"rlobj {version}"
+html_static_path = ["_static"]
+html_css_files = ["rlobj.css"]
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 

@@ -111,10 +111,12 @@ class Objective(Model):
 
     # Builders.
 
-    def but(self, **fields: Any) -> Objective:
-        """A copy with other fields: `dapo.but(divisor=SequenceMean())`."""
+    def replace(self, **fields: Any) -> Objective:
+        """Return a copy with other fields: `dapo.replace(divisor=SequenceMean())`."""
         own = {f.alias or name: getattr(self, name) for name, f in type(self).model_fields.items()}
         return Objective(**{**own, **fields})
+
+    but = replace
 
     def keep(self, rule: Rule | str) -> Objective:
         """Only tokens that the rule keeps (and those before it kept) have m = 1."""
