@@ -1,7 +1,8 @@
-"""What the documentation shows is run: its code, its commands, its files, its tables."""
+"""Checks of the documentation: its code, commands, files, tables and messages."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import os
@@ -34,13 +35,13 @@ _FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
 
 
 def blocks(page: Path) -> list[tuple[str, str, int]]:
-    """(language, text, line before its first) of each fenced block."""
+    """Return language, text and line number of each fenced block."""
     text = page.read_text(encoding="utf-8")
     return [(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text)]
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The arguments of each `rlobj ...` line."""
+    """Yield the arguments of each `rlobj ...` line."""
     for language, text, _ in blocks(page):
         if language == "bash":
             for command in re.split(r"\n|&&", text.replace("\\\n", " ")):
@@ -62,7 +63,7 @@ def docs_tables(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with the files that the blocks of all pages name in their first line."""
+    """Create a working folder with the files that code blocks name in their first line."""
     monkeypatch.chdir(tmp_path)
     for page in PAGES:
         for _, text, _ in blocks(page):
@@ -77,17 +78,17 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_examples(text: str, names: dict[str, Any], page: Path, line: int) -> None:
-    """Run `>>>` lines in a namespace and compare what they print."""
+    """Run `>>>` lines in a namespace and compare their output."""
     example = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), line)
-    told: list[str] = []
+    output: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
-    runner.run(example, out=told.append, clear_globs=False)
+    runner.run(example, out=output.append, clear_globs=False)
     names.update(example.globs)
-    assert runner.summarize(verbose=False).failed == 0, "".join(told)
+    assert runner.summarize(verbose=False).failed == 0, "".join(output)
 
 
 @pytest.mark.parametrize("page", pages_with("python", "pycon"), ids=lambda page: page.stem)
-def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, written: Path) -> None:
+def test_code_of_a_page_runs_from_top_to_bottom(page: Path, written: Path) -> None:
     names: dict[str, Any] = {"__name__": page.stem}
     state = torch.get_rng_state()
     for language, text, line in blocks(page):
@@ -99,21 +100,21 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, written: Path) -
 
 
 def modules() -> list[str]:
-    """All modules of the library; the verifier's worker is a program, not a module."""
+    """List all modules of the library, except the verifier's worker, which is a program."""
     found = [info.name for info in pkgutil.walk_packages(rlobj.__path__, "rlobj.")]
     return ["rlobj", *(name for name in found if name != "rlobj.answers.worker")]
 
 
 @pytest.mark.parametrize("name", modules())
-def test_the_examples_in_docstrings_hold(name: str) -> None:
-    told: list[str] = []
+def test_examples_in_docstrings_are_correct(name: str) -> None:
+    output: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     for example in doctest.DocTestFinder().find(importlib.import_module(name)):
-        runner.run(example, out=told.append)
-    assert runner.summarize(verbose=False).failed == 0, "".join(told)
+        runner.run(example, out=output.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(output)
 
 
-def test_every_command_that_another_launcher_is_given_exists() -> None:
+def test_commands_for_other_launchers_exist() -> None:
     text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8").replace("\\\n", " ")
     found = re.findall(r"^.*(?:-m rlobj_cli|exec rlobj) (.*)$", text, re.MULTILINE)
     assert len(found) == 4
@@ -123,8 +124,7 @@ def test_every_command_that_another_launcher_is_given_exists() -> None:
         assert context.params["processes"] is None
 
 
-def test_every_page_shows_commands_that_exist() -> None:
-    """Names of commands, their options and how many arguments they take."""
+def test_commands_options_and_arguments_on_pages_exist() -> None:
     shown = [words for page in PAGES for words in commands(page)]
     assert len(shown) > 10
     for words in shown:
@@ -146,7 +146,7 @@ def test_every_page_shows_commands_that_exist() -> None:
         assert context is not None or name in ("--version", "--help")
 
 
-def test_every_training_command_shown_is_a_valid_run() -> None:
+def test_training_commands_on_pages_are_valid_runs() -> None:
     checked = 0
     for words in (words for page in PAGES for words in commands(page)):
         if words[0] != "train" or "--resume" in words or "--config" in words:
@@ -154,7 +154,7 @@ def test_every_training_command_shown_is_a_valid_run() -> None:
         options = list(pairwise(words))
         given = dict(options)
         if not (ROOT / "presets" / f"{given['--preset']}.yaml").exists():
-            continue  # a file of the reader's, checked below
+            continue  # the reader's own file, checked below
         layers = [("--model", {"model": {"name": given.get("--model")}})]
         layers += [("--data", {"data": {"source": given.get("--data")}})]
         layers += [("--set", parse_setting(text)) for flag, text in options if flag == "--set"]
@@ -163,8 +163,8 @@ def test_every_training_command_shown_is_a_valid_run() -> None:
     assert checked > 3
 
 
-def test_every_setting_named_in_the_text_exists(docs_tables: Any) -> None:
-    """`training.selection` and its like, in code spans: a renamed key must not stay behind."""
+def test_settings_named_in_the_text_exist(docs_tables: Any) -> None:
+    """Check keys such as `training.selection` in code spans."""
     sections = ("data", "model", "rewards", "sampling", "training", "evaluation", "checkpoint")
     known = set(re.findall(r"^\| `([\w.]+)` \|", docs_tables.configuration(), re.MULTILINE))
     known |= {"kind", "overlong", "target", "columns"}
@@ -175,7 +175,7 @@ def test_every_setting_named_in_the_text_exists(docs_tables: Any) -> None:
 
 
 @pytest.mark.parametrize("page", pages_with("yaml"), ids=lambda page: page.stem)
-def test_every_file_shown_is_a_valid_configuration(page: Path, written: Path) -> None:
+def test_yaml_on_pages_is_a_valid_configuration(page: Path, written: Path) -> None:
     for language, text, line in blocks(page):
         if language != "yaml":
             continue
@@ -185,18 +185,18 @@ def test_every_file_shown_is_a_valid_configuration(page: Path, written: Path) ->
         build_config([layer for layer in layers if layer[0] != EMBEDDED_LAYER])
 
 
-def test_the_problem_file_shown_is_read(written: Path) -> None:
+def test_problem_file_on_pages_is_read(written: Path) -> None:
     config = build_config([("test", {"data": {"source": "problems.jsonl"}})])
     assert [problem.answer for problem in load_problems(config.data, "train")] == ["42"]
 
 
-def test_the_readme_lists_every_preset_as_the_files_say(docs_tables: Any) -> None:
+def test_readme_lists_every_preset(docs_tables: Any) -> None:
     table = docs_tables.presets_table()
     assert table in (ROOT / "README.md").read_text(encoding="utf-8"), f"paste:\n{table}"
     assert len(preset_names()) == len(table.splitlines()) - 2
 
 
-def test_the_readme_builds_the_stapo_preset(written: Path) -> None:
+def test_readme_code_builds_the_stapo_preset(written: Path) -> None:
     [first, *_] = [text for kind, text, _ in blocks(ROOT / "README.md") if kind == "python"]
     names: dict[str, Any] = {}
     exec(first, names)
@@ -205,7 +205,7 @@ def test_the_readme_builds_the_stapo_preset(written: Path) -> None:
     assert len(code) <= 6
 
 
-def test_every_marker_of_a_table_is_filled(docs_tables: Any) -> None:
+def test_every_table_marker_is_replaced(docs_tables: Any) -> None:
     used = set()
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -214,7 +214,7 @@ def test_every_marker_of_a_table_is_filled(docs_tables: Any) -> None:
     assert used == set(docs_tables.TABLES)
 
 
-def test_every_preset_has_a_section_with_its_file_and_its_changes(docs_tables: Any) -> None:
+def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables: Any) -> None:
     text = docs_tables.preset_sections()
     for name in preset_names():
         preset = load_preset(name)
@@ -224,7 +224,7 @@ def test_every_preset_has_a_section_with_its_file_and_its_changes(docs_tables: A
         assert name == "grpo" or f"Against [{(*preset.bases, 'grpo')[0]}]" in section
 
 
-def test_every_setting_is_in_the_configuration_tables_with_a_meaning(docs_tables: Any) -> None:
+def test_every_setting_has_a_meaning_in_the_configuration_tables(docs_tables: Any) -> None:
     text = docs_tables.configuration()
     for line in text.splitlines():
         if line.startswith("| `"):
@@ -235,8 +235,45 @@ def test_every_setting_is_in_the_configuration_tables_with_a_meaning(docs_tables
             assert f"| `{key}` |" in text, f"{section}.{key} is not in the tables"
 
 
+def messages() -> list[str]:
+    """List all text constants of the code, with `…` in place of inserted values."""
+    found = []
+    for file in [*(ROOT / "src").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [part.value if isinstance(part, ast.Constant) else "…" for part in parts]
+            text = "".join(text for text in texts if isinstance(text, str))
+            found.append(re.sub(r"%[sd]", "…", text))
+    return found
+
+
+def test_every_message_in_troubleshooting_is_in_the_code() -> None:
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^### `(.+)`$", text, re.MULTILINE)
+    assert len(shown) > 10
+    known = messages()
+    assert [message for message in shown if not any(message in text for text in known)] == []
+
+
+def test_new_names_in_upgrading_exist_and_old_modules_do_not() -> None:
+    text = (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8")
+    moved = text.partition("## Moved names")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in moved.splitlines() if line.startswith("| `")]
+    assert len(rows) > 20
+    for old, new in rows:
+        old_names, new_names = (re.findall(r"`([\w.]+)`", cell) for cell in (old, new))
+        if new.startswith("the same names"):
+            [package] = new_names
+            new_names = [f"{package}.{name.rpartition('.')[2]}" for name in old_names]
+        for name in new_names:
+            importlib.import_module(name)
+        for name in sorted({*old_names} - {"rlobj.config", "rlobj.reporting"}):  # now packages
+            with pytest.raises(ModuleNotFoundError):
+                importlib.import_module(name)
+
+
 @pytest.mark.slow
-def test_the_metrics_that_the_pages_name_are_written(tmp_path: Path) -> None:
+def test_metrics_named_on_pages_are_written(tmp_path: Path) -> None:
     from tiny import save_tiny_policy, tiny_config
 
     from rlobj.training import run_training
@@ -255,7 +292,7 @@ def test_the_metrics_that_the_pages_name_are_written(tmp_path: Path) -> None:
         assert named <= written, f"{page.name}: {named - written}"
 
 
-def test_no_page_knows_the_machine_it_was_written_on() -> None:
+def test_no_page_contains_a_local_path() -> None:
     home = os.sep + "root" + os.sep
     for page in PAGES:
         assert home not in page.read_text(encoding="utf-8")
