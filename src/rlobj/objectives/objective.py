@@ -56,15 +56,12 @@ class Objective(Model):
     """A policy-optimization objective; immutable, built once, printed and compared as data.
 
     Example:
-        >>> from rlobj import Objective, advantage, entropy, prob
-        >>> from rlobj.objectives.surrogates import Clip
+        >>> from rlobj import Clip, Objective, advantage, entropy, prob
         >>> dapo = Objective(surrogate=Clip(low=0.2, high=0.28))
         >>> stapo = dapo.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8))
     """
 
-    advantage: AdvantageField = Field(
-        default=GroupNormalized(), description="rewards to advantages, A"
-    )
+    advantage: AdvantageField = Field(default=GroupNormalized(), description="A, from rewards")
     surrogate: SurrogateField = Field(default=Clip(), description="S(r, A)")
     divisor: DivisorField = Field(
         default=TokenMean(), description="Z, how tokens become one number"
