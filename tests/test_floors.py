@@ -94,6 +94,42 @@ def test_a_file_imports_from_floors_below_only(path: Path) -> None:
         assert LEVEL[room] < LEVEL[own], f"{relative(path)}:{line}: {own} may not import {room}"
 
 
+KNOWN_CYCLES = {frozenset({"rlobj.objectives.explanation", "rlobj.objectives.objective"})}
+
+
+def test_modules_do_not_import_one_another_in_circles() -> None:
+    """Imports inside functions and those for the type checker count as well."""
+    paths = {module_of(path): path for path in FILES}
+    graph = {module: set(imported(path, set(paths))) for module, path in paths.items()}
+    del graph["rlobj"]  # the public names, loaded lazily
+    assert {frozenset(group) for group in cycles(graph)} - KNOWN_CYCLES == set()
+
+
+def imported(path: Path, modules: set[str]) -> Iterator[str]:
+    """The modules of ours that a file imports; `from package import module` is that module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                yield submodule if submodule in modules else str(node.module)
+
+
+def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Groups of modules that reach one another (strongly connected components)."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        found, todo = set(), [start]
+        while todo:
+            for after in graph.get(todo.pop(), set()) - found:
+                found.add(after)
+                todo.append(after)
+        reached[start] = found
+    inside = [{b for b in reached[a] if a in reached.get(b, ())} for a in graph if a in reached[a]]
+    return [group for i, group in enumerate(inside) if group not in inside[:i]]
+
+
 def test_every_room_of_the_floors_exists() -> None:
     assert {room_of(module_of(path)) for path in FILES} - {""} == set(LEVEL)
 

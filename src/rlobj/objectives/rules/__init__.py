@@ -8,20 +8,20 @@ from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchem
 
 from rlobj.base.errors import ConfigError
 from rlobj.objectives.rules.columns import COLUMNS
+from rlobj.objectives.rules.expression import Expr
 from rlobj.objectives.rules.nodes import (
     Column,
     Constant,
     Controlled,
     Cut,
-    Expr,
     Number,
     Quantile,
     Rule,
     Sample,
     When,
+    parse,
     when,
 )
-from rlobj.objectives.rules.parsing import parse
 
 __all__ = [
     "COLUMNS",

@@ -1,4 +1,4 @@
-"""What a cut may be asked for, and how a fraction becomes a number of tokens."""
+"""Checks of the arguments of expressions, and how a fraction becomes a number of tokens."""
 
 from __future__ import annotations
 
@@ -6,22 +6,45 @@ import math
 from fractions import Fraction
 from typing import Literal
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.objectives.rules.columns import COLUMNS
 
-__all__ = ["Rounding", "check_cut", "check_rounding", "plain", "share"]
+__all__ = [
+    "Rounding",
+    "check_column",
+    "check_controller",
+    "check_cut",
+    "check_sample",
+    "check_size",
+    "plain",
+    "share",
+]
 
 Rounding = Literal["ceil", "floor"]
 
 
 def share(fraction: float, n: int, rounding: Rounding) -> int:
-    """round(fraction·n), with the fraction read as the decimal that was written."""
+    """round(fraction·n), computed with the fraction as a decimal: 0.07·100 is 7."""
     exact = Fraction(repr(float(fraction))) * n
     return math.ceil(exact) if rounding == "ceil" else math.floor(exact)
 
 
 def plain(value: float) -> float:
-    """A Python int or float, whose repr is the number (numpy's is not)."""
+    """The number as a Python int or float: unlike numpy's, its repr is the number alone."""
     return int(value) if isinstance(value, int) and abs(value) <= 2**53 else float(value)
+
+
+def check_column(name: str) -> None:
+    if name not in COLUMNS:
+        raise ConfigError(f"unknown column '{name}'.{nearest(name, COLUMNS)}")
+
+
+def check_controller(name: str) -> None:
+    if not (name.isidentifier() and name[0].isupper()):
+        advice = nearest(name, COLUMNS)
+        raise ConfigError(
+            f"unknown name '{name}'.{advice} A controller's name begins with a capital."
+        )
 
 
 def check_cut(name: str, ranked: bool, value: object, fraction: float, rounding: str) -> None:
@@ -30,9 +53,28 @@ def check_cut(name: str, ranked: bool, value: object, fraction: float, rounding:
     number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
     if not number or not 0 <= fraction <= 1:
         raise ConfigError(f"{name}: the fraction must lie in [0, 1], got {fraction!r}")
-    check_rounding(rounding)
+    _check_rounding(rounding)
 
 
-def check_rounding(rounding: str) -> None:
+def check_sample(amount: object, seed: object, of: str, rounding: str, at_least: object) -> None:
+    whole = type(amount) is int and amount >= 0
+    if not whole and not (isinstance(amount, float) and 0 <= amount <= 1):
+        raise ConfigError(
+            f"sample({amount!r}): expected a whole number of tokens or a float in [0, 1]"
+        )
+    if type(seed) is not int or not -(2**63) <= seed < 2**63:
+        raise ConfigError(f"sample(seed={seed!r}): expected a whole number of 64 bits")
+    check_size("sample(at_least=...)", at_least)
+    if of not in ("rule", "all"):
+        raise ConfigError(f"sample(of={of!r}): expected 'rule' or 'all'")
+    _check_rounding(rounding)
+
+
+def check_size(name: str, tokens: object) -> None:
+    if type(tokens) is not int or tokens < 0:
+        raise ConfigError(f"{name} must be a whole number of tokens >= 0")
+
+
+def _check_rounding(rounding: str) -> None:
     if rounding not in ("ceil", "floor"):
         raise ConfigError(f"round={rounding!r}: expected 'ceil' or 'floor'")

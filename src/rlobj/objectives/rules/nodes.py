@@ -8,31 +8,30 @@
     (covariance > 1).sample(5, seed=0)         a random subset of a rule's tokens
     when(surprisal.top(0.1), "W", 1)           a number per token; W is a controller's value
 
-Text and Python are one language: `parse(str(e)) == e`. This module only builds and prints
-expressions; `rlobj.objectives.frame` evaluates them.
+The same rule is written the same way in text and in Python: `parse(str(e)) == e`. This module only
+builds expressions; `rlobj.objectives.frame` evaluates them.
 """
 
 from __future__ import annotations
 
-import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.rules.checks import Rounding, check_cut, check_rounding, plain, share
-from rlobj.objectives.rules.columns import COLUMNS
-from rlobj.objectives.rules.operators import Expr, Number, Rule, as_number, as_rule
-from rlobj.objectives.rules.printing import (
-    ATOM,
-    COMPARE,
-    OR,
-    STRENGTH,
-    UNARY,
-    call,
-    infix,
-    wrap,
+from rlobj.base.errors import ConfigError
+from rlobj.objectives.rules.checks import (
+    Rounding,
+    check_column,
+    check_controller,
+    check_cut,
+    check_sample,
+    check_size,
+    plain,
+    share,
 )
+from rlobj.objectives.rules.expression import Expr
+from rlobj.objectives.rules.parsing import Language, Parser
 
 __all__ = [
     "Arithmetic",
@@ -41,7 +40,6 @@ __all__ = [
     "Constant",
     "Controlled",
     "Cut",
-    "Expr",
     "Logic",
     "Magnitude",
     "Negative",
@@ -51,8 +49,140 @@ __all__ = [
     "Rule",
     "Sample",
     "When",
+    "parse",
     "when",
 ]
+
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def _arithmetic(operator: str) -> tuple[Callable[[Any, Any], Number], Callable[[Any, Any], Number]]:
+    """`number operator other` and `other operator number`."""
+    return (
+        lambda self, other: Arithmetic(operator, self, as_number(other)),
+        lambda self, other: Arithmetic(operator, as_number(other), self),
+    )
+
+
+def _comparison(operator: str) -> Callable[[Any, Any], Rule]:
+    """`number operator other`, with constants on the right: 0 < prob builds prob > 0."""
+
+    def compare(self: Number, other: Any) -> Rule:
+        right = as_number(other)
+        if isinstance(self, Constant) and not isinstance(right, Constant):
+            return Compare(_FLIPPED[operator], right, self)
+        return Compare(operator, self, right)
+
+    return compare
+
+
+class Number(Expr):
+    """One number per token (or one for all)."""
+
+    __add__, __radd__ = _arithmetic("+")
+    __sub__, __rsub__ = _arithmetic("-")
+    __mul__, __rmul__ = _arithmetic("*")
+    __truediv__, __rtruediv__ = _arithmetic("/")
+    __lt__, __le__, __gt__, __ge__ = map(_comparison, ("<", "<=", ">", ">="))
+
+    def __neg__(self) -> Number:
+        return Negative(self)
+
+    def __abs__(self) -> Number:
+        return Magnitude(self)
+
+    def __and__(self, other: Any) -> Rule:
+        raise ConfigError(
+            f"'&' joins rules, got the number '{self}'. "
+            "Put each comparison in parentheses: (advantage > 0) & (prob < 0.002)"
+        )
+
+    __rand__ = __or__ = __ror__ = __and__
+
+    def __invert__(self) -> Rule:
+        raise ConfigError(f"~ takes a rule, got the number '{self}'; compare it first")
+
+    def top(
+        self,
+        fraction: float,
+        within: Rule | str | None = None,
+        round: Rounding = "ceil",
+        at_least: int = 0,
+        none_below: int = 0,
+    ) -> Rule:
+        """The k = round(fraction·n) largest of the population's n tokens; ties are all kept.
+
+        Args:
+            fraction: share of the population, in [0, 1].
+            within: the population; None = all tokens of the update.
+            round: "ceil" or "floor" of fraction·n (exact: 0.07·100 is 7).
+            at_least: k is raised to this (and lowered to n).
+            none_below: nothing is selected where k is below this.
+        """
+        population = _rule_or_none(within)
+        return Cut("top", self, fraction, population, round, at_least, none_below)
+
+    def bottom(
+        self,
+        fraction: float,
+        within: Rule | str | None = None,
+        round: Rounding = "ceil",
+        at_least: int = 0,
+        none_below: int = 0,
+    ) -> Rule:
+        """The k smallest; otherwise as `top`."""
+        return Cut("bottom", self, fraction, _rule_or_none(within), round, at_least, none_below)
+
+    def quantile(self, q: float, within: Rule | str | None = None) -> Number:
+        """The ceil(q·n)-th smallest value, so that x <= x.quantile(q) is x.bottom(q)."""
+        return Quantile(self, q, _rule_or_none(within))
+
+
+class Rule(Expr):
+    """True or false per token."""
+
+    def __and__(self, other: Any) -> Rule:
+        return Logic("&", self, as_rule(other, "&"))
+
+    def __or__(self, other: Any) -> Rule:
+        return Logic("|", self, as_rule(other, "|"))
+
+    def __invert__(self) -> Rule:
+        return Not(self)
+
+    def __lt__(self, other: Any) -> Rule:
+        raise ConfigError(
+            f"'{self}' is a rule and cannot be compared with '{other}'. Comparisons do not chain: "
+            "write (0 < prob) & (prob < 1)"
+        )
+
+    __le__ = __gt__ = __ge__ = __lt__
+
+    def __add__(self, other: Any) -> Number:
+        raise ConfigError(
+            f"'{self}' is a rule, not a number; use when({self}, 1, 0) to do arithmetic with it"
+        )
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
+
+    def sample(
+        self,
+        size: float,
+        seed: int = 0,
+        of: Literal["rule", "all"] = "rule",
+        round: Rounding = "ceil",
+        at_least: int = 0,
+    ) -> Rule:
+        """A random subset of the rule's tokens, the same however the update is split.
+
+        Args:
+            size: an integer is a number of tokens, a float in [0, 1] a fraction.
+            seed: tokens are ranked by hash(seed, update, response id, position).
+            of: what a fraction is of: the rule's tokens, or all tokens of the update.
+            round: "ceil" or "floor" of fraction·n.
+            at_least: the number of tokens is raised to this, as far as the rule has them.
+        """
+        return Sample(self, size, seed, of, round, at_least)
 
 
 @dataclass(frozen=True)
@@ -62,11 +192,7 @@ class Column(Number):
     name: str
 
     def __post_init__(self) -> None:
-        if self.name not in COLUMNS:
-            raise ConfigError(f"unknown column '{self.name}'.{nearest(self.name, COLUMNS)}")
-
-    def __str__(self) -> str:
-        return self.name
+        check_column(self.name)
 
 
 @dataclass(frozen=True)
@@ -80,29 +206,15 @@ class Constant(Number):
             raise ConfigError(f"a number in a rule must be finite, got {self.value}")
         object.__setattr__(self, "value", plain(self.value))
 
-    @property
-    def strength(self) -> int:  # type: ignore[override]
-        return UNARY if math.copysign(1, self.value) < 0 else ATOM
-
-    def __str__(self) -> str:
-        return repr(self.value)
-
 
 @dataclass(frozen=True)
 class Controlled(Number):
-    """A controller's present value, by the name under which the objective holds it."""
+    """The current value of a controller, by its name in `Objective.controllers`."""
 
     name: str
 
     def __post_init__(self) -> None:
-        if not (self.name.isidentifier() and self.name[0].isupper()):
-            advice = nearest(self.name, COLUMNS)
-            raise ConfigError(
-                f"unknown name '{self.name}'.{advice} A controller's name begins with a capital."
-            )
-
-    def __str__(self) -> str:
-        return self.name
+        check_controller(self.name)
 
 
 @dataclass(frozen=True)
@@ -113,25 +225,12 @@ class Arithmetic(Number):
     left: Number
     right: Number
 
-    @property
-    def strength(self) -> int:  # type: ignore[override]
-        return STRENGTH[self.operator]
-
-    def __str__(self) -> str:
-        return infix(self)
-
 
 @dataclass(frozen=True)
 class Negative(Number):
     """−x."""
 
     operand: Number
-    strength = UNARY
-
-    def __str__(self) -> str:
-        # -(0.5) stays apart from the constant -0.5
-        bare = isinstance(self.operand, Constant)
-        return f"-({self.operand})" if bare else f"-{wrap(self.operand, UNARY)}"
 
 
 @dataclass(frozen=True)
@@ -139,9 +238,6 @@ class Magnitude(Number):
     """|x|."""
 
     operand: Number
-
-    def __str__(self) -> str:
-        return f"abs({self.operand})"
 
 
 @dataclass(frozen=True)
@@ -151,10 +247,6 @@ class Compare(Rule):
     operator: str
     left: Number
     right: Number
-    strength = COMPARE
-
-    def __str__(self) -> str:
-        return f"{wrap(self.left, OR)} {self.operator} {wrap(self.right, OR)}"
 
 
 @dataclass(frozen=True)
@@ -165,23 +257,12 @@ class Logic(Rule):
     left: Rule
     right: Rule
 
-    @property
-    def strength(self) -> int:  # type: ignore[override]
-        return STRENGTH[self.operator]
-
-    def __str__(self) -> str:
-        return infix(self)
-
 
 @dataclass(frozen=True)
 class Not(Rule):
     """~rule."""
 
     operand: Rule
-    strength = UNARY
-
-    def __str__(self) -> str:
-        return f"~{wrap(self.operand, UNARY)}"
 
 
 @dataclass(frozen=True)
@@ -199,12 +280,8 @@ class Cut(Rule):
     def __post_init__(self) -> None:
         check_cut(f"{self.side}()", _ranked(self.value), self.value, self.fraction, self.round)
         object.__setattr__(self, "fraction", plain(self.fraction))
-        for name in ("at_least", "none_below"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
-                raise ConfigError(f"{self.side}({name}=...) must be a whole number of tokens >= 0")
-
-    def __str__(self) -> str:
-        return call(self, self.value, self.side, "fraction", skip=("side", "value"))
+        check_size(f"{self.side}(at_least=...)", self.at_least)
+        check_size(f"{self.side}(none_below=...)", self.none_below)
 
     def size(self, population: int) -> int:
         """k, the number of tokens to select of a population (before ties)."""
@@ -224,9 +301,6 @@ class Quantile(Number):
         check_cut("quantile()", _ranked(self.value), self.value, self.q, "ceil")
         object.__setattr__(self, "q", plain(self.q))
 
-    def __str__(self) -> str:
-        return call(self, self.value, "quantile", "q", skip=("value",))
-
 
 @dataclass(frozen=True)
 class Sample(Rule):
@@ -240,22 +314,8 @@ class Sample(Rule):
     at_least: int = 0
 
     def __post_init__(self) -> None:
-        whole = type(self.amount) is int and self.amount >= 0
-        if not whole and not (isinstance(self.amount, float) and 0 <= self.amount <= 1):
-            raise ConfigError(
-                f"sample({self.amount!r}): expected a whole number of tokens or a float in [0, 1]"
-            )
+        check_sample(self.amount, self.seed, self.of, self.round, self.at_least)
         object.__setattr__(self, "amount", plain(self.amount))
-        if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
-            raise ConfigError(f"sample(seed={self.seed!r}): expected a whole number of 64 bits")
-        if type(self.at_least) is not int or self.at_least < 0:
-            raise ConfigError("sample(at_least=...) must be a whole number of tokens >= 0")
-        if self.of not in ("rule", "all"):
-            raise ConfigError(f"sample(of={self.of!r}): expected 'rule' or 'all'")
-        check_rounding(self.round)
-
-    def __str__(self) -> str:
-        return call(self, self.rule, "sample", "amount", skip=("rule",))
 
     def size(self, rule: int, population: int) -> int:
         """The number of tokens to draw from `rule` tokens of `population`."""
@@ -274,9 +334,6 @@ class When(Number):
     then: Number
     otherwise: Number
 
-    def __str__(self) -> str:
-        return f"when({self.rule}, {self.then}, {self.otherwise})"
-
 
 def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
     """A number per token: `then` where the rule holds, `otherwise` elsewhere.
@@ -292,5 +349,51 @@ def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
 
 
 def _ranked(value: Number) -> bool:
-    """Does the number differ from token to token?"""
+    """Whether the number depends on the token."""
     return any(isinstance(node, Column) for node in value.walk())
+
+
+def parse(text: str) -> Expr:
+    """The expression that a text describes.
+
+    Raises:
+        ConfigError: the text is not a rule; the message has a caret and the nearest name.
+
+    Example:
+        >>> parse("advantage > 0 and not prob >= 0.002")
+        Logic(operator='&', ...)
+    """
+    return Parser(text, _LANGUAGE).expression()
+
+
+def as_number(value: Any) -> Number:
+    """A Number from an expression, a number or text.
+
+    Raises:
+        ConfigError: something else.
+    """
+    value = parse(value) if isinstance(value, str) else value
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        kind = "a rule" if isinstance(value, Rule) else f"{type(value).__name__}"
+        raise ConfigError(f"expected a number, got {kind} '{value}'")
+    return Constant(value)
+
+
+def as_rule(value: Any, where: str) -> Rule:
+    """A Rule from an expression or text; `where` names the place in the error."""
+    value = parse(value) if isinstance(value, str) else value
+    if isinstance(value, Rule):
+        return value
+    raise ConfigError(
+        f"{where} takes a rule such as prob < 0.002, got '{value}'. "
+        "Put each comparison in parentheses: (advantage > 0) & (prob < 0.002)"
+    )
+
+
+def _rule_or_none(value: Any) -> Rule | None:
+    return None if value is None else as_rule(value, "within")
+
+
+_LANGUAGE = Language(Number, Rule, Column, Controlled, Constant, when)

@@ -1,29 +1,21 @@
-"""Text to expressions, through Python's own `ast` and a whitelist of node kinds.
+"""Parsing text into expressions with Python's `ast` module and a list of allowed node kinds.
 
-Nothing is evaluated: each allowed node builds one expression; anything else is an error with a
-caret under the column where it stands.
+The text is never evaluated: each allowed node builds one expression. Anything else is an error with
+a caret under its first character.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.rules.columns import COLUMNS
-from rlobj.objectives.rules.nodes import (
-    Column,
-    Constant,
-    Controlled,
-    Expr,
-    Negative,
-    Number,
-    Rule,
-    when,
-)
+from rlobj.objectives.rules.expression import Expr
 
-__all__ = ["parse"]
+__all__ = ["MAX_DEPTH", "Language", "Parser"]
 
 MAX_DEPTH = 100
 """Deeper expressions are refused: printing and evaluating them would exhaust Python's stack."""
@@ -50,24 +42,36 @@ _METHODS = {
 }
 
 
-def parse(text: str) -> Expr:
-    """The expression that a text says.
+@dataclass(frozen=True)
+class Language:
+    """The classes and functions that build expressions: a parser calls them.
 
-    Raises:
-        ConfigError: not in the language; shows the text with a caret and the nearest name.
-
-    Example:
-        >>> parse("advantage > 0 and not prob >= 0.002")
-        Logic(operator='&', ...)
+    Attributes:
+        number: class of all expressions with one number per token.
+        rule: class of all expressions that are true or false per token.
+        column: from a name in COLUMNS.
+        controlled: from any other name, which is that of a controller.
+        constant: from a number.
+        when: when(rule, then, otherwise).
     """
-    return _Parser(text).expression()
+
+    number: type[Any]
+    rule: type[Any]
+    column: Callable[[str], Expr]
+    controlled: Callable[[str], Expr]
+    constant: Callable[[float], Expr]
+    when: Callable[[Any, Any, Any], Expr]
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
+class Parser:
+    """One text, read into an expression of the language."""
+
+    def __init__(self, text: str, language: Language) -> None:
         self.text = " ".join(text.split())
+        self.language = language
 
     def expression(self) -> Expr:
+        """The expression of the whole text."""
         if "#" in self.text:  # lines were joined: a comment would swallow the rest of the rule
             self.fail("a rule cannot hold a comment", self.text.index("#"))
         try:
@@ -96,7 +100,7 @@ class _Parser:
             caret = len(self.text.encode()[:place].decode(errors="ignore"))
         raise ConfigError(f"{message}\n    {self.text}\n    {' ' * caret}^") from None
 
-    def build(self, node: ast.AST) -> Expr:
+    def build(self, node: ast.AST) -> Any:
         builder = getattr(self, f"build_{type(node).__name__}", None)
         if builder is None:
             self.fail(f"{type(node).__name__} is not part of the rule language", node)
@@ -109,15 +113,15 @@ class _Parser:
 
     def build_Name(self, node: ast.Name) -> Expr:
         if node.id in COLUMNS:
-            return Column(node.id)
+            return self.language.column(node.id)
         if node.id in ("when", "abs", *_METHODS):
             self.fail(f"'{node.id}' must be called with arguments in parentheses", node)
-        return Controlled(node.id)
+        return self.language.controlled(node.id)
 
     def build_Constant(self, node: ast.Constant) -> Expr:
         if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
             self.fail(f"expected a number, got {node.value!r}", node)
-        return Constant(node.value)
+        return self.language.constant(node.value)
 
     def build_BinOp(self, node: ast.BinOp) -> Expr:
         if type(node.op) not in _BINARY:
@@ -134,14 +138,13 @@ class _Parser:
     def build_UnaryOp(self, node: ast.UnaryOp) -> Expr:
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
             operand = self.build(node.operand)
-            # -0.5 is a constant, -(0.5) the negative of one: the text between them tells
+            # -0.5 is a constant; -(0.5) is the negative of one
             between = self.text.encode()[node.col_offset + 1 : node.operand.col_offset]
-            if isinstance(operand, Constant):
-                return Negative(operand) if b"(" in between else Constant(-operand.value)
+            return -operand if b"(" in between else self.language.constant(-operand.value)
         operand = self.build(node.operand)
         if isinstance(node.op, (ast.Not, ast.Invert)):
-            return ~operand  # type: ignore[operator]
-        if isinstance(operand, Number) and isinstance(node.op, ast.USub):
+            return ~operand
+        if isinstance(operand, self.language.number) and isinstance(node.op, ast.USub):
             return -operand
         self.fail(f"{type(node.op).__name__} cannot stand before '{operand}'", node)
 
@@ -168,9 +171,9 @@ class _Parser:
         if method not in _METHODS:
             self.fail(f"unknown method '.{method}'.{nearest(method, _METHODS)}", node.func, method)
         owner = self.build(node.func.value)
-        wanted = Rule if method == "sample" else Number
-        if not isinstance(owner, wanted):
-            kind = "rules" if wanted is Rule else "numbers"
+        sampled = method == "sample"
+        if not isinstance(owner, self.language.rule if sampled else self.language.number):
+            kind = "rules" if sampled else "numbers"
             self.fail(f"'.{method}' is for {kind}, got '{owner}'", node.func)
         arguments = self.arguments(node, _METHODS[method])
         if _METHODS[method][0] not in arguments:
@@ -184,8 +187,8 @@ class _Parser:
             self.fail(f"write {usage}, got {len(node.args)} arguments", node)
         values = [self.build(argument) for argument in node.args]
         if name == "when":
-            return when(*values)  # type: ignore[arg-type]
-        if not isinstance(values[0], Number):
+            return self.language.when(*values)
+        if not isinstance(values[0], self.language.number):
             self.fail(f"abs takes a number, got the rule '{values[0]}'", node)
         return abs(values[0])
 
