@@ -21,9 +21,9 @@ import typer.main
 import yaml
 
 import rlobj
-from rlobj.config.composition import EMBEDDED_LAYER, file_layer, layers_of
+from rlobj.config.layers import EMBEDDED_LAYER, file_layer, layers_of, parse_setting
 from rlobj.config.presets import load_preset, preset_names
-from rlobj.config.run_config import build_config, parse_setting
+from rlobj.config.run_config import build_config
 from rlobj.data import load_problems
 from rlobj_cli.app import app
 

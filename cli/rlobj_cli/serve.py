@@ -68,8 +68,8 @@ def serve(
     console = Console()
     signal.signal(signal.SIGTERM, _interrupt)
     with loading(console):
+        from rlobj.config.layers import parse_setting
         from rlobj.config.presets import merge
-        from rlobj.config.run_config import parse_setting
         from rlobj.samplers.vllm import Server
 
         arguments: dict[str, Any] = {}

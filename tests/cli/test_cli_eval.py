@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rlobj.base.errors import ConfigError, DataError
-from rlobj.config.composition import compose
+from rlobj.config.run_config import compose
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
 from rlobj.models.embedded import EMBEDDED_PROFILE
 from rlobj.training import RunDirectory

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from rlobj import load_preset
 from rlobj.config.presets import preset_names
+from rlobj.config.run_config import compose
+from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.app import app
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
@@ -63,14 +65,48 @@ def test_check_reports_every_mistake_of_a_file(tmp_path: Path) -> None:
     assert "^" in text
 
 
-def test_check_accepts_presets_and_configurations(tmp_path: Path) -> None:
-    file = tmp_path / "good.yaml"
-    file.write_text("preset: stapo\ntraining: {updates_per_step: 1}\n")
-    text = " ".join(output("presets", "check", str(file)).split())
-    assert f"{file} is valid" in text
-    assert "cannot act: the bounds of Clip" in text
+def test_check_accepts_every_preset() -> None:
     for name in preset_names():
         output("presets", "check", name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "preset: stapo\ntraining: {steps: 7}",
+        "base: stapo\ntraining: {steps: 7}",
+        "preset: stapo\nmodel: {name: some/model}\ntraining: {steps: 7}",
+        "preset: stapo\ndata: {source: mine.jsonl}\ntraining: {steps: 7}",
+        "preset: stapo\nmodel: {name: some/model}\ndata: {source: mine.jsonl}\n"
+        "training: {steps: 7}",
+    ],
+    ids=["preset", "base", "model", "data", "model-and-data"],
+)
+def test_check_and_diff_accept_a_configuration_file(
+    settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.yaml", "mine"):  # --config needs no ending
+        Path(name).write_text(settings)
+        assert f"{name} is valid" in output("presets", "check", name)
+        rows = [line.split() for line in output("presets", "diff", "stapo", name).splitlines()]
+        assert ["training.steps", "100", "7"] in rows
+        assert ["model.name", "–", "some/model"] in rows or "model" not in settings
+        assert ["data.source", "–", "mine.jsonl"] in rows or "data" not in settings
+
+
+def test_check_and_diff_accept_the_configuration_of_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "config.resolved.yaml"
+    file.write_text(dump_config(compose("stapo", [])[0]))
+    assert f"{file} is valid" in output("presets", "check", str(file))
+    assert "sampling.max_tokens" in output("presets", "diff", "stapo", str(file))
+    assert "same settings" in output("presets", "diff", str(file), str(file))
+
+
+def test_check_names_settings_that_cannot_act(tmp_path: Path) -> None:
+    file = tmp_path / "good.yaml"
+    file.write_text("preset: stapo\ntraining: {updates_per_step: 1}\n")
+    assert "cannot act: the bounds of Clip" in output("presets", "check", str(file))
 
 
 def test_copy_writes_the_file_once(tmp_path: Path) -> None:
@@ -101,4 +137,24 @@ def test_explain_tells_populations_and_what_cannot_act() -> None:
     assert "ceil(0.8·n)" in text
     assert "cannot act" not in text
     text = " ".join(output("explain", "stapo", "--updates", "1").split())
-    assert "cannot act: the bounds of Clip(high=0.28)" in text
+    assert "cannot act: the bounds of Clip(low=0.2, high=0.28, ratio=token)" in text
+
+
+def test_explain_shows_settings_at_their_defaults() -> None:
+    text = " ".join(output("explain", "stapo").split())
+    assert "S Clip(low=0.2, high=0.28, ratio=token): S = min(r·A," in text
+    assert "W Gate(target=0.3, on=1.1, off=1.0)" in " ".join(output("explain", "stare").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "counted"),
+    [
+        (["ar-lopti"], "4 optimizer updates per rollout: 2 phases of 2"),
+        (["ar-lopti", "--updates", "1"], "2 optimizer updates per rollout: 2 phases of 1"),
+        (["ar"], "2 optimizer updates per rollout\n"),
+        (["stapo", "--updates", "1"], "1 optimizer update per rollout\n"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_explain_counts_the_updates_of_all_phases(words: list[str], counted: str) -> None:
+    assert counted in output("explain", *words)

@@ -17,8 +17,7 @@ import yaml
 from tiny import save_tiny_policy
 from typer.testing import CliRunner
 
-from rlobj.config.composition import compose
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import RunConfig, compose
 from rlobj.training import RunDirectory
 from rlobj_cli.app import app
 from rlobj_cli.train.overview import annotated_yaml

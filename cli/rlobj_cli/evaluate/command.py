@@ -229,7 +229,7 @@ def _options(
     protocol: str | None,
     data_dir: Path | None,
 ) -> Options:
-    from rlobj.config.run_config import parse_setting
+    from rlobj.config.layers import parse_setting
     from rlobj.evaluation.protocols import find_protocol
     from rlobj_cli.evaluate.requests import Options
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, nearest
-from rlobj.config.composition import Layer
+from rlobj.config.layers import Layer
 from rlobj.config.presets import merge
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.data import Problem, load_problems

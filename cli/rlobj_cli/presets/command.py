@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rlobj.config.layers import Layer
     from rlobj.config.run_config import RunConfig
 
-__all__ = ["presets", "read"]
+__all__ = ["build", "presets", "read"]
 
 presets = typer.Typer(
     name="presets",
@@ -24,19 +25,30 @@ PresetArgument = Annotated[
 ]
 
 
-def read(name: str) -> tuple[str, RunConfig]:
-    """What a preset or configuration file says of itself, and the whole configuration.
+def read(name: str) -> tuple[str, list[Layer]]:
+    """Title and settings of a preset, a preset file or a configuration file.
 
     The embedded profile is left out: these are the paper's settings over the library's defaults.
+    Torch is not imported, so that a wrong name is refused at once.
     """
-    from rlobj.config.composition import EMBEDDED_LAYER, layers_of
+    from rlobj.config.layers import layers_of
     from rlobj.config.presets import load_preset
-    from rlobj.config.run_config import build_config
 
     preset = load_preset(name)
-    layers = layers_of(None, [(str(preset.path) if "." in name else name, dict(preset.config))])
-    config = build_config([layer for layer in layers if layer[0] != EMBEDDED_LAYER])
-    return ": ".join(text for text in (preset.paper, preset.summary) if text), config
+    title = ": ".join(text for text in (preset.paper, preset.summary) if text)
+    origin = str(preset.path) if preset.path.name in name else name
+    return title, layers_of(None, [(origin, dict(preset.config))], profile=False)
+
+
+def build(layers: list[Layer]) -> RunConfig:
+    """The whole configuration; problems may be missing, since --data can name them."""
+    from rlobj.config.layers import origins
+    from rlobj.config.run_config import build_config
+
+    if "data.source" in origins(layers):
+        return build_config(layers)
+    config = build_config([("any task", {"data": {"source": "addition"}}), *layers])
+    return config.model_copy(update={"data": config.data.model_copy(update={"source": None})})
 
 
 @presets.command("list")
@@ -120,7 +132,8 @@ def diff(
 
     from rlobj.config.presets import difference
 
-    rows = difference(_dump(left), _dump(right))
+    settings = [read(name)[1] for name in (left, right)]
+    rows = difference(*map(_dump, settings))
     console = Console()
     if not rows:
         console.print(Text(f"{left} and {right} have the same settings"))
@@ -134,8 +147,8 @@ def diff(
     console.print(table)
 
 
-def _dump(name: str) -> dict[str, Any]:
-    config = read(name)[1].model_dump(mode="json", by_alias=True)
+def _dump(layers: list[Layer]) -> dict[str, Any]:
+    config = build(layers).model_dump(mode="json", by_alias=True)
     return {key: value for key, value in config.items() if key != "preset"}
 
 
@@ -162,9 +175,11 @@ def check(
 
     from rlobj_cli.screen.console import show_explanation
 
-    summary, config = read(file)
+    title, layers = read(file)
+    config = build(layers)
     console = Console()
-    console.print(Text.assemble((f"{file} is valid", "bold green"), f"  {summary}".rstrip()))
+    valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
+    console.print(valid, soft_wrap=True)
     show_explanation(console, config.resolved_objective().explain(config.training.updates_per_step))
 
 

@@ -19,7 +19,8 @@ def explain(
             "--updates",
             min=1,
             metavar="N",
-            help="Optimizer updates per rollout. Default: the preset's own number.",
+            help="Mini-batches per rollout (training.updates_per_step). Default: the preset's own "
+            "number.",
         ),
     ] = None,
 ) -> None:
@@ -28,18 +29,25 @@ def explain(
     [bold]Examples[/bold]
 
     \b  rlobj explain stapo
-      rlobj explain stapo --updates 1      what becomes of the clip on-policy
+      rlobj explain stapo --updates 1      on-policy: settings that cannot act
       rlobj explain my.yaml
     """
     from rich.console import Console
     from rich.text import Text
 
-    from rlobj_cli.presets.command import read
+    from rlobj_cli.presets.command import build, read
     from rlobj_cli.screen.console import show_explanation
 
-    summary, config = read(preset)
-    updates = updates or config.training.updates_per_step
+    title, layers = read(preset)
+    config = build(layers)
+    objective = config.resolved_objective()
+    updates, phases = updates or config.training.updates_per_step, len(objective.phases)
+    counted = (
+        f"{updates * phases} optimizer update{'s' if updates * phases > 1 else ''} per rollout"
+    )
+    if phases > 1:
+        counted += f": {phases} phases of {updates}"
     console = Console()
-    console.print(Text.assemble((preset, "bold"), f"  {summary}".rstrip()))
-    console.print(Text(f"{updates} optimizer update(s) per rollout\n", style="dim"))
-    show_explanation(console, config.resolved_objective().explain(updates))
+    console.print(Text.assemble((preset, "bold"), f"  {title}".rstrip()))
+    console.print(Text(f"{counted}\n", style="dim"))
+    show_explanation(console, objective.explain(updates))

@@ -12,7 +12,9 @@ from rlobj_cli.screen.data_folder import data_dir_option
 from rlobj_cli.train import run as session
 
 if TYPE_CHECKING:
-    from rlobj.config.composition import Layer
+    from rich.console import Console
+
+    from rlobj.config.layers import Layer
 
 __all__ = ["train"]
 
@@ -186,12 +188,9 @@ def train(
       rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
     """
-    from rlobj_cli.screen.console import loading
     from rlobj_cli.train import ranks
 
     console = ranks.console()
-    with loading(console):
-        import rlobj.training  # noqa: F401  # takes seconds; the screen is not dark meanwhile
     placed = [("--strategy", "training.strategy", strategy)]
     if resume is not None:
         others = {
@@ -209,6 +208,7 @@ def train(
         }
         given = [name for name, value in others.items() if value is not None]
         overrides = _overrides(None, placed, settings or [])
+        _import_library(console)
         session.resume(console, resume, overrides, given, processes)
         return
     options = [
@@ -222,7 +222,16 @@ def train(
         *placed,
     ]
     layers = _layers(preset, _overrides(config, options, settings or []))
+    _import_library(console)
     session.start(console, layers, out, dry_run, processes)
+
+
+def _import_library(console: Console) -> None:
+    """Import torch and the trainer, which takes seconds, with a sign of life on the screen."""
+    from rlobj_cli.screen.console import loading
+
+    with loading(console):
+        import rlobj.training  # noqa: F401
 
 
 def _overrides(
@@ -230,8 +239,7 @@ def _overrides(
 ) -> list[Layer]:
     """The layers over the preset, lowest first; options are (name, dotted path, value)."""
     from rlobj.base.errors import ConfigError
-    from rlobj.config.composition import file_layer
-    from rlobj.config.run_config import parse_setting
+    from rlobj.config.layers import file_layer, parse_setting
 
     if config is not None and not config.expanduser().is_file():
         what = "is a folder, not a YAML file" if config.is_dir() else "is not there"
@@ -247,7 +255,7 @@ def _overrides(
 def _layers(preset: str | None, overrides: list[Layer]) -> list[Layer]:
     """All layers of the command line, lowest first."""
     from rlobj.base.errors import ConfigError
-    from rlobj.config.composition import layers_of
+    from rlobj.config.layers import layers_of
 
     layers = layers_of(preset, overrides)
     if not any("objective" in layer for _, layer in layers):

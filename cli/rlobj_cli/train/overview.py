@@ -15,7 +15,7 @@ from rlobj_cli.screen.console import facts_grid, number, plain_value, show_expla
 from rlobj_cli.train.progress import held_out
 
 if TYPE_CHECKING:
-    from rlobj.config.composition import Layer
+    from rlobj.config.layers import Layer
     from rlobj.config.run_config import RunConfig
     from rlobj.training import Summary
 
@@ -26,7 +26,7 @@ Line = Mapping[str, Any]
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
     """The preset, its paper, and what the embedded profile puts in place of the paper's scale."""
-    from rlobj.config.composition import EMBEDDED_LAYER
+    from rlobj.config.layers import EMBEDDED_LAYER
     from rlobj.config.presets import difference, load_preset, merge
 
     facts = {}
@@ -50,7 +50,7 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
 
 def show_dry_run(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
     """The resolved configuration with where each setting comes from, and the explanation."""
-    from rlobj.config.composition import origins
+    from rlobj.config.layers import origins
     from rlobj.training.storage.run_directory import dump_config
     from rlobj_cli.screen.console import show_yaml
 

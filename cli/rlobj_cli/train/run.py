@@ -16,7 +16,7 @@ from rlobj_cli.train import ranks
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlobj.config.composition import Layer
+    from rlobj.config.layers import Layer
     from rlobj.config.run_config import RunConfig
     from rlobj.training import RunDirectory, Summary
 

@@ -75,7 +75,8 @@ class Primitive(Model):
     def __str__(self) -> str:
         settings = self.model_dump(exclude_defaults=True)
         settings.pop("kind")
-        settings.pop("target", None)
+        if self.kind == "custom":
+            settings.pop("target")
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"
 
 

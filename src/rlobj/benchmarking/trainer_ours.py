@@ -12,8 +12,7 @@ from typing import Any
 
 from rlobj.benchmarking.processes import peak_mib
 from rlobj.benchmarking.trainer_work import BETAS, CLIP, EPSILON, Asked, Work
-from rlobj.config.composition import compose
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import RunConfig, compose
 from rlobj.training import Callback, run_training
 
 __all__ = ["answer", "configuration"]

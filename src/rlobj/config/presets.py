@@ -18,11 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.validation import InvalidFields
-from rlobj.objectives.objective import Objective
+
+if TYPE_CHECKING:
+    from rlobj.objectives.objective import Objective
 
 __all__ = ["Preset", "difference", "load_preset", "merge", "preset_names", "read_yaml"]
 
@@ -57,6 +58,9 @@ class Preset:
     @cached_property
     def objective(self) -> Objective:
         """The objective, with lengths resolved at the preset's own `sampling.max_tokens`."""
+        from rlobj.base.validation import InvalidFields
+        from rlobj.objectives.objective import Objective  # torch: only when it is asked for
+
         try:
             objective = Objective(**self.config.get("objective", {}))
         except InvalidFields as error:
@@ -117,18 +121,18 @@ def load_preset(name_or_path: str | Path) -> Preset:
 
 
 def _find(name: str, beside: Path | None) -> Path:
-    """A preset's file: one of ours by name, or a path (relative to the file that names it)."""
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        path = Path(name).expanduser()
-        if beside is not None and not path.is_absolute():
-            path = beside.parent / path
-        if not path.is_file():
-            raise ConfigError(f"no preset file at {path}")
+    """A preset's file: one of rlobj's by name, or a path (relative to the file that names it)."""
+    bare = "/" not in name and not name.endswith((".yaml", ".yml"))
+    if bare and name in preset_names():
+        return preset_folder() / f"{name}.yaml"
+    path = Path(name).expanduser()
+    if beside is not None and not path.is_absolute():
+        path = beside.parent / path
+    if path.is_file():
         return path
-    path = preset_folder() / f"{name}.yaml"
-    if not path.is_file():
+    if bare:
         raise ConfigError(f"unknown preset '{name}'.{nearest(name, preset_names())}")
-    return path
+    raise ConfigError(f"no preset file at {path}")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -1,19 +1,15 @@
-"""RunConfig: everything that a run depends on, validated at once.
-
-Layers, later over earlier: library defaults < preset < embedded profile (only where no model is
-named) < configuration file < single settings.
-"""
+"""RunConfig: everything that a run depends on, validated at once."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import InvalidFields, Model
+from rlobj.config.layers import EMBEDDED_LAYER, layers_of
 from rlobj.config.presets import merge
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
@@ -32,7 +28,7 @@ __all__ = [
     "SamplingConfig",
     "TrainingConfig",
     "build_config",
-    "parse_setting",
+    "compose",
 ]
 
 
@@ -285,38 +281,25 @@ class RunConfig(Model):
         return self.objective.resolve(self.sampling.max_tokens)
 
 
-def parse_setting(text: str) -> dict[str, Any]:
-    """`training.steps=50` as a nested mapping; the value is YAML, or text where YAML fails.
+def compose(
+    preset: str | None, overrides: Sequence[tuple[str, Mapping[str, Any]]]
+) -> tuple[RunConfig, bool]:
+    """The configuration, and whether the embedded profile is in force.
+
+    Args:
+        preset: name or YAML file; None = the one that an override names as `preset`, if any.
+        overrides: (where from, partial RunConfig), later over earlier.
 
     Raises:
-        ConfigError: no '=' or an empty key.
+        ConfigError: every mistake at once, each with its path and the layer that set it.
+
+    Example:
+        >>> config, embedded = compose("stapo", [("here", {"training": {"steps": 5}})])
+        >>> config.training.steps, embedded
+        (5, True)
     """
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {text!r}: expected key=value, such as training.steps=50")
-    result: Any = _value(value.strip())
-    for part in reversed(key.strip().split(".")):
-        result = {part: result}
-    return result
-
-
-def _value(text: str) -> Any:
-    import yaml
-
-    from rlobj.base.yaml import Loader
-
-    try:
-        value = yaml.load(text, Loader=Loader)
-    except yaml.YAMLError:
-        return text
-    if isinstance(value, str) and value[:1] in "([" and value[-1:] in ")]":
-        try:  # (0.9, 0.95) as well as [0.9, 0.95]
-            return list(ast.literal_eval(value))
-        except (ValueError, SyntaxError, TypeError):
-            return text
-    if isinstance(value, dict) and all(entry is None for entry in value.values()):
-        return text  # {prompt} is a template, not a mapping without values
-    return value if not isinstance(value, str) else text
+    layers = layers_of(preset, overrides)
+    return build_config(layers), any(name == EMBEDDED_LAYER for name, _ in layers)
 
 
 def build_config(layers: Iterable[tuple[str, Mapping[str, Any]]]) -> RunConfig:

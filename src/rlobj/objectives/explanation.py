@@ -1,17 +1,17 @@
-"""What an objective does, in words: its formula, its populations, and settings that cannot act."""
+"""An objective in words: its formula, what its rules select, and settings that cannot act."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from rlobj.objectives.controllers import AdaptiveGate, Gate
-from rlobj.objectives.penalties import KL
+from rlobj.base.primitive import Primitive
+from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
+from rlobj.objectives.divisors import Divisor
+from rlobj.objectives.penalties import KL, Penalty
+from rlobj.objectives.plan import Needs
 from rlobj.objectives.rules import Constant, Cut, Expr, Quantile, Sample
-from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate
-
-if TYPE_CHECKING:
-    from rlobj.objectives.objective import Objective
+from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 
 __all__ = ["Explanation", "explain"]
 
@@ -40,58 +40,79 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(objective: Objective, updates_per_step: int | None) -> Explanation:
-    """See `Objective.explain`."""
-    rules = []
-    for place, expression in objective._expressions():
-        if isinstance(expression, Constant):
-            continue
-        rules.append((place, str(expression), "; ".join(_meanings(expression)) or "token by token"))
-    needs = objective.needs
+Terms = Sequence[tuple[str, Primitive]]
+
+
+def explain(
+    terms: Sequence[tuple[str, Primitive | None]],
+    expressions: Sequence[tuple[str, Expr]],
+    needs: Needs,
+    reward_kl: float = 0.0,
+    updates: int = 0,
+) -> Explanation:
+    """Explain an objective by its parts; `Objective.explain` calls this.
+
+    Args:
+        terms: the primitives, each with its symbol in the formula; None = not set.
+        expressions: the rules and numbers, each with the field that holds it.
+        needs: the columns that each stage reads.
+        reward_kl: β of the KL term in the reward.
+        updates: optimizer updates per rollout, over all phases; 0 = unknown.
+    """
+    given = [(symbol, term) for symbol, term in terms if term is not None]
+    rules = [
+        (field, str(expression), "; ".join(_meanings(expression)) or "token by token")
+        for field, expression in expressions
+        if not isinstance(expression, Constant)
+    ]
     stages = {"observe": needs.observe, "plan": needs.plan, "loss": needs.loss}
     return Explanation(
-        formula=_formula(objective),
+        formula=_formula(given, [field for field, _ in expressions], reward_kl),
         rules=tuple(rules),
         needs=tuple(
             (stage, ", ".join(sorted(names)) or "nothing") for stage, names in stages.items()
         ),
-        inert=tuple(_inert(objective, updates_per_step)),
+        inert=(*_inert_terms(given, updates), *_inert_rules(given, expressions)),
     )
 
 
-def _doc(primitive: Any) -> str:
+def _settings(primitive: Primitive) -> str:
+    """The primitive with all settings that have a value, also defaults: Clip(low=0.2, ...)."""
+    values = {name: getattr(primitive, name) for name in type(primitive).model_fields}
+    given = [
+        f"{name}={_settings(value) if isinstance(value, Primitive) else value}"
+        for name, value in values.items()
+        if value is not None and value is not False
+    ]
+    return f"{type(primitive).__name__}({', '.join(given)})"
+
+
+def _doc(primitive: Primitive) -> str:
     """The equation: the first line of the docstring, without its source."""
     first = (type(primitive).__doc__ or "").strip().splitlines()[0]
     return first.partition(" Source:")[0]
 
 
-def _formula(objective: Objective) -> tuple[str, ...]:
-    omega = " · ".join(
-        name
-        for name, present in (
-            ("m", objective.drop_rule is not None or objective.keep_rule is not None),
-            ("ω", objective.weight is not None),
-            ("mismatch", objective.mismatch is not None),
-        )
-        if present
-    )
-    lines = [f"loss = − (1/Z) Σ {omega + ' · ' if omega else ''}S(r, A)"]
-    lines += [
-        f"       + (1/Z_{i}) Σ ({p.coefficient})·P_{i}"
-        for i, p in enumerate(objective.penalties, 1)
-    ]
-    lines.append(f"A  {objective.advantage}: {_doc(objective.advantage)}")
-    lines.append(f"S  {objective.surrogate}: {_doc(objective.surrogate)}")
-    counted = "kept tokens" if objective.divisor.over == "kept" else "all tokens"
-    lines.append(
-        f"Z  {objective.divisor}: {_doc(objective.divisor)} Counts {counted} of the update."
-    )
-    if objective.mismatch is not None:
-        lines.append(f"mismatch  {objective.mismatch}: {_doc(objective.mismatch)}")
-    if objective.reward_kl:
-        lines.append(f"R ← R − {objective.reward_kl}·Σ_t (l0 − l_ref), per response")
-    lines += [f"P_{i}  {p}: {_doc(p)}" for i, p in enumerate(objective.penalties, 1)]
-    lines += [f"{name}  {c}: {_doc(c)}" for name, c in objective.controllers.items()]
+def _formula(terms: Terms, fields: Sequence[str], reward_kl: float) -> tuple[str, ...]:
+    symbols = [symbol for symbol, _ in terms]
+    factors = {
+        "m": "drop" in fields or "keep" in fields,
+        "ω": "reweight" in fields,
+        "mismatch": "mismatch" in symbols,
+    }
+    product = " · ".join([*(name for name, present in factors.items() if present), "S(r, A)"])
+    lines = [f"loss = − (1/Z) Σ {product}"]
+    for symbol, term in terms:
+        if isinstance(term, Penalty):
+            number = symbol.removeprefix("P_")
+            lines.append(f"       + (1/Z_{number}) Σ ({term.coefficient})·{symbol}")
+    for symbol, term in terms:
+        line = f"{symbol}  {_settings(term)}: {_doc(term)}"
+        if isinstance(term, Divisor):
+            line += f" Counts {term.over} tokens of the update."
+        lines.append(line)
+    if reward_kl:
+        lines.append(f"R ← R − {reward_kl}·Σ_t (l0 − l_ref), per response")
     return tuple(lines)
 
 
@@ -117,37 +138,44 @@ def _meanings(expression: Expr) -> list[str]:
     return found
 
 
-def _inert(objective: Objective, updates: int | None) -> list[str]:
+def _inert_terms(terms: Terms, updates: int) -> list[str]:
+    """Settings of the primitives that cannot act."""
     found = []
-    phases = len(objective.phases)
-    if updates is not None and updates * phases == 1:
-        for part in objective.surrogate.parts():
-            around_sampler = isinstance(part, DppoTv) and part.against == "sampler"
-            bounded = isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate))
-            if bounded and not around_sampler:
-                found.append(
-                    f"the bounds of {part}: with one update per rollout every ratio is 1 "
-                    "(training.updates_per_step > 1 makes them act)"
-                )
-        for penalty in objective.penalties:
-            if not isinstance(penalty, KL) or penalty.estimator == "k1":
-                continue  # k1's gradient is that of l, also where l = l0
-            if penalty.against == "old":
-                found.append(f"{penalty}: on-policy l = l0, so it has no gradient")
-    for name, gate in objective.controllers.items():
-        if isinstance(gate, (Gate, AdaptiveGate)) and gate.target <= 0:
+    for symbol, term in terms:
+        if isinstance(term, Surrogate) and updates == 1:
+            found += [
+                f"the bounds of {_settings(part)}: with one update per rollout every ratio is 1 "
+                "(training.updates_per_step > 1 makes them act)"
+                for part in term.parts()
+                if isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate))
+                and not (isinstance(part, DppoTv) and part.against == "sampler")
+            ]
+        if isinstance(term, KL) and updates == 1 and term.against == "old":
+            if term.estimator == "k1":
+                continue  # its gradient is that of l, also at l = l0
+            found.append(f"{_settings(term)}: on-policy l = l0, so it has no gradient")
+        if isinstance(term, (Gate, AdaptiveGate)) and term.target <= 0:
             found.append(
-                f"{name}: mean entropy is never below {gate.target} nats; the gate stays shut"
+                f"{symbol}: mean entropy is never below {term.target} nats; the gate stays shut"
             )
-        if isinstance(gate, Gate) and gate.on == gate.off:
-            found.append(f"{name}: on and off are both {gate.on}")
-    read = {str(node) for _, e in objective._expressions() for node in e.walk()}
-    found += [f"{name}: no rule reads it" for name in objective.controllers if name not in read]
-    for place, expression in objective._expressions():
-        for node in expression.walk():
-            if isinstance(node, Cut) and node.fraction in (0, 1):
-                what = "selects its whole population" if node.fraction else "selects nothing"
-                found.append(f"{node} in {place}: {what}")
-    if isinstance(objective.weight, Constant) and objective.weight.value == 1:
+        if isinstance(term, Gate) and term.on == term.off:
+            found.append(f"{symbol}: on and off are both {term.on}")
+    return found
+
+
+def _inert_rules(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> list[str]:
+    """Rules that select all or nothing, weights of 1, and controllers that no rule reads."""
+    nodes = [(field, node) for field, expression in expressions for node in expression.walk()]
+    read = {str(node) for _, node in nodes}
+    found = [
+        f"{symbol}: no rule reads it"
+        for symbol, term in terms
+        if isinstance(term, Controller) and symbol not in read
+    ]
+    for field, node in nodes:
+        if isinstance(node, Cut) and node.fraction in (0, 1):
+            what = "selects its whole population" if node.fraction else "selects nothing"
+            found.append(f"{node} in {field}: {what}")
+    if ("reweight", Constant(1.0)) in expressions:
         found.append("reweight: 1 everywhere")
     return found

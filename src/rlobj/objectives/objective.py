@@ -106,8 +106,6 @@ class Objective(Model):
                     )
         return self
 
-    # Builders.
-
     def replace(self, **fields: Any) -> Objective:
         """Return a copy with other fields: `dapo.replace(divisor=SequenceMean())`."""
         own = {f.alias or name: getattr(self, name) for name, f in type(self).model_fields.items()}
@@ -287,11 +285,12 @@ class Objective(Model):
         )
 
     def explain(self, updates_per_step: int | None = None) -> Explanation:
-        """The formula, what each rule selects and over which population, and settings that
-        cannot act (given the number of optimizer updates per rollout, if it is known)."""
-        return explain(self, updates_per_step)
-
-    # Inside the stages.
+        """The formula, what each rule selects, and settings that cannot act."""
+        main = {"A": self.advantage, "S": self.surrogate, "Z": self.divisor}
+        penalties = [(f"P_{i}", penalty) for i, penalty in enumerate(self.penalties, 1)]
+        terms = [*main.items(), ("mismatch", self.mismatch), *penalties, *self.controllers.items()]
+        updates = (updates_per_step or 0) * len(self.phases)
+        return explain(terms, self._expressions(), self.needs, self.reward_kl, updates)
 
     def _parts(self) -> tuple[Rule | None, ...]:
         """The rules of the phases; (phase,) for an objective that is not split."""

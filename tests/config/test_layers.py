@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.composition import EMBEDDED_LAYER, compose, file_layer, layers_of, origins
+from rlobj.config.layers import EMBEDDED_LAYER, file_layer, layers_of, origins
 from rlobj.config.presets import load_preset
-from rlobj.config.run_config import build_config
+from rlobj.config.run_config import build_config, compose
 from rlobj.models.embedded import EMBEDDED_PROFILE, PROFILES
 
 MODEL: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}

@@ -1,11 +1,13 @@
-"""From a preset's name and what a user overrides to one RunConfig, and who set what.
+"""Layers of settings: each is a partial RunConfig with the name of where it comes from.
 
-Layers, later over earlier: library defaults < preset < embedded profile (only where no layer names
-a model) < overrides in the order given (a configuration file, then single settings).
+Later over earlier: library defaults < preset < embedded profile (only if no layer names a model) <
+configuration file < single settings. This module does not import torch, so that a wrong preset,
+file or setting is refused at once.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,9 @@ from typing import Any
 from rlobj.base.errors import ConfigError
 from rlobj.config.embedded_profile import EMBEDDED_PROFILE, MOST_UPDATES, PROFILES
 from rlobj.config.presets import load_preset, merge
-from rlobj.config.run_config import RunConfig, build_config
 from rlobj.data.catalogue import NAMED_SOURCES
 
-__all__ = ["EMBEDDED_LAYER", "Layer", "compose", "file_layer", "layers_of", "origins"]
+__all__ = ["EMBEDDED_LAYER", "Layer", "file_layer", "layers_of", "origins", "parse_setting"]
 
 Layer = tuple[str, dict[str, Any]]
 """Where settings come from, in words, and the settings: a partial RunConfig."""
@@ -25,31 +26,22 @@ EMBEDDED_LAYER = "embedded profile"
 """Name of the layer that fits a run to the embedded policy."""
 
 
-def compose(
-    preset: str | None, overrides: Sequence[tuple[str, Mapping[str, Any]]]
-) -> tuple[RunConfig, bool]:
-    """The configuration, and whether the embedded profile is in force.
+def layers_of(
+    preset: str | None,
+    overrides: Sequence[tuple[str, Mapping[str, Any]]],
+    *,
+    profile: bool = True,
+) -> list[Layer]:
+    """The layers of a run, lowest first.
 
     Args:
         preset: name or YAML file; None = the one that an override names as `preset`, if any.
-        overrides: (where from, partial RunConfig), later over earlier.
+        overrides: (origin, partial RunConfig), later over earlier.
+        profile: fit the run to the embedded policy if no layer names a model.
 
     Raises:
-        ConfigError: every mistake at once, each with its path and the layer that set it.
-
-    Example:
-        >>> config, embedded = compose("stapo", [("here", {"training": {"steps": 5}})])
-        >>> config.training.steps, embedded
-        (5, True)
+        ConfigError: no such preset, or the embedded policy cannot train on `data.source`.
     """
-    layers = layers_of(preset, overrides)
-    return build_config(layers), any(name == EMBEDDED_LAYER for name, _ in layers)
-
-
-def layers_of(
-    preset: str | None, overrides: Sequence[tuple[str, Mapping[str, Any]]]
-) -> list[Layer]:
-    """The layers that `compose` merges, lowest first; see there."""
     above = [(name, dict(layer)) for name, layer in overrides]
     named = [layer.pop("preset") for _, layer in above if layer.get("preset") is not None]
     preset = preset or (str(named[-1]) if named else None)
@@ -62,12 +54,12 @@ def layers_of(
                 "'preset:' belongs in a configuration file (--config)"
             )
         layers.append((f"preset {preset}", {"preset": str(preset), **config}))
-    if _last([*layers, *above], "model", "name") is None:
-        profile = _profile(_last([*layers, *above], "data", "source"))
+    if profile and _last([*layers, *above], "model", "name") is None:
+        embedded = _profile(_last([*layers, *above], "data", "source"))
         updates = _last(layers, "training", "updates_per_step")
         if isinstance(updates, int) and updates > MOST_UPDATES:
-            profile = merge(profile, {"training": {"updates_per_step": MOST_UPDATES}})
-        layers.append((EMBEDDED_LAYER, profile))
+            embedded = merge(embedded, {"training": {"updates_per_step": MOST_UPDATES}})
+        layers.append((EMBEDDED_LAYER, embedded))
     source = _last([*layers, *above], "data", "source")
     named = NAMED_SOURCES.get(source) if isinstance(source, str) else None
     if named is not None and named.reward != "math":
@@ -83,6 +75,40 @@ def file_layer(path: str | Path) -> Layer:
     """
     path = Path(path).expanduser()
     return str(path), dict(load_preset(path.absolute()).config)
+
+
+def parse_setting(text: str) -> dict[str, Any]:
+    """`training.steps=50` as a nested mapping; the value is YAML, or text where YAML fails.
+
+    Raises:
+        ConfigError: no '=' or an empty key.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r}: expected key=value, such as training.steps=50")
+    result: Any = _value(value.strip())
+    for part in reversed(key.strip().split(".")):
+        result = {part: result}
+    return result
+
+
+def _value(text: str) -> Any:
+    import yaml
+
+    from rlobj.base.yaml import Loader
+
+    try:
+        value = yaml.load(text, Loader=Loader)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str) and value[:1] in "([" and value[-1:] in ")]":
+        try:  # (0.9, 0.95) as well as [0.9, 0.95]
+            return list(ast.literal_eval(value))
+        except (ValueError, SyntaxError, TypeError):
+            return text
+    if isinstance(value, dict) and all(entry is None for entry in value.values()):
+        return text  # {prompt} is a template, not a mapping without values
+    return value if not isinstance(value, str) else text
 
 
 def origins(layers: Sequence[Layer]) -> dict[str, str]:

@@ -1,0 +1,95 @@
+"""Help, lists and refusals come at once: they do without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SECONDS = 1.0
+"""CPU seconds, user and system, that an answer may cost; it takes about 0.25."""
+
+PROGRAM = """
+import sys
+from rlobj_cli.app import main
+sys.argv[0] = "rlobj"
+try:
+    main()
+finally:
+    heavy = {"torch", "transformers", "datasets", "pyarrow", "vllm", "accelerate"}
+    print("imported:", *sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+
+HELP = (
+    "--help",
+    "--version",
+    "train --help",
+    "eval --help",
+    "eval compare --help",
+    "presets --help",
+    "explain --help",
+    "doctor --help",
+    "serve --help",
+    "report --help",
+    "presets list",
+)
+
+REFUSED = (
+    ("trian", "No such command 'trian'. Did you mean 'train'?"),
+    ("train --presets stapo", "No such option: --presets"),
+    ("eval --nn 3", "No such option: --nn"),
+    ("presets lst", "Did you mean 'list'?"),
+    ("doctor --nope", "No such option: --nope"),
+    ("train --preset stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
+    ("train --preset stapo --set steps", "expected key=value, such as training.steps=50"),
+    ("train --config nowhere.yaml", "--config nowhere.yaml is not there"),
+    ("train", "no objective: name a preset"),
+    ("explain stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
+    ("presets show stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
+    ("presets check stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
+    ("presets diff dapo stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
+)
+
+
+def answer(words: str, folder: Path) -> tuple[int, str, float]:
+    """Exit code, all output and CPU seconds of `rlobj WORDS` in a process of its own."""
+    with (folder / "output").open("w+") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *words.split()],
+            cwd=folder,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "COLUMNS": "100", "TERM": "dumb"},
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        file.seek(0)
+        return process.returncode, file.read(), usage.ru_utime + usage.ru_stime
+
+
+def assert_quick(words: str, folder: Path) -> tuple[int, str]:
+    """The answer, after the test that it was quick in one of three tries."""
+    for _ in range(3):
+        code, output, seconds = answer(words, folder)
+        assert output.splitlines()[-1].split() == ["imported:"]
+        if seconds < SECONDS:
+            return code, output
+    raise AssertionError(f"rlobj {words} took {seconds:.2f} CPU seconds")
+
+
+@pytest.mark.parametrize("words", HELP)
+def test_help_and_lists_answer_within_a_cpu_second(words: str, tmp_path: Path) -> None:
+    code, _ = assert_quick(words, tmp_path)
+    assert code == 0
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_a_mistyped_command_is_refused_within_a_cpu_second(
+    words: str, message: str, tmp_path: Path
+) -> None:
+    code, output = assert_quick(words, tmp_path)
+    assert code == 2
+    assert message in " ".join(output.replace("│", " ").split())
