@@ -91,7 +91,5 @@ class Pipeline:
             start = time.perf_counter()
             self._journal.write(step, rollout)
             rollout.seconds["write"] = time.perf_counter() - start
-        else:  # of another process: it took no time of this one
-            rollout.seconds.update(dict.fromkeys(rollout.seconds, 0.0))
         self._collector.stream.restore(rollout.stream)
         self._ready[step] = rollout

@@ -258,7 +258,7 @@ def restore_random(checkpoint: Path, rank: int) -> None:
     file = checkpoint / "random" / f"rank-{rank}.pt"
     if not file.exists():
         return
-    state = torch.load(file, weights_only=False)
+    state = torch.load(file, weights_only=True)
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     if len(state["cuda"]) == torch.cuda.device_count() > 0:  # other hardware: other numbers

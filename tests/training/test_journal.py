@@ -1,0 +1,141 @@
+"""Rollouts on disk: exact to the bit, and never executed."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from runs import metrics, same, weights
+from tiny import eight_steps, tiny_config
+
+from rlobj.data import Problem
+from rlobj.rewards import Graded
+from rlobj.samplers import Sample
+from rlobj.training import Callback, RunDirectory, run_training
+from rlobj.training.loop.trainer import Trainer
+from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.training.rollouts.collector import Response, Rollout
+from rlobj.training.rollouts.journal import Journal, pack_rollout, unpack_rollout
+
+
+def response(index: int, tokens: list[int], reward: float, grade: Graded) -> Response:
+    sample = Sample([1, 2], tokens, [-0.1 / (n + 1) for n in range(len(tokens))], "a\nß", "stop", 3)
+    return Response(
+        index, index // 2, Problem(f"p{index}", "1+1=\ud800", "2"), sample, grade, reward
+    )
+
+
+def rollout() -> Rollout:
+    right, undecided = Graded(1.0, True, "", "2"), Graded(math.nan, None, "timeout", None)
+    responses = [response(0, [5, 6, 7], 1 / 3, right), response(1, [], math.nan, undecided)]
+    dead = [response(2, [9], -0.0, Graded(np.float32(0.1), np.bool_(False), "other", ""))]
+    return Rollout(responses, dead, 2, {}, {"seed": 0, "epoch": 1, "position": 5, "problems": "x"})
+
+
+def bits(value: float) -> bytes:
+    return struct.pack("<d", value)
+
+
+def test_a_rollout_is_read_back_to_the_bit():
+    written = rollout()
+    found, recipe = unpack_rollout(pack_rollout(written, "6 steps, None"))
+    assert recipe == "6 steps, None"
+    assert (found.batches, found.stream) == (2, written.stream)
+    for kind in ("responses", "dead"):
+        pairs = list(zip(getattr(found, kind), getattr(written, kind), strict=True))
+        assert pairs
+        for one, other in pairs:
+            assert (one.id, one.group, one.problem) == (other.id, other.group, other.problem)
+            assert one.sample == other.sample
+            assert one.sample.logprobs.tobytes() == other.sample.logprobs.tobytes()
+            assert bits(one.reward) == bits(other.reward)
+            assert bits(one.grade.reward) == bits(other.grade.reward)
+            assert (one.grade.correct, one.grade.reason, one.grade.answer) == (
+                other.grade.correct,
+                other.grade.reason,
+                other.grade.answer,
+            )
+    assert found.responses[0].sample.prompt is found.responses[1].sample.prompt
+
+
+def test_an_empty_rollout_is_read_back():
+    found, _ = unpack_rollout(pack_rollout(Rollout([], [], 1, {}, {}), ""))
+    assert (found.responses, found.dead) == ([], [])
+
+
+class Executed:
+    """Fails the test if it is unpickled."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a file of the run was executed",))
+
+
+def journal(folder: Path) -> Journal:
+    return Journal(RunDirectory(folder), ProcessGroup(torch.device("cpu")), "")
+
+
+@pytest.mark.parametrize("name", ["rank-0-of-1", "rank-0-of-1.npz"])
+def test_a_pickle_in_the_run_folder_is_not_executed(tmp_path, name, caplog):
+    (tmp_path / "rollouts" / "step-000000").mkdir(parents=True)
+    (tmp_path / "rollouts" / "step-000000" / name).write_bytes(pickle.dumps(Executed()))
+    assert journal(tmp_path).read(0) is None
+    assert "step 1 is sampled again" in caplog.text
+
+
+def test_arrays_of_objects_in_the_run_folder_are_not_executed(tmp_path, caplog):
+    file = tmp_path / "rollouts" / "step-000000" / "rank-0-of-1.npz"
+    file.parent.mkdir(parents=True)
+    with file.open("wb") as stream:
+        np.savez(stream, facts=np.array([Executed()], dtype=object))
+    assert journal(tmp_path).read(0) is None
+    assert "step 1 is sampled again" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["bit", "cut", "empty"])
+def test_a_damaged_file_is_sampled_again(tmp_path, how, caplog):
+    kept = journal(tmp_path)
+    kept.write(0, rollout())
+    file = kept.folder / "step-000000" / "rank-0-of-1.npz"
+    content = bytearray(file.read_bytes())
+    assert kept.read(0) is not None
+    if how == "bit":
+        content[content.index(np.float32(-0.1).tobytes())] ^= 1
+    file.write_bytes({"bit": content, "cut": content[:-40], "empty": b""}[how])
+    assert kept.read(0) is None
+    assert "step 1 is sampled again: cannot read" in caplog.text
+
+
+def test_random_states_are_read_without_executing_them(policy, tmp_path):
+    config = tiny_config(policy, training={"steps": 1})
+    run_training(config, tmp_path / "run")
+    newest = RunDirectory(tmp_path / "run").latest()
+    assert newest is not None
+    file = newest / "random" / "rank-0.pt"
+    torch.save({"python": Executed()}, file)
+    (newest / "manifest.json").write_text("{}")  # the sizes of the changed file are not checked
+    longer = tiny_config(policy, training={"steps": 2})
+    with pytest.raises(Exception, match="Weights only load failed"):
+        run_training(longer, tmp_path / "run", resume=True)
+
+
+@pytest.mark.slow
+def test_a_run_with_rollouts_of_the_old_format_resumes_to_the_same_weights(
+    policy, whole, tmp_path, caplog
+):
+    """0.1.0 wrote a pickle; the checkpoint's weights sample the same responses again."""
+    config = eight_steps(policy)
+    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
+        for step in range(5):
+            trainer.run_step(step)
+    for file in (tmp_path / "run" / "rollouts").glob("*/rank-0-of-1.npz"):
+        file.with_suffix("").write_bytes(pickle.dumps(Executed()))
+        file.unlink()
+    run_training(config, tmp_path / "run", resume=True)
+    assert "step 4 is sampled again: its rollout is in the format of rlobj 0.1.0" in caplog.text
+    assert same(weights(tmp_path / "run"), weights(whole))
+    assert metrics(tmp_path / "run") == metrics(whole)
