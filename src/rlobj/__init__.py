@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rlobj.objectives.rules.names import *
     from rlobj.objectives.surrogates import *
     from rlobj.objectives.tokens import TokenBatch
+    from rlobj.training.run import resume, train
 
 __version__ = "0.1.0"
 
@@ -57,6 +58,7 @@ _NAMES = {
     "objectives.surrogates": "Cispo Clip DppoTv GeometricMean Reinforce SoftGate Surrogate Switch "
     "Unclipped Vespo",
     "objectives.tokens": "TokenBatch",
+    "training.run": "resume train",
 }
 _HOMES = {name: f"rlobj.{home}" for home, names in _NAMES.items() for name in names.split()}
 

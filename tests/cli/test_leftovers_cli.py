@@ -172,7 +172,7 @@ def test_train_looks_for_named_data_in_its_data_folder(
     monkeypatch.delenv("RLOBJ_DATA_DIR", raising=False)
     found: list[str | None] = []
     seen = lambda *_: found.append(os.environ.get("RLOBJ_DATA_DIR"))  # noqa: E731
-    monkeypatch.setattr("rlobj_cli.train.run.start", seen)
+    monkeypatch.setattr("rlobj_cli.train.running.start", seen)
     words = ["train", "--preset", "stapo", "--data-dir", str(tmp_path)]
     assert runner.invoke(app, words).exit_code == 0
     assert found == [str(tmp_path)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlobj_cli.screen.data_folder import data_dir_option
-from rlobj_cli.train import run as session
+from rlobj_cli.train import running
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -209,7 +209,7 @@ def train(
         given = [name for name, value in others.items() if value is not None]
         overrides = _overrides(None, placed, settings or [])
         _import_library(console)
-        session.resume(console, resume, overrides, given, processes)
+        running.resume(console, resume, overrides, given, processes)
         return
     options = [
         ("--model", "model.name", model),
@@ -223,7 +223,7 @@ def train(
     ]
     layers = _layers(preset, _overrides(config, options, settings or []))
     _import_library(console)
-    session.start(console, layers, out, dry_run, processes)
+    running.start(console, layers, out, dry_run, processes)
 
 
 def _import_library(console: Console) -> None:

@@ -17,7 +17,7 @@ from rlobj_cli.train.progress import held_out
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
     from rlobj.config.run_config import RunConfig
-    from rlobj.training import Summary
+    from rlobj.training import TrainingResult
 
 __all__ = ["annotated_yaml", "show_dry_run", "show_header", "show_results"]
 
@@ -93,25 +93,28 @@ def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def show_results(console: Console, config: RunConfig, summary: Summary) -> None:
+def show_results(console: Console, config: RunConfig, result: TrainingResult) -> None:
     """Learning curve, before and after, and what to type next."""
-    steps = [line for line in summary.history if "reward/mean" in line]
+    from rlobj.config.embedded_profile import PROFILES
+
+    steps = [line for line in result.history if "reward/mean" in line]
     if steps:
-        _show_curve(console, steps, summary.history)
-        _show_change(console, config, steps, summary.history)
-    minutes, seconds = divmod(round(summary.seconds), 60)
+        _show_curve(console, steps, result.history)
+        _show_change(console, config, steps, result.history)
+    minutes, seconds = divmod(round(result.seconds), 60)
     for remark in _remarks(config, steps):
         console.print(Text(remark, style="yellow"), soft_wrap=True)
-    done = f"{summary.steps} steps done, this session took {minutes}:{seconds:02}. Run: "
-    console.print(Text.assemble(done, (str(summary.path), "bold")), soft_wrap=True)
-    embedded = config.data.source if config.model.name is None else None
-    evaluated = any("eval/accuracy" in line for line in summary.history)
+    done = f"{result.steps} steps done, this session took {minutes}:{seconds:02}. Run: "
+    console.print(Text.assemble(done, (str(result.path), "bold")), soft_wrap=True)
+    source = config.data.source
+    embedded = source if config.model.name is None and source in PROFILES else None
+    evaluated = any("eval/accuracy" in line for line in result.history)
     on = f" --on {embedded}" if embedded else ("" if evaluated else " --on FILE")
     more = max(2 * config.training.steps, 1)
     console.print("Next:")
     for command in (
-        f"rlobj eval {summary.path}{on} -n 32",
-        f"rlobj train --resume {summary.path} --set training.steps={more}",
+        f"rlobj eval {result.path}{on} -n 32",
+        f"rlobj train --resume {result.path} --set training.steps={more}",
     ):
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
 

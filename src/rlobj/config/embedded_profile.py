@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["EMBEDDED_PROFILE", "MOST_UPDATES", "PROFILES", "SCRATCH_PROFILE"]
+__all__ = [
+    "EMBEDDED_PROFILE",
+    "MOST_UPDATES",
+    "OWN_PROBLEMS_PROFILE",
+    "PROFILES",
+    "SCRATCH_PROFILE",
+]
 
 EMBEDDED_PROFILE: dict[str, Any] = {
     "data": {"source": "addition"},
@@ -40,6 +46,13 @@ SCRATCH_PROFILE: dict[str, Any] = {
     "evaluation": {"every": 0},
 }
 """RL on `max-digits` from random weights, in seconds: the smallest run that shows learning."""
+
+OWN_PROBLEMS_PROFILE: dict[str, Any] = {
+    **{key: value for key, value in EMBEDDED_PROFILE.items() if key != "data"},
+    "data": {"template": "{prompt}"},
+    "sampling": {**EMBEDDED_PROFILE["sampling"], "max_tokens": 16},
+}
+"""RL on a user's own problems from the policy of `addition`: the question alone is the prompt."""
 
 MOST_UPDATES = 2
 """Updates per rollout at most: what a rollout of the embedded policy has data for."""

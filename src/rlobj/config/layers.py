@@ -1,8 +1,8 @@
 """Layers of settings: each is a partial RunConfig with the name of where it comes from.
 
-Later over earlier: library defaults < preset < embedded profile (only if no layer names a model) <
-configuration file < single settings. This module does not import torch, so that a wrong preset,
-file or setting is refused at once.
+Later over earlier: library defaults < preset < embedded profile (only if the policy is the
+embedded one) < configuration file < single settings. This module does not import torch, so that a
+wrong preset, file or setting is refused at once.
 """
 
 from __future__ import annotations
@@ -13,14 +13,31 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.embedded_profile import EMBEDDED_PROFILE, MOST_UPDATES, PROFILES
+from rlobj.config.embedded_profile import (
+    EMBEDDED_PROFILE,
+    MOST_UPDATES,
+    OWN_PROBLEMS_PROFILE,
+    PROFILES,
+)
 from rlobj.config.presets import load_preset, merge
 from rlobj.data.catalogue import NAMED_SOURCES
 
-__all__ = ["EMBEDDED_LAYER", "Layer", "file_layer", "layers_of", "origins", "parse_setting"]
+__all__ = [
+    "EMBEDDED_LAYER",
+    "PYTHON_OBJECT",
+    "Layer",
+    "file_layer",
+    "layers_of",
+    "nested",
+    "origins",
+    "parse_setting",
+]
 
 Layer = tuple[str, dict[str, Any]]
 """Where settings come from, in words, and the settings: a partial RunConfig."""
+
+PYTHON_OBJECT = "<Python object"
+"""How the text begins that stands for a Python object in a configuration."""
 
 EMBEDDED_LAYER = "embedded profile"
 """Name of the layer that fits a run to the embedded policy."""
@@ -37,7 +54,7 @@ def layers_of(
     Args:
         preset: name or YAML file; None = the one that an override names as `preset`, if any.
         overrides: (origin, partial RunConfig), later over earlier.
-        profile: fit the run to the embedded policy if no layer names a model.
+        profile: fit the run to the embedded policy if no layer names another model.
 
     Raises:
         ConfigError: no such preset, or the embedded policy cannot train on `data.source`.
@@ -54,8 +71,11 @@ def layers_of(
                 "'preset:' belongs in a configuration file (--config)"
             )
         layers.append((f"preset {preset}", {"preset": str(preset), **config}))
-    if profile and _last([*layers, *above], "model", "name") is None:
-        embedded = _profile(_last([*layers, *above], "data", "source"))
+    everything = [*layers, *above]
+    if profile and _last(everything, "model", "name") in (None, "embedded"):
+        source = _last(everything, "data", "source")
+        chosen = any("name" in (layer.get("model") or {}) for _, layer in everything)
+        embedded = _profile(source, chosen=chosen or str(source).startswith(PYTHON_OBJECT))
         updates = _last(layers, "training", "updates_per_step")
         if isinstance(updates, int) and updates > MOST_UPDATES:
             embedded = merge(embedded, {"training": {"updates_per_step": MOST_UPDATES}})
@@ -86,10 +106,19 @@ def parse_setting(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r}: expected key=value, such as training.steps=50")
-    result: Any = _value(value.strip())
-    for part in reversed(key.strip().split(".")):
-        result = {part: result}
-    return result
+    return nested(key.strip(), _value(value.strip()))
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    """A partial configuration with one setting.
+
+    Example:
+        >>> nested("training.steps", 50)
+        {'training': {'steps': 50}}
+    """
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return value
 
 
 def _value(text: str) -> Any:
@@ -147,17 +176,24 @@ def _last(layers: Sequence[Layer], section: str, key: str) -> Any:
     return found
 
 
-def _profile(source: Any) -> dict[str, Any]:
-    """The profile of the task that the overrides ask for; the default task where they ask none.
+def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
+    """The embedded policy's profile for a source of problems.
+
+    Args:
+        source: of the training problems; None = the default task.
+        chosen: whether the user asked for the embedded policy, or passed rows from Python.
 
     Raises:
-        ConfigError: the embedded policy does not read such problems.
+        ConfigError: other problems than a built-in task, and the user did not ask for this policy.
     """
     if source is None:
         return EMBEDDED_PROFILE
-    if not isinstance(source, str) or source not in PROFILES:
+    if isinstance(source, str) and source in PROFILES:
+        return PROFILES[source]
+    if not chosen:
         raise ConfigError(
             f"data.source: '{source}' needs a model: --model with a hub id or a folder. Without "
-            f"one, rlobj trains its embedded policy on a built-in task: {', '.join(PROFILES)}"
+            f"one, rlobj trains its embedded policy on a built-in task: {', '.join(PROFILES)}. For "
+            "problems of digits and + - * , = alone, --model embedded trains that policy on them"
         )
-    return PROFILES[source]
+    return OWN_PROBLEMS_PROFILE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import InvalidFields, Model
@@ -29,6 +29,7 @@ __all__ = [
     "TrainingConfig",
     "build_config",
     "compose",
+    "settings_of",
 ]
 
 
@@ -47,7 +48,8 @@ class ModelConfig(Model):
 
     name: str | None = Field(
         default=None,
-        description="hub id or folder of a causal language model; null = the embedded policy",
+        description="hub id or folder of a causal language model; null or embedded = the embedded "
+        "policy",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
@@ -60,6 +62,11 @@ class ModelConfig(Model):
     lora: LoraConfig | None = Field(
         default=None, description="train adapters, the model itself being the reference; null = all"
     )
+
+    @field_validator("name")
+    @classmethod
+    def _embedded_has_no_name(cls, name: str | None) -> str | None:
+        return None if name == "embedded" else name
 
 
 class DynamicSampling(Model):
@@ -78,9 +85,10 @@ class SamplingConfig(SamplingSettings):
     """How responses are drawn."""
 
     max_tokens: int = Field(default=1024, ge=1, description="longest response, tokens")
-    engine: Literal["transformers", "vllm", "vllm-server"] = Field(
+    engine: Literal["transformers", "vllm", "vllm-server", "object"] = Field(
         default="transformers",
-        description="transformers, vLLM in the training process, or a server of `rlobj serve`",
+        description="transformers, vLLM in the training process, a server of `rlobj serve`, or a "
+        "Sampler object that Python code passed",
     )
     prompts_per_step: int = Field(default=32, ge=1, description="prompts per step, over all ranks")
     group_size: int = Field(default=8, ge=1, description="G, responses per prompt")
@@ -279,6 +287,11 @@ class RunConfig(Model):
     def resolved_objective(self) -> Objective:
         """The objective with "max_tokens" replaced by the run's number."""
         return self.objective.resolve(self.sampling.max_tokens)
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """All settings of a configuration as plain data, which `RunConfig` reads back."""
+    return config.model_dump(mode="json", by_alias=True)
 
 
 def compose(

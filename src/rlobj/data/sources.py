@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,12 +100,21 @@ class DataConfig(Model):
         return default_template(self.test) if published else self.template
 
 
-def load_problems(config: DataConfig, split: Literal["train", "test"]) -> list[Problem]:
+def load_problems(
+    config: DataConfig,
+    split: Literal["train", "test"],
+    rows: Iterable[Mapping[str, Any]] | None = None,
+) -> list[Problem]:
     """The problems of one split, without duplicates.
 
     `train` is `source`, less the share of `test_fraction`. `test` is the `test` source if given;
     else the share of `test_fraction`; else the part of `source` that calls itself test. Of problems
     with the same question the first is kept; rows without an answer are left out; both are logged.
+
+    Args:
+        config: the sources.
+        split: which problems.
+        rows: rows given in Python, which are read in place of the source's.
 
     Raises:
         DataError: nothing at the source, no such split, a column or a line that cannot be read, or
@@ -132,7 +140,8 @@ def load_problems(config: DataConfig, split: Literal["train", "test"]) -> list[P
         share = _share(problem.prompt)
         return held_out is None or (share < config.test_fraction) == held_out
 
-    kept = _kept(source, part, config, wanted, fallback=own)
+    checked = None if rows is None else _checked(rows)
+    kept = _kept(source, part, config, wanted, fallback=own, rows=checked)
     if not kept:
         raise DataError(f"{source}: no problem with an answer in its {split} part.")
     logger.info("%s: %d %s problems", source, len(kept), split)
@@ -161,14 +170,9 @@ def problems_of_rows(
         >>> problem.prompt, problem.answer
         ('2+2?', '4')
     """
-    name, columns = "the rows given", columns or Columns()
-    distinct = Distinct()
-    found = _problems(_checked(rows), columns, name, strict=columns != Columns())
-    kept = list(islice((new for each in found if (new := distinct.add(each))), limit))
-    if not kept:
-        raise DataError(f"{name}: no problem with an answer in them.")
-    _log_repeated(name, distinct.repeated, distinct)
-    return kept
+    columns = columns or Columns()
+    config = DataConfig(source="the rows given", columns=columns, limit=limit)
+    return load_problems(config, "train", rows)
 
 
 def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
@@ -179,17 +183,6 @@ def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
                 f"got {type(row).__name__}"
             )
         yield f"row {number}", dict(row)
-
-
-def _log_repeated(source: str, dropped: int, distinct: Distinct) -> None:
-    if dropped:
-        logger.info("%s: dropped %d rows that repeat a question", source, dropped)
-    if distinct.disagreeing:
-        logger.warning(
-            "%s: %d of the repeated questions come with another answer; the first was kept",
-            source,
-            distinct.disagreeing,
-        )
 
 
 def _share(prompt: str) -> float:
@@ -204,13 +197,16 @@ def _kept(
     wanted: Callable[[Problem], bool],
     *,
     fallback: bool,
+    rows: Iterator[Row] | None,
 ) -> list[Problem]:
     """The wanted problems of a source, each question once, `config.limit` of them at most."""
     columns, strict = _columns(source, config)
     repeats, distinct = Repeats(columns), Distinct()
     kept: list[Problem] = []
-    if source in _tasks():
-        found: Iterable[Problem] = _task(source, part)
+    if rows is not None:
+        found: Iterable[Problem] = _problems(rows, columns, source, strict=strict)
+    elif source in _tasks():
+        found = _task(source, part)
     elif source in BENCHMARKS:
         found = _benchmark(source, part)
     else:
@@ -222,7 +218,14 @@ def _kept(
             kept.append(new)
         if len(kept) == config.limit:
             break
-    _log_repeated(source, distinct.repeated + repeats.dropped, distinct)
+    if repeated := distinct.repeated + repeats.dropped:
+        logger.info("%s: dropped %d rows that repeat a question", source, repeated)
+    if distinct.disagreeing:
+        logger.warning(
+            "%s: %d of the repeated questions come with another answer; the first was kept",
+            source,
+            distinct.disagreeing,
+        )
     return kept
 
 

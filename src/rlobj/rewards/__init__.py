@@ -9,7 +9,16 @@ Overlong  DAPO's length penalty, on top of any of them
 
 from rlobj.answers.extraction import extract_answer
 from rlobj.answers.settling import canonical
-from rlobj.rewards.kinds import Custom, Exact, Graded, Grader, Math, Reward, RewardConfig
+from rlobj.rewards.kinds import (
+    Custom,
+    Exact,
+    Graded,
+    Grader,
+    Math,
+    Reward,
+    RewardConfig,
+    function_grader,
+)
 from rlobj.rewards.logic import KnightsAndKnaves
 from rlobj.rewards.overlong import Overlong, overlong_penalty
 from rlobj.rewards.verifier import MathVerifier, Verdict
@@ -28,5 +37,6 @@ __all__ = [
     "Verdict",
     "canonical",
     "extract_answer",
+    "function_grader",
     "overlong_penalty",
 ]

@@ -26,7 +26,16 @@ from rlobj.rewards.verifier import MathVerifier, Verdict
 if TYPE_CHECKING:
     from rlobj.data import Problem
 
-__all__ = ["Custom", "Exact", "Graded", "Grader", "Math", "Reward", "RewardConfig"]
+__all__ = [
+    "Custom",
+    "Exact",
+    "Graded",
+    "Grader",
+    "Math",
+    "Reward",
+    "RewardConfig",
+    "function_grader",
+]
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,7 @@ class Custom(Reward):
 
     target: str = Field(description="package.module:function, or path/to/file.py:function")
 
-    def open(self) -> _FunctionGrader:
+    def open(self) -> Grader:
         """A grader that calls the function.
 
         Raises:
@@ -134,7 +143,17 @@ class Custom(Reward):
         function = import_target(self.target)
         if not callable(function):
             raise ConfigError(f"rewards.target {self.target!r} is no function")
-        return _FunctionGrader(functools.partial(_custom, self.target, function))
+        return function_grader(function, self.target)
+
+
+def function_grader(function: Callable[..., Any], name: str) -> Grader:
+    """A grader that calls a function as `Custom` does.
+
+    Args:
+        function: `f(response, answer, **extra) -> float | bool | None`.
+        name: of the function, for errors.
+    """
+    return _FunctionGrader(functools.partial(_custom, name, function))
 
 
 class _MathGrader:

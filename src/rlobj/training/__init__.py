@@ -1,8 +1,25 @@
-"""Training: the loop around an objective, and what it leaves on disk."""
+"""Training: `train` starts a run, `resume` continues one.
+
+run.py, objects.py, result.py   from Python arguments to a run and its result
+loop/      the algorithm of a step
+rollouts/  from problems to graded responses
+storage/   the files of a run
+parallel/  several processes
+"""
 
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.given import Given
-from rlobj.training.loop.trainer import Summary, run_training
+from rlobj.training.loop.trainer import run_training
+from rlobj.training.result import TrainingResult
+from rlobj.training.run import resume, train
 from rlobj.training.storage.run_directory import RunDirectory
 
-__all__ = ["Callback", "Given", "RunDirectory", "Summary", "run_training"]
+__all__ = [
+    "Callback",
+    "Given",
+    "RunDirectory",
+    "TrainingResult",
+    "resume",
+    "run_training",
+    "train",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerFast
 
-__all__ = ["ALPHABET", "SPECIAL", "VOCABULARY", "build_tokenizer"]
+__all__ = ["ALPHABET", "SPECIAL", "VOCABULARY", "build_tokenizer", "unknown_characters"]
 
 ALPHABET = "0123456789+-*,= "
 """Every character that the policy reads and writes."""
@@ -14,6 +14,16 @@ SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 
 VOCABULARY = len(SPECIAL) + len(ALPHABET)
 """V, the number of tokens."""
+
+
+def unknown_characters(text: str) -> str:
+    """The characters of a text that the policy cannot read, each once, in their order.
+
+    Example:
+        >>> unknown_characters("What is 1+2?")
+        'Whatis?'
+    """
+    return "".join(character for character in dict.fromkeys(text) if character not in ALPHABET)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

@@ -10,8 +10,11 @@ from typing import Any, Self
 
 import torch
 
-from rlobj.config.run_config import RunConfig
+from rlobj.config.presets import difference
+from rlobj.config.resuming import refuse_changes
+from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.data import ProblemStream
+from rlobj.samplers import TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop import setup
 from rlobj.training.loop.callbacks import Callback
@@ -87,6 +90,9 @@ class Session:
         with together(self.comm, "opening the run"):
             if self.comm.rank == 0 and self._resume:
                 self._stack.enter_context(self.run.locked())
+                stored = settings_of(RunDirectory.open(self.run.path)[1])
+                changes = difference(stored, settings_of(config))
+                refuse_changes(self.run.path, (path for path, _, _ in changes))
                 self.run.write_config(config)
             if not self._resume:
                 self.run.refuse_if_taken()
@@ -100,6 +106,9 @@ class Session:
             )
             self.policy = initial.trained(newest)
             self._size = _size(self.policy.model)
+            if config.model.name is None and self.given.policy is None:
+                setup.require_readable(self.policy.template, train_problems)
+                setup.require_readable(self.policy.test_template, self.problems)
             limit = setup.prompt_limit(config, self.policy)
             train_problems = setup.short_enough(
                 train_problems, self.policy.encode, limit, "training"
@@ -127,7 +136,7 @@ class Session:
                 self.parallel.accelerator,
                 config.output.trackers,
                 self.run.path,
-                config.model_dump(mode="json", by_alias=True),
+                settings_of(config),
                 step=self.step,
             )
         self._stack.callback(self.trackers.close)
@@ -162,7 +171,7 @@ class Session:
         else:
             self.sampler = setup.sampler(config, self.policy, self.parallel, initial, autocast)
             self._stack.callback(self.sampler.close)
-        own_names = config.sampling.engine == "transformers"
+        own_names = isinstance(self.sampler, TransformersSampler)
         self.synchronizer = Synchronizer(
             self.sampler,
             lambda: self.policy.weights(self.parallel.full, as_stored=not own_names),

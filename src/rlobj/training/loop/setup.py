@@ -9,7 +9,7 @@ import torch
 
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.config.run_config import RunConfig
-from rlobj.data import Problem, load_problems
+from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.models import lora
 from rlobj.models.policy import Policy, arithmetic
 from rlobj.objectives.objective import Objective
@@ -26,6 +26,7 @@ __all__ = [
     "problems",
     "prompt_limit",
     "reference",
+    "require_readable",
     "sampler",
     "short_enough",
 ]
@@ -91,6 +92,25 @@ def prompt_limit(config: RunConfig, policy: Policy) -> int | None:
     return None if context is None else context - config.sampling.max_tokens
 
 
+def require_readable(template: str, problems: Sequence[Problem]) -> None:
+    """Check that the embedded policy has a token for every character of the prompts.
+
+    Raises:
+        ConfigError: a prompt with other characters.
+    """
+    from rlobj.models.embedded.tokenizer import ALPHABET, unknown_characters
+
+    for problem in problems:
+        text = format_prompt(template, problem)
+        if unknown := unknown_characters(text):
+            shown = text if len(text) <= 60 else f"{text[:60]}..."
+            raise ConfigError(
+                f"the embedded policy reads only the characters {ALPHABET!r}, and the prompt "
+                f"{shown!r} contains {unknown[:20]!r}. Train another model (--model with a hub id "
+                "or a folder), or use problems of these characters with data.template={prompt}"
+            )
+
+
 def short_enough(
     problems: Sequence[Problem],
     encode: Callable[[Problem], list[int]],
@@ -146,6 +166,11 @@ def sampler(
         autocast: arithmetic of forward passes.
     """
     settings = config.sampling
+    if settings.engine == "object":
+        raise ConfigError(
+            "sampling.engine is object: this run samples with a Python object, which has to be "
+            "passed, as sampler=..."
+        )
     if settings.engine == "transformers":
         apart = parallel.strategy in ("zero3", "fsdp2") or settings.async_depth > 0
         return TransformersSampler(
@@ -181,8 +206,8 @@ def model_source(config: RunConfig, callback: Callback) -> str:
     """The folder or hub id of the policy before training; the embedded one is made on first use."""
     if config.model.name is not None:
         return config.model.name
-    from rlobj.models.embedded import embedded_policy
+    from rlobj.models.embedded import EMBEDDED_PROFILE, PROFILES, embedded_policy
 
-    if config.data.source is None:
-        raise ConfigError("the embedded policy needs one of the built-in tasks as data.source")
-    return str(embedded_policy(config.data.source, progress=callback.warm_starting))
+    source = config.data.source
+    profile = PROFILES.get(source or "", EMBEDDED_PROFILE)
+    return str(embedded_policy(profile["data"]["source"], progress=callback.warm_starting))

@@ -11,7 +11,6 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,32 +30,16 @@ from rlobj.training.loop.learner import SKIPPED, OnPlan, Sequences
 from rlobj.training.loop.metrics import average, rollout_metrics
 from rlobj.training.loop.session import Session
 from rlobj.training.parallel.agreement import RankFailed, together
+from rlobj.training.result import TrainingResult
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import Share, shard
 from rlobj.training.rollouts.synchronizer import SamplerGap
 from rlobj.training.storage.parquet import write_samples, write_tokens
 
-__all__ = ["Summary", "Trainer", "run_training"]
+__all__ = ["Trainer", "run_training"]
 
 PROBE_PROMPTS, PROBE_TOKENS = 4, 16
 """Samples that are compared after each sync where rollouts are too old to be: per rank."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a run came to.
-
-    Attributes:
-        path: the run directory.
-        steps: steps done in all.
-        seconds: wall time of this process's part.
-        history: the lines of metrics.jsonl.
-    """
-
-    path: Path
-    steps: int
-    seconds: float
-    history: list[dict[str, Any]]
 
 
 def run_training(
@@ -66,10 +49,10 @@ def run_training(
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     given: Given = Given(),  # noqa: B008
-) -> Summary:
+) -> TrainingResult:
     """Run the configuration to its last step.
 
-    On SIGTERM or Ctrl-C the step is finished and saved, and the summary has fewer steps.
+    On SIGTERM or Ctrl-C the step is finished and saved, and the result has fewer steps.
 
     Args:
         config: the run.
@@ -93,7 +76,8 @@ def run_training(
                     trainer.save()
                     break
         run, steps = trainer.run, trainer.step
-    return Summary(run.path, steps, time.perf_counter() - start, run.lines())
+    seconds = time.perf_counter() - start
+    return TrainingResult(run.path, steps, seconds, run.lines(), given.policy)
 
 
 class Trainer(Session):

@@ -181,6 +181,9 @@ def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
     Raises:
         ConfigError: a launch with several processes but no address to meet at.
     """
+    gpu = torch.cuda.is_available()
+    if not gpu:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed prints that it guessed so
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
     from accelerate.utils import (
@@ -189,7 +192,6 @@ def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
         InitProcessGroupKwargs,
     )
 
-    gpu = torch.cuda.is_available()
     handlers: list[Any] = [DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
     if grouped:
         backend = "nccl" if gpu else "gloo"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import checkpoints, newest_checkpoint, read_run_config, step_of
 
 __all__ = ["RunDirectory", "dump_config", "remove", "settle", "step_name", "step_of"]
@@ -36,9 +36,7 @@ def dump_config(config: RunConfig) -> str:
     """The configuration as YAML that `RunConfig` reads back to the same."""
     import yaml
 
-    return yaml.safe_dump(
-        config.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
-    )
+    return yaml.safe_dump(settings_of(config), sort_keys=False, allow_unicode=True)
 
 
 class RunDirectory:
@@ -192,6 +190,11 @@ class RunDirectory:
     def latest(self) -> Path | None:
         """The newest checkpoint, or None before the first."""
         return newest_checkpoint(self.path)
+
+    def steps_saved(self) -> int:
+        """Steps up to the newest checkpoint; 0 before the first."""
+        newest = self.latest()
+        return 0 if newest is None else step_of(newest)
 
 
 def _load_tables() -> None:

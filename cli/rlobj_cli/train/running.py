@@ -1,0 +1,150 @@
+"""Start or resume a run from the command line, and show it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rlobj_cli.train import ranks
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlobj.config.layers import Layer
+    from rlobj.config.run_config import RunConfig
+    from rlobj.training import Callback, TrainingResult
+
+__all__ = ["resume", "start"]
+
+
+def start(
+    console: Console,
+    layers: list[Layer],
+    out: Path | None,
+    dry_run: bool,
+    processes: int | None,
+) -> None:
+    """Start a new run from the layers of its configuration, or with `dry_run` show them."""
+    from rlobj.config.run_config import build_config
+    from rlobj.training.run import default_folder, prepared, train
+    from rlobj_cli.train.overview import show_dry_run, show_header
+
+    config = prepared(build_config(layers))
+    if dry_run:
+        show_dry_run(console, config, layers)
+        return
+    folder = out or default_folder(config)
+    ranks.start_others(processes, [] if out else ["--out", str(folder)])
+    header = lambda: show_header(console, config, layers)  # noqa: E731
+    with _shown(console, config, folder, 0, header) as screens:
+        result = train(config, out=folder, callbacks=screens)
+    _show_end(console, config, result)
+
+
+def resume(
+    console: Console,
+    path: Path,
+    changes: Sequence[Layer],
+    given: Sequence[str],
+    processes: int | None,
+) -> None:
+    """Continue a run, of which only settings that do not change results may change.
+
+    Args:
+        console: the screen.
+        path: the run directory.
+        changes: the settings to change.
+        given: options of a new run that were given as well; they are refused.
+        processes: as asked for.
+    """
+    from rich.text import Text
+
+    from rlobj.config.presets import merge
+    from rlobj.config.resuming import refuse_changes
+    from rlobj.config.run_config import TrainingConfig
+    from rlobj.training.run import open_resumed
+    from rlobj.training.run import resume as resume_run
+
+    refuse_changes(path, given)
+    run, config, done = open_resumed(path, changes)
+    steps = config.training.steps
+    if done == steps:
+        more = 2 * max(done, TrainingConfig.model_fields["steps"].default)
+        advice = f"rlobj train --resume {path} --set training.steps={more}"
+        console.print(Text(f"All steps are done. To train on:\n  {advice}"), soft_wrap=True)
+        return
+    ranks.start_others(processes)
+    settings: dict[str, Any] = {}
+    for _, layer in changes:
+        settings = merge(settings, layer)
+    title = Text.assemble(("rlobj train", "bold"), f"  {path} from step {done} of {steps}")
+    with _shown(console, config, run.path, done, lambda: console.print(title)) as screens:
+        result = resume_run(path, settings=settings, callbacks=screens)
+    _show_end(console, config, result)
+
+
+@contextmanager
+def _shown(
+    console: Console, config: RunConfig, out: Path, done: int, header: Callable[[], None]
+) -> Iterator[list[Callback]]:
+    """The screen of a run as its callback; an error says how to continue the run.
+
+    Args:
+        console: the screen.
+        config: the run.
+        out: the run directory.
+        done: steps before this session.
+        header: prints the header.
+    """
+    from rlobj.base.errors import RunError
+    from rlobj.training import RunDirectory
+    from rlobj_cli.screen.console import calm_libraries
+    from rlobj_cli.screen.errors import INTERRUPTED, report
+    from rlobj_cli.train.progress import watch
+
+    calm_libraries(console)
+    try:
+        if not ranks.first():
+            yield []
+            return
+        history = [line for line in RunDirectory(out).lines() if line["step"] <= done]
+        with watch(console, config.training.steps, done, history if done else [], header) as screen:
+            for handler in logging.getLogger("rlobj").handlers:  # warnings appear below the header
+                handler.addFilter(lambda _: screen.begin() or True)
+            yield [screen]
+    except (KeyboardInterrupt, RunError) as error:
+        if not (out / "config.resolved.yaml").exists():
+            raise
+        if isinstance(error, RunError):
+            raise RunError(f"{error}\n{_advice(out)}") from error
+        report("Interrupted", _advice(out))
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _show_end(console: Console, config: RunConfig, result: TrainingResult) -> None:
+    """The results of a finished run; how to continue an interrupted one."""
+    from rich.text import Text
+
+    from rlobj_cli.train.overview import show_results
+
+    if result.steps < config.training.steps:
+        console.print(Text(_advice(result.path), style="yellow"), soft_wrap=True)
+    else:
+        show_results(console, config, result)
+
+
+def _advice(path: Path) -> str:
+    """How to continue a run that has stopped."""
+    from rlobj.training import RunDirectory
+
+    done = RunDirectory(path).steps_saved()
+    saved = f"the newest checkpoint at step {done}" if done else "no checkpoint yet"
+    size = os.environ.get("WORLD_SIZE", "1")
+    processes = f" --processes {size}" if size != "1" else ""
+    return f"Stopped with {saved}. Continue with:\n  rlobj train --resume {path}{processes}"

@@ -1,0 +1,163 @@
+"""Python objects that a run is started with, and what its configuration says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, RlobjError
+from rlobj.base.targets import import_target
+from rlobj.config.layers import PYTHON_OBJECT, Layer, nested
+from rlobj.config.run_config import RunConfig
+from rlobj.data import Problem, load_problems
+from rlobj.models.policy import policy_of
+from rlobj.rewards import Reward, function_grader
+from rlobj.training.loop.given import Given
+
+__all__ = ["Objects", "recorded_objects"]
+
+_SETTINGS = {
+    "model": "model.name",
+    "data": "data.source",
+    "eval_on": "data.test",
+    "reward": "rewards.target",
+    "sampler": "sampling.engine",
+}
+"""The setting that names each argument, or records that it was an object."""
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What a caller passed as model, data, ...: names, Python objects, or None.
+
+    The attributes are the arguments of `rlobj.train`.
+    """
+
+    model: Any = None
+    tokenizer: Any = None
+    data: Any = None
+    eval_on: Any = None
+    reward: Any = None
+    sampler: Any = None
+
+    def __post_init__(self) -> None:
+        """Check the arguments without using them.
+
+        Raises:
+            ConfigError: an argument that is neither a name nor a fitting object.
+        """
+        if "model" in self.local() and self.tokenizer is None:
+            raise ConfigError(
+                f"model is a {type(self.model).__name__} object: pass its tokenizer as well, "
+                "as tokenizer=..."
+            )
+        if self.tokenizer is not None and "model" not in self.local():
+            raise ConfigError("tokenizer= goes with a model object; a folder or hub id has its own")
+        for name in ("data", "eval_on"):
+            value = getattr(self, name)
+            if name in self.local() and (
+                not isinstance(value, Iterable) or isinstance(value, Mapping)
+            ):
+                raise ConfigError(
+                    f"{name} is a {type(value).__name__}; expected a name, a path, or an iterable "
+                    "of dicts"
+                )
+        if "reward" in self.local() and not callable(self.reward):
+            raise ConfigError(
+                f"reward is a {type(self.reward).__name__}; expected a kind, a mapping with "
+                "'kind', 'file.py:function', or a function"
+            )
+        if "sampler" in self.local() and not hasattr(self.sampler, "sample"):
+            raise ConfigError(
+                f"sampler is a {type(self.sampler).__name__}; expected transformers, vllm, "
+                "vllm-server, or an object with the methods of rlobj.samplers.Sampler"
+            )
+
+    def local(self) -> list[str]:
+        """The arguments that only this process has: no configuration can name them."""
+        named = {name for name in _SETTINGS if isinstance(getattr(self, name), str | Path | None)}
+        if isinstance(self.reward, Mapping | Reward) or _target(self.reward) is not None:
+            named.add("reward")
+        return [name for name in _SETTINGS if name not in named]
+
+    def layers(self) -> list[Layer]:
+        """The settings that name the arguments, one layer an argument."""
+        return [
+            (name, self._reward() if name == "reward" else nested(path, self._text(name)))
+            for name, path in _SETTINGS.items()
+            if getattr(self, name) is not None
+        ]
+
+    def _text(self, name: str) -> str:
+        value = getattr(self, name)
+        if name not in self.local():
+            return str(value)
+        if name == "sampler":
+            return "object"
+        return f"{PYTHON_OBJECT}: {type(value).__name__ if name == 'model' else 'rows'}>"
+
+    def _reward(self) -> dict[str, Any]:
+        reward = self.reward
+        if isinstance(reward, Reward):
+            return {"rewards": reward.model_dump(mode="json")}
+        if isinstance(reward, Mapping):
+            return {"rewards": dict(reward)}
+        if isinstance(reward, str) and ":" not in reward:
+            return {"rewards": {"kind": reward}}
+        target = reward if isinstance(reward, str) else _target(reward)
+        target = target or f"{PYTHON_OBJECT}: {_name(reward)}>"
+        return {"rewards": {"kind": "custom", "target": target}}
+
+    def given(self, config: RunConfig) -> Given:
+        """The objects in the form that the trainer uses.
+
+        Raises:
+            ConfigError: a model that cannot be trained.
+            DataError: rows that cannot be read.
+        """
+        local = self.local()
+        rows = list(self.data) if "data" in local else None
+        test: list[Problem] | None = None
+        if config.evaluation.every and "eval_on" in local:
+            test = load_problems(config.data, "test", self.eval_on)
+        elif config.evaluation.every and rows is not None and config.data.test_fraction:
+            test = load_problems(config.data, "test", rows)
+        return Given(
+            policy=policy_of(self.model, self.tokenizer, config.model, config.data)
+            if "model" in local
+            else None,
+            train_problems=None if rows is None else load_problems(config.data, "train", rows),
+            test_problems=test,
+            grader=function_grader(self.reward, _name(self.reward)) if "reward" in local else None,
+            sampler=self.sampler if "sampler" in local else None,
+        )
+
+
+def recorded_objects(config: RunConfig) -> list[str]:
+    """The arguments of `rlobj.train` that were objects when the run was started."""
+    texts = {
+        "model": config.model.name,
+        "data": config.data.source,
+        "eval_on": config.data.test,
+        "reward": getattr(config.rewards, "target", None),
+    }
+    found = [name for name, text in texts.items() if (text or "").startswith(PYTHON_OBJECT)]
+    return [*found, *(["sampler"] if config.sampling.engine == "object" else [])]
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _target(function: Any) -> str | None:
+    """`package.module:function`, if that names this very function in every process."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if not callable(function) or module in (None, "__main__"):
+        return None
+    target = f"{module}:{name}"
+    try:
+        return target if import_target(target) is function else None
+    except RlobjError:
+        return None

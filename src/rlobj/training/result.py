@@ -1,0 +1,66 @@
+"""What a training run returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import RunError
+from rlobj.models.policy import Policy, load_model, load_tokenizer
+from rlobj.training.storage.run_directory import RunDirectory
+
+__all__ = ["TrainingResult"]
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A run that ended.
+
+    Attributes:
+        path: the run directory.
+        steps: steps done in all; fewer than `training.steps` if the run was interrupted.
+        seconds: wall time of this session.
+        history: the lines of metrics.jsonl, one dict a step. Step 0 is the evaluation before the
+            first update.
+        policy: the policy that Python code passed to the run, or None.
+    """
+
+    path: Path
+    steps: int
+    seconds: float
+    history: list[dict[str, Any]]
+    policy: Policy | None = field(default=None, repr=False)
+
+    @cached_property
+    def model(self) -> Any:
+        """The trained policy: a transformers model in evaluation mode.
+
+        A model object that was passed to `train` is trained in place and returned here. Otherwise
+        the model is loaded from the newest checkpoint, onto the CPU, when it is first asked for.
+
+        Raises:
+            RunError: the run has no checkpoint, because it made no step.
+        """
+        if self.policy is not None:
+            return self.policy.model.eval()
+        return load_model(self._config.model, str(self._folder)).eval()
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer of `model`."""
+        if self.policy is not None:
+            return self.policy.tokenizer
+        return load_tokenizer(self._config.model, str(self._folder))[0]
+
+    @property
+    def _config(self) -> Any:
+        return RunDirectory.open(self.path)[1]
+
+    @property
+    def _folder(self) -> Path:
+        newest = RunDirectory(self.path).latest()
+        if newest is None:
+            raise RunError(f"{self.path} has no checkpoint yet, so there is no trained model")
+        return newest / "model"

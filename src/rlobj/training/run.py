@@ -1,0 +1,322 @@
+"""Training from Python: `train` starts a run, `resume` continues one.
+
+Both take names, which the run's configuration can hold, or Python objects, which it cannot. The
+configuration records an object as a text such as `<Python object: list>`, so that a run whose
+objects are missing is refused and not trained with something else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.config.layers import Layer, file_layer, layers_of, nested, origins
+from rlobj.config.presets import difference, read_yaml
+from rlobj.config.resuming import refuse_changes
+from rlobj.config.run_config import RunConfig, build_config, settings_of
+from rlobj.data.benchmarks import BENCHMARKS
+from rlobj.data.catalogue import NAMED_SOURCES
+from rlobj.data.tasks import TASKS
+from rlobj.models.location import require_model
+from rlobj.objectives.objective import Objective
+from rlobj.training.loop.callbacks import Callback
+from rlobj.training.loop.trainer import run_training
+from rlobj.training.objects import Objects, recorded_objects
+from rlobj.training.parallel.launcher import launch
+from rlobj.training.result import TrainingResult
+from rlobj.training.storage.run_directory import RunDirectory, dump_config
+
+__all__ = ["default_folder", "open_resumed", "prepared", "resume", "train"]
+
+logger = logging.getLogger(__name__)
+
+_PRESET_KEYS = ("base", "paper", "summary")
+
+
+def train(
+    objective: str | Path | Objective | RunConfig,
+    *,
+    model: Any = None,
+    tokenizer: Any = None,
+    data: Any = None,
+    eval_on: Any = None,
+    reward: Any = None,
+    sampler: Any = None,
+    out: Path | str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    processes: int | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> TrainingResult:
+    """Train a policy with a published objective, or one of yours.
+
+    Settings are taken in this order, later over earlier: library defaults, preset, embedded profile
+    (only without a model), configuration file or `RunConfig`, the named arguments, `settings`.
+
+    Args:
+        objective: a preset's name, such as "stapo"; an `Objective`; a `RunConfig`; or a YAML file:
+            a preset (with `base`, `paper` or `summary`) or a configuration as for `--config`.
+        model: folder or hub id; or a transformers model with float32 weights, which is trained in
+            place and needs `tokenizer`. Default: the embedded policy, which reads digits and
+            + - * , = only.
+        tokenizer: of a model object.
+        data: training problems: built-in task, named data set, file, folder or hub id; or an
+            iterable of dicts with a question and an answer, such as
+            `{"prompt": "1+2=", "answer": "3"}`.
+        eval_on: held-out problems, in the same forms, or a benchmark. Default: the test part of
+            `data`.
+        reward: a kind, such as "math" or "exact"; "file.py:function" or "package.module:function";
+            a mapping with `kind`; or a function `f(response, answer, **columns)` that returns a
+            number, a bool, or None for undecided. `columns` are the other columns of the row.
+        sampler: "transformers", "vllm", "vllm-server", or a `Sampler` object.
+        out: new folder for the run. Default: runs/NAME-TIME.
+        settings: single settings by dotted name.
+        processes: train in this many processes on this machine. Python objects stay in this
+            process, so they need a program started by torchrun instead.
+        callbacks: receive the events of the run.
+
+    Returns:
+        The run's metrics, folder and trained model.
+
+    Raises:
+        ConfigError: the input was wrong; nothing was written.
+        RunError: the work failed; `resume` continues from the last checkpoint.
+
+    Example:
+        >>> import rlobj
+        >>> problems = [{"prompt": f"{a}+{b}=", "answer": str(a + b)}
+        ...             for a in range(5) for b in range(5)]
+        >>> def close(response, answer, **columns):
+        ...     return 1.0 if response == answer else 0.1 * (response[:1] == answer[:1])
+        >>> result = rlobj.train("stapo", data=problems, reward=close,
+        ...                      settings={"training.steps": 2})
+        >>> result.history[-1]["step"], 0 <= result.history[-1]["reward/mean"] <= 1
+        (2, True)
+        >>> type(result.model).__name__
+        'Qwen3ForCausalLM'
+    """
+    objects = Objects(model, tokenizer, data, eval_on, reward, sampler)
+    config = prepared(_configured(objective, [*objects.layers(), *_layers(settings)]))
+    out = default_folder(config) if out is None else Path(out)
+    if _launches(processes, objects, callbacks):
+        with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
+            file = Path(folder) / "config.yaml"
+            file.write_text(dump_config(config), encoding="utf-8")
+            return _launched(["--config", str(file), "--out", str(out)], processes, out)
+    return run_training(config, out, callbacks=callbacks, given=objects.given(config))
+
+
+def resume(
+    run: Path | str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    model: Any = None,
+    tokenizer: Any = None,
+    data: Any = None,
+    eval_on: Any = None,
+    reward: Any = None,
+    sampler: Any = None,
+    processes: int | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> TrainingResult:
+    """Continue a run from its newest checkpoint, under its own configuration.
+
+    A run that was started with Python objects needs the same objects again. Steps after the last
+    checkpoint are repeated. If all steps are done, the result is that of the finished run.
+
+    Args:
+        run: the run directory.
+        settings: settings to change, by dotted name: `training.steps`, and settings that do not
+            change results (`rlobj.config.resuming.RESUMABLE_SETTINGS`).
+        model: the model object that the run was started with.
+        tokenizer: of the model object.
+        data: the rows that the run was started with.
+        eval_on: the held-out rows that the run was started with.
+        reward: the local function that the run was started with.
+        sampler: the sampler object that the run was started with.
+        processes: continue in this many processes on this machine.
+        callbacks: receive the events of the run.
+
+    Raises:
+        ConfigError: no run there, a setting that would change its results, or a missing object.
+        RunError: the work failed; `resume` continues from the last checkpoint.
+
+    Example:
+        >>> import rlobj
+        >>> run = rlobj.train("grpo", data="max-digits", settings={"training.steps": 1}).path
+        >>> result = rlobj.resume(run, settings={"training.steps": 2})
+        >>> [line["step"] for line in result.history]
+        [1, 2]
+    """
+    objects = Objects(model, tokenizer, data, eval_on, reward, sampler)
+    changes = _layers(settings)
+    directory, config, done = open_resumed(run, changes, objects)
+    if done == config.training.steps:
+        return TrainingResult(directory.path, done, 0.0, directory.lines())
+    if "training.steps" in origins(changes):
+        _warn_of_more_steps(config)
+    if _launches(processes, objects, callbacks):
+        texts = [f"{path}={json.dumps(value)}" for path, value in (settings or {}).items()]
+        words = [word for text in texts for word in ("--set", text)]
+        return _launched(["--resume", str(run), *words], processes, directory.path)
+    given = objects.given(config)
+    return run_training(config, directory.path, resume=True, callbacks=callbacks, given=given)
+
+
+def open_resumed(
+    run: Path | str,
+    changes: Sequence[Layer] = (),
+    objects: Objects = Objects(),  # noqa: B008
+) -> tuple[RunDirectory, RunConfig, int]:
+    """A run that is about to be resumed: its folder, its configuration, and the steps done.
+
+    Args:
+        run: the run directory.
+        changes: layers over the run's own configuration.
+        objects: what the caller passed again.
+
+    Raises:
+        ConfigError: as in `resume`.
+    """
+    refuse_changes(run, (f"{origin} {path}" for path, origin in origins(changes).items()))
+    directory, stored = RunDirectory.open(Path(run))
+    _require_same_objects(run, stored, objects)
+    config = build_config([("run", settings_of(stored)), *changes])
+    steps, done = config.training.steps, directory.steps_saved()
+    if steps < done:
+        raise ConfigError(f"training.steps={steps}: {run} has {done} steps done already")
+    return directory, config, done
+
+
+def prepared(config: RunConfig) -> RunConfig:
+    """The configuration with absolute paths, so that the run can be resumed from any folder.
+
+    Raises:
+        ConfigError: the model's name is a file, a run, or a folder that does not exist.
+    """
+    if config.model.name is not None:
+        require_model(config.model.name)
+    data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
+    model = config.model.model_copy(update={"name": _absolute(config.model.name)})
+    rewards = config.rewards
+    file, colon, function = getattr(rewards, "target", "").rpartition(":")
+    if colon:
+        rewards = rewards.model_copy(update={"target": f"{_absolute(file)}:{function}"})
+    located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
+    return config.model_copy(update=located)
+
+
+def default_folder(config: RunConfig) -> Path:
+    """`runs/PRESET-TIME`."""
+    name = Path(config.preset).stem if config.preset else "run"
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _configured(objective: Any, above: list[Layer]) -> RunConfig:
+    """The configuration of `train`'s first argument under the layers of the others."""
+    if isinstance(objective, RunConfig):
+        return build_config([("config", settings_of(objective)), *above])
+    if isinstance(objective, Objective):
+        own = {"objective": objective.model_dump(mode="json", by_alias=True)}
+        return build_config(layers_of(None, [("objective", own), *above]))
+    if not isinstance(objective, str | Path):
+        raise ConfigError(
+            f"the objective is a {type(objective).__name__}; expected a preset's name, an "
+            "Objective, a RunConfig, or a YAML file"
+        )
+    name = str(objective)
+    path = Path(name).expanduser()
+    if not path.is_file() or read_yaml(path).keys() & _PRESET_KEYS:
+        return build_config(layers_of(name, above))
+    layers = layers_of(None, [file_layer(path), *above])
+    if not any("objective" in layer for _, layer in layers):
+        raise ConfigError(f"{name} has no objective: add preset: NAME, or an objective: section")
+    return build_config(layers)
+
+
+def _layers(settings: Mapping[str, Any] | None) -> list[Layer]:
+    return [("settings", nested(path, value)) for path, value in (settings or {}).items()]
+
+
+def _absolute(name: str | None) -> str | None:
+    """The name of a file or folder from the root; any other name as it is."""
+    if not name or name in {*TASKS, *NAMED_SOURCES, *BENCHMARKS} or not Path(name).exists():
+        return name
+    return str(Path(name).absolute())
+
+
+def _require_same_objects(run: Path | str, stored: RunConfig, objects: Objects) -> None:
+    """Check that a resumed run gets the objects that it was started with, and no others."""
+    missing = [f"{n}=..." for n in recorded_objects(stored) if getattr(objects, n) is None]
+    if missing:
+        raise ConfigError(
+            f"{run} was started with Python objects, which its configuration cannot name. Pass "
+            f"them again: rlobj.resume({str(run)!r}, {', '.join(missing)})"
+        )
+    own = settings_of(stored)
+    for name, layer in objects.layers():
+        config = prepared(build_config([("run", own), (name, layer)]))
+        for path, before, now in difference(own, settings_of(config)):
+            raise ConfigError(
+                f"{run} was started with another {name}: {path} is {before!r}, and would be "
+                f"{now!r}. A run is resumed with what it was started with"
+            )
+
+
+def _warn_of_more_steps(config: RunConfig) -> None:
+    """Say what a run that is made longer does otherwise than a run of that length."""
+    steps, schedule, ahead = (
+        config.training.steps,
+        config.training.schedule,
+        config.sampling.async_depth,
+    )
+    if schedule != "constant":
+        logger.warning(
+            "training.schedule is %s: it is stretched over %d steps, so the learning rate jumps up "
+            "now and falls again",
+            schedule,
+            steps,
+        )
+    if ahead:
+        logger.warning(
+            "the first %d rollouts come from the newest weights and not from weights %d steps old: "
+            "the run sampled nothing beyond its last step",
+            ahead,
+            ahead,
+        )
+
+
+def _launches(processes: int | None, objects: Objects, callbacks: Sequence[Callback]) -> bool:
+    """Whether other processes do the work.
+
+    Raises:
+        ConfigError: something that only this process has.
+    """
+    if processes is None or processes == 1:
+        return False
+    local = [*objects.local(), *(["callbacks"] if callbacks else [])]
+    if local:
+        raise ConfigError(
+            f"processes={processes} starts new processes, which cannot get the Python objects "
+            f"passed as {', '.join(local)}. Start this program with torchrun --nproc-per-node "
+            f"{processes} and leave out processes; or pass names: a model's folder or hub id, a "
+            "data file, a reward as file.py:function"
+        )
+    return True
+
+
+def _launched(words: Sequence[str], processes: int | None, out: Path) -> TrainingResult:
+    """Train in new processes, and read what they left."""
+    start = time.perf_counter()
+    code = launch(["train", *words], processes or 1)
+    if code:
+        kind = ConfigError if code == 2 else RunError
+        raise kind(f"training in {processes} processes failed with exit code {code}; see above")
+    run = RunDirectory(out)
+    return TrainingResult(out, run.steps_saved(), time.perf_counter() - start, run.lines())
