@@ -1,6 +1,6 @@
-"""Tables of the documentation, made from presets/*.yaml and the code so that they cannot go stale.
+"""Tables of the documentation, generated from presets/*.yaml and the code.
 
-A page holds a marker on a line of its own, `<!-- table: NAME -->`; `fill` puts the Markdown there.
+A page contains a line `<!-- table: NAME -->`; `fill` replaces it with Markdown.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _MARKER = re.compile(r"^<!-- table: ([a-z-]+) -->$", re.MULTILINE)
 
 
 def fill(text: str) -> str:
-    """A page with its markers replaced.
+    """Replace the markers of a page.
 
     Raises:
-        KeyError: a marker that names no table.
+        KeyError: a marker names an unknown table.
     """
     return _MARKER.sub(lambda match: TABLES[match[1]](), text)
 
@@ -74,7 +74,7 @@ def _block(language: str, text: str) -> str:
 
 
 def _setting(value: Any) -> str:
-    """A value on one line, as YAML writes it."""
+    """Format a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
     return text.removesuffix("\n").removesuffix("\n...")
 
@@ -83,20 +83,20 @@ def _setting(value: Any) -> str:
 
 
 def _cited(paper: str) -> str:
-    """The citation, its arXiv number a link."""
+    """Link the arXiv number of a citation."""
     link = r"[arXiv:\1](https://arxiv.org/abs/\1)"
     return re.sub(r"arXiv:(\d{4}\.\d{4,5})", link, paper)
 
 
 def presets_table() -> str:
-    """Every preset with its paper and what it does, one line each."""
+    """List every preset with its paper and summary."""
     presets = [load_preset(name) for name in preset_names()]
     rows = [(f"`{p.name}`", _cited(_cell(p.paper)), _cell(p.summary)) for p in presets]
     return _table(("preset", "paper", "what it does"), rows)
 
 
 def preset_sections() -> str:
-    """A section for each preset: its file, its formula, what it changes."""
+    """Describe each preset: its file, its formula, its changes."""
     return "\n\n".join(_preset_section(load_preset(name)) for name in preset_names())
 
 
@@ -106,17 +106,17 @@ def _preset_section(preset: Preset) -> str:
         f"## {preset.name}",
         f"{preset.summary[0].upper()}{preset.summary[1:]}. {_cited(preset.paper)}.",
         _block("yaml", preset.text),
-        "What it computes:",
+        "Formula:",
         _block("text", str(preset.objective.explain(updates))),
     ]
     other = preset.bases[0] if preset.bases else "grpo"
     if other != preset.name:
-        parts += [f"Against [{other}](#{other}):", _changes(load_preset(other), preset)]
+        parts += [f"Changes to [{other}](#{other}):", _changes(load_preset(other), preset)]
     return "\n\n".join(parts)
 
 
 def _changes(below: Preset, preset: Preset) -> str:
-    """What a preset changes: everything against its base, the objective against another."""
+    """List all changes to a base, or only the changes of the objective to another preset."""
 
     def shown(value: Any) -> str:
         return "–" if value is None else _code(_setting(value))
@@ -133,16 +133,16 @@ def _changes(below: Preset, preset: Preset) -> str:
 
 
 def protocols() -> str:
-    """A section for each protocol: its settings, its source, what of the paper is not done."""
+    """Describe each protocol: its settings, its source, and its differences from the paper."""
     return "\n\n".join(_protocol(protocol) for protocol in PROTOCOLS.values())
 
 
 def _protocol(protocol: Protocol) -> str:
-    """Benchmarks with the same settings share a row."""
+    """Describe a protocol; benchmarks with the same settings share a row."""
     groups: dict[Any, list[str]] = {}
     for name, settings in protocol.exceptions.items():
         groups.setdefault(settings, []).append(f"`{name}`")
-    groups.setdefault(protocol.settings, []).append("every other")
+    groups.setdefault(protocol.settings, []).append("all others" if groups else "all")
     rows = [
         (
             ", ".join(names),
@@ -163,19 +163,19 @@ def _protocol(protocol: Protocol) -> str:
 
 
 def columns_table() -> str:
-    """The columns that a rule may read, and what the table must hold for each."""
+    """List the columns of rules, and the TokenBatch columns that each needs."""
     rows = [
-        (f"`{name}`", _cell(meaning), ", ".join(f"`{column}`" for column in reads) or "nothing")
+        (f"`{name}`", _cell(meaning), ", ".join(f"`{column}`" for column in reads) or "none")
         for name, (meaning, reads) in COLUMNS.items()
     ]
-    return _table(("column", "meaning", "reads from the TokenBatch"), rows)
+    return _table(("column", "meaning", "needs in the TokenBatch"), rows)
 
 
 # Settings.
 
 
 def configuration() -> str:
-    """A section for each part of RunConfig: key, type, default, meaning."""
+    """List the settings of each section of RunConfig."""
     top, sections = [], []
     for name, field in RunConfig.model_fields.items():
         inner = field.annotation
@@ -189,13 +189,13 @@ def configuration() -> str:
 
 
 def primitives() -> str:
-    """A section for each family of primitives, with every kind: equation, source, settings."""
+    """Describe every kind of each family of primitives: equation, source, settings."""
     parts = []
     for name, family in FAMILIES.items():
         parts.append(f"### {name} kinds")
         shared = list(family.model_fields)
         if shared:
-            parts += ["Every kind has:", _settings(family, only=shared)]
+            parts += ["Settings of every kind:", _settings(family, only=shared)]
         for kind, member in family.registry.items():
             parts += [f"#### {kind}", _block("text", inspect.cleandoc(member.__doc__ or ""))]
             own = [key for key in member.model_fields if key not in shared]
@@ -211,7 +211,7 @@ def _settings(model: type[BaseModel], only: Sequence[str] | None = None) -> str:
 
 
 def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str, str, str]]:
-    """The row of a field, and those of the mapping inside it."""
+    """Return the row of a field and the rows of the mapping inside it."""
     field = model.model_fields[name]
     key = f"{prefix}{field.alias or name}"
     inner = [
@@ -223,6 +223,8 @@ def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str
     default = "required" if field.is_required() else _code(_default(field.get_default()))
     if plain and field.get_default() is not None:
         default = "–"
+    elif field.default_factory is not None:
+        default = _code("{}") if field.default_factory is dict else "computed"
     meaning = field.description or _attribute_docs(model).get(name, "")
     row = (f"`{key}`", _cell(_type(field.annotation)), default, _meaning(meaning))
     nested = [r for part in plain for n in part.model_fields for r in _rows(part, n, f"{key}.")]
@@ -230,7 +232,7 @@ def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str
 
 
 def _meaning(text: str) -> str:
-    """A description; rules and names in it stay as they are typed."""
+    """Escape a description, so that Markdown shows it as it is."""
     return _cell(text).replace("<", "\\<").replace("_", "\\_").replace("*", "\\*")
 
 
@@ -244,7 +246,7 @@ def _default(value: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """A type as a person writes it in YAML terms."""
+    """Name a type in the terms of YAML."""
     if get_origin(annotation) is Annotated:
         return _type(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
@@ -269,7 +271,7 @@ def _type(annotation: Any) -> str:
 
 @cache
 def _attribute_docs(model: type[BaseModel]) -> dict[str, str]:
-    """The strings under the fields of a class and its bases, by field."""
+    """Collect the docstrings of the fields of a class and its bases."""
     found: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if not (issubclass(owner, BaseModel) and owner.__module__.startswith("rlobj")):

@@ -221,7 +221,7 @@ def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables: A
         section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
         assert preset.text.rstrip() in section
         assert preset.objective.explain().formula[0] in section
-        assert name == "grpo" or f"Against [{(*preset.bases, 'grpo')[0]}]" in section
+        assert name == "grpo" or f"Changes to [{(*preset.bases, 'grpo')[0]}]" in section
 
 
 def test_every_setting_has_a_meaning_in_the_configuration_tables(docs_tables: Any) -> None:
