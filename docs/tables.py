@@ -5,13 +5,10 @@ A page contains a line `<!-- table: NAME -->`; `fill` replaces it with Markdown.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
-import textwrap
 import types
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
@@ -225,7 +222,7 @@ def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str
         default = "–"
     elif field.default_factory is not None:
         default = _code("{}") if field.default_factory is dict else "computed"
-    meaning = field.description or _attribute_docs(model).get(name, "")
+    meaning = field.description or ""
     row = (f"`{key}`", _cell(_type(field.annotation)), default, _meaning(meaning))
     nested = [r for part in plain for n in part.model_fields for r in _rows(part, n, f"{key}.")]
     return [row, *nested]
@@ -267,26 +264,6 @@ def _type(annotation: Any) -> str:
     if name in known:
         return known[name]
     return "kind or mapping" if issubclass(annotation, Primitive) else "mapping"
-
-
-@cache
-def _attribute_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Collect the docstrings of the fields of a class and its bases."""
-    found: dict[str, str] = {}
-    for owner in reversed(model.__mro__):
-        if not (issubclass(owner, BaseModel) and owner.__module__.startswith("rlobj")):
-            continue
-        [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, text in zip(tree.body, tree.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-            ):
-                found[field.target.id] = str(text.value.value)
-    return found
 
 
 def _first_paragraph(model: type) -> str:

@@ -72,7 +72,10 @@ def test_annotations_leave_the_values_alone() -> None:
     ("words", "expected"),
     [
         ([], "--preset stapo"),
-        (["--preset", "stapo", "--sampler", "vllm", "--async-depth", "1"], "waits for its turn"),
+        (
+            ["--preset", "stapo", "--sampler", "vllm", "--async-depth", "1"],
+            "cannot sample during training",
+        ),
         (["--preset", "stapo", "--set", "sampling.top_p=0.9"], "ratios are biased. Expected 1.0"),
         (["--preset", "stapo", "--sampler", "transfomers"], "Did you mean 'transformers'?"),
         (["--preset", "stapo", "--set", "steps"], "expected key=value"),

@@ -58,7 +58,7 @@ def test_an_engine_argument_that_rlobj_sets_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="is no address of a server"):
+    with pytest.raises(ConfigError, match="is not the address of a server"):
         ServerSettings(url=url)
 
 

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class LoraConfig(Model):
-    """Train low-rank adapters in place of the weights (LoRA, Hu et al. 2021, arXiv:2106.09685)."""
+    """Train low-rank adapters instead of all weights (LoRA, Hu et al. 2021, arXiv:2106.09685)."""
 
     rank: int = Field(default=16, ge=1, description="r, the rank of each update B·A")
     alpha: float = Field(default=32.0, gt=0, description="the update is alpha/r · B·A")
@@ -53,14 +53,16 @@ class ModelConfig(Model):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
-        description="arithmetic of the forward pass; weights stay float32 (auto: bfloat16 on GPU)",
+        description="data type of forward passes; weights stay float32 (auto: bfloat16 on a GPU)",
     )
     chat_template: bool | Literal["auto"] = Field(
         default="auto", description="wrap prompts in the tokenizer's chat template, if it has one"
     )
-    trust_remote_code: bool = Field(default=False, description="run code that the model brings")
+    trust_remote_code: bool = Field(
+        default=False, description="run Python code from the model's repository"
+    )
     lora: LoraConfig | None = Field(
-        default=None, description="train adapters, the model itself being the reference; null = all"
+        default=None, description="train LoRA adapters; null = train all weights"
     )
 
     @field_validator("name")
@@ -70,21 +72,26 @@ class ModelConfig(Model):
 
 
 class DynamicSampling(Model):
-    """Drop groups without signal and refill them (DAPO, arXiv:2503.14476 eq. 11)."""
+    """Drop groups without signal and sample new ones (DAPO, arXiv:2503.14476 eq. 11)."""
 
     by: Literal["accuracy", "reward"] = Field(
         default="accuracy",
-        description="keep groups with 0 < accuracy < 1 before shaping, or unequal rewards",
+        description="accuracy: keep groups with 0 < accuracy < 1, before reward shaping; reward: "
+        "keep groups with unequal rewards",
     )
     max_batches: int = Field(
-        default=10, ge=1, description="rollouts per step at most; then it trains with what there is"
+        default=10,
+        ge=1,
+        description="largest number of rollouts per step; the step then uses the groups it has",
     )
 
 
 class SamplingConfig(SamplingSettings):
-    """How responses are drawn."""
+    """How responses are sampled."""
 
-    max_tokens: int = Field(default=1024, ge=1, description="longest response, tokens")
+    max_tokens: int = Field(
+        default=1024, ge=1, description="largest number of tokens in a response"
+    )
     engine: Literal["transformers", "vllm", "vllm-server", "object"] = Field(
         default="transformers",
         description="transformers, vLLM in the training process, a server of `rlobj serve`, or a "
@@ -93,7 +100,9 @@ class SamplingConfig(SamplingSettings):
     prompts_per_step: int = Field(default=32, ge=1, description="prompts per step, over all ranks")
     group_size: int = Field(default=8, ge=1, description="G, responses per prompt")
     batch_tokens: int = Field(
-        default=131072, ge=1, description="prompt and response tokens sampled at a time"
+        default=131072,
+        ge=1,
+        description="prompt and response tokens that are sampled at the same time",
     )
     dynamic: DynamicSampling | None = Field(
         default=None, description="dynamic sampling; null = train on every group"
@@ -101,88 +110,92 @@ class SamplingConfig(SamplingSettings):
     async_depth: int = Field(
         default=0,
         ge=0,
-        description="rollouts sampled ahead, while training goes on: each exactly so many steps "
-        "old; 0 = sample, then train",
+        description="number of rollouts sampled ahead; samples are exactly this many steps old; "
+        "0 = sample, then train",
     )
     max_logprob_gap: float | Literal["auto"] = Field(
         default="auto",
-        description="mean |sampler - trainer| log-prob of fresh samples, nats, above which the "
-        "run stops (auto: 0.001 in float32, 0.1 in bfloat16)",
+        description="the run stops if the mean |sampler - trainer| log-prob of fresh samples "
+        "exceeds this, in nats (auto: 0.001 in float32, 0.1 in bfloat16)",
     )
     vllm: VllmSettings = Field(default=VllmSettings(), description="vLLM in the training process")
     server: ServerSettings = Field(default=ServerSettings(), description="a vLLM server")
 
     def biased(self) -> list[tuple[str, str]]:
-        """(field, problem) of settings under which samples do not come from the policy."""
+        """List (field, problem) of settings with which samples do not come from the policy."""
         whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
         return [
             (
                 f"sampling.{name}",
-                f"{getattr(self, name)} draws from a part of the distribution alone: the policy's "
-                "own log-probs are then not those of the samples, and importance ratios are "
-                f"biased. Expected {value} in training; evaluations take any, as evaluation.{name}",
+                f"{getattr(self, name)} samples from only a part of the distribution, so that "
+                f"importance ratios are biased. Expected {value} in training; evaluations "
+                f"accept any value, as evaluation.{name}",
             )
             for name, value in whole.items()
             if getattr(self, name) != value
         ]
 
     def settings(self, **other: Any) -> SamplingSettings:
-        """What the sampler needs of it, with other values in place."""
+        """Return the settings of the sampler, with other values if given."""
         own = {name: getattr(self, name) for name in SamplingSettings.model_fields}
         return SamplingSettings(**{**own, **other})
 
 
 class TrainingConfig(Model):
-    """The updates. A step is one rollout with all its updates; an update one optimizer step."""
+    """The updates. A step is one rollout with its updates; an update is one optimizer step."""
 
-    steps: int = Field(default=100, ge=0, description="rollouts")
+    steps: int = Field(default=100, ge=0, description="number of rollouts")
     updates_per_step: int = Field(
-        default=1, ge=1, description="mini-batches of whole groups that a rollout is split into"
+        default=1, ge=1, description="number of mini-batches of whole groups per rollout"
     )
     learning_rate: float = Field(default=1e-6, gt=0, description="peak learning rate of AdamW")
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="after warm-up: constant, or down to 0 over the steps"
+        default="constant", description="learning rate after warm-up: constant, or decreasing to 0"
     )
     warmup_steps: int = Field(default=0, ge=0, description="steps of linear warm-up")
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay")
     betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW's betas")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="gradients are clipped to this norm"
+    )
     micro_batch_tokens: int = Field(
-        default=16384, ge=1, description="padded tokens per forward; changes memory, not results"
+        default=16384,
+        ge=1,
+        description="padded tokens per forward pass; changes memory, not results",
     )
     packed: bool | Literal["auto"] = Field(
         default="auto",
-        description="lay responses one after another without padding; auto: where flash attention "
-        "is in use",
+        description="pack responses into rows without padding (auto: with flash attention)",
     )
     selection: Literal["current", "old"] = Field(
         default="current",
         description="policy that rules read in later updates of a rollout: the current one (one "
-        "more forward) or the rollout's",
+        "more forward pass) or the rollout's",
     )
     skip_inactive: bool = Field(
         default=True,
-        description="leave responses without any gradient out of an update's forward and backward "
-        "pass; changes time, not results",
+        description="skip tokens and responses without a gradient; changes time, not results",
     )
     balance: bool = Field(
         default=True,
-        description="even out tokens between processes before training; changes time, not results",
+        description="balance tokens between processes; changes time, not results",
     )
-    gradient_checkpointing: bool = Field(default=False, description="recompute activations")
+    gradient_checkpointing: bool = Field(
+        default=False, description="recompute activations in the backward pass"
+    )
     strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = Field(
         default="auto",
-        description="how several processes share the policy: a copy each (ddp), DeepSpeed's ZeRO "
-        "1 to 3, or PyTorch's fsdp2 on GPUs; auto: as launched, else ddp",
+        description="how processes share the policy: a copy each (ddp), DeepSpeed's ZeRO 1 to 3, "
+        "or PyTorch's fsdp2 on GPUs (auto: the launcher's choice, else ddp)",
     )
     max_skipped: int = Field(
         default=10,
         ge=1,
-        description="updates in a row that were skipped, since something in them was not finite, "
-        "or steps in a row without an update, before the run stops",
+        description="the run stops after this many skipped non-finite updates in a row, or steps "
+        "in a row without an update",
     )
     threads: int | Literal["auto"] = Field(
-        default="auto", description="CPU threads of torch (auto: one on a CPU)"
+        default="auto", description="CPU threads of torch (auto: 1 if the run uses a CPU)"
     )
 
 
@@ -192,42 +205,53 @@ class EvaluationConfig(Model):
     every: int = Field(default=10, ge=0, description="steps between evaluations; 0 = none")
     samples: int = Field(default=4, ge=1, description="responses per problem")
     problems: int | None = Field(
-        default=256, ge=1, description="the first so many test problems; null = all"
+        default=256, ge=1, description="number of test problems, from the first; null = all"
     )
     temperature: float = Field(default=1.0, ge=0, description="sampling temperature")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus")
-    top_k: int = Field(default=0, ge=0, description="the k likeliest tokens; 0 = all")
+    top_p: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="sample from the most likely tokens with this probability; 1 = all",
+    )
+    top_k: int = Field(default=0, ge=0, description="sample from the k most likely tokens; 0 = all")
     min_p: float = Field(
-        default=0.0, ge=0, le=1, description="tokens so likely relative to the likeliest; 0 = all"
+        default=0.0,
+        ge=0,
+        le=1,
+        description="sample from tokens with at least this share of the largest probability; "
+        "0 = all",
     )
 
 
 class CheckpointConfig(Model):
-    """Checkpoints hold all that a run needs to continue exactly."""
+    """Checkpoints contain everything that a run needs to continue exactly."""
 
     every: int = Field(default=50, ge=0, description="steps between checkpoints; 0 = only the last")
-    keep: int = Field(default=2, ge=1, description="newest checkpoints that stay on disk")
+    keep: int = Field(default=2, ge=1, description="number of newest checkpoints to keep")
 
 
 class OutputConfig(Model):
-    """Tables of what happened, one Parquet file a step."""
+    """Tables of samples and tokens, one Parquet file per step."""
 
     samples_every: int = Field(default=1, ge=0, description="steps between sample tables; 0 = none")
     tokens_every: int = Field(default=10, ge=0, description="steps between token tables; 0 = none")
-    token_responses: int = Field(default=64, ge=1, description="responses in a token table")
+    token_responses: int = Field(
+        default=64, ge=1, description="number of responses in a token table"
+    )
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = Field(
-        default=(), description="where metrics go as well, beside metrics.jsonl"
+        default=(), description="trackers that receive the metrics, in addition to metrics.jsonl"
     )
 
 
 class RunConfig(Model):
     """A run."""
 
-    preset: str | None = Field(default=None, description="the preset it was built from")
+    preset: str | None = Field(default=None, description="the preset that the run uses")
     objective: Objective = Field(default=Objective(), description="the objective")
     model: ModelConfig = Field(default=ModelConfig(), description="the policy")
     data: DataConfig = Field(default=DataConfig(), description="the problems")
-    rewards: RewardConfig = Field(default=Math(), description="what grades a response")
+    rewards: RewardConfig = Field(default=Math(), description="how responses are graded")
     sampling: SamplingConfig = Field(default=SamplingConfig(), description="the rollouts")
     training: TrainingConfig = Field(default=TrainingConfig(), description="the updates")
     evaluation: EvaluationConfig = Field(
@@ -235,7 +259,7 @@ class RunConfig(Model):
     )
     checkpoint: CheckpointConfig = Field(default=CheckpointConfig(), description="checkpoints")
     output: OutputConfig = Field(default=OutputConfig(), description="sample and token tables")
-    seed: int = Field(default=0, ge=0, description="of sampling and data order")
+    seed: int = Field(default=0, ge=0, description="seed of sampling and data order")
 
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:
@@ -261,7 +285,7 @@ class RunConfig(Model):
             problems.append(
                 (
                     "sampling.temperature",
-                    "0 gives a group the same response G times and no "
+                    "with 0, all responses of a group are equal and give no "
                     "signal; expected a number above 0, such as 1.0",
                 )
             )
@@ -270,8 +294,8 @@ class RunConfig(Model):
             problems.append(
                 (
                     "sampling.async_depth",
-                    "an engine in the training process waits for its turn; expected 0 with "
-                    "engine=vllm, or engine=vllm-server",
+                    "vLLM in the training process cannot sample during training; expected 0 with "
+                    "engine=vllm, or use engine=vllm-server",
                 )
             )
         if problems:
@@ -279,7 +303,7 @@ class RunConfig(Model):
         return self
 
     def evaluation_settings(self) -> SamplingSettings:
-        """How responses to held-out problems are drawn."""
+        """Return the sampling settings for held-out problems."""
         names = ("temperature", "top_p", "top_k", "min_p")
         own = {name: getattr(self.evaluation, name) for name in names}
         return self.sampling.settings(**own)

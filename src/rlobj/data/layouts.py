@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import Field
 
 from rlobj.base.errors import DataError, nearest
 from rlobj.base.validation import Model
@@ -42,19 +42,20 @@ KNOWN = {
 
 
 class Columns(Model):
-    """Which columns hold the parts of a problem; None = found among the usual names.
+    """The columns of a problem; None = find the column among common names.
 
-    `reward_model.ground_truth` reaches into a nested column.
+    A dot selects a nested column: `reward_model.ground_truth`.
     """
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    prompt: str | None = None
-    """The question: text, or a list of chat messages."""
-    answer: str | None = None
-    """The gold answer: text, a number or a list of one."""
-    id: str | None = None
-    """The problem's name; where there is none, a hash of the question."""
+    prompt: str | None = Field(
+        default=None, description="column of the question: text, or a list of chat messages"
+    )
+    answer: str | None = Field(
+        default=None, description="column of the gold answer: text, a number, or a list with one"
+    )
+    id: str | None = Field(
+        default=None, description="column of the problem's id; if there is none, a hash is used"
+    )
 
 
 Several = Literal["refuse", "alternatives", "values"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from rlobj.base.errors import DataError, nearest
 from rlobj.base.validation import Model
@@ -43,41 +43,55 @@ def default_template(source: str | None) -> str:
 
 
 class DataConfig(Model):
-    """Where the problems come from and how they are put to the model.
+    """The source of the problems, and the text around a question.
 
     A source is, in this order: a built-in task; a named data set (dapo-math-17k, deepscaler, gsm8k,
     knights-and-knaves); a benchmark (aime24, ...), for testing only; a JSONL, JSON, Parquet, CSV or
     TSV file; a folder of such files; a data set on the Hugging Face hub (`owner/name`).
     """
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    source: str | None = None
-    """Training problems."""
-    name: str | None = None
-    """Configuration of a hub data set, such as `main` of openai/gsm8k."""
-    split: str = "train"
-    """Split of `source` to train on: of a hub data set, a folder (by file name) or a task."""
-    columns: Columns = Columns()
-    """Column names of `source`; of `test` too, where it has them."""
-    template: str = Field(default=None, validate_default=True)
-    """Text around the question: `{prompt}`, and other columns by name. Default: the question alone
-    for a built-in task, what fits it for a named data set, else the question and the request to
-    answer in `\\boxed{}`. Other data sets whose questions carry their instructions want
-    `"{prompt}"`."""
-    test: str | None = None
-    """Source of the test problems."""
-    test_template: str | None = None
-    """Text around a test question. Default: `template`, but for a `test` source that is a task, a
-    named data set or a benchmark what fits that."""
-    test_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of `source` kept out of training and tested on, where `test` is not given. Chosen by a
-    hash of the question, so it does not depend on the order of the rows."""
-    max_prompt_tokens: int | None = Field(default=None, ge=1)
-    """Leave out problems whose prompt is longer; default: what the model's context leaves beside
-    `sampling.max_tokens`."""
-    limit: int | None = Field(default=None, ge=1)
-    """Use at most this many problems of each split: the first of the file."""
+    source: str | None = Field(default=None, description="training problems")
+    name: str | None = Field(
+        default=None, description="configuration of a hub data set, such as `main` of openai/gsm8k"
+    )
+    split: str = Field(
+        default="train",
+        description="training split of `source`: of a hub data set, a folder (by file name) or a "
+        "task",
+    )
+    columns: Columns = Field(
+        default=Columns(), description="column names of `source`, and of `test` if it has them"
+    )
+    template: str = Field(
+        default=None,
+        validate_default=True,
+        description="text around the question: `{prompt}`, and other columns by name. Default: the "
+        "question alone for a built-in task, the template of a named data set, else the question "
+        "and the request to answer in `\\boxed{}`. If the questions contain instructions, use "
+        '`"{prompt}"`',
+    )
+    test: str | None = Field(default=None, description="source of the test problems")
+    test_template: str | None = Field(
+        default=None,
+        description="text around a test question. Default: the template of the `test` source if it "
+        "is a task, a named data set or a benchmark, else `template`",
+    )
+    test_fraction: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="share of `source` that is held out for testing if `test` is not set. A hash "
+        "of the question selects it, so that it does not depend on the order of the rows",
+    )
+    max_prompt_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="leave out problems with longer prompts; default: the model's context minus "
+        "`sampling.max_tokens`",
+    )
+    limit: int | None = Field(
+        default=None, ge=1, description="largest number of problems of each split, from the first"
+    )
 
     @field_validator("template", mode="before")
     @classmethod

@@ -187,7 +187,7 @@ class BatchWhitened(Advantage):
 class GroupCenteredBatchWhitened(Advantage):
     """R − mean_g, then whitened over all response tokens.
 
-    A group without signal enters with exactly 0 and leaves with the batch's shift.
+    In a group of equal rewards, R − mean_g is exactly 0 before the whitening.
     Source: REINFORCE++-baseline, arXiv:2501.03262.
     """
 
@@ -229,7 +229,7 @@ class QuantileBaseline(Advantage):
 class PassAtK(Advantage):
     """A = (best − second best) / (std_g + ε) for the group's best response, 0 for the others.
 
-    Nothing where the best is shared or the group has one member.
+    A = 0 for all if the best reward is shared or the group has one member.
     Source: arXiv:2503.19595, as released in verl's grpo_passk.
     """
 

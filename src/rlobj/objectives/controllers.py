@@ -76,7 +76,9 @@ class AdaptiveGate(Controller):
 
     target: float = Field(description="H_tgt, nats")
     start: float = Field(description="the level before the first rollout")
-    step: float = Field(default=0.01, description="α; negative to fall where entropy is low")
+    step: float = Field(
+        default=0.01, description="α, change per rollout; < 0 lowers the level at low entropy"
+    )
     low: float = Field(description="smallest level")
     high: float = Field(description="largest level")
     off: float = Field(

@@ -53,7 +53,7 @@ AdvantageField = Annotated[SerializeAsAny[Advantage], BeforeValidator(Advantage.
 
 
 class Objective(Model):
-    """A policy-optimization objective; immutable, built once, printed and compared as data.
+    """An immutable policy-optimization objective, printed and compared as data.
 
     Example:
         >>> from rlobj import Clip, Objective, advantage, entropy, prob
@@ -68,26 +68,26 @@ class Objective(Model):
     )
     drop_rule: RuleField | None = Field(default=None, alias="drop", description="tokens with m = 0")
     keep_rule: RuleField | None = Field(
-        default=None, alias="keep", description="the others have m = 0"
+        default=None, alias="keep", description="all other tokens have m = 0"
     )
-    weight: NumberField | None = Field(default=None, alias="reweight", description="ω")
+    weight: NumberField | None = Field(default=None, alias="reweight", description="ω, weight")
     penalties: tuple[PenaltyField, ...] = Field(
         default=(), description="P_k: KL, entropy bonus, ..."
     )
     controllers: dict[str, ControllerField] = Field(
-        default={}, description="values that move with the run, by a name in capitals"
+        default={}, description="numbers that change during the run, by name"
     )
     mismatch: MismatchField | None = Field(
         default=None, description="importance weight between sampler and trainer, a factor on ω"
     )
     reward_kl: float = Field(
-        default=0.0, ge=0, description="β of Σ_t (l0 − l_ref), taken from each response's reward"
+        default=0.0, ge=0, description="β; each response's reward is reduced by β·Σ_t (l0 − l_ref)"
     )
     split_rule: RuleField | None = Field(
-        default=None, alias="split", description="train these tokens in one phase, then the others"
+        default=None, alias="split", description="train these tokens first, then the others"
     )
     phase: RuleField | None = Field(
-        default=None, description="tokens that act in this phase; the others stay in the divisor"
+        default=None, description="tokens of this phase; the others count only in the divisor"
     )
 
     @model_validator(mode="after")

@@ -74,7 +74,9 @@ class KL(Penalty):
 
     skippable: ClassVar[bool] = True
 
-    estimator: Literal["k1", "abs", "k2", "k3"] = Field(default="k3", description="which estimate")
+    estimator: Literal["k1", "abs", "k2", "k3"] = Field(
+        default="k3", description="estimator of the KL"
+    )
     against: Literal["reference", "old"] = Field(
         default="reference", description="the reference policy, or π_old of the rollout"
     )

@@ -133,7 +133,7 @@ class Clip(Surrogate):
     )
     ratio: Literal["token", "sequence", "product"] = Field(
         default="token",
-        description="of the token, the geometric mean of the response (GSPO), its product",
+        description="of the token, or the response's geometric mean (GSPO) or product",
     )
 
     def _ratio(self, terms: Terms) -> Tensor:
@@ -230,14 +230,14 @@ class DppoTv(Surrogate):
     skippable: ClassVar[bool] = True  # A = 0 leaves 0·sg[r]·l on either side of the region
 
     low: float = Field(
-        default=0.2, ge=0, description="largest trained fall of the token's probability"
+        default=0.2, ge=0, description="largest decrease of the token's probability that is trained"
     )
     high: float = Field(
-        default=0.2, ge=0, description="largest trained rise of the token's probability"
+        default=0.2, ge=0, description="largest increase of the token's probability that is trained"
     )
     cap: float | None = Field(default=20.0, gt=0, description="absolute cap of r; null = none")
     against: Literal["old", "sampler"] = Field(
-        default="old", description="whose log-probabilities the region is around"
+        default="old", description="log-probabilities at the centre of the region"
     )
 
     def needs(self) -> tuple[str, ...]:
@@ -282,11 +282,11 @@ class Vespo(Surrogate):
 
 
 class Switch(Surrogate):
-    """S = `then` where the rule holds, `otherwise` elsewhere; the rule is frozen by `plan`."""
+    """S = `then` where the rule is true, else `otherwise`; `plan` evaluates the rule."""
 
-    rule: RuleField
-    then: SurrogateField
-    otherwise: SurrogateField
+    rule: RuleField = Field(description="tokens with the surrogate `then`")
+    then: SurrogateField = Field(description="surrogate where the rule is true")
+    otherwise: SurrogateField = Field(description="surrogate of all other tokens")
 
     def __init__(self, rule: Any = None, then: Any = None, otherwise: Any = None, **data: Any):
         given = {"rule": rule, "then": then, "otherwise": otherwise}

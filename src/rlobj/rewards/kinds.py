@@ -117,7 +117,7 @@ class Math(Reward):
 
 
 class Exact(Reward):
-    """1 if the response is the answer, blanks around both aside, else 0."""
+    """1 if the response equals the answer, ignoring surrounding blanks, else 0."""
 
     def open(self) -> _FunctionGrader:
         """A grader that compares strings."""

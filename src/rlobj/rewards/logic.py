@@ -37,7 +37,7 @@ _STATEMENT = re.compile(
 
 
 class KnightsAndKnaves(Reward):
-    """1 if the `<answer>` says of each person rightly whether knight or knave, else 0."""
+    """1 if `<answer>` correctly says who is a knight and who is a knave, else 0."""
 
     def open(self) -> _RolesGrader:
         """A grader that reads statements."""

@@ -45,7 +45,7 @@ class Overlong(Model):
     """
 
     cache: float = Field(gt=0, lt=1, description="L_c as a share of sampling.max_tokens")
-    penalty: float = Field(default=1.0, ge=0, description="what a response at the limit loses")
+    penalty: float = Field(default=1.0, ge=0, description="penalty of a response at the limit")
 
     def shape(self, rewards: Tensor, lengths: Tensor, max_tokens: int) -> Tensor:
         """Rewards [B] plus the penalty; an undecided reward (NaN) stays undecided."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 from torch import Tensor
 
 from rlobj.base.validation import Model
@@ -90,22 +90,34 @@ def packed(code: Literal["i", "f"], values: Iterable[Any]) -> array[Any]:
 
 
 class SamplingSettings(Model):
-    """How responses are drawn. The defaults sample from the model itself, untruncated."""
+    """How responses are sampled. The defaults sample from the model's full distribution."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
-    """Logits are divided by it; 0 takes the likeliest token (greedy)."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Keep the smallest set of likeliest tokens whose probability reaches this; 1 keeps all."""
-    top_k: int = Field(default=0, ge=0)
-    """Keep the k likeliest tokens; 0 keeps all."""
-    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Keep tokens at least this fraction as likely as the likeliest; 0 keeps all."""
-    max_tokens: int = Field(ge=1)
-    """Longest response, in tokens, the EOS token included."""
-    stop: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = ()
-    """Texts that end a response as soon as it contains one of them."""
+    temperature: float = Field(
+        default=1.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="logits are divided by this; 0 = the most likely token (greedy)",
+    )
+    top_p: float = Field(
+        default=1.0,
+        gt=0.0,
+        le=1.0,
+        description="sample from the most likely tokens with this probability; 1 = all",
+    )
+    top_k: int = Field(default=0, ge=0, description="sample from the k most likely tokens; 0 = all")
+    min_p: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="sample from tokens with at least this share of the largest probability; "
+        "0 = all",
+    )
+    max_tokens: int = Field(
+        ge=1, description="largest number of tokens in a response, with the EOS token"
+    )
+    stop: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = Field(
+        default=(), description="a response ends when it contains one of these texts"
+    )
 
 
 Done = Callable[[int, list[Sample]], None]

@@ -1,15 +1,15 @@
-"""The columns that rules read: what each means, and which TokenBatch columns it takes."""
+"""The columns of rules: their meanings, and the TokenBatch columns that they need."""
 
 from __future__ import annotations
 
 __all__ = ["COLUMNS"]
 
 COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    # name: (meaning, TokenBatch columns it reads)
-    "prob": ("π, probability of the token under the policy now", ("logprobs",)),
+    # name: (meaning, needed TokenBatch columns)
+    "prob": ("π, probability of the token under the current policy", ("logprobs",)),
     "logprob": ("l = log π, nats", ("logprobs",)),
     "surprisal": ("−log π, nats", ("logprobs",)),
-    "entropy": ("H of the policy now at the token's position, nats", ("entropy",)),
+    "entropy": ("H of the current policy at the token's position, nats", ("entropy",)),
     "old_prob": ("π_old, probability under the rollout's policy", ("old_logprobs",)),
     "old_logprob": ("l0 = log π_old, nats", ("old_logprobs",)),
     "old_surprisal": ("−log π_old, nats", ("old_logprobs",)),

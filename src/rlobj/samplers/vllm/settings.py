@@ -1,4 +1,4 @@
-"""Settings of the vLLM samplers. Nothing of vLLM is imported here."""
+"""Settings of the vLLM samplers. This module does not import vLLM."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ RESERVED = frozenset(
         *("kv_cache_memory_bytes", "max_model_len", "enforce_eager", "use_tqdm_on_load"),
     }
 )
-"""Engine arguments that rlobj sets itself: what weights, log-probs and seeds depend on."""
+"""Engine arguments that rlobj sets itself, because weights, log-probs or seeds depend on them."""
 
 
 def check_extra(arguments: dict[str, Any], reserved: frozenset[str]) -> None:
     """Refuse engine arguments that would override rlobj's own.
 
     Raises:
-        ConfigError: one that is reserved.
+        ConfigError: an argument is reserved.
     """
     taken = sorted(name for name in arguments if name.replace("-", "_") in reserved)
     if taken:
-        raise ConfigError(f"rlobj sets {', '.join(taken)} itself; leave it out")
+        raise ConfigError(f"rlobj sets {', '.join(taken)} itself; remove it")
 
 
 class VllmSettings(Model):
@@ -47,27 +47,28 @@ class VllmSettings(Model):
         default=0.5,
         gt=0,
         le=1,
-        description="share of GPU memory for vLLM; the trainer has the rest",
+        description="share of GPU memory for vLLM; the trainer uses the rest",
     )
     kv_cache_bytes: int | Literal["auto"] = Field(
         default="auto",
-        description="bytes of key-value cache (auto: 256 MiB on a CPU; what fits on a GPU)",
+        description="bytes of key-value cache (auto: 256 MiB on a CPU; the rest of vLLM's share on "
+        "a GPU)",
     )
     max_model_len: int | Literal["auto"] = Field(
         default="auto",
-        description="longest prompt and response together, tokens (auto: as long as the model "
-        "and the cache allow)",
+        description="largest number of tokens in prompt and response together (auto: the limit of "
+        "the model and the cache)",
     )
     enforce_eager: bool | Literal["auto"] = Field(
-        default="auto", description="neither compile nor capture graphs (auto: true on a CPU)"
+        default="auto", description="do not compile and do not capture graphs (auto: true on a CPU)"
     )
     sleep_level: Literal[0, 1, 2] = Field(
         default=1,
-        description="GPU memory given to the trainer between rollouts: 0 none, 1 all (weights wait "
-        "in CPU memory), 2 all (weights are dropped); a CPU keeps everything",
+        description="GPU memory that is freed between rollouts: 0 none, 1 all (weights move to CPU "
+        "memory), 2 all (weights are deleted); no effect on a CPU",
     )
     extra: dict[str, Any] = Field(
-        default_factory=dict, description="more arguments of vllm.LLM, by name"
+        default_factory=dict, description="other arguments of vllm.LLM, by name"
     )
 
     @field_validator("extra")
@@ -80,32 +81,35 @@ class VllmSettings(Model):
 class ServerSettings(Model):
     """A server that `rlobj serve` started (`--sampler vllm-server`).
 
-    Its key is no setting: it is read from RLOBJ_API_KEY in the environment, or for a server on this
-    machine from the file that `rlobj serve` wrote.
+    The key of the server is not a setting. It is read from RLOBJ_API_KEY in the environment, or
+    from the file that `rlobj serve` wrote if the server runs on this machine.
     """
 
-    url: str = Field(default="http://127.0.0.1:8000", description="where the server listens")
+    url: str = Field(default="http://127.0.0.1:8000", description="address of the server")
     transport: Literal["auto", "file", "broadcast"] = Field(
         default="auto",
-        description="how weights travel: shared-memory files or gloo/NCCL broadcast (auto: files "
-        "where the server can read the trainer's)",
+        description="weight transfer: shared-memory files or gloo/NCCL broadcast (auto: files if "
+        "the server can read the trainer's files)",
     )
     timeout: float = Field(
         default=60.0,
         gt=0,
-        description="longest silence of the server, seconds; generating responses may take longer, "
-        "loading weights ten times as long",
+        description="seconds to wait for an answer of the server; generating responses may take "
+        "longer, and loading weights ten times as long",
     )
-    retries: int = Field(default=4, ge=0, description="attempts after a first that failed")
+    retries: int = Field(default=4, ge=0, description="number of retries after a failed attempt")
     backoff: float = Field(
-        default=1.0, ge=0, description="pause before the first retry, seconds; it doubles each time"
+        default=1.0, ge=0, description="seconds before the first retry; doubles with each retry"
     )
     broadcast_address: str | None = Field(
         default=None,
-        description="the trainer's address, as the server reaches it (null: the one it sees)",
+        description="address of the trainer for the server (null: detected)",
     )
     broadcast_port: int = Field(
-        default=0, ge=0, le=65535, description="port on the trainer for broadcasts (0: a free one)"
+        default=0,
+        ge=0,
+        le=65535,
+        description="port of the trainer for broadcasts (0: any free port)",
     )
 
     @field_validator("url")
@@ -113,5 +117,7 @@ class ServerSettings(Model):
     def _http(cls, url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"'{url}' is no address of a server, such as http://127.0.0.1:8000")
+            raise ConfigError(
+                f"'{url}' is not the address of a server; expected for example http://127.0.0.1:8000"
+            )
         return url.rstrip("/")
