@@ -116,26 +116,26 @@ def compositions() -> dict[str, Objective]:
     climbing = AdaptiveGate(target=10.0, start=0.01, low=0.0, high=1.0, off=0.0)
     bonus = EntropyBonus(coefficient="C", where=entropy.top(0.5), divisor=PromptMean())
     return {
-        "drop, prompt mean": base.drop(rare).but(divisor=PromptMean()),
-        "drop, sequence mean": base.drop(rare).but(divisor=SequenceMean()),
-        "drop, sequence mean over all": base.drop(rare).but(divisor=SequenceMean(over="all")),
-        "keep, sequence sum": base.keep(entropy.top(0.2)).but(divisor=SequenceSum()),
-        "keep, fixed length": base.keep(entropy.top(0.2)).but(divisor=FixedLength(length=9)),
+        "drop, prompt mean": base.drop(rare).replace(divisor=PromptMean()),
+        "drop, sequence mean": base.drop(rare).replace(divisor=SequenceMean()),
+        "drop, sequence mean over all": base.drop(rare).replace(divisor=SequenceMean(over="all")),
+        "keep, sequence sum": base.keep(entropy.top(0.2)).replace(divisor=SequenceSum()),
+        "keep, fixed length": base.keep(entropy.top(0.2)).replace(divisor=FixedLength(length=9)),
         "quantile": base.keep(entropy <= entropy.quantile(0.3, within=advantage < 0)),
         "sample": base.drop((covariance > 0).sample(0.25, seed=3)),
-        "gate open": base.but(controllers=open_gate).reweight(
+        "gate open": base.replace(controllers=open_gate).reweight(
             when(surprisal.top(0.1, within=advantage > 0), "W", 1)
         ),
-        "truncate": base.but(mismatch=Truncate(level="sequence", cap=1.5)),
-        "mask": base.but(mismatch=Mask(low=0.8, high=1.2)).reweight(1 - 0.5 * prob),
-        "entropy bonus": base.but(penalties=[bonus], controllers={"C": climbing}),
-        "two penalties": base.split(prob < 0.3).but(
+        "truncate": base.replace(mismatch=Truncate(level="sequence", cap=1.5)),
+        "mask": base.replace(mismatch=Mask(low=0.8, high=1.2)).reweight(1 - 0.5 * prob),
+        "entropy bonus": base.replace(penalties=[bonus], controllers={"C": climbing}),
+        "two penalties": base.split(prob < 0.3).replace(
             penalties=[
                 KL(coefficient=0.1, where=advantage > 0, unbiased=True),
                 KL(coefficient=0.2, estimator="k2", divisor=SequenceMean(over="all")),
             ]
         ),
-        "switch": base.but(
+        "switch": base.replace(
             advantage=LeaveOneOut(),
             surrogate=Switch(
                 surprisal.top(0.3),
@@ -145,7 +145,7 @@ def compositions() -> dict[str, Objective]:
         ),
         "phase": Objective(
             advantage=GroupCentered(), surrogate=DppoTv(against="sampler", cap=None)
-        ).but(phase=parse("old_prob < 0.5")),
+        ).replace(phase=parse("old_prob < 0.5")),
         "unclipped on length": Objective(
             surrogate=Unclipped(), keep="position < length / 2 and reward > 0"
         ),

@@ -50,7 +50,7 @@ from rlobj.objectives.surrogates import (
 
 ALL = TokenMean(over="all")
 DAPO = Objective(surrogate=Clip(low=0.2, high=0.28))
-JUSTRL = DAPO.but(surrogate=Clip(low=0.2, high=0.28, dual=10))
+JUSTRL = DAPO.replace(surrogate=Clip(low=0.2, high=0.28, dual=10))
 GRPO = Objective(divisor=SequenceMean())
 PLAIN = Objective(surrogate=Reinforce())
 AR_BASE = Objective(
@@ -76,10 +76,10 @@ TWINS = {
     "dapo-loss": DAPO,
     "dppo": Objective(surrogate=DppoTv(low=0.2, high=0.2, cap=20.0, against="old")),
     "dr-grpo": Objective(advantage=GroupCentered(), divisor=FixedLength(length=3000)),
-    "gmpo": GRPO.but(surrogate=GeometricMean(eps=0.4)),
-    "gpg": PLAIN.but(advantage=AccurateGroupCentered()),
+    "gmpo": GRPO.replace(surrogate=GeometricMean(eps=0.4)),
+    "gpg": PLAIN.replace(advantage=AccurateGroupCentered()),
     "grpo": GRPO,
-    "gspo": GRPO.but(surrogate=Clip(low=3e-4, high=4e-4, ratio="sequence")),
+    "gspo": GRPO.replace(surrogate=Clip(low=3e-4, high=4e-4, ratio="sequence")),
     "justrl": JUSTRL,
     "kl-cov": Objective(
         surrogate=Unclipped(),
@@ -90,18 +90,18 @@ TWINS = {
         surrogate=Switch(WORST, Unclipped(), Clip(low=1.0, high=9.0)),
         penalties=[ProxyKL(min_p=0.02, where=WORST)],
     ),
-    "opo": PLAIN.but(advantage=LengthWeighted()),
+    "opo": PLAIN.replace(advantage=LengthWeighted()),
     "pass-at-k": Objective(advantage=PassAtK()),
-    "qae": DAPO.but(advantage=QuantileBaseline(K=0.4)),
+    "qae": DAPO.replace(advantage=QuantileBaseline(K=0.4)),
     "reinforce-pp": Objective(advantage=BatchWhitened(), reward_kl=0.01),
     "reinforce-pp-baseline": Objective(
         advantage=GroupCenteredBatchWhitened(), penalties=[KL(estimator="k2", coefficient=0.01)]
     ),
     "rloo": Objective(advantage=LeaveOneOut()),
-    "sapo": GRPO.but(surrogate=SoftGate(tau_pos=1.0, tau_neg=1.05)),
+    "sapo": GRPO.replace(surrogate=SoftGate(tau_pos=1.0, tau_neg=1.05)),
     "stapo": DAPO.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)),
-    "stare": JUSTRL.but(controllers={"W": W}).reweight(when(UP, "W", 1)),
-    "stare-c2": JUSTRL.but(controllers={"W": W, "M": M}).reweight(
+    "stare": JUSTRL.replace(controllers={"W": W}).reweight(when(UP, "W", 1)),
+    "stare-c2": JUSTRL.replace(controllers={"W": W, "M": M}).reweight(
         when(UP, "W", when(DOWN, "M", 1))
     ),
     "vespo": Objective(surrogate=Vespo(k_pos=2, lambda_pos=3, k_neg=3, lambda_neg=2)),
@@ -178,7 +178,7 @@ def test_a_file_can_build_on_a_file_beside_it(write: Any) -> None:
     write("base: ./base.yaml\nobjective: {surrogate: {dual: 3}}\n", "near/child.yaml")
     path = write("base: near/child.yaml\n", "child.yaml")  # the same stem is another file
     preset = load_preset(str(path))
-    assert preset.objective == DAPO.but(surrogate=Clip(low=0.2, high=0.5, dual=3))
+    assert preset.objective == DAPO.replace(surrogate=Clip(low=0.2, high=0.5, dual=3))
     assert preset.bases == ("child", "base", "dapo", "dapo-loss")
 
 

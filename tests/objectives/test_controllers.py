@@ -37,7 +37,7 @@ def test_the_mean_entropy_is_aggregated_as_the_loss_is() -> None:
     gate = held(Gate(target=0.3, on=1.1))
     table = rollout([0, 0, 0, 1], lengths=[3, 1])
     assert gate.observe([table])["W"] == {"value": 1.1, "entropy": 0.25}
-    by_response = gate.but(divisor=SequenceMean()).observe([table])["W"]
+    by_response = gate.replace(divisor=SequenceMean()).observe([table])["W"]
     assert by_response == {"value": 1.0, "entropy": 0.5}
 
 

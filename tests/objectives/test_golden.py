@@ -37,7 +37,7 @@ ESTIMATORS = {
 
 
 def preset(name: str, **fields: Any) -> Objective:
-    return load_preset(name).objective.but(**fields)
+    return load_preset(name).objective.replace(**fields)
 
 
 def stare(name: str, gate: str) -> Objective:
@@ -45,7 +45,7 @@ def stare(name: str, gate: str) -> Objective:
     objective = load_preset(name).objective
     target = 1e9 if gate == "on" else 1e-9
     gates = {"W": Gate(target=target, on=1.1), "M": Gate(target=target, on=0.9)}
-    return objective.but(controllers={key: gates[key] for key in objective.controllers})
+    return objective.replace(controllers={key: gates[key] for key in objective.controllers})
 
 
 def dual(clip: tuple[float, float]) -> Objective:
@@ -141,5 +141,5 @@ def test_advantage_reweighting_is_that_of_the_release(case: dict[str, Any]) -> N
     old, given = column(case, "old_logprobs"), column(case, "advantages")
     lengths = torch.tensor(case["lengths"])
     batch = TokenBatch(lengths, torch.tensor(case["group"]), old, advantages=given)
-    plan = load_preset("ar-lopti").objective.but(penalties=[]).plan([batch])
+    plan = load_preset("ar-lopti").objective.replace(penalties=[]).plan([batch])
     close(plan.weights[0] * len(given) * given, column(case, "reweighted"))

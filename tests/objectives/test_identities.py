@@ -44,19 +44,19 @@ def result(objective: Objective, batch: TokenBatch | None = None) -> tuple[Tenso
         (DAPO.reweight(0 * old_prob + 1), DAPO),  # Advantage Reweighting with alpha = 0
         (DAPO.reweight(when(surprisal.top(0), 3, 1)), DAPO),
         (DAPO.drop((prob < 1).sample(0)), DAPO),
-        (DAPO.but(penalties=[KL(coefficient=0)]), DAPO),
-        (DAPO.but(reward_kl=0.0), DAPO),
-        (DAPO.but(divisor=TokenMean(over="all")), DAPO),
-        (DAPO.but(surrogate=Switch("prob < 0", Unclipped(), DAPO.surrogate)), DAPO),
-        (DAPO.but(surrogate=Clip(low=0.2, high=0.28, dual=1e9)), DAPO),
-        (DAPO.but(surrogate=Clip(low=1e9, high=1e9)), DAPO.but(surrogate=Unclipped())),
+        (DAPO.replace(penalties=[KL(coefficient=0)]), DAPO),
+        (DAPO.replace(reward_kl=0.0), DAPO),
+        (DAPO.replace(divisor=TokenMean(over="all")), DAPO),
+        (DAPO.replace(surrogate=Switch("prob < 0", Unclipped(), DAPO.surrogate)), DAPO),
+        (DAPO.replace(surrogate=Clip(low=0.2, high=0.28, dual=1e9)), DAPO),
+        (DAPO.replace(surrogate=Clip(low=1e9, high=1e9)), DAPO.replace(surrogate=Unclipped())),
         (DAPO.drop(prob < 0.3), DAPO.keep(prob >= 0.3)),
         (DAPO.keep(entropy.bottom(0.3)), DAPO.keep(entropy <= entropy.quantile(0.3))),
         (DAPO.keep(entropy.top(0.3)), DAPO.drop(entropy < -((-entropy).quantile(0.3)))),
         (DAPO.drop(prob < 0.3).drop(prob > 0.6), DAPO.drop((prob < 0.3) | (prob > 0.6))),
         (DAPO.keep(prob > 0.3).keep(prob < 0.6), DAPO.keep((prob > 0.3) & (prob < 0.6))),
         (DAPO.reweight(2).reweight(prob), DAPO.reweight(2 * prob)),
-        (load_preset("stare").objective, DAPO.but(surrogate=Clip(low=0.2, high=0.28, dual=10))),
+        (load_preset("stare").objective, DAPO.replace(surrogate=Clip(low=0.2, high=0.28, dual=10))),
     ],
 )
 def test_a_neutral_setting_is_the_base_to_the_bit(neutral: Objective, base: Objective) -> None:
@@ -70,7 +70,7 @@ def test_the_mismatch_of_equal_policies_is_the_base_to_the_bit() -> None:
     batch = awkward_batch(2)
     batch = batch.replace(sampler_logprobs=batch.old_logprobs)
     for level in ("token", "sequence"):
-        corrected = DAPO.but(mismatch={"kind": "truncate", "level": level})
+        corrected = DAPO.replace(mismatch={"kind": "truncate", "level": level})
         for x, y in zip(result(corrected, batch), result(DAPO, batch), strict=True):
             assert torch.equal(x, y)
 
@@ -85,8 +85,8 @@ def test_sapo_on_policy_has_the_gradient_of_the_unclipped_objective() -> None:
 @pytest.mark.parametrize("name", ["lopti", "ar-lopti"])
 def test_the_phases_of_lopti_sum_to_the_unsplit_objective(name: str) -> None:
     objective = load_preset(name).objective
-    whole = objective.but(split=None, penalties=[])
-    phases = objective.but(penalties=[]).phases
+    whole = objective.replace(split=None, penalties=[])
+    phases = objective.replace(penalties=[]).phases
     parts = [result(phase) for phase in phases]
     loss, gradient = result(whole)
     assert len(phases) == 2
@@ -101,7 +101,7 @@ def test_calling_a_split_objective_sums_its_phases_with_their_penalties() -> Non
     batch = leaf(awkward_batch(2))
     total = sum(phase(batch).loss for phase in objective.phases)
     torch.testing.assert_close(objective(batch).loss, total, rtol=1e-13, atol=0)
-    unsplit = objective.but(split=None)
+    unsplit = objective.replace(split=None)
     assert abs(unsplit(batch).loss - total) > 1e-6  # each phase's KL has its own mean
 
 

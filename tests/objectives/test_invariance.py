@@ -166,12 +166,12 @@ def faults() -> dict[str, Fault]:
         "nan in a rule": (top, on(0, spoil("entropy")), "'entropy' is nan at row"),
         "nan in the loss": (top, on(1, spoil("old_logprobs")), "'old_logprobs' is nan"),
         "nan in a penalty": (
-            top.but(penalties=[KL()]),
+            top.replace(penalties=[KL()]),
             on(0, spoil("ref_logprobs")),
             "'ref_logprobs' is nan",
         ),
         "nan in the reward": (
-            top.but(reward_kl=0.1),
+            top.replace(reward_kl=0.1),
             on(1, spoil("ref_logprobs")),
             "'ref_logprobs' is nan",
         ),
@@ -181,7 +181,7 @@ def faults() -> dict[str, Fault]:
         "half the advantages": (top, alone(brought), "'advantages' is in some tables"),
         "ids absent": (sample, alone(without("ids")), "needs TokenBatch"),
         "nan to a controller": (
-            top.but(controllers=gate),
+            top.replace(controllers=gate),
             on(0, spoil("old_entropy")),
             "'old_entropy' is nan",
         ),

@@ -31,17 +31,21 @@ OBJECTIVES = objectives()
 DAPO = load_preset("dapo").objective
 
 
-def test_but_replaces_and_leaves_the_original_alone() -> None:
-    child = DAPO.but(divisor=SequenceMean(), drop="prob < 0.1")
+def test_replace_returns_a_changed_copy_and_keeps_the_original() -> None:
+    child = DAPO.replace(divisor=SequenceMean(), drop="prob < 0.1")
     assert (child.divisor, child.drop_rule) == (SequenceMean(), prob < 0.1)
     assert DAPO.drop_rule is None
-    assert child.but(divisor=TokenMean(), drop=None) == DAPO
+    assert child.replace(divisor=TokenMean(), drop=None) == DAPO
     with pytest.raises(ConfigError, match="Did you mean 'divisor'"):
-        DAPO.but(divisors=TokenMean())
+        DAPO.replace(divisors=TokenMean())
+
+
+def test_but_is_an_alias_of_replace() -> None:
+    assert DAPO.but(drop="prob < 0.1") == DAPO.replace(drop="prob < 0.1")
 
 
 def test_controllers_can_be_read_by_every_builder() -> None:
-    base = DAPO.but(controllers={"W": Gate(target=0.3, on=1.1)})
+    base = DAPO.replace(controllers={"W": Gate(target=0.3, on=1.1)})
     assert base.reweight(when(surprisal.top(0.1), "W", 1)).weight == parse(
         "when(surprisal.top(0.1), W, 1)"
     )
@@ -153,8 +157,8 @@ def test_a_missing_column_is_named_with_the_rule_that_asked() -> None:
     [
         (DAPO.keep(entropy.top(0.2)), "entropy"),
         (DAPO, "old_logprobs"),
-        (DAPO.but(penalties=[KL()]), "ref_logprobs"),
-        (DAPO.but(reward_kl=0.1), "ref_logprobs"),
+        (DAPO.replace(penalties=[KL()]), "ref_logprobs"),
+        (DAPO.replace(reward_kl=0.1), "ref_logprobs"),
         (DAPO.drop(prob < 0.5), "logprobs"),
     ],
 )
@@ -205,12 +209,15 @@ def test_explain_says_what_each_rule_selects_and_what_cannot_act() -> None:
         (DAPO.reweight(1), "reweight: 1 everywhere"),
         (DAPO.keep(entropy.top(1.0)), "selects its whole population"),
         (DAPO.drop(entropy.top(0)), "selects nothing"),
-        (DAPO.but(controllers={"W": Gate(target=1, on=2)}), "W: no rule reads it"),
+        (DAPO.replace(controllers={"W": Gate(target=1, on=2)}), "W: no rule reads it"),
         (
-            DAPO.but(controllers={"W": Gate(target=0, on=2)}, reweight="W"),
+            DAPO.replace(controllers={"W": Gate(target=0, on=2)}, reweight="W"),
             "the gate stays shut",
         ),
-        (DAPO.but(controllers={"W": Gate(target=1, on=1)}, reweight="W"), "on and off are both"),
+        (
+            DAPO.replace(controllers={"W": Gate(target=1, on=1)}, reweight="W"),
+            "on and off are both",
+        ),
     ],
 )
 def test_settings_that_cannot_act_are_named(objective: Objective, expected: str) -> None:

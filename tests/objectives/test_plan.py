@@ -66,7 +66,7 @@ def test_plan_and_loss_edit_nothing_and_plan_carries_no_graph() -> None:
 def test_an_update_that_keeps_nothing_has_loss_zero_with_a_graph() -> None:
     batch = leaf(awkward_batch(2))
     for divisor in (TokenMean(), SequenceMean(), SequenceSum(), PromptMean()):
-        objective = DAPO.but(divisor=divisor, drop=prob <= 1)
+        objective = DAPO.replace(divisor=divisor, drop=prob <= 1)
         plan = objective.plan([batch])
         loss = objective.loss(batch, plan).loss
         assert plan.empty
@@ -74,7 +74,7 @@ def test_an_update_that_keeps_nothing_has_loss_zero_with_a_graph() -> None:
         assert loss.item() == 0
         loss.backward()
     assert gradients(batch).count_nonzero() == 0
-    assert not DAPO.but(drop=prob <= 1, penalties=[KL()]).plan([batch]).empty
+    assert not DAPO.replace(drop=prob <= 1, penalties=[KL()]).plan([batch]).empty
 
 
 def test_dropped_tokens_silence_values_that_are_not_finite() -> None:
@@ -100,7 +100,7 @@ def test_dropped_tokens_silence_values_that_are_not_finite() -> None:
 @given(seed=st.integers(0, 1000), parts=st.integers(2, 6))
 def test_metrics_of_micro_batches_add_up(seed: int, parts: int) -> None:
     batch = awkward_batch(seed, groups=5)
-    objective = DAPO.but(penalties=[KL(coefficient=0.1), EntropyBonus(coefficient=0.2)])
+    objective = DAPO.replace(penalties=[KL(coefficient=0.1), EntropyBonus(coefficient=0.2)])
     tables = batch.split(parts)
     plan, whole = objective.plan(tables), objective(batch)
     outputs = [objective.loss(table, plan) for table in tables]

@@ -107,7 +107,7 @@ def test_the_gradient_in_the_logits_lies_within_the_papers_bounds(data: st.DataO
     advantage = data.draw(st.floats(-3, 3).filter(lambda a: abs(a) > 1e-3))
     policy = logits.log_softmax(0)
     batch = tokens([1], policy[token : token + 1], advantages=[advantage])  # type: ignore[arg-type]
-    objective = STAPO.but(drop=None, divisor=SequenceSum())  # one response: J is its one term
+    objective = STAPO.replace(drop=None, divisor=SequenceSum())  # one response: J is its one term
     (-objective(batch).loss).backward()
     assert logits.grad is not None
     squared = float(logits.grad.square().sum())

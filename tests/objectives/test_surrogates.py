@@ -206,7 +206,7 @@ def test_the_mismatch_factor_of_equal_policies_is_one(level: Any) -> None:
     base = Objective(surrogate=Clip(dual=3.0), divisor=SequenceMean())
     plain = batch(OLD + MOVED, sampler_logprobs=OLD)
     for mismatch in (Truncate(level=level), Mask(level=level, low=0.5, high=5.0)):
-        assert base.but(mismatch=mismatch)(plain).loss.item() == base(plain).loss.item()
+        assert base.replace(mismatch=mismatch)(plain).loss.item() == base(plain).loss.item()
 
 
 def test_the_mismatch_factor_by_hand() -> None:

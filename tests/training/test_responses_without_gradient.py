@@ -94,9 +94,9 @@ def test_a_penalty_gives_a_gradient_to_the_responses_it_acts_on(penalty):
     batch = dead_batch()
     plain = Objective()
     assert with_gradient(plain, batch).tolist() == [False, False, True, True]
-    everywhere = plain.but(penalties=[penalty])
+    everywhere = plain.replace(penalties=[penalty])
     assert with_gradient(everywhere, batch).all()
-    nowhere = plain.but(
+    nowhere = plain.replace(
         penalties=[penalty.model_copy(update={"coefficient": 0 * KL().coefficient})]
     )
     assert with_gradient(nowhere, batch).tolist() == [False, False, True, True]

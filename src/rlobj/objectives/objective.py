@@ -116,28 +116,28 @@ class Objective(Model):
     def keep(self, rule: Rule | str) -> Objective:
         """Only tokens that the rule keeps (and those before it kept) have m = 1."""
         rule = read_rule(rule)
-        return self.but(keep=rule if self.keep_rule is None else self.keep_rule & rule)
+        return self.replace(keep=rule if self.keep_rule is None else self.keep_rule & rule)
 
     def drop(self, rule: Rule | str) -> Objective:
         """Tokens that the rule selects (or those before it did) have m = 0."""
         rule = read_rule(rule)
-        return self.but(drop=rule if self.drop_rule is None else self.drop_rule | rule)
+        return self.replace(drop=rule if self.drop_rule is None else self.drop_rule | rule)
 
     def reweight(self, weight: Number | str | float) -> Objective:
         """ω ← ω·weight."""
         number = read_number(weight)
-        return self.but(reweight=number if self.weight is None else self.weight * number)
+        return self.replace(reweight=number if self.weight is None else self.weight * number)
 
     def split(self, rule: Rule | str) -> Objective:
         """Two phases of updates: the rule's tokens, then the others (Lopti)."""
-        return self.but(split=read_rule(rule))
+        return self.replace(split=read_rule(rule))
 
     @property
     def phases(self) -> tuple[Objective, ...]:
         """The objectives that the trainer runs one after another on the same rollout."""
         if self.split_rule is None:
             return (self,)
-        return tuple(self.but(split=None, phase=part) for part in self._parts())
+        return tuple(self.replace(split=None, phase=part) for part in self._parts())
 
     def resolve(self, max_tokens: int) -> Objective:
         """A copy in which "max_tokens" is a number of tokens."""
@@ -145,7 +145,7 @@ class Objective(Model):
             penalty.model_copy(update={"divisor": _resolved(penalty.divisor, max_tokens)})
             for penalty in self.penalties
         )
-        return self.but(divisor=_resolved(self.divisor, max_tokens), penalties=penalties)
+        return self.replace(divisor=_resolved(self.divisor, max_tokens), penalties=penalties)
 
     # The stages.
 
