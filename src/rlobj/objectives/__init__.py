@@ -1,15 +1,18 @@
-"""The algebra: a batch is a table of tokens, and an objective is data over its columns.
+"""Policy-optimization objectives: a batch is a table of tokens, an objective is data.
 
-tokens        TokenBatch, the table
-rules         expressions over its columns, in Python and as text
-advantages    rewards to advantages
-surrogates    what the policy maximises, per token
-divisors      how tokens become one number
-penalties     terms added to the loss
-controllers   numbers that move with the run
-mismatch      weights for the gap between sampler and trainer
-objective     all of these together: `plan` and `loss`
+    loss = − (1/Z) Σ m·ω·S(r, A)  +  Σ_k (1/Z_k) Σ c_k·P_k
 
-`functional` holds the equations, `statistics` the exact sums and order statistics, `frame` the
-columns that rules read.
+tokens        TokenBatch: one row per trained token
+rules         expressions over its columns, in Python and as text: m and ω
+advantages    A, computed from rewards
+surrogates    S, the value of a token that the policy maximises
+divisors      Z, the number that the sum over tokens is divided by
+penalties     P_k, terms added to the loss
+controllers   numbers that change during a run
+mismatch      importance weights between sampler and trainer
+objective     Objective: all of these, with `plan` and `loss`
+
+`functional` has the equations as functions of tensors, and `statistics` has sums and order
+statistics over all ranks. `frame` evaluates rules. `plan` holds the results. `needs` lists the
+columns that are read. `gradients` finds the tokens that have a gradient.
 """

@@ -41,7 +41,7 @@ ControllerField = Annotated[SerializeAsAny[Controller], BeforeValidator(Controll
 def mean_old_entropy(frame: Frame, divisor: Divisor) -> float:
     """H̄ of the rollout under π_old, aggregated as the loss is, over all tokens; nats."""
     values = frame.number(Column("old_entropy"))
-    return divisor.mean(values, frame.valid, frame.table, frame.comm)
+    return divisor.mean(values, frame.decided, frame.table, frame.comm)
 
 
 class Gate(Controller):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
+from rlobj.objectives.needs import Needs
 from rlobj.objectives.penalties import KL, Penalty
-from rlobj.objectives.plan import Needs
 from rlobj.objectives.rules import Constant, Cut, Expr, Quantile, Sample
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 

@@ -1,8 +1,8 @@
-"""Frame: every token of an optimizer update that this process holds, ready to be asked rules.
+"""Frame: this rank's tokens of one optimizer update, and the evaluation of rules on them.
 
-`Objective.plan` builds one per update. Columns are detached; rows of undecided responses are in
-no population. All ranks evaluate the same expressions in the same order, because every cut and
-every mean is counted over all of them.
+`Objective.plan` builds one frame per update. Columns are detached. Rows of undecided responses
+belong to no population. All ranks must evaluate the same expressions in the same order, because
+cuts and means count the tokens of all ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rlobj.objectives.rules.nodes import Arithmetic, Compare, Logic, Magnitude, 
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["Frame", "finite_column"]
+__all__ = ["Frame"]
 
 _OPERATORS = {
     "+": operator.add,
@@ -47,27 +47,31 @@ _OPERATORS = {
     "&": operator.and_,
     "|": operator.or_,
 }
-_DTYPES = (torch.float32, torch.float64)
 _OPTIONAL = ("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "collision")
 
 
 class Frame:
-    """All local tables of one update as one table, with the means to evaluate expressions.
+    """This rank's tables of one update, joined, with the values of expressions on their rows.
 
     Args:
         tables: this rank's micro-batches; may be empty.
-        readers: the TokenBatch columns needed, each with who reads it.
+        columns: the TokenBatch columns to read, each with what reads it.
         comm: the process group.
-        state: the objective's state, for controllers' values and the update's number.
+        state: the objective's state: the controllers' values and the number of the update.
+
+    Attributes:
+        table: the joined table.
+        decided: bool [N], rows of decided responses.
+        selections: for each evaluated cut, by its text: selected tokens and population.
 
     Raises:
-        BatchError: on all ranks together, where a column is absent on one or not finite.
+        BatchError: a column is absent or not finite on some rank; raised on all ranks.
     """
 
     def __init__(
         self,
         tables: Sequence[TokenBatch],
-        readers: Mapping[str, str],
+        columns: Mapping[str, str],
         comm: Comm,
         state: Mapping[str, Any] | None = None,
     ) -> None:
@@ -77,45 +81,45 @@ class Frame:
         self._columns: dict[str, Tensor] = {}
         error = ""
         try:
-            self.table = _join(tables, readers)
-            for name, who in readers.items():
+            self.table = _join(tables, columns)
+            for name, who in columns.items():
                 self._columns[f"batch.{name}"] = self._read(name, who)
         except BatchError as exception:
             error = str(exception)
-        widths = [int(bool(error)), int(_wide(tables)), int(bool(tables))]
-        failed, wide, _ = comm.sum(torch.tensor(widths)).tolist()
+        double = any(table.logprobs.dtype == torch.float64 for table in tables)
+        failed, double = comm.sum(torch.tensor([int(bool(error)), int(double)])).tolist()
         if failed:
             raise BatchError(
                 error or "another rank holds a table that cannot be used; see its error"
             )
-        self.dtype = _DTYPES[bool(wide)]
+        self.dtype = torch.float64 if double else torch.float32
         self.device = self.table.logprobs.device
-        self.valid = self.table.decided
-        self._all_valid = bool(self.valid.all())
+        self.decided = self.table.decided
+        self._all_decided = bool(self.decided.all())
 
     def _read(self, name: str, who: str) -> Tensor:
-        """A detached batch column, checked to be finite on rows that count."""
-        if name == "rewards":  # NaN is a meaning there
+        """A TokenBatch column, detached, finite on rows of decided responses."""
+        if name == "rewards":  # NaN means undecided
             return self.table.column(name, who).detach()
-        return finite_column(self.table, name, who)
+        return self.table.finite(name, who)
 
     def batch(self, name: str) -> Tensor:
-        """A column of the joined table in the frame's dtype, 0 on undecided rows, [N]."""
+        """A TokenBatch column in the frame's dtype, 0 on rows of undecided responses, [N]."""
         values = self._columns[f"batch.{name}"].to(self.dtype)
-        return values if self._all_valid else values.masked_fill(~self.valid, 0)
+        return values if self._all_decided else values.masked_fill(~self.decided, 0)
 
     def number(self, expression: Number) -> Tensor:
-        """A number per token, [N]."""
+        """The value of a number on each token, [N]."""
         return self.evaluate(expression).expand(len(self.table))
 
     def rule(self, expression: Rule | None) -> Tensor:
-        """A rule's tokens among those that count, bool [N]; None = all of them."""
+        """The tokens of decided responses that a rule selects, bool [N]; None selects all."""
         if expression is None:
-            return self.valid
-        return self.evaluate(expression) & self.valid
+            return self.decided
+        return self.evaluate(expression) & self.decided
 
     def evaluate(self, node: Expr) -> Tensor:
-        """[N], or 0-d where the expression is one number."""
+        """The value of an expression, [N]; 0-d if it is the same for all tokens."""
         return getattr(self, f"_evaluate_{type(node).__name__}")(node)
 
     def _evaluate_Column(self, node: Column) -> Tensor:
@@ -173,7 +177,7 @@ class Frame:
     def _evaluate_Sample(self, node: Sample) -> Tensor:
         candidates = self.rule(node.rule)
         n = statistics.count(candidates, self.comm)
-        k = node.size(n, statistics.count(self.valid, self.comm))
+        k = node.size(n, statistics.count(self.decided, self.comm))
         table = self.table
         absent = self.comm.sum(torch.tensor(int(table.ids is None)))
         if int(absent) and self.comm.size > 1:
@@ -196,7 +200,7 @@ class Frame:
         population = self.rule(within) & ~values.isnan()
         return statistics.order_keys(values), population, statistics.count(population, self.comm)
 
-    # The columns of the language, by name; each as `COLUMNS` describes it.
+    # The columns of rules, `_NAME` for each name in COLUMNS, which describes them.
 
     def _logprob(self) -> Tensor:
         return self.batch("logprobs")
@@ -227,7 +231,7 @@ class Frame:
 
     def _reward(self) -> Tensor:
         rewards = self.table.spread(self._columns["batch.rewards"]).to(self.dtype)
-        return torch.where(self.valid, rewards, torch.zeros_like(rewards))
+        return torch.where(self.decided, rewards, torch.zeros_like(rewards))
 
     def _ratio(self) -> Tensor:
         return functional.log_ratio(self._logprob(), self._old_logprob()).exp()
@@ -240,8 +244,8 @@ class Frame:
 
     def _covariance(self) -> Tensor:
         advantages, logprobs = self._advantage(), self._logprob()
-        mean_advantage = statistics.exact_mean(advantages, self.valid, self.comm)
-        mean_logprob = statistics.exact_mean(logprobs, self.valid, self.comm)
+        mean_advantage = statistics.exact_mean(advantages, self.decided, self.comm)
+        mean_logprob = statistics.exact_mean(logprobs, self.decided, self.comm)
         return (advantages - mean_advantage) * (logprobs - mean_logprob)
 
     def _proxy_gap(self) -> Tensor:
@@ -257,35 +261,14 @@ class Frame:
         return functional.gradient_norm(self._logprob(), self._collision(), self._advantage())
 
 
-def finite_column(table: TokenBatch, name: str, who: str) -> Tensor:
-    """A detached column per token, finite on the rows of decided responses, [N].
-
-    Raises:
-        BatchError: the column is absent or not finite; names it, the row and who reads it.
-    """
-    values = table.column(name, who).detach()
-    bad = ~values.isfinite() & table.decided
-    if bad.any():
-        row = int(bad.nonzero()[0])
-        raise BatchError(
-            f"column '{name}' is {values[row].item()} at row {row} ({table.row(row)}); "
-            f"{who} reads it"
-        )
-    return values
-
-
-def _join(tables: Sequence[TokenBatch], readers: Mapping[str, str]) -> TokenBatch:
-    """This rank's tables as one, without what nobody reads; empty for a rank without any."""
+def _join(tables: Sequence[TokenBatch], columns: Mapping[str, str]) -> TokenBatch:
+    """This rank's tables as one table; an empty one if there are none."""
     if len(tables) > 1:
-        unread = dict.fromkeys({*_OPTIONAL} - readers.keys())
+        unread = dict.fromkeys({*_OPTIONAL} - columns.keys())
         tables = [table.replace(**unread, mask=None) for table in tables]
     if tables:
         return TokenBatch.concat(tables)
     nothing = torch.zeros(0)
-    names = {name for _, columns in COLUMNS.values() for name in columns} | {"advantages"}
-    columns = dict.fromkeys(names - {"logprobs"}, nothing)
-    return TokenBatch(lengths=[], groups=[], ids=[], logprobs=nothing, **columns)  # type: ignore[arg-type]
-
-
-def _wide(tables: Sequence[TokenBatch]) -> bool:
-    return any(table.logprobs.dtype == torch.float64 for table in tables)
+    names = {name for _, reads in COLUMNS.values() for name in reads} | {"advantages"}
+    empty = dict.fromkeys(names - {"logprobs"}, nothing)
+    return TokenBatch(lengths=[], groups=[], ids=[], logprobs=nothing, **empty)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Advantages of a rollout: rewards exchanged over all ranks, advantages back in every table."""
+"""Advantages of a rollout, computed from the rewards of all ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 from rlobj.base.errors import BatchError
 from rlobj.objectives import statistics
 from rlobj.objectives.advantages import Advantage
-from rlobj.objectives.frame import finite_column
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
@@ -20,7 +19,14 @@ __all__ = ["rollout_advantages"]
 def rollout_advantages(
     advantage: Advantage, reward_kl: float, tables: Sequence[TokenBatch], comm: Comm
 ) -> list[TokenBatch]:
-    """The tables with the column `advantages`; see `Objective.with_advantages`."""
+    """The tables with the column `advantages`; see `Objective.with_advantages`.
+
+    Args:
+        advantage: A.
+        reward_kl: β of the KL term that is subtracted from each response's reward.
+        tables: this rank's tables.
+        comm: the process group.
+    """
     given = sum(table.advantages is not None for table in tables)
     rewards, error = [], ""
     try:
@@ -28,12 +34,12 @@ def rollout_advantages(
     except BatchError as exception:
         error = str(exception)
     facts = torch.tensor([given, len(tables) - given, int(bool(error))])
-    brought, lacking, failed = comm.sum(facts).tolist()
-    if brought and lacking:
+    present, absent, failed = comm.sum(facts).tolist()
+    if present and absent:
         raise BatchError("column 'advantages' is in some tables of the update, not in all")
     if failed:
         raise BatchError(error or "another rank's rewards cannot be used; see its error")
-    if brought:
+    if present:
         return list(tables)
     return _filled(tables, _over_ranks(advantage, rewards, tables, comm))
 
@@ -41,7 +47,7 @@ def rollout_advantages(
 def _over_ranks(
     advantage: Advantage, rewards: Sequence[Tensor], tables: Sequence[TokenBatch], comm: Comm
 ) -> Tensor:
-    """A of this rank's responses, [B], computed from those of all ranks."""
+    """A from the rewards of all ranks, beginning with this rank's responses."""
     own = [
         torch.stack([reward, table.lengths.cpu().double()], 1)
         for reward, table in zip(rewards, tables, strict=True)
@@ -66,7 +72,7 @@ def _rewards(table: TokenBatch, advantage: Advantage, reward_kl: float) -> Tenso
     """R − β·Σ_t (l0 − l_ref), float64 [B] on the CPU."""
     rewards = table.column("rewards", f"the advantage {advantage}").detach().double()
     if reward_kl:
-        old = finite_column(table, "old_logprobs", "reward_kl").double()
-        reference = finite_column(table, "ref_logprobs", "reward_kl").double()
+        old = table.finite("old_logprobs", "reward_kl").double()
+        reference = table.finite("ref_logprobs", "reward_kl").double()
         rewards = rewards - reward_kl * table.sum_by_response(old - reference)
     return rewards.cpu()

@@ -40,23 +40,23 @@ class TokenBatch:
 
     Attributes:
         lengths: int [B], trained tokens of each response (0 allowed).
-        groups: int [B], the prompt's group, unique over all ranks.
+        groups: int [B], the id of the prompt's group, unique over all ranks.
         logprobs: [N], log π_θ(o_t) in nats; carries the gradient in `Objective.loss`.
-        ids: int [B] or None, the response's id, unique over all ranks (only random choice
-            reads it).
-        rewards: [B] or None; NaN = undecided, and the response counts as empty everywhere.
+        ids: int [B] or None, the response's id, unique over all ranks (only `Rule.sample` reads
+            it).
+        rewards: [B] or None; NaN = undecided: such a response is treated as empty.
         old_logprobs: [N] or None, log π_old(o_t); default: `logprobs` detached (on-policy).
         entropy: [N] or None, H of π_θ at the token's position, nats; may carry a gradient.
-        old_entropy: [N] or None, H of π_old; default: `entropy` detached where `old_logprobs`
-            is absent too.
+        old_entropy: [N] or None, H of π_old, nats; default: `entropy` detached, if
+            `old_logprobs` is None too.
         ref_logprobs: [N] or None, log-probabilities under the reference policy.
         sampler_logprobs: [N] or None, log-probabilities that the sampler reported.
         proxy_logprobs: [N] or None, log-probabilities under Lp-Reg's min-p proxy.
         collision: [N] or None, Σ_k π_k² over the vocabulary.
-        advantages: [B] or [N] or None ([B] where B = N), kept as [N]; None = `Objective.plan`
-            computes them from rewards.
-        index: the table's place among its siblings after `split`.
-        mask: bool [B, T] or None, where the rows stood in the padded layout they came from.
+        advantages: [B] or [N] or None, stored as [N] (if B = N, read as [B]); None =
+            `Objective.plan` computes them from rewards.
+        index: the table's position among the tables of a `split`.
+        mask: bool [B, T] or None, the positions of the rows in the padded tensors they came from.
 
     Example:
         >>> batch = TokenBatch(lengths=[2, 1], groups=[0, 0], logprobs=[-0.1, -2.0, -0.5])
@@ -136,7 +136,7 @@ class TokenBatch:
         columns = [name for name in _COLUMNS if getattr(self, name) is not None]
         return f"TokenBatch({len(self.lengths)} responses, {len(self)} tokens: {columns})"
 
-    # Where a row stands.
+    # Rows and responses.
 
     @cached_property
     def starts(self) -> Tensor:
@@ -150,23 +150,23 @@ class TokenBatch:
 
     @cached_property
     def positions(self) -> Tensor:
-        """int [N], each row's place in its response, from 0."""
+        """int [N], each row's position in its response, from 0."""
         rows = torch.arange(len(self), device=self.lengths.device)
         return rows - self.spread(self.starts)
 
     @cached_property
     def decided(self) -> Tensor:
-        """bool [N], rows of responses that have a reward (or need none)."""
+        """bool [N], rows of responses whose reward is not NaN; all rows without rewards."""
         if self.rewards is None:
             return torch.ones(len(self), dtype=torch.bool, device=self.logprobs.device)
         return self.spread(~self.rewards.isnan())
 
     def row(self, n: int) -> str:
-        """Row n in words, for messages."""
+        """Row n in words, for error messages."""
         return f"response {int(self.responses[n])}, token {int(self.positions[n])}"
 
     def spread(self, per_response: Tensor) -> Tensor:
-        """[B] -> [N]: each row gets its response's value."""
+        """[B] -> [N]: the value of each row's response."""
         return per_response.repeat_interleave(self.lengths, 0, output_size=len(self))
 
     def sum_by_response(self, per_token: Tensor) -> Tensor:
@@ -175,13 +175,13 @@ class TokenBatch:
         return zeros.index_add(0, self.responses, per_token)
 
     def any_by_response(self, per_token: Tensor) -> Tensor:
-        """bool [N] -> [B]: does any row of the response hold?"""
+        """bool [N] -> [B]: whether any row of the response is True."""
         found = torch.zeros(len(self.lengths), dtype=torch.bool, device=per_token.device)
         found[self.responses[per_token]] = True
         return found
 
     def mean_by_response(self, per_token: Tensor) -> Tensor:
-        """[N] -> [B]: mean over the rows of each response; 0 where it has none."""
+        """[N] -> [B]: mean over the rows of each response; 0 for a response without rows."""
         return self.sum_by_response(per_token) / self.lengths.clamp(min=1)
 
     def rows(self, responses: Sequence[int] | Tensor) -> Tensor:
@@ -196,10 +196,14 @@ class TokenBatch:
     # Columns.
 
     def column(self, name: str, who: str) -> Tensor:
-        """A column that `who` needs, defaults filled in.
+        """A column, or its default.
+
+        Args:
+            name: the column.
+            who: what reads it, for the error message.
 
         Raises:
-            BatchError: the column is absent; names it and who asked.
+            BatchError: the table has no such column.
         """
         value = getattr(self, name)
         if value is None and name == "old_logprobs":
@@ -218,11 +222,27 @@ class TokenBatch:
             )
         return value
 
-    def replace(self, **columns: Any) -> TokenBatch:
-        """A copy with other columns; keeps its index.
+    def finite(self, name: str, who: str) -> Tensor:
+        """A column per token, detached; finite on the rows of decided responses, [N].
 
         Raises:
-            BatchError: a name that is no column.
+            BatchError: the column is absent or not finite; names the column, the row and `who`.
+        """
+        values = self.column(name, who).detach()
+        bad = ~values.isfinite() & self.decided
+        if bad.any():
+            row = int(bad.nonzero()[0])
+            raise BatchError(
+                f"column '{name}' is {values[row].item()} at row {row} ({self.row(row)}); "
+                f"{who} reads it"
+            )
+        return values
+
+    def replace(self, **columns: Any) -> TokenBatch:
+        """A copy with other columns and the same index.
+
+        Raises:
+            BatchError: there is no such column.
         """
         known = set(_COLUMNS)
         for name in columns:
@@ -235,10 +255,14 @@ class TokenBatch:
     # Splitting and joining.
 
     def split(self, parts: int | Sequence[int]) -> list[TokenBatch]:
-        """Consecutive tables of whole responses that carry their index, and ids of the whole.
+        """Consecutive tables of whole responses, with their index and with ids.
 
         Args:
-            parts: how many tables (sizes differ by at most one), or how many responses in each.
+            parts: the number of tables (their sizes differ by at most one), or the number of
+                responses of each table.
+
+        Raises:
+            BatchError: fewer than one table, or sizes that do not add up to the responses.
         """
         total = len(self.lengths)
         if isinstance(parts, int):
@@ -263,8 +287,8 @@ class TokenBatch:
         """A table of these responses, in this order.
 
         Args:
-            responses: places in this table, from 0.
-            index: the new table's place among its siblings.
+            responses: positions in this table, from 0.
+            index: the index of the new table.
         """
         chosen = torch.as_tensor(responses, dtype=torch.int64, device=self.lengths.device)
         return self._take(chosen, self.rows(chosen), index)
@@ -272,7 +296,7 @@ class TokenBatch:
     def _take(
         self, responses: Tensor | slice, rows: Tensor | slice, index: int | None
     ) -> TokenBatch:
-        """The table of these responses and rows; slices copy nothing."""
+        """The table of these responses and rows; slices share memory with this table."""
         columns: dict[str, Any] = {"lengths": self.lengths[responses], "index": index}
         for name in (*_PER_RESPONSE, "mask"):
             value = getattr(self, name)
@@ -284,10 +308,10 @@ class TokenBatch:
 
     @staticmethod
     def concat(tables: Sequence[TokenBatch]) -> TokenBatch:
-        """One table with the responses of all, in order.
+        """One table with the responses of all tables, in order.
 
         Raises:
-            BatchError: no tables, or a column that only some of them have.
+            BatchError: no tables, or some tables lack a column that others have.
         """
         if not tables:
             raise BatchError("concat needs at least one table")
@@ -306,20 +330,20 @@ class TokenBatch:
             columns["mask"] = torch.cat(masks)
         return TokenBatch(**columns, _spread=True)
 
-    # The padded layout of other trainers.
+    # Padded tensors, as other trainers use them.
 
     @classmethod
     def from_padded(cls, mask: Tensor, logprobs: Tensor, **columns: Any) -> TokenBatch:
-        """From [B, T] columns and a mask of the trained positions.
+        """A table from [B, T] columns and a mask of the trained positions.
 
         Args:
-            mask: [B, T], non-zero where a position is a trained token.
+            mask: [B, T], non-zero at trained tokens.
             logprobs: [B, T].
-            columns: any other column, [B, T] or, for groups, ids, rewards and advantages, [B].
+            columns: any other columns, [B, T]; groups, ids, rewards and advantages may be [B].
                 `groups` defaults to one group for the whole batch.
 
         Raises:
-            BatchError: an unknown column, or one that is neither [B, T] nor [B].
+            BatchError: an unknown column, or a wrong shape.
         """
         mask = torch.as_tensor(mask).bool()
         if mask.dim() != 2:
@@ -346,9 +370,9 @@ class TokenBatch:
         return cls(lengths=mask.sum(1), mask=mask, **flat)
 
     def to_padded(self, per_token: Tensor, fill: float = 0.0) -> Tensor:
-        """[N] -> [B, T]: values back at the positions of `from_padded`'s mask.
+        """[N] -> [B, T]: values at the positions of `from_padded`'s mask.
 
-        A table that never was padded gets left-aligned rows, T = the longest response.
+        Without a mask the rows are left-aligned, and T is the longest response.
         """
         if per_token.shape[:1] != self.logprobs.shape:
             raise BatchError(f"to_padded expects [{len(self)}], got {list(per_token.shape)}")

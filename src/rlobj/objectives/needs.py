@@ -1,0 +1,62 @@
+"""The TokenBatch columns that an objective reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rlobj.objectives.controllers import Controller
+from rlobj.objectives.mismatch import Mismatch
+from rlobj.objectives.penalties import Penalty
+from rlobj.objectives.rules import COLUMNS, Column, Expr
+from rlobj.objectives.surrogates import Surrogate
+
+__all__ = ["Needs", "controller_columns", "loss_columns", "rule_columns"]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The TokenBatch columns that each stage of an objective reads."""
+
+    observe: frozenset[str]
+    plan: frozenset[str]
+    loss: frozenset[str]
+
+
+# Each function returns {column: what reads it}, in the same order on all ranks. The value is for
+# error messages.
+
+
+def controller_columns(controllers: Mapping[str, Controller]) -> dict[str, str]:
+    """The columns that `Objective.observe` reads."""
+    return {
+        column: f"the controller {name}"
+        for name, controller in controllers.items()
+        for column in controller.needs()
+    }
+
+
+def rule_columns(
+    expressions: Iterable[tuple[str, Expr]], mismatch: Mismatch | None
+) -> dict[str, str]:
+    """The columns that `Objective.plan` reads, besides rewards.
+
+    Args:
+        expressions: the objective's rules and numbers, each with the field that holds it.
+        mismatch: the mismatch correction, or None.
+    """
+    found = {"advantages": "the surrogate"}
+    for field, expression in expressions:
+        for node in expression.walk():
+            if isinstance(node, Column):
+                for column in COLUMNS[node.name][1]:
+                    found.setdefault(column, f"{field} '{expression}'")
+    if mismatch is not None:
+        for column in ("old_logprobs", "sampler_logprobs"):
+            found.setdefault(column, f"the mismatch correction {mismatch}")
+    return found
+
+
+def loss_columns(terms: Iterable[Surrogate | Penalty]) -> dict[str, str]:
+    """The columns that `Objective.loss` reads, besides logprobs."""
+    return {column: type(term).__name__ for term in terms for column in term.needs()}
