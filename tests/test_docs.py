@@ -87,7 +87,16 @@ def run_examples(text: str, names: dict[str, Any], page: Path, line: int) -> Non
     assert runner.summarize(verbose=False).failed == 0, "".join(output)
 
 
-@pytest.mark.parametrize("page", pages_with("python", "pycon"), ids=lambda page: page.stem)
+SLOW = {"README", "python"}  # pages that train a policy
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.stem in SLOW else [], id=page.stem)
+        for page in pages_with("python", "pycon")
+    ],
+)
 def test_code_of_a_page_runs_from_top_to_bottom(page: Path, written: Path) -> None:
     names: dict[str, Any] = {"__name__": page.stem}
     state = torch.get_rng_state()
