@@ -97,4 +97,4 @@ def test_a_resumed_run_shows_what_came_before() -> None:
     out = console(80, terminal=False)
     screen = PlainScreen(out, 4, 2, [{"step": 2, "reward/mean": 0.25}])
     screen.stepped(3, {"step": 3, "reward/mean": 0.5, "tokens/step": 1.0})
-    assert screen.course("reward/mean") == [0.25, 0.5]
+    assert screen.series("reward/mean") == [0.25, 0.5]

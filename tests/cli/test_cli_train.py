@@ -224,3 +224,17 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) ->
     assert newest.name == f"step-{steps[-1]:06d}"
     assert f"Stopped with the newest checkpoint at step {steps[-1]}" in message
     assert "rlobj train --resume run" in message
+
+
+@pytest.mark.slow
+def test_the_embedded_policy_trains_on_own_problems_with_an_own_reward(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "1+2+3=", "answer": "6"}\n')
+    (tmp_path / "mine.py").write_text("def score(response, answer, **columns): return 0.25\n")
+    own = ["--model", "embedded", "--data", "mine.jsonl", "--reward", "mine.py:score"]
+    size = ["--set", "training.steps=1", "--set", "sampling.prompts_per_step=2"]
+    program(["train", "--preset", "grpo", *own, *size, "--out", "run"], tmp_path)
+    assert RunDirectory(tmp_path / "run").lines()[-1]["reward/mean"] == 0.25
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "What is 1+2?", "answer": "3"}\n')
+    refused = program(["train", "--preset", "grpo", *own, *size, "--out", "no"], tmp_path, code=2)
+    assert "'What is 1+2?' contains 'Whatis?'" in refused.stderr
+    assert not (tmp_path / "no").exists()

@@ -1,4 +1,4 @@
-"""`rlobj train`: a run from a preset, or the rest of one."""
+"""`rlobj train`: parses the command line."""
 
 from __future__ import annotations
 
@@ -24,160 +24,158 @@ MANY = "Several processes"
 RUN = "The run"
 
 
+def _option(panel: str, names: str, metavar: str | None, help: str, **more: Any) -> Any:
+    """An option in a panel of the help; names are separated by blanks."""
+    return typer.Option(*names.split(), metavar=metavar, help=help, rich_help_panel=panel, **more)
+
+
 def train(
     preset: Annotated[
         str | None,
-        typer.Option(
-            "--preset",
-            "-p",
-            metavar="NAME|FILE",
-            help="Published objective; see rlobj presets list.",
-            rich_help_panel=WHAT,
-        ),
+        _option(WHAT, "--preset -p", "NAME|FILE", "Published objective: see rlobj presets list."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="FOLDER|ID",
-            help="Causal language model: folder or hub id. Default: the embedded policy.",
-            rich_help_panel=WHAT,
+        _option(
+            WHAT,
+            "--model -m",
+            "FOLDER|ID",
+            "Causal language model: a folder, a hub id, or embedded (the default): a tiny policy "
+            "that reads digits and + - * , = only.",
         ),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            "--data",
-            "-d",
-            metavar="FILE|ID|TASK",
-            help="Problems: JSONL, Parquet or CSV file, folder, hub id, or built-in task.",
-            rich_help_panel=WHAT,
+        _option(
+            WHAT,
+            "--data -d",
+            "FILE|ID|TASK",
+            "Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a built-in "
+            "task (addition, max-digits).",
+        ),
+    ] = None,
+    reward: Annotated[
+        str | None,
+        _option(
+            WHAT,
+            "--reward",
+            "KIND|FILE.py:NAME",
+            "What grades a response: math, exact, or your function f(response, answer, **columns), "
+            "such as my_rewards.py:score.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, data_dir_option(WHAT)] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="YAML over the preset; may name preset, model and data itself.",
-            rich_help_panel=HOW,
+        _option(
+            HOW,
+            "--config -c",
+            "FILE",
+            "YAML file with settings above those of the preset. It can name preset, model and data "
+            "itself.",
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="KEY=VALUE",
-            help="One setting, over everything else; repeatable.",
-            rich_help_panel=HOW,
+        _option(
+            HOW,
+            "--set -s",
+            "KEY=VALUE",
+            "One setting, above everything else, such as training.steps=50. Repeatable.",
         ),
     ] = None,
     eval_on: Annotated[
         str | None,
-        typer.Option(
+        _option(
+            WHAT,
             "--eval-on",
-            metavar="NAME|FILE",
-            help="Held-out problems: a benchmark such as math500, a file, a folder or a hub id. "
+            "NAME|FILE",
+            "Held-out problems: a benchmark such as math500, a file, a folder or a hub id. "
             "Default: the test part of --data.",
-            rich_help_panel=WHAT,
         ),
     ] = None,
     eval_every: Annotated[
         int | None,
-        typer.Option(
+        _option(
+            HOW,
             "--eval-every",
+            "N",
+            "Steps between evaluations on the held-out problems. 0: none.",
             min=0,
-            metavar="N",
-            help="Steps between evaluations on the held-out problems; 0: none.",
-            rich_help_panel=HOW,
         ),
     ] = None,
     sampler: Annotated[
         str | None,
-        typer.Option(
+        _option(
+            HOW,
             "--sampler",
-            metavar="NAME",
-            help="Engine that draws responses: transformers, vllm (in this process), or "
-            "vllm-server (see rlobj serve).",
-            rich_help_panel=HOW,
+            "NAME",
+            "Engine that samples responses: transformers, vllm (in this process), or vllm-server "
+            "(see rlobj serve).",
         ),
     ] = None,
     async_depth: Annotated[
         int | None,
-        typer.Option(
+        _option(
+            HOW,
             "--async-depth",
-            min=0,
-            metavar="K",
-            help="Sample K rollouts ahead while training goes on: each exactly K steps old. "
+            "K",
+            "Sample while training runs, K rollouts ahead: each rollout is exactly K steps old. "
             "0: sample, then train.",
-            rich_help_panel=HOW,
+            min=0,
         ),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            "--seed",
-            min=0,
-            metavar="N",
-            help="Of sampling, data order and policy.",
-            rich_help_panel=HOW,
-        ),
+        _option(HOW, "--seed", "N", "Seed of sampling and data order.", min=0),
     ] = None,
     processes: Annotated[
         int | None,
-        typer.Option(
+        _option(
+            MANY,
             "--processes",
+            "K",
+            "Train in K processes on this machine, one per GPU if there are GPUs.",
             min=1,
-            metavar="K",
-            help="Train in K processes on this machine, one a GPU where there are GPUs.",
-            rich_help_panel=MANY,
         ),
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(
+        _option(
+            MANY,
             "--strategy",
-            metavar="NAME",
-            help="How processes share the policy: ddp, zero1, zero2, zero3, or fsdp2 (GPUs).",
-            rich_help_panel=MANY,
+            "NAME",
+            "How the processes share the policy: ddp, zero1, zero2, zero3, or fsdp2 (GPUs).",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="New folder for the run. Default: runs/PRESET-TIME",
-            rich_help_panel=RUN,
-        ),
+        _option(RUN, "--out -o", "DIR", "New folder for the run. Default: runs/PRESET-TIME"),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(
+        _option(
+            RUN,
             "--resume",
-            metavar="RUN",
-            help="Continue a run, on any number of processes; goes with more steps and with "
-            "settings that change no result.",
-            rich_help_panel=RUN,
+            "RUN",
+            "Continue a run from its newest checkpoint, on any number of processes. Accepts "
+            "--set training.steps=N and settings that do not change results.",
         ),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
+        _option(
+            RUN,
             "--dry-run",
-            help="Show every setting, who set it, and the objective in words; write nothing.",
-            rich_help_panel=RUN,
+            None,
+            "Show every setting and where it comes from, and explain the objective. Writes "
+            "nothing.",
         ),
     ] = False,
 ) -> None:
-    """Train a policy with a published objective, or one of yours.
+    """Train a policy with a published objective, or with your own.
 
-    Without --model a tiny embedded policy learns to add on a CPU, in about a minute.
+    Without --model, a tiny embedded policy learns addition on a CPU in about one minute.
 
     [bold]Examples[/bold]
 
@@ -185,18 +183,22 @@ def train(
       rlobj train --preset stapo --set training.steps=50 --seed 1
       rlobj train --preset dapo --set "objective.drop=(prob < 0.01)"
       rlobj train --preset dapo --model Qwen/Qwen3-1.7B-Base --data problems.jsonl
+      rlobj train --preset grpo --model embedded --data sums.jsonl
+      rlobj train --preset grpo --reward my_rewards.py:score
       rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
     """
+    from rlobj.config.layers import reward_settings
     from rlobj_cli.train import ranks
 
     console = ranks.console()
-    placed = [("--strategy", "training.strategy", strategy)]
+    strategies = [("--strategy", "training.strategy", strategy)]
     if resume is not None:
         others = {
             "--preset": preset,
             "--model": model,
             "--data": data,
+            "--reward": reward,
             "--eval-on": eval_on,
             "--eval-every": eval_every,
             "--config": config,
@@ -207,19 +209,20 @@ def train(
             "--dry-run": dry_run or None,
         }
         given = [name for name, value in others.items() if value is not None]
-        overrides = _overrides(None, placed, settings or [])
+        changes = _overrides(None, strategies, settings or [])
         _import_library(console)
-        running.resume(console, resume, overrides, given, processes)
+        running.resume(console, resume, changes, given, processes)
         return
     options = [
         ("--model", "model.name", model),
         ("--data", "data.source", data),
+        ("--reward", "rewards", None if reward is None else reward_settings(reward)),
         ("--eval-on", "data.test", eval_on),
         ("--eval-every", "evaluation.every", eval_every),
         ("--sampler", "sampling.engine", sampler),
         ("--async-depth", "sampling.async_depth", async_depth),
         ("--seed", "seed", seed),
-        *placed,
+        *strategies,
     ]
     layers = _layers(preset, _overrides(config, options, settings or []))
     _import_library(console)
@@ -237,18 +240,15 @@ def _import_library(console: Console) -> None:
 def _overrides(
     config: Path | None, options: Sequence[tuple[str, str, Any]], settings: Sequence[str]
 ) -> list[Layer]:
-    """The layers over the preset, lowest first; options are (name, dotted path, value)."""
+    """The layers above the preset, lowest first; options are (name, dotted path, value)."""
     from rlobj.base.errors import ConfigError
-    from rlobj.config.layers import file_layer, parse_setting
+    from rlobj.config.layers import file_layer, nested, parse_setting
 
     if config is not None and not config.expanduser().is_file():
         what = "is a folder, not a YAML file" if config.is_dir() else "is not there"
         raise ConfigError(f"--config {config} {what}")
     overrides: list[Layer] = [file_layer(config)] if config is not None else []
-    for name, path, value in options:
-        if value is not None:
-            section, _, key = path.partition(".")
-            overrides.append((name, {section: {key: value} if key else value}))
+    overrides += [(name, nested(path, value)) for name, path, value in options if value is not None]
     return [*overrides, *(("--set", parse_setting(text)) for text in settings)]
 
 

@@ -1,4 +1,4 @@
-"""The screens around a run: what is about to happen, and what came of it."""
+"""What is printed before and after a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Line = Mapping[str, Any]
 
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
-    """The preset, its paper, and what the embedded profile puts in place of the paper's scale."""
+    """Print the preset, its paper, and the settings that the embedded profile replaces."""
     from rlobj.config.layers import EMBEDDED_LAYER
     from rlobj.config.presets import difference, load_preset, merge
 
@@ -42,14 +42,14 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
         changes = difference(paper, merge(paper, layers[position][1]))
         swapped = [(path, a, b) for path, a, b in changes if a is not None]
         lines = [f"{path}: {plain_value(a)} → {plain_value(b)}" for path, a, b in swapped]
-        about = "no --model: the embedded policy at its own scale"
-        facts["scale"] = "\n  ".join([about + (", in place of" if lines else ""), *lines])
+        about = "settings for the embedded policy"
+        facts["scale"] = "\n  ".join([about + (" instead of the paper's" if lines else ""), *lines])
     console.print(Text.assemble(("rlobj train", "bold"), "  ", (config.preset or "", "bold cyan")))
     console.print(facts_grid({name: text for name, text in facts.items() if text}))
 
 
 def show_dry_run(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
-    """The resolved configuration with where each setting comes from, and the explanation."""
+    """Print every setting with its origin, and explain the objective."""
     from rlobj.config.layers import origins
     from rlobj.training.storage.run_directory import dump_config
     from rlobj_cli.screen.console import show_yaml
@@ -66,7 +66,7 @@ def show_dry_run(console: Console, config: RunConfig, layers: Sequence[Layer]) -
 
 
 def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
-    """The YAML with a comment behind each setting that a layer gave.
+    """Add a comment to each setting that a layer gave.
 
     Args:
         text: a YAML mapping in block style.
@@ -94,7 +94,7 @@ def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
 
 
 def show_results(console: Console, config: RunConfig, result: TrainingResult) -> None:
-    """Learning curve, before and after, and what to type next."""
+    """Print the learning curve, the change from before to after, and the next commands."""
     from rlobj.config.embedded_profile import PROFILES
 
     steps = [line for line in result.history if "reward/mean" in line]
@@ -120,17 +120,17 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
 
 
 def _remarks(config: RunConfig, steps: Sequence[Line]) -> list[str]:
-    """What the numbers above do not say by themselves."""
+    """Sentences about results that the tables do not show."""
     remarks = []
     if any("objective/dropped_tokens" in line for line in steps):
         dropped = sum(line.get("objective/dropped_tokens", 0) for line in steps)
         tokens = sum(line["tokens/step"] for line in steps) * len(config.objective.phases)
         if config.objective.drop_rule is not None or config.objective.keep_rule is not None:
-            also = "" if dropped else ": the run was that of the objective without it"
-            remarks.append(f"The rule left out {dropped:,.0f} of {tokens:,.0f} tokens{also}.")
+            also = "" if dropped else ", so the run equals that of the objective without the rule"
+            remarks.append(f"The rule dropped {dropped:,.0f} of {tokens:,.0f} tokens{also}.")
     if steps and all(line["reward/std"] == 0 for line in steps):
         remarks.append(
-            "All responses of every step had one reward, so nothing was learned: see samples/."
+            "In every step all responses had the same reward: nothing was learned. See samples/."
         )
     return remarks
 
@@ -162,7 +162,7 @@ def _show_curve(console: Console, steps: Sequence[Line], history: Sequence[Line]
 def _show_change(
     console: Console, config: RunConfig, steps: Sequence[Line], history: Sequence[Line]
 ) -> None:
-    """Held-out numbers at the first and last evaluation; the others as means of some steps."""
+    """Print held-out metrics of the first and last evaluation, and means over some steps."""
     few = max(1, min(10, len(steps) // 4))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")

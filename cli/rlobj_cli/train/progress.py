@@ -1,4 +1,4 @@
-"""What is seen while a run trains: a live panel on a terminal, plain lines elsewhere."""
+"""The screen of a run: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveScreen", "PlainScreen", "watch"]
 
-FIRST_USE = "first use: a short supervised start for the embedded policy"
-ONE_THREAD = ", as small policies are fastest on one (--set training.threads=N)"
+FIRST_USE = "first use: preparing the embedded policy with a short supervised training"
+ONE_THREAD = "; small policies are fastest on one (change with --set training.threads=N)"
 
 MEASURES = (
     ("reward", "reward/mean", 3),
@@ -40,7 +40,7 @@ MEASURES = (
     ("tokens clipped", "objective/clip_fraction", 4),
     ("tokens/s", "tokens/per_second", 0),
 )
-"""Name on screen, name in metrics.jsonl, digits after the point."""
+"""Name on the screen, name in metrics.jsonl, digits after the point."""
 
 
 def watch(
@@ -50,15 +50,15 @@ def watch(
     history: Sequence[Mapping[str, Any]],
     header: Callable[[], None] | None = None,
 ) -> Screen:
-    """The screen that suits the console.
+    """A live screen on an interactive console, a plain one on any other.
 
     Args:
-        console: where to.
-        steps: of the whole run.
-        done: steps before this process.
+        console: the console.
+        steps: steps of the whole run.
+        done: steps before this session.
         history: lines of metrics.jsonl so far.
-        header: prints what stands above all else. It is called once there is something to stand
-            above: a run that is refused has none.
+        header: prints the header. It is called before the first output, so that a run that is
+            refused prints no header.
     """
     kind = LiveScreen if console.is_interactive else PlainScreen
     screen = kind(console, steps, done, history)
@@ -67,7 +67,7 @@ def watch(
 
 
 class Screen(Callback):
-    """Collects the run's numbers; subclasses show them. A context manager."""
+    """Collects the metrics of a run; subclasses show them. A context manager."""
 
     def __init__(
         self, console: Console, steps: int, done: int, history: Sequence[Mapping[str, Any]]
@@ -88,17 +88,17 @@ class Screen(Callback):
         return None
 
     def begin(self) -> None:
-        """Show the header, unless it was."""
+        """Print the header, the first time."""
         header, self.header = self.header, None
         if header is not None:
             header()
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """The first sign of a run that is not refused."""
+        """Print the header."""
         self.begin()
 
     def started(self, facts: Mapping[str, str]) -> None:
-        """What the run works with."""
+        """Show policy, problems, device and so on."""
         self.begin()
         device = facts["device"]
         shown = {**facts, "device": device + ONE_THREAD * device.endswith(" 1 thread(s)")}
@@ -106,32 +106,32 @@ class Screen(Callback):
         self.console.print()
 
     def phase(self, name: str) -> None:
-        """Remember what goes on, and when training ended for this step."""
+        """Note the time at which each stage begins."""
         self.doing = name
         self._trained = time.perf_counter()
         if name == "sampling":
             self._sampling = self._trained
 
     def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
-        """The one before the first step; later ones arrive with `stepped`."""
+        """Add the evaluation before the first step; later ones arrive with `stepped`."""
         if step == 0:
             self.history.append({"step": 0, **summary.metrics()})
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Add the step's numbers, with its speed: evaluation is not counted in it."""
+        """Add the metrics of a step, and its speed without the time of an evaluation."""
         ended = self._trained if self.doing == "evaluating" else time.perf_counter()
         speed = metrics["tokens/step"] / max(ended - self._sampling, 1e-9)
         self.history.append({**metrics, "tokens/per_second": speed})
         self.done = step
 
-    def course(self, key: str) -> list[float]:
-        """All values of a measure so far."""
+    def series(self, key: str) -> list[float]:
+        """All values of a metric so far."""
         values = [line.get(key) for line in self.history]
         return [value for value in values if value is not None and value == value]
 
 
 class PlainScreen(Screen):
-    """A line now and then, without control characters: for log files."""
+    """Prints a line now and then, without control characters: for log files."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -139,26 +139,26 @@ class PlainScreen(Screen):
         self._begun = time.perf_counter()
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """One line at the start, one at the end."""
+        """Print one line at the start and one at the end."""
         super().warm_starting(done, total, loss)
         if done == 1:
-            self._line(f"{FIRST_USE} ({total} steps, kept for later runs)")
+            self._line(f"{FIRST_USE} ({total} steps; later runs reuse it)")
         if done == total:
-            self._line(f"supervised start done, loss {loss:.3f}")
+            self._line(f"the embedded policy is ready, loss {loss:.3f}")
 
     def started(self, facts: Mapping[str, str]) -> None:
-        """What the run works with; the clock starts."""
+        """Show policy, problems, device and so on, and start the clock."""
         super().started(facts)
         self._begun = time.perf_counter()
 
     def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
-        """Before the first step, on a line of its own."""
+        """Print the evaluation before the first step."""
         super().evaluated(step, summary)
         if step == 0:
             self._line(f"step {0:>{len(str(self.steps))}}/{self.steps}  {self._held_out()}")
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """A line every twentieth of the run, and with each evaluation."""
+        """Print a line after each twentieth of the run and after each evaluation."""
         super().stepped(step, metrics)
         if step % self._every and step != self.steps and "eval/accuracy" not in metrics:
             return
@@ -184,7 +184,7 @@ class PlainScreen(Screen):
 
 
 class LiveScreen(Screen):
-    """A bar over the steps with the time left, and the measures with their course."""
+    """Shows a progress bar with the time left, and the metrics with their history."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -217,7 +217,7 @@ class LiveScreen(Screen):
         self._live.__exit__(*error)
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """Its own bar."""
+        """Show a progress bar for the supervised training."""
         super().warm_starting(done, total, loss)
         if done == 1:
             warm = Progress(TextColumn(FIRST_USE), BarColumn(), MofNCompleteColumn())
@@ -226,18 +226,18 @@ class LiveScreen(Screen):
         self._warm.update(self._warm.task_ids[0], completed=done)
 
     def started(self, facts: Mapping[str, str]) -> None:
-        """From now on the run itself is shown."""
+        """Show the panel of the run from now on."""
         super().started(facts)
         self._bar.reset(self._task, completed=self.done)
         self._shown = self._dashboard
 
     def phase(self, name: str) -> None:
-        """Shown at the end of the bar."""
+        """Show the stage at the end of the bar."""
         super().phase(name)
         self._bar.update(self._task, doing=f"{name:<10}")
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """The bar moves; the table is drawn anew by itself."""
+        """Move the bar; the table is redrawn by itself."""
         super().stepped(step, metrics)
         self._bar.update(self._task, completed=step)
 
@@ -246,17 +246,17 @@ class LiveScreen(Screen):
         table.add_column("")
         table.add_column("first", justify="right")
         table.add_column("now", justify="right", style="bold")
-        table.add_column("course", style="cyan", no_wrap=True)
+        table.add_column("history", style="cyan", no_wrap=True)
         room = max(10, self.console.width - 48)
         for name, key, digits in MEASURES:
-            values = self.course(key)
+            values = self.series(key)
             first, now = (number(values[i], digits) if values else "–" for i in (0, -1))
             table.add_row(name, first, now, sparkline(values, room))
         return Group(self._bar, table)
 
 
 def held_out(line: Mapping[str, Any] | None) -> str:
-    """Held-out accuracy ± its standard error over samples, or over problems."""
+    """The held-out accuracy ± its standard error over samples, or else over problems."""
     if line is None:
         return "–"
     errors = [line.get("eval/accuracy_se_samples"), line.get("eval/accuracy_se_problems")]

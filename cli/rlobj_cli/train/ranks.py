@@ -1,4 +1,4 @@
-"""This process among the ranks of a run: who shows things, and who starts the others."""
+"""Several processes: the first one prints, and one command starts them all."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["console", "first", "start_others"]
 
 
 def first() -> bool:
-    """Is this the process that shows what goes on?"""
+    """Whether this process is the one that prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def console() -> Console:
-    """The screen; of the other ranks, nowhere."""
+    """A console that prints in the first process only."""
     return Console(quiet=not first())
 
 
 def start_others(processes: int | None, more: Sequence[str] = ()) -> None:
-    """Run this command again in so many processes and end as they do; nothing for one or none.
+    """Run this command in several processes, and exit with their exit code.
 
     Args:
-        processes: as asked for.
-        more: options added to those of this command.
+        processes: how many; with one or None nothing happens.
+        more: options that are added to those of this command.
     """
     if processes is None or processes == 1:
         return

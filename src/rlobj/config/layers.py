@@ -31,6 +31,7 @@ __all__ = [
     "nested",
     "origins",
     "parse_setting",
+    "reward_settings",
 ]
 
 Layer = tuple[str, dict[str, Any]]
@@ -119,6 +120,16 @@ def nested(path: str, value: Any) -> dict[str, Any]:
     for part in reversed(path.split(".")):
         value = {part: value}
     return value
+
+
+def reward_settings(text: str) -> dict[str, Any]:
+    """The settings of a reward that is named by its kind or by the place of a function.
+
+    Example:
+        >>> reward_settings("exact"), reward_settings("mine.py:score")
+        ({'kind': 'exact'}, {'kind': 'custom', 'target': 'mine.py:score'})
+    """
+    return {"kind": "custom", "target": text} if ":" in text else {"kind": text}
 
 
 def _value(text: str) -> Any:

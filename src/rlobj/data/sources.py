@@ -233,7 +233,7 @@ def _kept(
         if len(kept) == config.limit:
             break
     if repeated := distinct.repeated + repeats.dropped:
-        logger.info("%s: dropped %d rows that repeat a question", source, repeated)
+        logger.warning("%s: dropped %d rows that repeat a question", source, repeated)
     if distinct.disagreeing:
         logger.warning(
             "%s: %d of the repeated questions come with another answer; the first was kept",

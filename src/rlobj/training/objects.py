@@ -9,7 +9,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import import_target
-from rlobj.config.layers import PYTHON_OBJECT, Layer, nested
+from rlobj.config.layers import PYTHON_OBJECT, Layer, nested, reward_settings
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, load_problems
 from rlobj.models.policy import policy_of
@@ -104,11 +104,9 @@ class Objects:
             return {"rewards": reward.model_dump(mode="json")}
         if isinstance(reward, Mapping):
             return {"rewards": dict(reward)}
-        if isinstance(reward, str) and ":" not in reward:
-            return {"rewards": {"kind": reward}}
-        target = reward if isinstance(reward, str) else _target(reward)
-        target = target or f"{PYTHON_OBJECT}: {_name(reward)}>"
-        return {"rewards": {"kind": "custom", "target": target}}
+        if not isinstance(reward, str):
+            reward = _target(reward) or f"{PYTHON_OBJECT}: {_name(reward)}>"
+        return {"rewards": reward_settings(reward)}
 
     def given(self, config: RunConfig) -> Given:
         """The objects in the form that the trainer uses.
