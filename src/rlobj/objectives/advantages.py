@@ -1,9 +1,12 @@
-"""Advantages: rewards [B], groups [B], lengths [B] -> [B], in float64.
+"""Advantages A: rewards [B], groups [B], lengths [B] -> [B], in float64.
 
-One rule for all (so that a sign is never rounding): rewards are added in a canonical order, a
-group whose decided rewards are all equal gets exactly 0, a group of several with fewer than two
-decided members gets 0, an undecided response (NaN) gets 0 and is in no mean. A true group of one
-keeps the released rule, mean 0 and standard deviation 1.
+The sign of A must not depend on rounding. So these rules hold for all advantages:
+
+- rewards are summed in one canonical order;
+- a group whose decided rewards are all equal gets exactly 0;
+- a group of several responses with fewer than two decided ones gets 0;
+- an undecided response (reward NaN) gets 0, and no mean includes it;
+- a group of one response has mean 0 and standard deviation 1, as in the released code.
 """
 
 from __future__ import annotations
@@ -40,17 +43,17 @@ class Groups:
         rewards: R, [b].
         lengths: |o|, [b].
         group: index of the group, [b].
-        size: decided members of the response's group, [b].
-        alone: a true group of one, bool [b].
-        dead: a group without signal: all equal, or fewer than two decided of several, bool [b].
+        size: number of decided responses in the group, [b].
+        single: the group has one response, bool [b].
+        constant: the group has several responses, and all its decided rewards are equal, bool [b].
     """
 
     rewards: Tensor
     lengths: Tensor
     group: Tensor
     size: Tensor
-    alone: Tensor
-    dead: Tensor
+    single: Tensor
+    constant: Tensor
 
     def sum(self, values: Tensor) -> Tensor:
         """Σ over the group of each response, [b]."""
@@ -58,31 +61,31 @@ class Groups:
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the group; 0 for a group of one."""
-        return torch.where(self.alone, 0.0, self.sum(values) / self.size)
+        return torch.where(self.single, 0.0, self.sum(values) / self.size)
 
     def std(self, values: Tensor) -> Tensor:
         """Unbiased standard deviation over the group; 1 for a group of one."""
         squares = self.sum((values - self.mean(values)).square())
-        return torch.where(self.alone, 1.0, (squares / (self.size - 1).clamp(min=1)).sqrt())
+        return torch.where(self.single, 1.0, (squares / (self.size - 1).clamp(min=1)).sqrt())
 
     def centred(self) -> Tensor:
-        """R − mean_g, exactly 0 in a group without signal."""
-        return torch.where(self.dead, 0.0, self.rewards - self.mean(self.rewards))
+        """R − mean_g, exactly 0 in a group with constant rewards."""
+        return torch.where(self.constant, 0.0, self.rewards - self.mean(self.rewards))
 
     def whitened(self, values: Tensor) -> Tensor:
-        """(x − mean) / sqrt(var + 1e-8), every response counted |o| times (unbiased var)."""
+        """(x − mean) / sqrt(var + 1e-8), with each response counted |o| times (unbiased var)."""
         tokens = self.lengths.sum().clamp(min=1)
         centred = values - (values * self.lengths).sum() / tokens
         variance = (centred.square() * self.lengths).sum() / (tokens - 1).clamp(min=1)
-        told = values[self.lengths > 0]
-        constant = bool((told == told[:1]).all())  # a rounding must not become a sign
+        nonempty = values[self.lengths > 0]
+        constant = bool((nonempty == nonempty[:1]).all())  # else A would be a rounding error
         return torch.zeros_like(values) if constant else centred / (variance + 1e-8).sqrt()
 
 
 class Advantage(Primitive):
-    """Family: rewards to advantages."""
+    """Base class of advantages, A."""
 
-    relative: ClassVar[bool] = True  # a group without signal gets exactly 0
+    relative: ClassVar[bool] = True  # a group with constant rewards gets exactly 0
 
     def __call__(self, rewards: Tensor, groups: Tensor, lengths: Tensor) -> Tensor:
         """A, [B] float64 on the rewards' device.
@@ -103,8 +106,8 @@ class Advantage(Primitive):
         if len(decided):
             table = _group(rewards[decided], groups[decided], lengths[decided], groups)
             estimate = self.estimate(table)
-            dead = table.dead if self.relative else torch.zeros_like(table.dead)
-            advantages[decided] = torch.where(dead, 0.0, estimate)
+            zero = table.constant if self.relative else torch.zeros_like(table.constant)
+            advantages[decided] = torch.where(zero, 0.0, estimate)
         return advantages.to(device)
 
     def estimate(self, groups: Groups) -> Tensor:
@@ -112,17 +115,17 @@ class Advantage(Primitive):
         raise NotImplementedError
 
 
-def _group(rewards: Tensor, groups: Tensor, lengths: Tensor, everyone: Tensor) -> Groups:
-    names, group, size = groups.unique(return_inverse=True, return_counts=True)
-    every_name, every_size = everyone.unique(return_counts=True)
-    members = every_size[torch.searchsorted(every_name, names)]  # undecided ones too
-    first = torch.full((len(names),), torch.inf, dtype=rewards.dtype)
+def _group(rewards: Tensor, groups: Tensor, lengths: Tensor, all_groups: Tensor) -> Groups:
+    ids, group, size = groups.unique(return_inverse=True, return_counts=True)
+    all_ids, all_sizes = all_groups.unique(return_counts=True)
+    members = all_sizes[torch.searchsorted(all_ids, ids)]  # with undecided responses
+    first = torch.full((len(ids),), torch.inf, dtype=rewards.dtype)
     last = -first
     first.scatter_reduce_(0, group, rewards, "amin")
     last.scatter_reduce_(0, group, rewards, "amax")
-    alone = (members == 1)[group]
-    dead = ((first == last) & (members > 1))[group]
-    return Groups(rewards, lengths, group, size[group], alone, dead)
+    single = (members == 1)[group]
+    constant = ((first == last) & (members > 1))[group]
+    return Groups(rewards, lengths, group, size[group], single, constant)
 
 
 class GroupNormalized(Advantage):
@@ -169,7 +172,7 @@ class LeaveOneOut(Advantage):
 
     def estimate(self, groups: Groups) -> Tensor:
         size = groups.size.double()
-        return torch.where(groups.alone, 1.0, size / (size - 1)) * groups.centred()
+        return torch.where(groups.single, 1.0, size / (size - 1)) * groups.centred()
 
 
 class BatchWhitened(Advantage):
@@ -203,13 +206,13 @@ class LengthWeighted(Advantage):
     def estimate(self, groups: Groups) -> Tensor:
         tokens = groups.sum(groups.lengths)
         baseline = groups.sum(groups.lengths * groups.rewards) / tokens.clamp(min=1)
-        return groups.rewards - torch.where(groups.alone, 0.0, baseline)
+        return groups.rewards - torch.where(groups.single, 0.0, baseline)
 
 
 class QuantileBaseline(Advantage):
     """A = (R − b) / (std_g + ε), b = the smallest reward x of the group with F(x) ≥ K.
 
-    The released code interpolates between rewards linearly; the paper's quantile is one of them.
+    This is the paper's quantile. The released code interpolates between two rewards instead.
     Source: QAE, arXiv:2509.22611.
     """
 
@@ -222,7 +225,7 @@ class QuantileBaseline(Advantage):
             member = groups.group == group
             ranked = groups.rewards[member]  # sorted by reward already
             baseline[member] = ranked[share(self.K, len(ranked), "ceil") - 1]
-        baseline = torch.where(groups.alone, 0.0, baseline)
+        baseline = torch.where(groups.single, 0.0, baseline)
         return (groups.rewards - baseline) / (groups.std(groups.rewards) + self.epsilon)
 
 

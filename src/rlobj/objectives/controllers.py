@@ -1,6 +1,7 @@
-"""Controllers: numbers that move with the run, read in rules by their name (a capital).
+"""Controllers: numbers that change during a run. Rules read them by name.
 
-`Objective.observe` shows them each rollout once; their memory is a plain dict that JSON holds.
+`Objective.observe` calls each controller once per rollout. A controller's memory is a dict that can
+be written as JSON.
 """
 
 from __future__ import annotations
@@ -20,18 +21,24 @@ __all__ = ["AdaptiveGate", "Controller", "ControllerField", "Gate"]
 
 
 class Controller(Primitive):
-    """Family: values that `when(rule, "W", 1)` and coefficients read by name."""
+    """Base class of controllers; `when(rule, "W", 1)` reads the value of the controller W."""
 
     def needs(self) -> tuple[str, ...]:
         """TokenBatch columns that `observe` reads."""
         return ("old_entropy",)
 
     def init(self) -> dict[str, Any]:
-        """The memory before the first rollout; `value` is what rules read."""
+        """The memory before the first rollout; rules read its `value`."""
         raise NotImplementedError
 
     def observe(self, memory: dict[str, Any], frame: Frame, divisor: Divisor) -> dict[str, Any]:
-        """The memory after seeing a rollout."""
+        """The memory after a rollout.
+
+        Args:
+            memory: the memory before the rollout.
+            frame: the rollout's tokens on this rank.
+            divisor: the objective's divisor, for means over tokens.
+        """
         raise NotImplementedError
 
 
@@ -39,7 +46,7 @@ ControllerField = Annotated[SerializeAsAny[Controller], BeforeValidator(Controll
 
 
 def mean_old_entropy(frame: Frame, divisor: Divisor) -> float:
-    """H̄ of the rollout under π_old, aggregated as the loss is, over all tokens; nats."""
+    """H̄, the mean entropy of π_old over all tokens of the rollout, by the divisor; nats."""
     values = frame.number(Column("old_entropy"))
     return divisor.mean(values, frame.decided, frame.table, frame.comm)
 
@@ -47,7 +54,7 @@ def mean_old_entropy(frame: Frame, divisor: Divisor) -> float:
 class Gate(Controller):
     """`on` while the rollout's mean entropy is below the target, else `off`.
 
-    A mean that is not finite (an empty rollout) leaves the memory alone.
+    If the mean is not finite, as for an empty rollout, the memory does not change.
     Source: STARE, arXiv:2606.19236, target-entropy gate.
     """
 
@@ -66,10 +73,11 @@ class Gate(Controller):
 
 
 class AdaptiveGate(Controller):
-    """A gate whose open value moves: level ← clip(level + step·sgn(H_tgt − H̄), low, high).
+    """A gate with a level that changes: level ← clip(level + step·sgn(H_tgt − H̄), low, high).
 
-    The value is the level while H̄ < H_tgt, else `off`. STARE's W and M: start 1.1 (0.9),
-    step 0.01 (−0.01), within [1, 1.5] ([0.5, 1]), off 1. An adaptive entropy coefficient: off 0.
+    The value is the level while H̄ < H_tgt, else `off`. STARE's W has start 1.1, step 0.01, low 1
+    and high 1.5; its M has start 0.9, step −0.01, low 0.5 and high 1. An adaptive entropy
+    coefficient has off 0.
 
     Source: STARE, arXiv:2606.19236, adaptive schedule; Skywork-OR1, arXiv:2505.22312.
     """

@@ -1,9 +1,8 @@
-"""Divisors Z: how the tokens of an update become one number.
+"""Divisors Z: the loss is Σ_t values/Z_t over the tokens of an update.
 
-Each returns Z_t for every row of this rank's tables; a token's share of the loss is 1/Z_t. All
-counts are those of the whole update, over all micro-batches and ranks. `over` says whether the
-counted tokens are those that the objective keeps, or all. B counts the responses with at least
-one counted token.
+Each divisor returns Z_t for every row of this rank's tables. Counts include all micro-batches and
+all ranks of the update. `over` selects the counted tokens: those that the objective keeps, or all.
+B is the number of responses with at least one counted token.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ __all__ = [
 
 
 class Divisor(Primitive):
-    """Family: Z."""
+    """Base class of divisors, Z."""
 
     over: Literal["kept", "all"] = Field(
         default="kept", description="count the tokens that are kept, or all tokens of the update"
     )
 
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
-        """Z_t, float64 [N]; 0 where nothing is counted.
+        """Z_t, float64 [N]; 0 if nothing is counted.
 
         Args:
-            counted: bool [N], the tokens that count.
+            counted: bool [N], the tokens to count.
             table: this rank's tokens of the update.
             comm: the process group.
         """
         raise NotImplementedError
 
     def mean(self, values: Tensor, counted: Tensor, table: TokenBatch, comm: Comm) -> float:
-        """Σ values/Z_t over the counted tokens of the update, order-free; nan if there are none."""
+        """Σ values/Z_t over the counted tokens of the update, in any order; nan if none counts."""
         if statistics.count(counted, comm) == 0:
             return float("nan")
         divisor = self(counted, table, comm)[counted]
@@ -60,7 +59,7 @@ DivisorField = Annotated[SerializeAsAny[Divisor], BeforeValidator(Divisor.build)
 
 
 def _per_response(counted: Tensor, table: TokenBatch, comm: Comm) -> tuple[Tensor, int]:
-    """Counted tokens of each row's response, [N], and B."""
+    """The number of counted tokens in each row's response, [N], and B."""
     tokens = table.sum_by_response(counted.double())
     return table.spread(tokens), statistics.count(tokens > 0, comm)
 
@@ -95,7 +94,7 @@ class SequenceSum(Divisor):
 class FixedLength(Divisor):
     """Z = B·L with a constant length L, tokens.
 
-    L = "max_tokens" stands for the run's `sampling.max_tokens`.
+    L = "max_tokens" is the value of `sampling.max_tokens` of the run.
     Source: Dr.GRPO, arXiv:2503.20783.
     """
 
@@ -119,7 +118,7 @@ class FixedLength(Divisor):
         return torch.full_like(tokens, float(responses * self.length))
 
     def resolve(self, max_tokens: int) -> FixedLength:
-        """This divisor with the run's maximum response length in place."""
+        """This divisor with the number of tokens in place of "max_tokens"."""
         if self.length != "max_tokens":
             return self
         return FixedLength(length=max_tokens, over=self.over)
@@ -128,7 +127,8 @@ class FixedLength(Divisor):
 class PromptMean(Divisor):
     """Z_t = P·(counted tokens of the group): the mean over prompts of their token means.
 
-    P counts the groups with at least one counted token; a group may span micro-batches and ranks.
+    P is the number of groups with at least one counted token. The tokens of a group may be in
+    several micro-batches and on several ranks.
     """
 
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:

@@ -1,6 +1,6 @@
-"""Pure tensor functions, one published equation each.
+"""Equations as functions of tensors, one published equation each.
 
-Notation of the library (shapes: N trained tokens, B responses):
+Notation in this library (shapes: N trained tokens, B responses):
 
     l = log π_θ(o_t)     log-probability of the sampled token under the policy being trained, nats
     l0                   the same under π_old, the policy at the start of the rollout's updates
@@ -8,7 +8,7 @@ Notation of the library (shapes: N trained tokens, B responses):
     A                    advantage
     sg[x]                x without gradient
 
-Surrogates return what is maximised; only `Objective.loss` negates.
+Surrogates are maximised; only `Objective.loss` has a minus sign.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def clip(
 ) -> Tensor:
     """Clipped surrogate, S = min(r·A, clip(r, 1 − ε_low, 1 + ε_high)·A).
 
-    With `dual` = c, where A < 0 also S ← max(S, c·A), which bounds the loss of tokens whose
-    ratio exploded.
+    With `dual` = c, tokens with A < 0 have max(S, c·A) instead. This bounds the loss of tokens with
+    a very large ratio.
 
     Args:
         ratio: r, [N].
@@ -68,9 +68,9 @@ def clip(
 def cispo(
     logprobs: Tensor, ratio: Tensor, advantages: Tensor, max: float, min: float = 0.0
 ) -> Tensor:
-    """CISPO, S = sg[clip(r, min, max)]·A·l: the weight is clipped, the gradient never is.
+    """CISPO, S = sg[clip(r, min, max)]·A·l, [N]: the weight is clipped, the gradient is not.
 
-    `max` is the absolute cap of r (not an offset from 1).
+    `max` is an absolute ratio, not an offset from 1.
 
     Source: MiniMax-M1, arXiv:2506.13585; absolute cap 5: ScaleRL, arXiv:2510.13786.
     """
@@ -89,7 +89,7 @@ def soft_gate(ratio: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float)
 
 
 def geometric_clip(log_ratio: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
-    """GMPO's token-level clip in log space, on the side that the sign of A makes risky.
+    """GMPO's token-level clip in log space; the sign of A selects the side, [N].
 
         f = min(l − l0, ε) where A > 0, max(l − l0, −ε) where A ≤ 0
 
@@ -112,11 +112,11 @@ def dppo_tv(
 
     Args:
         logprobs: l, [N].
-        behaviour: log-probabilities of the policy the trust region is around, [N].
+        behaviour: log π_b, log-probabilities of the policy at the centre of the region, [N].
         advantages: A, [N].
-        low: largest fall of the token's probability that is still trained.
-        high: largest rise of the token's probability that is still trained.
-        cap: absolute cap of r, or None.
+        low: the largest decrease of the token's probability with a gradient.
+        high: the largest increase of the token's probability with a gradient.
+        cap: the largest r, or None.
 
     Source: DPPO, arXiv:2602.04879.
     """
@@ -149,15 +149,15 @@ def abs_log_ratio(logprobs: Tensor, reference: Tensor) -> Tensor:
 
 
 def k2(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """k2 = ½(l − l_ref)², whose gradient estimates that of the KL, [N]. Source: Schulman 2020."""
+    """k2 = ½(l − l_ref)²; its gradient estimates the KL's gradient, [N]. Source: Schulman 2020."""
     return 0.5 * (logprobs - reference).square()
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     """k3 = exp(l_ref − l) − (l_ref − l) − 1 ≥ 0, [N].
 
-    Unbiased and of low variance as a value; its gradient is not that of the KL (multiply by r
-    for that: `KL(unbiased=True)`). l_ref − l is clamped to ±20 nats.
+    As a value it is unbiased, with low variance. Its gradient is not the KL's gradient, unless it
+    is multiplied by r (`KL(unbiased=True)`). l_ref − l is clamped to ±20 nats.
 
     Source: Schulman 2020, k3; GRPO, arXiv:2402.03300 eq. 4.
     """
@@ -166,13 +166,13 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
 
 
 def gradient_norm(logprobs: Tensor, collision: Tensor, weight: Tensor) -> Tensor:
-    """Norm of the surrogate's gradient in the token's logits, |w|·sqrt(1 − 2π + Σ_k π_k²), [N].
+    """Norm of the gradient with respect to the logits, |w|·sqrt(1 − 2π + Σ_k π_k²), [N].
 
     Args:
         logprobs: l, [N].
         collision: Σ_k π_k² over the vocabulary at the token's position, [N].
         weight: w = ∂S/∂l, [N].
 
-    Source: STAPO, arXiv:2602.15620, the norm its bounds enclose.
+    Source: STAPO, arXiv:2602.15620, which bounds this norm.
     """
     return weight.abs() * (1 - 2 * logprobs.exp() + collision).clamp(min=0).sqrt()

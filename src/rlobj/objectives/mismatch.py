@@ -1,8 +1,8 @@
-"""Sampler/trainer mismatch: a factor on ω from d = l0 − l_sampler.
+"""Sampler/trainer mismatch: a factor of ω, computed from d = l0 − l_sampler.
 
-The sampler's numbers differ from the trainer's (kernels, precision, stale weights); the factor
-is the importance weight between the two, truncated or masked. It reads `sampler_logprobs`, which
-must be those of the distribution that was sampled from.
+The sampler's log-probabilities differ from the trainer's because of kernels, precision and stale
+weights. The factor is the importance weight between the two, truncated or masked. The column
+`sampler_logprobs` must belong to the distribution that the tokens were sampled from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Mask", "Mismatch", "MismatchField", "Truncate"]
 
 
 class Mismatch(Primitive):
-    """Family: the mismatch factor."""
+    """Base class of mismatch factors."""
 
     level: Literal["token", "sequence"] = Field(
         default="token", description="exp(d) per token, or exp(Σ_t d) for the whole response"
@@ -35,7 +35,12 @@ class Mismatch(Primitive):
         return gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
     def __call__(self, gap: Tensor, table: TokenBatch) -> Tensor:
-        """The factor, [N], from d = l0 − l_sampler, [N]."""
+        """The factor of each token, [N].
+
+        Args:
+            gap: d = l0 − l_sampler, nats, [N].
+            table: the tokens.
+        """
         raise NotImplementedError
 
 
@@ -52,9 +57,9 @@ class Truncate(Mismatch):
 
 
 class Mask(Mismatch):
-    """exp(d) inside [low, high], 0 outside; a masked token stays in the divisor.
+    """exp(d) inside [low, high], 0 outside; the divisor counts masked tokens too.
 
-    Token level with both bounds is IcePop (0.5 to 5 there).
+    With level="token" this is IcePop, whose bounds are 0.5 and 5.
     Source: masked importance sampling (MIS), Liu et al. 2025; IcePop, arXiv:2510.18855.
     """
 

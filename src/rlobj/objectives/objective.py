@@ -110,11 +110,11 @@ class Objective(Model):
     # Copies with changes.
 
     def replace(self, **fields: Any) -> Objective:
-        """Return a copy with other fields: `dapo.replace(divisor=SequenceMean())`."""
+        """A copy with other fields: `dapo.replace(divisor=SequenceMean())`."""
         own = {f.alias or name: getattr(self, name) for name, f in type(self).model_fields.items()}
         return Objective(**{**own, **fields})
 
-    but = replace
+    but = replace  # the name in version 0.1.0
 
     def keep(self, rule: Rule | str) -> Objective:
         """A copy that keeps only the rule's tokens, of those that were kept before."""

@@ -2,8 +2,8 @@
 
     loss = ... + Σ_k (1/Z_k) Σ_{where} c_k·P_k
 
-`where` and the divisor are untouched by the objective's drop, keep and weights. The divisor
-defaults to the objective's kind counted over all tokens.
+The objective's drop, keep and reweight have no effect on penalties. The default divisor is the
+objective's divisor with over="all".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ESTIMATORS = {
 
 
 class Penalty(Primitive):
-    """Family: P_k."""
+    """Base class of penalties, P_k."""
 
     skippable: ClassVar[bool] = False
     """P of a token depends only on the token's own response. Then a response with c_k = 0 on all
@@ -42,7 +42,7 @@ class Penalty(Primitive):
     )
     where: RuleField | None = Field(default=None, description="the tokens it acts on; null = all")
     divisor: DivisorField | None = Field(
-        default=None, description="Z_k; null = the objective's kind, over all tokens"
+        default=None, description="Z_k; null = the objective's divisor, over all tokens"
     )
 
     def __call__(self, terms: Terms) -> Tensor:
@@ -55,7 +55,7 @@ class Penalty(Primitive):
 
     @property
     def name(self) -> str:
-        """The name under which its value is logged."""
+        """The name of its value in the metrics, after `loss/`."""
         return self.kind
 
 
@@ -65,8 +65,8 @@ PenaltyField = Annotated[SerializeAsAny[Penalty], BeforeValidator(Penalty.build)
 class KL(Penalty):
     """KL(π ‖ π_ref) estimated from the sampled token: k1, abs, k2 or k3.
 
-    k3's gradient is biased; `unbiased=True` multiplies by r = π/π_old (with its gradient), so
-    that the expectation's gradient is that of the KL.
+    The gradient of k3 is biased. `unbiased=True` multiplies by r = π/π_old, with its gradient: then
+    the expected gradient is the KL's gradient.
 
     Source: Schulman 2020 (k1, k2, k3); GRPO, arXiv:2402.03300 eq. 4; KL-Cov's |l − l0|:
         arXiv:2505.22617; unbiased: DeepSeek-V3.2, arXiv:2512.02556.
@@ -97,10 +97,10 @@ class KL(Penalty):
 
 
 class ProxyKL(Penalty):
-    """Lp-Reg's k3(l, l_proxy) to the min-p proxy of π_old.
+    """k3(l, l_proxy), the KL to the min-p proxy of π_old.
 
-    The proxy is the softmax restricted to tokens with probability ≥ min_p·(largest probability),
-    renormalised; a token outside has l_proxy = −1e4.
+    The proxy keeps the tokens with probability ≥ min_p·(largest probability) and renormalises their
+    probabilities. All other tokens have l_proxy = −1e4.
 
     Source: Lp-Reg, arXiv:2510.03222.
     """
@@ -119,7 +119,7 @@ class ProxyKL(Penalty):
 
 
 class EntropyBonus(Penalty):
-    """P = −H: the loss falls as entropy rises, −c·mean(H). Source: arXiv:1602.01783."""
+    """P = −H, so the loss has −c·mean(H). Source: A3C, arXiv:1602.01783."""
 
     skippable: ClassVar[bool] = True
 

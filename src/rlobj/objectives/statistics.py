@@ -1,9 +1,9 @@
 """Exact sums, counts and order statistics over all micro-batches and all ranks of an update.
 
-Every function takes what this process holds and a `Comm`; all ranks must call it together and
-get the same answer, bit for bit, however the tokens are split or ordered. Order statistics
-count order-preserving integer keys in 16-bit digits (float32: two passes, float64: four): no
-sort, no gather, any number of tokens.
+Every function takes the values of this process and a `Comm`. All ranks must call it together. They
+get the same result to the bit, for any split and order of the tokens. Order statistics are found by
+counting the 16-bit digits of integer keys that keep the order of the values (float32: two passes,
+float64: four). So they need no sort and no gather, and work for any number of tokens.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = [
     "order_keys",
 ]
 
-_DIGIT = 16  # bits of a key counted per pass
-_LIMB = 30  # bits of a value added up per pass of `exact_sum`; N < 2^33 values cannot overflow
-_FEW = 1 << 15  # keys below which counting digits costs more than selecting
-_CHUNK = 1 << 20  # values per block, so that temporaries stay in cache
+_DIGIT = 16  # bits of a key that one pass counts
+_LIMB = 30  # bits of a value that `exact_sum` adds at once; N < 2^33 values cannot overflow
+_FEW = 1 << 15  # up to this many keys, `kthvalue` is faster than counting digits
+_CHUNK = 1 << 20  # values per block; the temporary tensors of a block fit in the cache
 
 
 class Comm(Protocol):
-    """The one thing that an objective asks of a process group."""
+    """A process group: the only operation that an objective needs is `sum`."""
 
     rank: int
     size: int
@@ -45,7 +45,7 @@ class Comm(Protocol):
 
 
 class SingleProcess:
-    """The `Comm` of one process: nothing to exchange."""
+    """The `Comm` of a single process."""
 
     rank = 0
     size = 1
@@ -62,9 +62,10 @@ def count(mask: Tensor, comm: Comm) -> int:
 def exact_sum(values: Tensor, comm: Comm) -> float:
     """Σ values over all ranks, rounded once: independent of split, ranks and order.
 
-    Each value is cut into 30-bit integers on one common grid, and the integers are added in
-    int64. The grid ends 150 bits below the largest exponent, so the sum is the correctly rounded
-    one unless values more than 2^97 apart cancel. nan where a value is not finite.
+    Each value is split into 30-bit integers on one common grid, and the integers are added in
+    int64. The grid ends 150 bits below the largest exponent. So the result is the correctly rounded
+    sum, unless values that differ by a factor above 2^97 cancel. The result is nan if a value is
+    not finite.
     """
     values = values.detach().double()
     _, exponents = torch.frexp(values)
@@ -90,16 +91,20 @@ def exact_sum(values: Tensor, comm: Comm) -> float:
 
 
 def exact_mean(values: Tensor, mask: Tensor, comm: Comm) -> float:
-    """Mean of values[mask] over all ranks, order-free; nan where the mask is empty."""
+    """The mean of values[mask] over all ranks, for any order; nan if the mask is empty."""
     n = count(mask, comm)
     total = exact_sum(values[mask], comm)
     return total / n if n else float("nan")
 
 
 def gather(table: Tensor, comm: Comm) -> tuple[Tensor, int]:
-    """All ranks' rows of a small table [B, ...] (float64 or int64), and where ours begin.
+    """The rows of all ranks of a small table [B, ...], and the index of this rank's first row.
 
-    The only collective is `sum`: every rank writes its rows into a table of zeros.
+    Each rank writes its rows into a table of zeros, and the tables are summed.
+
+    Args:
+        table: this rank's rows, float64 or int64.
+        comm: the process group.
     """
     sizes = torch.zeros(comm.size, dtype=torch.int64, device=table.device)
     sizes[comm.rank] = len(table)
@@ -111,9 +116,9 @@ def gather(table: Tensor, comm: Comm) -> tuple[Tensor, int]:
 
 
 def order_keys(values: Tensor) -> Tensor:
-    """Integers [N] that order as the values do: int32 for float32 and smaller, int64 otherwise.
+    """Integers in the same order as the values, [N]: int64 for float64, else int32.
 
-    −0.0 and 0.0 share a key. int64 input is its own key.
+    −0.0 and 0.0 have the same key. Integer values are returned as they are.
     """
     if not values.dtype.is_floating_point:
         return values
@@ -125,7 +130,7 @@ def order_keys(values: Tensor) -> Tensor:
 
 
 def from_keys(key: int, dtype: torch.dtype) -> Tensor:
-    """The value, a 0-d tensor, whose order key is `key`: the inverse of `order_keys`."""
+    """The value whose key is `key`, a 0-d tensor: the inverse of `order_keys`."""
     if dtype != torch.float64:
         bits = torch.tensor(key, dtype=torch.int32)
         return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32)
@@ -134,13 +139,13 @@ def from_keys(key: int, dtype: torch.dtype) -> Tensor:
 
 
 def kth_smallest(keys: Tensor, k: int, comm: Comm, within: Tensor | None = None) -> int:
-    """The k-th smallest key (k from 1) over all ranks, counting digits from the top.
+    """The k-th smallest key over all ranks, found by counting digits from the highest one.
 
-    A few keys of one process are selected directly, which gives the same key.
+    For few keys of a single process, `kthvalue` gives the same key.
 
     Args:
         keys: int32 or int64, [N] on this rank; the same dtype on every rank.
-        k: 1 ≤ k ≤ number of keys over all ranks.
+        k: from 1 to the number of keys over all ranks.
         comm: the process group.
         within: bool [N], the population; None = all.
     """
@@ -167,9 +172,12 @@ def kth_smallest(keys: Tensor, k: int, comm: Comm, within: Tensor | None = None)
 
 
 def hash_keys(columns: tuple[Tensor | int, ...]) -> Tensor:
-    """A pseudo-random int64 per row of integer columns ([N] or a number), the same on any machine.
+    """A pseudo-random int64 for each row of integer columns, the same on any machine, [N].
 
-    SplitMix64's finaliser (Steele et al. 2014) folded over the columns.
+    SplitMix64's finaliser (Steele et al. 2014), applied to one column after another.
+
+    Args:
+        columns: each [N], or one number for all rows.
     """
     state = torch.zeros((), dtype=torch.int64)
     for column in columns:

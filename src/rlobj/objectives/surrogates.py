@@ -1,6 +1,6 @@
-"""Surrogates S(r, A): what the policy is trained to maximise, one value per token, [N].
+"""Surrogates S(r, A): the value of each token that the policy is trained to maximise, [N].
 
-Ratios and means over a response run over all its rows, before any token is dropped.
+Ratios and means over a response include all its tokens, also those that a rule drops.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Terms:
-    """What a surrogate or a penalty may read of one micro-batch.
+    """The inputs of surrogates and penalties for one micro-batch.
 
     Attributes:
         table: the micro-batch.
-        logprobs: l, [N], with the graph.
+        logprobs: l, nats, [N], with gradient.
         advantages: A, [N].
-        masks: the rules that `plan` froze for this table, by their text, bool [N].
+        masks: the values of the surrogate's rules from the plan, bool [N], by the rule's text.
     """
 
     table: TokenBatch
@@ -53,7 +53,11 @@ class Terms:
     masks: Mapping[str, Tensor]
 
     def column(self, name: str) -> Tensor:
-        """A detached column of the table."""
+        """A column of the table, detached, [N].
+
+        Raises:
+            BatchError: the column is absent.
+        """
         return self.table.column(name, "the loss").detach()
 
     @cached_property
@@ -68,8 +72,9 @@ class Terms:
 
     @cached_property
     def sequence_ratio(self) -> Tensor:
-        """s_i·exp(l − sg l), s_i = sg exp(mean_t(l − l0)): each token has the sequence's gradient.
+        """s_i·exp(l − sg[l]) with s_i = sg[exp(mean_t(l − l0))], [N].
 
+        The value is the geometric mean of the response's ratios; each token has its own gradient.
         Source: GSPO, arXiv:2507.18071 eq. 7 (GSPO-token).
         """
         mean = self.table.mean_by_response(self.log_ratio).detach()
@@ -77,7 +82,7 @@ class Terms:
 
     @cached_property
     def product_ratio(self) -> Tensor:
-        """Π_t r_t of the whole response on each of its tokens, [N].
+        """Π_t r_t over the response, the same value on each of its tokens, [N].
 
         Source: RLOO's sequence-level action, arXiv:2402.14740.
         """
@@ -87,7 +92,7 @@ class Terms:
 
 
 class Surrogate(Primitive):
-    """Family: S(r, A)."""
+    """Base class of surrogates, S(r, A)."""
 
     skippable: ClassVar[bool] = False
     """S = A·f with a finite f that depends only on the token's own response. Then a response with
@@ -99,11 +104,11 @@ class Surrogate(Primitive):
         raise NotImplementedError
 
     def clipped(self, terms: Terms) -> Tensor:
-        """Tokens whose gradient the surrogate cut to nothing, bool [N]."""
+        """Tokens whose gradient is 0 because r is out of bounds, bool [N]."""
         return torch.zeros_like(terms.logprobs, dtype=torch.bool)
 
     def rules(self) -> tuple[Rule, ...]:
-        """Rules that `plan` must freeze for this surrogate."""
+        """The rules that `plan` evaluates for this surrogate."""
         return ()
 
     def parts(self) -> tuple[Surrogate, ...]:
@@ -124,7 +129,7 @@ class Clip(Surrogate):
     Source: PPO, arXiv:1707.06347 eq. 7; DAPO, arXiv:2503.14476; see `functional.clip`.
     """
 
-    skippable: ClassVar[bool] = True  # each branch is A times r, a bound or c; r ≤ e^20
+    skippable: ClassVar[bool] = True  # f is r, a bound or c; r ≤ e^20
 
     low: float = Field(default=0.2, ge=0, description="ε_low: the ratio's floor is 1 − low")
     high: float = Field(default=0.2, ge=0, description="ε_high: the ratio's cap is 1 + high")
@@ -189,7 +194,7 @@ class Cispo(Surrogate):
 class SoftGate(Surrogate):
     """S = (4/τ)·σ(τ(r − 1))·A, τ by the sign of A. Source: SAPO, arXiv:2511.20347."""
 
-    skippable: ClassVar[bool] = True  # the factor is below 4/τ
+    skippable: ClassVar[bool] = True  # f ≤ 4/τ
 
     tau_pos: float = Field(default=1.0, gt=0, description="τ where A > 0")
     tau_neg: float = Field(default=1.05, gt=0, description="τ where A ≤ 0")
@@ -199,13 +204,13 @@ class SoftGate(Surrogate):
 
 
 class GeometricMean(Surrogate):
-    """S = A·exp(mean_t f), f = l − l0 clipped at ±eps on the risky side; the response's value.
+    """S = A·exp(mean_t f), f = l − l0 clipped at eps if A > 0, at −eps if A ≤ 0.
 
-    Every token of a response carries the same S; with `sequence_mean` they add up to it once.
-    Source: GMPO, arXiv:2507.20673.
+    All tokens of a response have the same S. With `SequenceMean` a response counts once.
+    Source: GMPO, arXiv:2507.20673; see `functional.geometric_clip`.
     """
 
-    skippable: ClassVar[bool] = True  # to the mean of the response's A
+    skippable: ClassVar[bool] = True  # S = f times the mean of the response's A
 
     eps: float = Field(default=0.4, gt=0, description="ε in log space, nats")
 
@@ -222,12 +227,12 @@ class GeometricMean(Surrogate):
 
 
 class DppoTv(Surrogate):
-    """S = sg[min(r, cap)]·A·l inside the total-variation region, else 0.
+    """S = sg[min(r, cap)]·A·l inside the total-variation trust region, 0 outside.
 
     Source: DPPO, arXiv:2602.04879; see `functional.dppo_tv`.
     """
 
-    skippable: ClassVar[bool] = True  # A = 0 leaves 0·sg[r]·l on either side of the region
+    skippable: ClassVar[bool] = True  # S = A·f inside and outside the region
 
     low: float = Field(
         default=0.2, ge=0, description="largest decrease of the token's probability that is trained"
@@ -263,7 +268,7 @@ class Vespo(Surrogate):
     Source: VESPO, arXiv:2602.10693; TRL 1.16's values of k and λ.
     """
 
-    skippable: ClassVar[bool] = True  # φ(w) is detached, and finite for the clamped w
+    skippable: ClassVar[bool] = True  # φ(w) is finite because w is clamped
 
     k_pos: float = Field(default=2.0, description="k where A ≥ 0")
     lambda_pos: float = Field(default=3.0, description="λ where A ≥ 0")

@@ -1,4 +1,6 @@
-"""The language of token rules, in Python and as text; see `rlobj.objectives.rules.nodes`."""
+"""Rules over the columns of a TokenBatch, in Python and as text.
+
+See `rlobj.objectives.rules.nodes` for the language."""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ __all__ = [
 
 
 def read_rule(value: Any) -> Rule:
-    """A rule from text or as it is."""
+    """A rule from a rule or from text.
+
+    Raises:
+        ConfigError: the text cannot be parsed, or the value is not a rule.
+    """
     value = parse(value) if isinstance(value, str) else value
     if not isinstance(value, Rule):
         raise ConfigError(f"expected a rule such as 'prob < 0.002', got {str(value)!r}")
@@ -53,7 +59,11 @@ def read_rule(value: Any) -> Rule:
 
 
 def read_number(value: Any) -> Number:
-    """A number per token from text, a number or as it is."""
+    """A number per token from an expression, text or a Python number.
+
+    Raises:
+        ConfigError: the text cannot be parsed, or the value is not a number.
+    """
     value = parse(value) if isinstance(value, str) else value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = Constant(value)
@@ -68,7 +78,7 @@ RuleField = Annotated[
     PlainSerializer(str),
     WithJsonSchema({"type": "string"}),
 ]
-"""A pydantic field that holds a Rule and is written as its text."""
+"""A pydantic field for a Rule, serialized as text."""
 
 NumberField = Annotated[
     InstanceOf[Number],
@@ -76,4 +86,4 @@ NumberField = Annotated[
     PlainSerializer(lambda e: e.value if isinstance(e, Constant) else str(e)),
     WithJsonSchema({"type": ["number", "string"]}),
 ]
-"""A pydantic field that holds a Number and is written as its text."""
+"""A pydantic field for a Number, serialized as text or as a number."""

@@ -1,4 +1,4 @@
-"""The columns of rules as Python names: `prob < 0.002`."""
+"""The columns of rules as Python objects, for example `prob < 0.002`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language of token rules: columns, comparisons, logic, arithmetic, cuts and `when`.
+"""Expressions over tokens: columns, comparisons, logic, arithmetic, cuts and `when`.
 
     advantage, prob, entropy, ...              a column, one number per token
     prob < 0.002                               a rule, true or false per token
@@ -117,7 +117,7 @@ class Number(Expr):
             within: the population; None = all tokens of the update.
             round: "ceil" or "floor" of fraction·n (exact: 0.07·100 is 7).
             at_least: k is raised to this (and lowered to n).
-            none_below: nothing is selected where k is below this.
+            none_below: nothing is selected if k is below this.
         """
         population = _rule_or_none(within)
         return Cut("top", self, fraction, population, round, at_least, none_below)
@@ -130,11 +130,11 @@ class Number(Expr):
         at_least: int = 0,
         none_below: int = 0,
     ) -> Rule:
-        """The k smallest; otherwise as `top`."""
+        """The k smallest of the population's n tokens; the arguments are those of `top`."""
         return Cut("bottom", self, fraction, _rule_or_none(within), round, at_least, none_below)
 
     def quantile(self, q: float, within: Rule | str | None = None) -> Number:
-        """The ceil(q·n)-th smallest value, so that x <= x.quantile(q) is x.bottom(q)."""
+        """The ceil(q·n)-th smallest value: `x <= x.quantile(q)` is the same as `x.bottom(q)`."""
         return Quantile(self, q, _rule_or_none(within))
 
 
@@ -173,14 +173,14 @@ class Rule(Expr):
         round: Rounding = "ceil",
         at_least: int = 0,
     ) -> Rule:
-        """A random subset of the rule's tokens, the same however the update is split.
+        """A random subset of the rule's tokens, the same for any split of the update.
 
         Args:
-            size: an integer is a number of tokens, a float in [0, 1] a fraction.
+            size: a number of tokens (int), or a fraction in [0, 1] (float).
             seed: tokens are ranked by hash(seed, update, response id, position).
-            of: what a fraction is of: the rule's tokens, or all tokens of the update.
+            of: the fraction is of the rule's tokens, or of all tokens of the update.
             round: "ceil" or "floor" of fraction·n.
-            at_least: the number of tokens is raised to this, as far as the rule has them.
+            at_least: the number of tokens is raised to this, if the rule has that many.
         """
         return Sample(self, size, seed, of, round, at_least)
 
@@ -209,7 +209,7 @@ class Constant(Number):
 
 @dataclass(frozen=True)
 class Controlled(Number):
-    """The current value of a controller, by its name in `Objective.controllers`."""
+    """The current value of a controller, by name."""
 
     name: str
 
@@ -284,7 +284,7 @@ class Cut(Rule):
         check_size(f"{self.side}(none_below=...)", self.none_below)
 
     def size(self, population: int) -> int:
-        """k, the number of tokens to select of a population (before ties)."""
+        """k, the number of tokens to select from a population, without ties."""
         k = min(max(share(self.fraction, population, self.round), self.at_least), population)
         return k if k >= self.none_below else 0
 
@@ -318,7 +318,7 @@ class Sample(Rule):
         object.__setattr__(self, "amount", plain(self.amount))
 
     def size(self, rule: int, population: int) -> int:
-        """The number of tokens to draw from `rule` tokens of `population`."""
+        """The number of tokens to select, if `rule` of `population` tokens are the rule's."""
         if type(self.amount) is int:
             k = self.amount
         else:
@@ -328,7 +328,7 @@ class Sample(Rule):
 
 @dataclass(frozen=True)
 class When(Number):
-    """`then` where the rule holds, `otherwise` elsewhere."""
+    """`then` on tokens of the rule, `otherwise` on all others."""
 
     rule: Rule
     then: Number
@@ -336,9 +336,9 @@ class When(Number):
 
 
 def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
-    """A number per token: `then` where the rule holds, `otherwise` elsewhere.
+    """A number per token: `then` on tokens of the rule, `otherwise` on all others.
 
-    Numbers may be given as numbers, expressions or text; a name in capitals is a controller.
+    `then` and `otherwise` are numbers, expressions or text; the text "W" is the controller W.
 
     Example:
         >>> from rlobj import surprisal
@@ -382,7 +382,7 @@ def as_number(value: Any) -> Number:
 
 
 def as_rule(value: Any, where: str) -> Rule:
-    """A Rule from an expression or text; `where` names the place in the error."""
+    """A Rule from an expression or text; `where` is what takes it, for the error message."""
     value = parse(value) if isinstance(value, str) else value
     if isinstance(value, Rule):
         return value

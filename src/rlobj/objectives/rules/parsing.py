@@ -7,6 +7,7 @@ a caret under its first character.
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -18,21 +19,21 @@ from rlobj.objectives.rules.expression import Expr
 __all__ = ["MAX_DEPTH", "Language", "Parser"]
 
 MAX_DEPTH = 100
-"""Deeper expressions are refused: printing and evaluating them would exhaust Python's stack."""
+"""The deepest expression that is accepted; deeper ones could exceed Python's recursion limit."""
 
 _BINARY: dict[type, Callable[[Any, Any], Expr]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.BitAnd: lambda a, b: a & b,
-    ast.BitOr: lambda a, b: a | b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
 }
 _COMPARE: dict[type, Callable[[Any, Any], Expr]] = {
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
 _METHODS = {
     "top": ("fraction", "within", "round", "at_least", "none_below"),
@@ -64,7 +65,7 @@ class Language:
 
 
 class Parser:
-    """One text, read into an expression of the language."""
+    """A parser of one text."""
 
     def __init__(self, text: str, language: Language) -> None:
         self.text = " ".join(text.split())
@@ -72,7 +73,7 @@ class Parser:
 
     def expression(self) -> Expr:
         """The expression of the whole text."""
-        if "#" in self.text:  # lines were joined: a comment would swallow the rest of the rule
+        if "#" in self.text:  # lines are joined, so a comment would hide the rest of the rule
             self.fail("a rule cannot hold a comment", self.text.index("#"))
         try:
             tree = ast.parse(self.text, mode="eval").body
@@ -92,7 +93,13 @@ class Parser:
         return whole
 
     def fail(self, message: str, at: ast.AST | int, last: str = "") -> NoReturn:
-        """Raise with a caret at a character or a node (or at the name that ends the node)."""
+        """Raise a ConfigError with the text and a caret.
+
+        Args:
+            message: the first line of the error.
+            at: the character or the node under which the caret is.
+            last: a name at the end of the node; then the caret is under this name.
+        """
         if isinstance(at, int):
             caret = at
         else:  # ast counts bytes of UTF-8, a terminal counts characters
@@ -107,7 +114,7 @@ class Parser:
         try:
             return builder(node)
         except ConfigError as error:
-            if "\n" in str(error):  # carries its caret already
+            if "\n" in str(error):  # it has a caret already
                 raise
             self.fail(str(error), node)
 
@@ -155,11 +162,11 @@ class Parser:
                 "parentheses",
                 node.comparators[1],
             )
-        operator = node.ops[0]
-        if type(operator) not in _COMPARE:
+        kind = type(node.ops[0])
+        if kind not in _COMPARE:
             advice = "use <, <=, > or >= (equality of floats is never exact)"
-            self.fail(f"{type(operator).__name__} is not part of the language; {advice}", node)
-        return _COMPARE[type(operator)](self.build(node.left), self.build(node.comparators[0]))
+            self.fail(f"{kind.__name__} is not part of the language; {advice}", node)
+        return _COMPARE[kind](self.build(node.left), self.build(node.comparators[0]))
 
     def build_Call(self, node: ast.Call) -> Expr:
         if isinstance(node.func, ast.Name) and node.func.id in ("when", "abs"):
