@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (a row is read as a line of a table)
-r"""Answers against golds, kind by kind: what is the same answer, and what is not.
+r"""Equal and unequal answers for gold answers, by kind.
 
 Each row is `gold: equal answers | other answers`, separated by " ; ".
 """
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.lexer import Unreadable
-from rlobj.answers.reading import read
-from rlobj.answers.settling import Settler
+from rlobj.answers.structure_parser import parse_structure
 from rlobj.rewards import MathVerifier, canonical
 
 ROWS = {
@@ -177,19 +177,18 @@ def verifier():
 
 
 @pytest.mark.parametrize(("answer", "gold", "expected"), [*pairs(), *policies()])
-def test_an_answer_is_told_from_others(verifier, answer, gold, expected):
+def test_verdicts_of_the_tables_and_of_the_documented_policies(verifier, answer, gold, expected):
     verdict = verifier.verify(f"So it is \\boxed{{{answer}}}.", gold)
     assert verdict.correct is expected, verdict
 
 
 @pytest.mark.parametrize("gold", [r"t(0,4]", r"\frac{", r"\sqrt", r"((9!)!)!"])
-def test_a_gold_that_cannot_be_read_is_undecided_unless_the_answer_is_its_text(gold):
-    settler = Settler()
-    assert settler.settle("7", gold)[0] is None
-    assert settler.settle(gold, gold)[0] is True
+def test_unreadable_gold_is_undecided_unless_the_texts_are_equal(gold):
+    assert check_equivalence("7", gold)[0] is None
+    assert check_equivalence(gold, gold)[0] is True
 
 
-def test_a_gold_in_prose_is_undecided(verifier):
+def test_gold_in_prose_is_undecided(verifier):
     gold = "$f(x)=a x+b$, where $b$ is an arbitrary integer and $a$ is positive"
     assert verifier.verify(r"\boxed{ax+b}", gold).correct is None
 
@@ -208,7 +207,7 @@ def test_a_gold_in_prose_is_undecided(verifier):
         (r"2\sqrt{3}", r"2 \sqrt{3}."),
     ],
 )
-def test_trivially_equal_answers_have_one_canonical_text(one, other):
+def test_trivially_equal_answers_have_the_same_canonical_text(one, other):
     assert canonical(one) == canonical(other)
 
 
@@ -217,15 +216,15 @@ def test_trivially_equal_answers_have_one_canonical_text(one, other):
     [("(1,2)", "(2,1)"), ("1,2", "(1,2)"), ("1,2", r"\{1,2\}"), ("5", "5_8"), ("(1,2]", "(1,2)"),
      ("R", "r"), (r"\text{(A)}", "B"), ("5\\text{ cm}", "5\\text{ m}"), ("not (readable", "x")],
 )  # fmt: skip
-def test_other_answers_have_other_canonical_texts(one, other):
+def test_different_answers_have_different_canonical_texts(one, other):
     assert canonical(one) != canonical(other)
 
 
 @pytest.mark.parametrize(
     "piece", ["1,", "x=", "(", "[", r"\{", "1+", r"\pm 1", "_", "^", "|", "5;"]
 )
-def test_reading_takes_bounded_time(piece):
+def test_parsing_takes_bounded_time(piece):
     started = time.process_time()
     with contextlib.suppress(Unreadable, RecursionError):
-        read(piece * 1000 + "1")
+        parse_structure(piece * 1000 + "1")
     assert time.process_time() - started < 2

@@ -46,7 +46,7 @@ from rlobj.answers.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
         (r"the prompt opened it. \boxed{1}</think> Done.", "1"),
     ],
 )
-def test_the_final_answer_is_found(response, answer):
+def test_final_answer_is_extracted(response, answer):
     assert extract_answer(response) == answer
 
 
@@ -79,7 +79,7 @@ def test_the_final_answer_is_found(response, answer):
         "#### Step 2\nWe add.",
     ],
 )
-def test_no_answer_is_made_up(response):
+def test_response_without_a_final_answer_gives_none(response):
     assert extract_answer(response) is None
 
 
@@ -99,7 +99,7 @@ def test_extraction_takes_linear_time(piece):
     ("text", "inside"),
     [(" $5$. ", "5"), (r"\(x\)", "x"), (r"\[x\]", "x"), ("$1$ or $2$", "$1$ or $2$"), ("$", "$")],
 )
-def test_bare_takes_one_pair_of_delimiters_off(text, inside):
+def test_bare_removes_one_pair_of_delimiters(text, inside):
     assert bare(text) == inside
 
 
@@ -118,14 +118,14 @@ def test_bare_takes_one_pair_of_delimiters_off(text, inside):
         (r"\text{Evelyn}", r"\text{Evelyn}", True),
     ],
 )
-def test_text_and_integers_are_decided_without_algebra(answer, gold, correct):
+def test_equal_text_and_integers_are_decided_by_the_guards(answer, gold, correct):
     verdict = decide(answer, gold)
     assert verdict is not None
     assert verdict[0] is correct
 
 
 @pytest.mark.parametrize("answer", ["1 2", "1,2", r"1\,2", "12,34", "1_2", "2^{10}", "5.0", "१२"])
-def test_what_is_not_plainly_an_integer_is_left_to_be_read(answer):
+def test_other_forms_of_integers_are_left_to_the_parser(answer):
     assert decide(answer, "12") is None
 
 
@@ -147,7 +147,7 @@ def test_what_is_not_plainly_an_integer_is_left_to_be_read(answer):
         "1}{",
     ],
 )
-def test_bombs_are_refused_as_wrong(bomb):
+def test_answers_too_large_to_evaluate_are_wrong(bomb):
     verdict = decide(bomb, "5")
     assert verdict is not None
     assert verdict[0] is False
@@ -162,7 +162,7 @@ def test_ordinary_answers_are_not_refused(answer):
     assert refusal(answer) is None
 
 
-def test_what_the_gold_contains_is_not_refused():
+def test_answer_as_large_as_the_gold_is_not_refused():
     assert decide("(9!)!+0", "(9!)!") is None
 
 
@@ -176,5 +176,5 @@ def test_what_the_gold_contains_is_not_refused():
         ("The answer is $5$. Or so I was told.", "5"),
     ],
 )
-def test_a_second_thought_takes_the_answer_back(response, answer):
+def test_corrected_answer_is_not_extracted(response, answer):
     assert extract_answer(response) == answer

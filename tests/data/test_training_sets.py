@@ -15,7 +15,7 @@ from rlobj.data import MATH_TEMPLATE, Columns, DataConfig, format_prompt, load_p
 from rlobj.data.catalogue import NAMED_SOURCES
 from rlobj.data.hub import HubSource
 from rlobj.rewards.kinds import Reward
-from rlobj.rewards.logic import grade_roles
+from rlobj.rewards.knights_and_knaves import grade_roles
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.rewards import MathVerifier
-from rlobj.rewards.worker_process import Worker
+from rlobj.rewards.worker_process import WorkerProcess
 
 # Minutes in sympy, and no guard refuses it: integrals are left to math-verify.
 SLOW = r"\boxed{\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx}"
@@ -83,7 +83,7 @@ def test_unequal_answers_are_wrong(verifier, answer, gold):
     assert verifier.verify(f"So \\boxed{{{answer}}}", gold).correct is False
 
 
-def test_the_verdict_says_what_decided(verifier):
+def test_reason_names_what_decided(verifier):
     verdict = verifier.verify("I count 12.", "12")
     assert (verdict.correct, verdict.answer, verdict.reason) == (False, None, "no answer")
     assert verifier.verify(r"\boxed{12}", "12").reason == "same text"
@@ -95,12 +95,12 @@ def test_the_verdict_says_what_decided(verifier):
     assert (verdict.correct, verdict.reason) == (True, "math-verify")
 
 
-def test_an_empty_gold_is_undecided(verifier):
+def test_empty_gold_is_undecided(verifier):
     assert verifier.verify(r"\boxed{12}", "  ").correct is None
 
 
 @pytest.mark.slow
-def test_a_bomb_is_undecided_at_the_deadline_and_the_next_answer_is_right():
+def test_slow_answer_is_undecided_at_the_deadline_and_the_next_answer_is_right():
     with MathVerifier(deadline=1.0) as verifier:
         started = time.perf_counter()
         verdict = verifier.verify(SLOW, "5")
@@ -111,7 +111,7 @@ def test_a_bomb_is_undecided_at_the_deadline_and_the_next_answer_is_right():
 
 
 @pytest.mark.slow
-def test_equal_bombs_of_one_batch_cost_one_deadline():
+def test_equal_slow_answers_of_one_batch_take_one_deadline():
     with MathVerifier(deadline=1.0) as verifier:
         verifier.verify(*hard(1))  # started
         started = time.perf_counter()
@@ -137,20 +137,20 @@ def test_equal_bombs_of_one_batch_cost_one_deadline():
         r"\int_0^{\infty} \frac{\sin(x^x)}{x^{x^x}} dx",
     ],
 )
-def test_expensive_answers_come_back_in_time_and_never_right(hasty, answer):
+def test_expensive_answers_return_in_time_and_are_not_right(hasty, answer):
     verdict = hasty.verify(f"\\boxed{{{answer}}}", "5")
     assert verdict.correct is not True
     assert verdict.reason == "timeout" or verdict.correct is False
     assert verdict.seconds < 1 + 20  # the start of a process comes on top
 
 
-def test_the_pool_is_healthy_after_the_bombs(hasty):
+def test_workers_are_usable_after_expensive_answers(hasty):
     for n in range(3):
         assert hasty.verify(f"\\boxed{{{n}+1}}", str(n + 1)).correct is True
 
 
 @pytest.mark.slow
-def test_a_worker_out_of_memory_is_undecided():
+def test_worker_out_of_memory_leaves_the_answer_undecided():
     with MathVerifier(deadline=30.0, memory_gib=0.3) as verifier:
         assert verifier.verify(*hard(1)).correct is True
         verdict = verifier.verify(LARGE, "5")
@@ -159,7 +159,7 @@ def test_a_worker_out_of_memory_is_undecided():
 
 
 @pytest.mark.slow
-def test_a_worker_killed_midway_is_a_crash_and_the_next_answer_is_right():
+def test_worker_killed_while_comparing_is_a_crash_and_the_next_answer_is_right():
     with MathVerifier(deadline=20.0) as verifier:
         verifier.verify(*hard(1))
         (process_id,) = verifier.process_ids
@@ -173,7 +173,7 @@ def test_a_worker_killed_midway_is_a_crash_and_the_next_answer_is_right():
 
 
 @pytest.mark.slow
-def test_a_worker_killed_while_idle_costs_no_answer():
+def test_worker_killed_while_idle_is_replaced_before_the_next_answer():
     with MathVerifier() as verifier:
         verifier.verify(*hard(1))
         os.kill(verifier.process_ids[0], signal.SIGKILL)
@@ -193,7 +193,7 @@ def test_threads_share_the_workers():
 
 
 @pytest.mark.slow
-def test_workers_answer_at_the_same_time():
+def test_workers_run_in_parallel():
     with MathVerifier(deadline=5.0, workers=2) as verifier:
         verifier.verify_many([hard(n) for n in range(2)])  # both started
         started = time.perf_counter()
@@ -201,10 +201,10 @@ def test_workers_answer_at_the_same_time():
         assert time.perf_counter() - started < 9.5
 
 
-def test_a_repeated_answer_is_not_asked_again(monkeypatch):
+def test_repeated_pair_is_taken_from_the_cache(monkeypatch):
     asked = []
-    ask = Worker.ask
-    monkeypatch.setattr(Worker, "ask", lambda *given: asked.append(given[1:]) or ask(*given))
+    ask = WorkerProcess.ask
+    monkeypatch.setattr(WorkerProcess, "ask", lambda *given: asked.append(given[1:]) or ask(*given))
     with MathVerifier() as verifier:
         first = verifier.verify(r"One: \boxed{\sqrt{2}}", r"\sqrt{3}")
         second = verifier.verify(r"Two: \boxed{\sqrt{2}}", r"\sqrt{3}")
@@ -214,7 +214,7 @@ def test_a_repeated_answer_is_not_asked_again(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_timeout_is_remembered_and_counted_each_time():
+def test_timeout_is_cached_and_counted_each_time():
     with MathVerifier(deadline=1.0) as verifier:
         verifier.verify(*hard(1))
         started = time.perf_counter()
@@ -225,7 +225,7 @@ def test_a_timeout_is_remembered_and_counted_each_time():
 
 
 @pytest.mark.slow
-def test_threads_that_ask_the_same_share_one_deadline():
+def test_threads_with_the_same_pair_share_one_deadline():
     with MathVerifier(deadline=1.0) as verifier, ThreadPoolExecutor(8) as threads:
         verifier.verify(*hard(1))
         started = time.perf_counter()
@@ -235,7 +235,7 @@ def test_threads_that_ask_the_same_share_one_deadline():
 
 
 @pytest.mark.slow
-def test_many_different_bombs_at_once_come_back_and_others_get_their_turn():
+def test_many_slow_answers_at_once_return_and_do_not_block_others():
     bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 36)]
     with MathVerifier(deadline=1.0, workers=2) as verifier, ThreadPoolExecutor(40) as threads:
         verifier.verify_many([hard(1), hard(2)])
@@ -249,7 +249,7 @@ def test_many_different_bombs_at_once_come_back_and_others_get_their_turn():
         assert verifier.undecided.total() == len(bombs)
 
 
-def test_a_worker_is_replaced_after_its_share_of_answers():
+def test_worker_is_replaced_after_recycle_after_answers():
     with MathVerifier(recycle_after=2) as verifier:
         before = verifier.process_ids
         for n in range(3):
@@ -258,7 +258,7 @@ def test_a_worker_is_replaced_after_its_share_of_answers():
 
 
 @pytest.mark.slow
-def test_the_pool_is_healthy_for_ten_thousand_answers():
+def test_workers_decide_ten_thousand_answers():
     verifier = MathVerifier(deadline=1.0, workers=2, recycle_after=1000)
     with verifier, ThreadPoolExecutor(8) as threads:
         right = [hard(n) for n in range(5000)]
@@ -273,7 +273,7 @@ def test_the_pool_is_healthy_for_ten_thousand_answers():
         assert all(map(alive, verifier.process_ids))
 
 
-def test_two_extracted_answers_are_compared(verifier):
+def test_compare_takes_extracted_answers(verifier):
     assert verifier.compare("0.5", r"\frac12").correct is True
     assert verifier.compare("$x=5$", "5").correct is True
     assert verifier.compare("", "5").reason == "no answer"
@@ -281,7 +281,7 @@ def test_two_extracted_answers_are_compared(verifier):
     assert [verdict.correct for verdict in verdicts] == [False, True, False]
 
 
-def test_closing_leaves_no_process_behind():
+def test_close_ends_all_processes():
     with MathVerifier(workers=2) as verifier:
         process_ids = verifier.process_ids
         assert len(process_ids) == 2
@@ -291,7 +291,7 @@ def test_closing_leaves_no_process_behind():
 
 
 @pytest.mark.slow
-def test_a_worker_ends_when_its_parent_is_killed():
+def test_worker_ends_when_its_parent_is_killed():
     script = (
         "import sys, time\n"
         "from rlobj.rewards import MathVerifier\n"
@@ -313,7 +313,7 @@ def test_a_worker_ends_when_its_parent_is_killed():
 
 
 @pytest.mark.slow
-def test_a_script_without_a_main_guard_works(tmp_path):
+def test_verifier_works_in_a_script_without_a_main_guard(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "from rlobj.rewards import MathVerifier\n"
@@ -325,7 +325,7 @@ def test_a_script_without_a_main_guard_works(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_worker_loads_no_torch_and_asking_loads_no_sympy_here():
+def test_verifier_loads_sympy_in_the_worker_only():
     script = (
         "import sys\n"
         "from rlobj.rewards import MathVerifier\n"
@@ -340,12 +340,12 @@ def test_the_worker_loads_no_torch_and_asking_loads_no_sympy_here():
     assert done.stdout == "False False False\n", done.stderr
 
 
-def test_settings_that_mean_nothing_are_refused():
+def test_invalid_settings_are_refused():
     with pytest.raises(ConfigError, match="deadline=0"):
         MathVerifier(deadline=0)
 
 
-def test_the_callers_alarm_is_left_alone(verifier):
+def test_alarm_of_the_caller_is_unchanged(verifier):
     before = signal.getitimer(signal.ITIMER_REAL)
     signal.setitimer(signal.ITIMER_REAL, 300)
     try:

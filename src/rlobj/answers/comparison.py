@@ -1,6 +1,6 @@
-"""Is an answer the gold answer? Part by part, with an oracle for pairs of values.
+"""Compare the structure of an answer with the structure of the gold answer, part by part.
 
-Every function returns True, False, or None where the oracle could not tell.
+Every function returns True, False, or None if the comparer of values cannot decide.
 """
 
 from __future__ import annotations
@@ -26,39 +26,44 @@ from rlobj.answers.structures import (
     Union,
     Words,
 )
-from rlobj.answers.words import fold
+from rlobj.answers.words import normalize_words
 
-__all__ = ["TOLERANCE", "Exact", "Oracle", "compare"]
+__all__ = ["TOLERANCE", "ExactComparer", "ValueComparer", "compare"]
 
 Truth = bool | None
 TOLERANCE = Fraction(1, 10**9)
-"""Relative difference allowed to a gold answer written as a decimal or in e-notation."""
+"""Relative difference allowed if the gold answer is written as a decimal or in e-notation."""
 
 NEAR = Fraction(1, 100)
-"""Relative difference between a value and the rounding written beside it."""
+"""Relative difference allowed between a value and the rounded value written next to it."""
 
 
-class Oracle(Protocol):
-    """What can tell values apart."""
+class ValueComparer(Protocol):
+    """Compares two values; None = undecided."""
+
+    reason: str
+    """What decided: `exact`, `numeric` or `math-verify`."""
 
     def equal(self, answer: Scalar, gold: Scalar) -> Truth:
-        """Whether two values are the same."""
+        """Return whether two values are equal."""
         ...
 
     def near(self, rounded: Scalar, exact: Scalar) -> Truth:
-        """Whether two numbers differ by 1% at most."""
+        """Return whether two numbers differ by at most 1%."""
         ...
 
     def proportional(self, answer: Tree, gold: Tree, positive: bool) -> Truth:
-        """Whether two trees differ by a constant factor (above zero)."""
+        """Return whether two trees differ by a constant factor; with `positive`, a positive one."""
         ...
 
 
-class Exact:
-    """The oracle that needs no computer algebra: equal trees and rational values."""
+class ExactComparer:
+    """Compares equal trees and rational values, without computer algebra."""
+
+    reason = "exact"
 
     def equal(self, answer: Scalar, gold: Scalar) -> Truth:
-        """Decided for equal trees, and where both are rational numbers or infinite."""
+        """Decide equal trees, and pairs of rational or infinite values."""
         if answer.tree is None or gold.tree is None:
             return True if answer.latex == gold.latex else None
         if answer.tree == gold.tree:
@@ -72,38 +77,38 @@ class Exact:
         return None
 
     def near(self, rounded: Scalar, exact: Scalar) -> Truth:
-        """Decided for rational values."""
+        """Decide rational values."""
         if rounded.value is None or exact.value is None:
             return None
         return abs(rounded.value - exact.value) <= NEAR * abs(exact.value)
 
     def proportional(self, answer: Tree, gold: Tree, positive: bool) -> Truth:
-        """Decided for equal trees only."""
+        """Decide equal trees."""
         return True if answer == gold else None
 
 
-def compare(answer: Structure, gold: Structure, oracle: Oracle) -> Truth:
-    """Whether two structures are the same answer; things of different kinds never are."""
+def compare(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth:
+    """Return whether two structures are the same answer; different kinds never are."""
     if isinstance(answer, Relation) or isinstance(gold, Relation):
-        return _relations(answer, gold, oracle)
+        return _relations(answer, gold, comparer)
     if isinstance(gold, (Chain, Rounded)):
-        return compare(answer, _first(gold), oracle)
+        return compare(answer, _first(gold), comparer)
     if isinstance(answer, Chain):
-        return _all(compare(each, _value(gold), oracle) for each in answer.values)
+        return _all(compare(each, _value(gold), comparer) for each in answer.values)
     if isinstance(answer, Rounded):
-        return _rounded(answer, _value(gold), oracle)
+        return _rounded(answer, _value(gold), comparer)
     if isinstance(answer, Named) or isinstance(gold, Named):
-        return _named(answer, gold, oracle)
+        return _named(answer, gold, comparer)
     if isinstance(answer, Words) or isinstance(gold, Words):
         return _text(answer) == _text(gold) != ""
     if isinstance(answer, Items) or isinstance(gold, Items):
-        return _lists(answer, gold, oracle)
+        return _lists(answer, gold, comparer)
     if isinstance(answer, (Interval, Union)) or isinstance(gold, (Interval, Union)):
-        return _regions(answer, gold, oracle)
+        return _regions(answer, gold, comparer)
     if isinstance(answer, Scalar) and isinstance(gold, Scalar):
         if None not in (answer.unit, gold.unit) and answer.unit != gold.unit:
             return False
-        return oracle.equal(answer, gold)
+        return comparer.equal(answer, gold)
     if isinstance(answer, Based) or isinstance(gold, Based):
         return answer == gold
     if getattr(answer, "brackets", "()") != getattr(gold, "brackets", "()"):
@@ -112,7 +117,7 @@ def compare(answer: Structure, gold: Structure, oracle: Oracle) -> Truth:
     if given is None or expected is None or list(map(len, given)) != list(map(len, expected)):
         return False
     return _all(
-        compare(a, g, oracle)
+        compare(a, g, comparer)
         for row, gold_row in zip(given, expected, strict=True)
         for a, g in zip(row, gold_row, strict=True)
     )
@@ -124,19 +129,19 @@ def _first(structure: Chain | Rounded) -> Structure:
     return structure.about if structure.value is None else structure.value
 
 
-def _rounded(answer: Rounded, gold: Structure, oracle: Oracle) -> Truth:
-    """14/3 ≈ 4.67 is 14/3 if both are close; ≈ 4.67 alone is an answer to a decimal only."""
+def _rounded(answer: Rounded, gold: Structure, comparer: ValueComparer) -> Truth:
+    """14/3 ≈ 4.67 equals 14/3 if both are close; ≈ 4.67 alone can equal a decimal only."""
     if answer.value is None:
         decimal = isinstance(gold, Scalar) and gold.decimal
-        return compare(answer.about, gold, oracle) if decimal else False
+        return compare(answer.about, gold, comparer) if decimal else False
     value = answer.value.values[0] if isinstance(answer.value, Chain) else answer.value
     if not isinstance(value, Scalar) or not isinstance(answer.about, Scalar):
         return False
-    return _all((compare(answer.value, gold, oracle), oracle.near(answer.about, value)))
+    return _all((compare(answer.value, gold, comparer), comparer.near(answer.about, value)))
 
 
 def _rows(structure: Structure, other: Structure) -> Sequence[Sequence[Structure]] | None:
-    """Rows of a matrix or tuple; beside a tuple, a column is a row."""
+    """Rows of a matrix or tuple; a column counts as a row if the other one is a tuple."""
     if isinstance(structure, Tuple):
         return [structure.items]
     if isinstance(structure, Matrix):
@@ -149,38 +154,38 @@ def _rows(structure: Structure, other: Structure) -> Sequence[Sequence[Structure
 def _text(structure: Structure) -> str:
     if isinstance(structure, Words):
         return structure.text
-    return fold(structure.latex) if isinstance(structure, Scalar) else ""
+    return normalize_words(structure.latex) if isinstance(structure, Scalar) else ""
 
 
 def _value(structure: Structure) -> Structure:
     return structure.value if isinstance(structure, Named) else structure
 
 
-def _named(answer: Structure, gold: Structure, oracle: Oracle) -> Truth:
+def _named(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth:
     if isinstance(answer, Named) and isinstance(gold, Named) and answer.name != gold.name:
         return False
     variable = getattr(answer, "variable", None) or getattr(gold, "variable", None)
     for each in (answer, gold):
         if isinstance(each, Named) and variable not in (None, each.name):
             return False
-    return compare(_value(answer), _value(gold), oracle)
+    return compare(_value(answer), _value(gold), comparer)
 
 
-def _lists(answer: Structure, gold: Structure, oracle: Oracle) -> Truth:
+def _lists(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth:
     given, expected = _flat(answer), _flat(gold)
     for one, other in ((answer, gold), (gold, answer)):
         if isinstance(one, Items) and one.braces and not isinstance(other, Items):
-            return False  # {5} is no number
+            return False  # {5} is not a number
     if isinstance(gold, Tuple) and isinstance(answer, Items) and len(given) == len(gold.items):
         labels = [each.name for each in given if isinstance(each, Named)]
         if len(set(labels)) == len(gold.items):  # x = 1, y = 2 for (1, 2)
-            return compare(Tuple(tuple(map(_value, given)), "()"), gold, oracle)
+            return compare(Tuple(tuple(map(_value, given)), "()"), gold, comparer)
         return False
-    return _matched(given, expected, oracle)
+    return _matched(given, expected, comparer)
 
 
 def _flat(structure: Structure, inner: bool = False) -> list[Structure]:
-    r"""The elements of a list; \pm inside a list or a tuple gives two, a name goes to each."""
+    r"""Elements of a list; \pm inside a list or tuple gives two, and each keeps the name."""
     if isinstance(structure, Named):
         return [Named(structure.name, each) for each in _flat(structure.value, inner)]
     if isinstance(structure, Items) and not (inner and structure.braces):
@@ -199,16 +204,16 @@ def _flat(structure: Structure, inner: bool = False) -> list[Structure]:
 _MAX_CHOICES = 256
 
 
-def _matched(given: list[Structure], expected: list[Structure], oracle: Oracle) -> Truth:
-    """Whether two lists are the same up to order, repeats counted."""
+def _matched(given: list[Structure], expected: list[Structure], comparer: ValueComparer) -> Truth:
+    """Return whether two lists are equal as multisets."""
     if len(given) != len(expected):
         return False
     left = list(given)
-    unsure = False
+    undecided = False
     for gold in expected:
         truths = []
         for index, answer in enumerate(left):
-            truth = compare(answer, gold, oracle)
+            truth = compare(answer, gold, comparer)
             if truth:
                 del left[index]
                 break
@@ -216,11 +221,11 @@ def _matched(given: list[Structure], expected: list[Structure], oracle: Oracle) 
         else:
             if None not in truths:
                 return False
-            unsure = True
-    return None if unsure else True
+            undecided = True
+    return None if undecided else True
 
 
-def _regions(answer: Structure, gold: Structure, oracle: Oracle) -> Truth:
+def _regions(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth:
     variables = {getattr(each, "variable", None) for each in (answer, gold)} - {None}
     if len(variables) > 1:
         return False
@@ -228,15 +233,15 @@ def _regions(answer: Structure, gold: Structure, oracle: Oracle) -> Truth:
     if len(given) != len(expected):
         return False
     if len(given) > 1:
-        return _matched(given, expected, oracle)
+        return _matched(given, expected, comparer)
     [a], [g] = given, expected
     if not (isinstance(a, Interval) and isinstance(g, Interval)):
         return (
-            False if isinstance(a, Interval) or isinstance(g, Interval) else compare(a, g, oracle)
+            False if isinstance(a, Interval) or isinstance(g, Interval) else compare(a, g, comparer)
         )
     if a.closed != g.closed:
         return False
-    return _all((compare(a.low, g.low, oracle), compare(a.high, g.high, oracle)))
+    return _all((compare(a.low, g.low, comparer), compare(a.high, g.high, comparer)))
 
 
 def _pieces(structure: Structure) -> list[Structure]:
@@ -247,19 +252,19 @@ def _pieces(structure: Structure) -> list[Structure]:
     return [structure]
 
 
-def _relations(answer: Structure, gold: Structure, oracle: Oracle) -> Truth:
-    """Equations and inequalities are equal up to a constant factor of their difference."""
+def _relations(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth:
+    """Equations and inequalities are equal if their differences have a constant ratio."""
     if isinstance(gold, Named) and not (
         isinstance(gold.value, Scalar) and gold.value.tree is not None and names(gold.value.tree)
     ):
-        return False  # x = 5 wants a solved equation
+        return False  # the gold x = 5 needs a solved equation
     given, expected = _equation(answer), _equation(gold)
     if given is None or expected is None or given.symbol != expected.symbol:
         return False
     if not names(given.left) | names(given.right):
         return False
     ordered = given.symbol in ("<", "<=")
-    return oracle.proportional(
+    return comparer.proportional(
         ("-", given.left, given.right), ("-", expected.left, expected.right), ordered
     )
 
@@ -278,9 +283,9 @@ def _infinite(scalar: Scalar) -> bool:
 
 
 def _all(truths: Iterable[Truth]) -> Truth:
-    unsure = False
+    undecided = False
     for truth in truths:
         if truth is False:
             return False
-        unsure = unsure or truth is None
-    return None if unsure else True
+        undecided = undecided or truth is None
+    return None if undecided else True

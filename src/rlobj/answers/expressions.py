@@ -1,6 +1,6 @@
 r"""Expressions as trees of tuples.
 
-A tree is a `Fraction`, or a tuple whose first item says what it is:
+A tree is a `Fraction`, or a tuple whose first item is its kind:
 
     ("name", "x_1")   ("const", "pi")   (operator, left, right)   (function, argument, ...)
     ("sum", variable, low, high, term)  ("prod", variable, low, high, factor)
@@ -14,9 +14,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from rlobj.answers.lexer import Token, Unreadable, matching, spell
+from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text
 
-__all__ = ["Tree", "Unsupported", "derivative", "names", "number", "signs"]
+__all__ = ["Tree", "Unsupported", "derivative", "expand_plus_minus", "names", "number"]
 
 Tree = Any
 
@@ -25,11 +25,11 @@ _MAX_SCALE = 4000
 
 
 class Unsupported(Unreadable):
-    """Mathematics beyond this grammar, which a computer algebra system may know."""
+    """Mathematics that this parser does not support, but a computer algebra system may."""
 
 
 def names(tree: Tree) -> frozenset[str]:
-    """The names in a tree, unknown functions among them."""
+    """Return the names in a tree, including unknown functions."""
     if isinstance(tree, Fraction):
         return frozenset()
     found = frozenset[str]()
@@ -41,8 +41,8 @@ def names(tree: Tree) -> frozenset[str]:
     return found - {tree[1][1]} if tree[0] in ("sum", "prod") else found
 
 
-def signs(tree: Tree) -> list[Tree]:
-    """The one or two trees that ± and ∓ stand for; all of them in a tree move together."""
+def expand_plus_minus(tree: Tree) -> list[Tree]:
+    """Return one tree for each choice of sign; all ± and ∓ of a tree change together."""
     if not _has_signs(tree):
         return [tree]
     return [_signed(tree, up) for up in (True, False)]
@@ -64,7 +64,7 @@ def _signed(tree: Tree, up: bool) -> Tree:
 
 
 def number(text: str) -> Fraction:
-    """A numeral: digits, a decimal, e-notation, or 0.1(6) for a repeating decimal.
+    """Parse a numeral: digits, a decimal, e-notation, or 0.1(6) for a repeating decimal.
 
     Raises:
         Unreadable: it has too many digits or too large an exponent.
@@ -73,8 +73,8 @@ def number(text: str) -> Fraction:
         raise Unreadable("a number too long")
     if "(" in text:
         head, _, cycle = text.rstrip(")").partition("(")
-        places = len(head.partition(".")[2])
-        return number(head) + Fraction(int(cycle), (10 ** len(cycle) - 1) * 10**places)
+        decimals = len(head.partition(".")[2])
+        return number(head) + Fraction(int(cycle), (10 ** len(cycle) - 1) * 10**decimals)
     mantissa, _, exponent = text.lower().partition("e")
     if exponent and (len(exponent) > 5 or abs(int(exponent)) > _MAX_SCALE):
         raise Unreadable("an exponent too large")
@@ -82,14 +82,18 @@ def number(text: str) -> Fraction:
 
 
 def derivative(tokens: list[Token], start: int) -> tuple[str, int] | None:
-    """The name that dM/dt or d^2 x/dt^2 stands for, and the place behind it."""
-    place, parts = start, []
+    """Return a name for the derivative dM/dt or d^2 x/dt^2, and the position after it."""
+    position, parts = start, []
     for _ in range(2):
-        if place >= len(tokens) or tokens[place].text != "{" or tokens[place].kind != "symbol":
+        if (
+            position >= len(tokens)
+            or tokens[position].text != "{"
+            or tokens[position].kind != "symbol"
+        ):
             return None
-        end = matching(tokens, place)
-        parts.append(tokens[place + 1 : end])
-        place = end + 1
+        end = closing_bracket(tokens, position)
+        parts.append(tokens[position + 1 : end])
+        position = end + 1
     above, below = parts
     for part in parts:
         if not part or (part[0].text[0] not in "d∂" and part[0].text != "partial"):
@@ -100,4 +104,4 @@ def derivative(tokens: list[Token], start: int) -> tuple[str, int] | None:
             return None
     if (len(below) == 1 and len(below[0].text) == 1) or below[0].kind == "number":
         return None
-    return f"d:{spell(above)}/{spell(below)}".replace(" ", ""), place
+    return f"d:{join_text(above)}/{join_text(below)}".replace(" ", ""), position

@@ -1,7 +1,7 @@
-"""What is decided or refused before anything is read: equal text, integers, bombs.
+"""Decide or refuse answers before parsing: equal text, integers, answers too large to evaluate.
 
-An answer too long, too deep or too large to evaluate is refused and counts as wrong; what the gold
-answer itself contains is never refused.
+An answer that is too long, too deeply nested or too large to evaluate is refused and counts as
+wrong, unless the gold answer has the same property.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 __all__ = ["decide", "may_take_long", "refusal"]
 
 MAX_LENGTH = 500
-"""Characters an answer may have (or four times the gold answer's, if that is more)."""
+"""Limit on the characters of an answer, or four times the gold answer's if that is more."""
 MAX_DEPTH = 12
-"""Brackets of any kind that may be open at once; math-verify takes seconds at this depth."""
+"""Limit on nested brackets of any kind; math-verify takes seconds at this depth."""
 MAX_EXPONENT = 100_000
 """Largest literal exponent, or value of the upper part of a tower a^b^c."""
 MAX_FACTORIAL = 5_000
@@ -22,7 +22,7 @@ MAX_FACTORIAL = 5_000
 
 _LONG = re.compile(r"\\(?:i{0,3}int|oint|lim|sum|prod)(?![a-z])")
 _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)")
-_SEPARATOR = re.compile(r",\\!|\{,\}|\\,|\\!")  # how LaTeX sets thousands apart
+_SEPARATOR = re.compile(r",\\!|\{,\}|\\,|\\!")  # thousands separators of LaTeX
 _OPEN = r"[\s{(]*"
 _TOWER = re.compile(rf"\^{_OPEN}(?=([0-9]+){_OPEN}\^{_OPEN}([0-9]+))")
 _EXPONENT = re.compile(rf"\^{_OPEN}[+-]?\s*([0-9]+)")
@@ -32,10 +32,10 @@ _BINOMIAL = re.compile(r"\\[dt]?binom[\s{]*([0-9]+)")
 
 
 def decide(answer: str, gold: str) -> tuple[bool, str] | None:
-    """Decide `answer` against `gold` if text alone is enough.
+    """Compare `answer` with `gold` as text and as integers.
 
     Returns:
-        `(correct, reason)`, or None if the pair needs to be read.
+        `(correct, reason)`, or None if the answers must be parsed.
 
     Example:
         >>> decide("1,024", "1024")
@@ -59,7 +59,7 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
 
 
 def refusal(text: str) -> str | None:
-    """Why an answer is not worth evaluating: nesting, exponents, factorials, braces; or None."""
+    """Return why an answer is too large to evaluate, or None if it is not."""
     depth = _depth(text)
     if depth is None:
         return "unbalanced braces"
@@ -77,12 +77,12 @@ def refusal(text: str) -> str | None:
 
 
 def may_take_long(text: str) -> bool:
-    """Whether an answer needs a computer algebra system, which may not come back."""
+    """Return whether an answer needs a computer algebra system, which may take very long."""
     return _LONG.search(text) is not None
 
 
 def _integer(text: str) -> tuple[bool, str] | None:
-    """Sign and digits of an integer, compared as text: no limit on the number of digits."""
+    """Sign and digits of an integer, as text so that the number of digits has no limit."""
     if not text.isdecimal():
         text = _SEPARATOR.sub(",", text)
     if not _INTEGER.fullmatch(text):
@@ -92,7 +92,7 @@ def _integer(text: str) -> tuple[bool, str] | None:
 
 
 def _depth(text: str) -> int | None:
-    """Brackets open at once, or None where the grouping braces do not match."""
+    """The largest number of brackets open at once, or None if braces do not match."""
     depth = deepest = braces = 0
     escaped = False
     for character in text:
@@ -116,6 +116,6 @@ def _exceeds(pattern: re.Pattern[str], text: str, limit: int) -> bool:
 
 
 def _exceeds_power(base: str, exponent: str) -> bool:
-    """Whether base^exponent is above MAX_EXPONENT, without computing it."""
+    """Return whether base^exponent is above MAX_EXPONENT, without computing it."""
     below, above = int(base[:20]), int(exponent[:20])
     return below > 1 and above > math.log(MAX_EXPONENT) / math.log(below)

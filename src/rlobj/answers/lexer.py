@@ -1,4 +1,4 @@
-"""Tokens of an answer: LaTeX, ASCII mathematics and words, in one flat list."""
+"""Split an answer into a flat list of tokens: LaTeX, ASCII mathematics and words."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rlobj.answers.vocabulary import (
     FRACTIONS,
     FUNCTIONS,
     GREEK,
+    IGNORED,
     LATEX,
-    NOTHING,
     SKIPPED_ARGUMENT,
     SYMBOLS,
     TEXTS,
@@ -24,15 +24,15 @@ from rlobj.answers.vocabulary import (
 __all__ = [
     "Token",
     "Unreadable",
+    "closing_bracket",
+    "join_text",
     "latex",
-    "matching",
-    "spell",
     "tokenise",
 ]
 
 
 class Unreadable(ValueError):
-    """What this package cannot read."""
+    """Text that this package cannot parse."""
 
 
 class Token(NamedTuple):
@@ -42,7 +42,7 @@ class Token(NamedTuple):
     """number, name, word, text, symbol, command (takes arguments), begin or end (environments)."""
     text: str
     spaced: bool = False
-    """Whether a blank stands before it."""
+    """Whether there is a blank before it."""
 
 
 _TOKEN = re.compile(
@@ -63,10 +63,10 @@ _MAX_NESTED = 20
 
 
 def tokenise(text: str, level: int = 0) -> list[Token]:
-    r"""The tokens of a cleaned answer.
+    r"""Return the tokens of a normalized answer.
 
     Raises:
-        Unreadable: a brace is never closed, or wrappers are nested too deep.
+        Unreadable: a brace is not closed, or wrappers are nested too deeply.
 
     Example:
         >>> [token.text for token in tokenise(r"\dfrac{1}{2}x_1 \leq 3\text{ cm}")]
@@ -77,23 +77,23 @@ def tokenise(text: str, level: int = 0) -> list[Token]:
     if "~~" in text:
         raise Unreadable("struck through")
     tokens: list[Token] = []
-    place, spaced = 0, False
-    while place < len(text):
-        found = _TOKEN.match(text, place)
-        assert found is not None  # the last alternative takes any character
-        place = found.end()
+    position, spaced = 0, False
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        assert found is not None  # the last alternative matches any character
+        position = found.end()
         kind, piece = found.lastgroup, found[found.lastgroup or 0]
         if kind == "blank" or kind == "module":
             spaced = True
             continue
         if kind == "command":
-            place = _command(piece, text, place, spaced, tokens, level)
+            position = _command(piece, text, position, spaced, tokens, level)
         elif kind == "escape":
             if piece in SYMBOLS:
                 tokens.append(Token("symbol", SYMBOLS[piece], spaced))
             elif piece == "\\":
                 tokens.append(Token("symbol", "\\\\", spaced))
-                place = _ROW_SKIP.match(text, place).end()  # type: ignore[union-attr]
+                position = _ROW_SKIP.match(text, position).end()  # type: ignore[union-attr]
             elif piece not in _SPACES:
                 raise Unreadable(f"stray \\{piece}")
         elif kind == "word":
@@ -107,7 +107,7 @@ def tokenise(text: str, level: int = 0) -> list[Token]:
 
 
 def _subscripts(tokens: list[Token]) -> list[Token]:
-    """Words in a subscript are part of a name."""
+    """Turn words in subscripts into names."""
     for index in range(1, len(tokens)):
         if tokens[index].kind in ("text", "word"):
             before = tokens[index - 1].text
@@ -122,11 +122,11 @@ def _subscripts(tokens: list[Token]) -> list[Token]:
     return tokens
 
 
-def matching(tokens: list[Token], start: int) -> int:
-    """Index of the bracket that closes the one at `start`; brackets of any kind pair up.
+def closing_bracket(tokens: list[Token], start: int) -> int:
+    """Return the index of the bracket that closes the one at `start`; kinds may differ.
 
     Raises:
-        Unreadable: there is none.
+        Unreadable: the bracket is not closed.
     """
     depth = 0
     for index in range(start, len(tokens)):
@@ -140,13 +140,13 @@ def matching(tokens: list[Token], start: int) -> int:
     raise Unreadable("a bracket is never closed")
 
 
-def spell(tokens: list[Token]) -> str:
-    """One spelling of a run of tokens, for names and for comparing what cannot be read."""
+def join_text(tokens: list[Token]) -> str:
+    """Join the text of tokens, without braces."""
     return " ".join(token.text for token in tokens if token.text not in ("{", "}"))
 
 
 def latex(tokens: list[Token]) -> str:
-    """Tokens as LaTeX again, without what changes nothing."""
+    """Join tokens as LaTeX, without commands that have no meaning."""
     return " ".join(LATEX.get(t.text, f"\\{t.text}") if _is_command(t) else t.text for t in tokens)
 
 
@@ -169,56 +169,58 @@ def _word(word: str, spaced: bool) -> Token:
 
 
 def _command(
-    name: str, text: str, place: int, spaced: bool, tokens: list[Token], level: int
+    name: str, text: str, position: int, spaced: bool, tokens: list[Token], level: int
 ) -> int:
-    """Append what a command stands for; return where the text goes on."""
+    """Append the tokens of a command; return the position after it."""
     name = FRACTIONS.get(name, name)
-    if name in NOTHING:
-        if name in ("left", "right") and text[place : place + 1] == ".":
-            return place + 1
+    if name in IGNORED:
+        if name in ("left", "right") and text[position : position + 1] == ".":
+            return position + 1
     elif name in SYMBOLS:
         tokens.append(Token("symbol", SYMBOLS[name], spaced))
     elif name in SKIPPED_ARGUMENT:
-        return _argument(text, place)[1]
+        return _argument(text, position)[1]
     elif name in FONTS or name in TEXTS:
-        content, place = _argument(text, place)
+        content, position = _argument(text, position)
         tokens.extend(_wrapped(content, name in TEXTS, spaced, level))
     elif name in ("begin", "end"):
-        environment, place = _argument(text, place)
+        environment, position = _argument(text, position)
         tokens.append(Token(name, environment.strip("* "), spaced))
         if environment == "array" and name == "begin":
-            place = _argument(text, place)[1]
+            position = _argument(text, position)[1]
     elif name in ACCENTS:
-        content, after = _argument(text, place)
+        content, after = _argument(text, position)
         repeating = name in ("overline", "bar", "dot") and content.strip().isdecimal()
         if repeating and tokens and re.fullmatch(r"[0-9]*\.[0-9]*", tokens[-1].text):
             tokens[-1] = Token("number", f"{tokens[-1].text}({content.strip()})")
         else:
-            tokens.append(Token("name", f"{name}:{spell(tokenise(content, level + 1))}", spaced))
+            tokens.append(
+                Token("name", f"{name}:{join_text(tokenise(content, level + 1))}", spaced)
+            )
         return after
     elif name == "mod" or (name not in CONSTANTS and name not in GREEK) or name == "Gamma":
         tokens.append(Token("command", name, spaced))
     else:
         tokens.append(Token("name", name, spaced))
-    return place
+    return position
 
 
-def _argument(text: str, place: int) -> tuple[str, int]:
-    """The braced group (or else the one character) at a place, and where the text goes on."""
-    while place < len(text) and text[place].isspace():
-        place += 1
-    if text[place : place + 1] != "{":
-        return text[place : place + 1], place + 1
+def _argument(text: str, position: int) -> tuple[str, int]:
+    """The braced group (or else one character) at a position, and the position after it."""
+    while position < len(text) and text[position].isspace():
+        position += 1
+    if text[position : position + 1] != "{":
+        return text[position : position + 1], position + 1
     depth = 0
-    for mark in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, place):
+    for mark in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, position):
         depth += (mark[0] == "{") - (mark[0] == "}")
         if depth == 0:
-            return text[place + 1 : mark.start()], mark.end()
+            return text[position + 1 : mark.start()], mark.end()
     raise Unreadable("a brace is never closed")
 
 
 def _wrapped(content: str, is_text: bool, spaced: bool, level: int) -> list[Token]:
-    """A font changes nothing; words in text are words, and digits in it are mathematics."""
+    """Tokens of the argument of a font or text command; digits in text are mathematics."""
     words = re.sub(r"(?<!\\)\$", "", content).strip()
     if is_text:
         if (word := words.lower().strip(" ,")) in WORDS:
@@ -238,7 +240,7 @@ def _wrapped(content: str, is_text: bool, spaced: bool, level: int) -> list[Toke
 
 
 def _is_prose(words: str) -> bool:
-    """Whether text holds words, and not mathematics that was put into text."""
+    """Return whether text is words, not mathematics inside a text command."""
     if re.search("[A-Za-z]{4}", words) or _UNIT.fullmatch(words):
         return True
     mathematics = words.startswith("\\") or re.search(r"[0-9=]|\bor\b", words)

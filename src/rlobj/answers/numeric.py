@@ -1,9 +1,9 @@
-"""The oracle that evaluates: both trees at many points, to far more digits than either states.
+"""Compare two expression trees by evaluation at many points, with many digits.
 
-Two expressions that agree to 40 digits more than their own texts hold, at random points, are the
-same function for every purpose of grading; two that differ at one point are not. Names are drawn
-as positive numbers, then with signs; where a branch cut makes a value complex the signed points
-are left out. Expressions with floors, factorials or (-1)^n are compared at integers.
+Two expressions are equal if they agree at random points to 45 digits more than their own numbers
+have, and different if they differ at one point. Variables are positive at the first points, and
+have random signs at the others. A signed point is skipped if a branch cut makes a value complex.
+Expressions with floors, factorials or (-1)^n are evaluated at integers.
 """
 
 from __future__ import annotations
@@ -15,43 +15,48 @@ from typing import Any
 
 import mpmath
 
-from rlobj.answers.comparison import NEAR, TOLERANCE, Exact
+from rlobj.answers.comparison import NEAR, TOLERANCE, ExactComparer
 from rlobj.answers.expressions import Tree, names
 from rlobj.answers.structures import Scalar
 
-__all__ = ["Numeric"]
+__all__ = ["NumericComparer"]
 
 _DIGITS = 60
 _MAX_DIGITS = 2500
 _AGREE = 45
 _POINTS = 6
 _MAX_MAGNITUDE = 2**24
-"""Bits before or behind the binary point that any value may have."""
+"""Limit on the bits of a value before and after the binary point."""
 _MAX_TERMS = 2000
 _DISCRETE = frozenset(("floor", "ceil", "!", "binom", "sum", "prod"))
 
 
 class _TooLarge(Exception):
-    """A value beyond all bounds."""
+    """A value is too large to evaluate."""
 
 
-class Numeric(Exact):
-    """Decides what `Exact` cannot, by evaluation; None where neither side can be evaluated."""
+class NumericComparer(ExactComparer):
+    """Compares by evaluation what `ExactComparer` cannot decide.
 
-    def __init__(self, beyond: Callable[[Scalar, Scalar], bool | None] | None = None) -> None:
-        self._beyond = beyond or (lambda answer, gold: None)
+    Args:
+        fallback: compares values that have no tree; default: they stay undecided.
+    """
+
+    def __init__(self, fallback: Callable[[Scalar, Scalar], bool | None] | None = None) -> None:
+        self.reason = "numeric"
+        self._fallback = fallback or (lambda answer, gold: None)
 
     def equal(self, answer: Scalar, gold: Scalar) -> bool | None:
-        """Whether both have the same value at all points."""
+        """Return whether both have the same value at all points."""
         known = super().equal(answer, gold)
         if known is not None:
             return known
         if answer.tree is None or gold.tree is None:
-            return self._beyond(answer, gold)
+            return self._fallback(answer, gold)
         return self._same(answer.tree, gold.tree, gold.decimal)
 
     def near(self, rounded: Scalar, exact: Scalar) -> bool | None:
-        """Whether two numbers differ by 1% at most."""
+        """Return whether two numbers differ by at most 1%."""
         known = super().near(rounded, exact)
         if known is not None or rounded.tree is None or exact.tree is None:
             return known
@@ -61,7 +66,7 @@ class Numeric(Exact):
         return True
 
     def proportional(self, answer: Tree, gold: Tree, positive: bool) -> bool | None:
-        """Whether the ratio of both is the same number at all points."""
+        """Return whether the ratio of both is the same number at all points."""
         first = None
         for values in _evaluated(answer, gold):
             if values is None:
@@ -109,20 +114,22 @@ def _first_value(tree: Tree) -> Any:
 
 
 def _evaluated(answer: Tree, gold: Tree) -> Iterator[tuple[Any, Any] | None]:
-    """Both values at each point; None where one of them has none."""
+    """Yield both values at each point; None if one of them has no value there."""
     variables = sorted(names(answer) | names(gold))
-    digits = _DIGITS + min(_MAX_DIGITS, _width(answer) + _width(gold))
+    digits = _DIGITS + min(_MAX_DIGITS, _digit_count(answer) + _digit_count(gold))
     with mpmath.workdps(digits):
-        for point, signed in _points(variables, _steps(answer) or _steps(gold)):
+        for point, signed in _points(variables, _is_discrete(answer) or _is_discrete(gold)):
             a, g = _value_at(answer, point), _value_at(gold, point)
             if a is None or g is None or (signed and (mpmath.im(a) != 0 or mpmath.im(g) != 0)):
                 yield None
             else:
-                yield _flushed(a, g, answer, gold, point)
+                yield _without_rounding_noise(a, g, answer, gold, point)
 
 
-def _flushed(a: Any, g: Any, answer: Tree, gold: Tree, point: dict[str, Any]) -> tuple[Any, Any]:
-    """What cancels to rounding noise is zero: it shrinks with more digits, a tiny value stays."""
+def _without_rounding_noise(
+    a: Any, g: Any, answer: Tree, gold: Tree, point: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Replace rounding noise by zero: noise shrinks with more digits, a small value does not."""
     small = mpmath.mpf(10) ** -30
     if abs(a) >= small and abs(g) >= small:
         return a, g
@@ -137,43 +144,43 @@ def _flushed(a: Any, g: Any, answer: Tree, gold: Tree, point: dict[str, Any]) ->
     return values[0], values[1]
 
 
-def _points(variables: list[str], steps: bool) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Values for the names, and whether some are negative.
+def _points(variables: list[str], discrete: bool) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield values of the variables, and whether some may be negative.
 
-    Where the expressions have steps, letters that usually count are integers, powers among them.
-    Capitals, Greek letters and letters with subscripts are physical quantities, above zero.
+    In discrete expressions, letters that usually count are integers (some of them powers).
+    Capitals, Greek letters and letters with subscripts are physical quantities and positive.
     """
     if not variables:
         yield {}, False
         return
-    if steps:
+    if discrete:
         for count in _COUNTS:
-            chooser = random.Random(count)
-            yield {name: _count(name, count, chooser) for name in variables}, False
+            generator = random.Random(count)
+            yield {name: _integer_value(name, count, generator) for name in variables}, False
         return
     for signed in (False, True):
         if signed and not all(len(name) == 1 and name.islower() for name in variables):
             return
         for count in range(_POINTS):
-            chooser = random.Random(f"{count} {signed}")
-            point = {name: _real(count, chooser) for name in variables}
+            generator = random.Random(f"{count} {signed}")
+            point = {name: _real_value(count, generator) for name in variables}
             if signed:
-                point = {n: -v if chooser.random() < 0.7 else v for n, v in point.items()}
+                point = {n: -v if generator.random() < 0.7 else v for n, v in point.items()}
             yield point, signed
 
 
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 16, 25, 27, 30, 32, 64, 100)
 
 
-def _count(name: str, count: int, chooser: random.Random) -> Any:
-    """The first name in the alphabet takes the count, or a real number if its letter is real."""
-    offset = chooser.randrange(0, 5) if name not in "nN" else 0
+def _integer_value(name: str, count: int, generator: random.Random) -> Any:
+    """An integer near `count`; letters that usually stand for real numbers get a fraction."""
+    offset = generator.randrange(0, 5) if name not in "nN" else 0
     value = mpmath.mpf(count + offset)
-    return value + mpmath.mpf(chooser.randrange(1, 9)) / 10 if name in "xyztuvwrs" else value
+    return value + mpmath.mpf(generator.randrange(1, 9)) / 10 if name in "xyztuvwrs" else value
 
 
-def _real(count: int, chooser: random.Random) -> Any:
-    value = mpmath.mpf(chooser.randrange(10**5, 3 * 10**5)) / 10**5 + mpmath.mpf(count) / 7
+def _real_value(count: int, generator: random.Random) -> Any:
+    value = mpmath.mpf(generator.randrange(10**5, 3 * 10**5)) / 10**5 + mpmath.mpf(count) / 7
     return value if count % 2 else 1 / value
 
 
@@ -227,11 +234,11 @@ def _contains_series(tree: Tree) -> bool:
 
 
 def _applied(name: str, arguments: list[Any]) -> Any:
-    """An unknown function: some smooth function that its name picks."""
-    chooser = random.Random(name)
-    value = mpmath.mpf(chooser.randrange(1, 1000)) / 97
+    """Evaluate an unknown function as a smooth function that depends on its name."""
+    generator = random.Random(name)
+    value = mpmath.mpf(generator.randrange(1, 1000)) / 97
     for argument in arguments:
-        value += mpmath.sin(argument * chooser.randrange(1, 1000) / 331 + 1)
+        value += mpmath.sin(argument * generator.randrange(1, 1000) / 331 + 1)
     return value
 
 
@@ -319,16 +326,16 @@ for _name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"):
     _FUNCTIONS[f"arc{_name}"] = _periodic(getattr(mpmath, f"a{_name}"))
 
 
-def _steps(tree: Tree) -> bool:
-    """Whether a floor, a factorial, a binomial or a power (-1)^n stands in a tree."""
+def _is_discrete(tree: Tree) -> bool:
+    """Return whether a tree has a floor, factorial, binomial, sum or power (-1)^n."""
     if not isinstance(tree, tuple):
         return False
     alternates = tree[0] == "^" and tree[1] == ("neg", Fraction(1)) and names(tree[2])
-    return tree[0] in _DISCRETE or bool(alternates) or any(map(_steps, tree[1:]))
+    return tree[0] in _DISCRETE or bool(alternates) or any(map(_is_discrete, tree[1:]))
 
 
-def _width(tree: Tree) -> int:
-    """How many digits the numbers of a tree have in all."""
+def _digit_count(tree: Tree) -> int:
+    """Return the total number of digits of the numbers in a tree."""
     if isinstance(tree, Fraction):
         return (tree.numerator.bit_length() + tree.denominator.bit_length()) // 3
-    return sum(map(_width, tree[1:])) if isinstance(tree, tuple) else 0
+    return sum(map(_digit_count, tree[1:])) if isinstance(tree, tuple) else 0

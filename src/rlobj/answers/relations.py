@@ -1,4 +1,4 @@
-"""Equations and inequalities: a name and its value, an interval, or a relation as it stands."""
+"""Parse equations and inequalities: a named value, an interval, or a relation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+from rlobj.answers.expression_parser import parse_expression
 from rlobj.answers.expressions import Tree, names
-from rlobj.answers.grammar import parse
-from rlobj.answers.lexer import Token, Unreadable, spell
+from rlobj.answers.lexer import Token, Unreadable, join_text
 from rlobj.answers.structures import (
     INFINITY,
     Chain,
@@ -23,7 +23,7 @@ from rlobj.answers.structures import (
     scalar,
 )
 
-__all__ = ["RELATIONS", "all_but", "related"]
+__all__ = ["RELATIONS", "parse_relation", "reals_without"]
 
 RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "≈", "≡", "∈"])
 _EQUAL = frozenset("=≡≈")
@@ -32,42 +32,42 @@ _FIGURE = re.compile(
     r"(?:[A-Z](?:_[0-9])?){2,4}|m?angle(?:[A-Z](?:_[0-9])?){1,4}|\|[A-Z]{1,2}\||\[[A-Z]{3,6}\]"
     r"|overline:[A-Z]+|[A-Z]\(.*\)|\([a-z](?:,[a-z])+\)"
 )
-"""Lengths, angles, areas, probabilities, and coordinates together."""
+"""Names of lengths, angles, areas, probabilities and points."""
 _MINUS_INFINITY = ("neg", INFINITY)
 
 Tokens = list[Token]
-Read = Callable[[Tokens], Structure]
+ParseSide = Callable[[Tokens], Structure]
 
 
-def related(sides: list[Tokens], symbols: list[str], read: Read) -> Structure:
-    """The structure of sides with relation symbols between them.
+def parse_relation(sides: list[Tokens], symbols: list[str], parse_side: ParseSide) -> Structure:
+    """Return the structure of sides with relation symbols between them.
 
     Args:
-        sides: runs of tokens; the first may be empty, as in "= 5".
-        symbols: one fewer than sides.
-        read: reads a side that is a value.
+        sides: the tokens of each side; the first side may be empty, as in "= 5".
+        symbols: the relation symbols, one fewer than sides.
+        parse_side: parses a side that is a value.
 
     Raises:
-        Unreadable: a side is missing, or the relations do not go together.
+        Unreadable: a side is missing, or the relations cannot be combined.
     """
     if not sides[0] and symbols[0] in _EQUAL:
         about = symbols[0] == "≈"
         sides, symbols = sides[1:], symbols[1:]
         if not symbols:
-            return Rounded(None, read(sides[0])) if about else read(sides[0])
+            return Rounded(None, parse_side(sides[0])) if about else parse_side(sides[0])
     if not all(sides):
         raise Unreadable("a relation without a side")
     if symbols == ["∈"]:
-        return Named(spell(sides[0]), read(sides[1]))
+        return Named(join_text(sides[0]), parse_side(sides[1]))
     if set(symbols) <= _EQUAL:
-        return _equation(sides, symbols, read)
+        return _equation(sides, symbols, parse_side)
     if set(symbols) & (_EQUAL | {"∈"}):
         raise Unreadable("mixed relations")
-    return _inequality([parse(side) for side in sides], symbols)
+    return _inequality([parse_expression(side) for side in sides], symbols)
 
 
-def all_but(points: Sequence[Structure], variable: str | None = None) -> Union:
-    """All real numbers without some."""
+def reals_without(points: Sequence[Structure], variable: str | None = None) -> Union:
+    """Return all real numbers except the points."""
 
     def size(point: Structure) -> Fraction:
         if not isinstance(point, Scalar) or point.value is None:
@@ -79,36 +79,36 @@ def all_but(points: Sequence[Structure], variable: str | None = None) -> Union:
     return Union(tuple(Interval(low, high, (False, False)) for low, high in pairs), variable)
 
 
-def _equation(sides: list[Tokens], symbols: list[str], read: Read) -> Structure:
+def _equation(sides: list[Tokens], symbols: list[str], parse_side: ParseSide) -> Structure:
     for name, *values in (sides, sides[::-1]) if symbols in (["="], ["≡"]) else (sides,):
         label = _label(name)
         if label is None or (name is not sides[0] and not _is_constant(values[0])):
             continue
-        if (value := _labelled(label, values, symbols, read)) is not None:
+        if (value := _labelled(label, values, symbols, parse_side)) is not None:
             return value
     if symbols == ["≈"]:
-        return Rounded(read(sides[0]), read(sides[1]))
-    trees = [parse(side) for side in sides]
+        return Rounded(parse_side(sides[0]), parse_side(sides[1]))
+    trees = [parse_expression(side) for side in sides]
     if not any(map(names, trees)):
-        return _chain([read(side) for side in sides], symbols)
+        return _chain([parse_side(side) for side in sides], symbols)
     if len(trees) != 2:
         raise Unreadable("a chain of equations")
     return Relation("=", *trees)
 
 
 def _is_constant(tokens: Tokens) -> bool:
-    """Whether 5 = x reads as x = 5; an equation such as b v = f stays one."""
+    """Return whether 5 = x means x = 5; b v = f stays an equation."""
     try:
-        return not names(parse(tokens))
+        return not names(parse_expression(tokens))
     except Unreadable:
         return True  # a tuple, a list, words
 
 
 def _labelled(
-    label: tuple[str, Tree], sides: list[Tokens], symbols: list[str], read: Read
+    label: tuple[str, Tree], sides: list[Tokens], symbols: list[str], parse_side: ParseSide
 ) -> Named | None:
     name, tree = label
-    values = [read(side) for side in sides]
+    values = [parse_side(side) for side in sides]
     if tree is None and any(isinstance(v, Scalar) and v.tree and names(v.tree) for v in values):
         return None  # AB = 5 names a length, MR = SRMC is an equation
     if len(values) > 1:
@@ -118,7 +118,7 @@ def _labelled(
 
 
 def _chain(values: list[Structure], symbols: list[str]) -> Structure:
-    """Equal values, the last of them perhaps a rounding."""
+    """Equal values; the last may be rounded."""
     if "≈" in symbols[:-1]:
         raise Unreadable("a rounding inside a chain")
     if symbols[-1] == "≈":
@@ -128,16 +128,16 @@ def _chain(values: list[Structure], symbols: list[str]) -> Structure:
 
 
 def _label(tokens: Tokens) -> tuple[str, Tree] | None:
-    """What stands for a value in an equation: x, f(x), AB, the area; None if it is a value."""
+    """Name on one side of an equation: x, f(x), AB, the area; None if the side is a value."""
     if tokens[0].kind == "text":
-        return spell(tokens), None
+        return join_text(tokens), None
     try:
-        tree = parse(tokens)
+        tree = parse_expression(tokens)
     except Unreadable:
         tree = None
     if _is_name(tree):
         return _name(tree), tree
-    spelled = spell(tokens).replace(" ", "")
+    spelled = join_text(tokens).replace(" ", "")
     return (spelled, None) if _FIGURE.fullmatch(spelled) else None
 
 
@@ -165,7 +165,7 @@ def _inequality(trees: list[Tree], symbols: list[str]) -> Structure:
 
 
 def _other(name: Tree, value: Tree) -> Union:
-    return all_but([scalar(value)], _name(name))
+    return reals_without([scalar(value)], _name(name))
 
 
 def _is_name(tree: Tree) -> bool:

@@ -1,12 +1,12 @@
-"""The kinds of thing an answer can be; two answers of different kinds are never equal."""
+"""The structures of answers; answers with different structures are usually not equal."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rlobj.answers.exact import rational
 from rlobj.answers.expressions import Tree
+from rlobj.answers.rational import rational
 from rlobj.answers.units import Unit
 
 __all__ = [
@@ -35,18 +35,18 @@ class Scalar:
     """A value."""
 
     tree: Tree
-    """None where the grammar does not reach; then only the LaTeX is known."""
+    """None if the parser does not support it; then only the LaTeX is known."""
     value: Fraction | None
-    """The exact value, where it is rational."""
+    """The exact value if it is rational, else None."""
     latex: str = ""
     unit: Unit | None = None
     decimal: bool = False
-    """A number written with a decimal point or in e-notation, hence perhaps rounded."""
+    """Whether the number has a decimal point or e-notation and may be rounded."""
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A value with its rounding, 14/3 ≈ 4.67; or a rounding alone, ≈ 4.67."""
+    """A value with its rounded value, 14/3 ≈ 4.67; or a rounded value alone, ≈ 4.67."""
 
     value: Structure | None
     about: Structure
@@ -62,14 +62,14 @@ class Based:
 
 @dataclass(frozen=True)
 class Words:
-    """Prose: a name, yes or no, a choice; without case but for single letters."""
+    """A name, yes or no, a choice or prose; lower case, except single letters."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Tuple:
-    """Values in order. Two in () may also be an open interval; `:` is a ratio or a time."""
+    """Ordered values. Two in () may be an open interval; `:` is a ratio or a time."""
 
     items: tuple[Structure, ...]
     brackets: str = "()"
@@ -77,7 +77,7 @@ class Tuple:
 
 @dataclass(frozen=True)
 class Items:
-    r"""Values in no order, repeats counted: a list, the two values of \pm, or a set in braces."""
+    r"""Unordered values with repetitions: a list, both values of \pm, or a set in braces."""
 
     items: tuple[Structure, ...]
     braces: bool = False
@@ -85,7 +85,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Interval:
-    """All numbers between two bounds; `variable` where an inequality named it."""
+    """All numbers between two bounds; `variable` is the name used in an inequality."""
 
     low: Structure
     high: Structure
@@ -95,7 +95,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Union:
-    """Intervals and sets, joined."""
+    """A union of intervals and sets."""
 
     parts: tuple[Structure, ...]
     variable: str | None = None
@@ -112,7 +112,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Chain:
-    """Values said to be equal: 2^{10} = 1024."""
+    """Values with equals signs between them: 2^{10} = 1024."""
 
     values: tuple[Structure, ...]
 
@@ -124,7 +124,7 @@ class Named:
     name: str
     value: Structure
     tree: Tree = None
-    """The name as an expression, where it is one."""
+    """The name as an expression, or None."""
 
 
 @dataclass(frozen=True)
@@ -153,5 +153,5 @@ Structure = (
 def scalar(
     tree: Tree, latex: str = "", unit: Unit | None = None, *, decimal: bool = False
 ) -> Scalar:
-    """A value from its tree."""
+    """Return a value with the rational value of its tree."""
     return Scalar(tree, rational(tree), latex, unit, decimal)

@@ -1,8 +1,8 @@
-"""Units of measurement: told apart, never needed, never converted.
+"""Units of measurement: optional in answers, compared by name, never converted.
 
-A unit is read from text after a value (`5\\text{ cm}`), from a plain word of two letters or more
-after a number (`5 cm`), from a currency sign or a degree sign. A single letter in mathematics is a
-variable and never a unit.
+A unit is text after a value (`5\\text{ cm}`), a plain word of two or more letters after a number
+(`5 cm`), a currency sign or a degree sign. A single letter in mathematics is a variable, never a
+unit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlobj.answers.lexer import Token
 __all__ = ["MULTIPLES", "Unit", "read_unit", "split_unit"]
 
 Unit = frozenset[tuple[str, int]]
-"""Units with their exponents: m/s^2 is {(m, 1), (s, -2)}."""
+"""Unit -> exponent, as pairs: m/s^2 is {(m, 1), (s, -2)}."""
 
 _ALIASES = """
 m meter meters metre metres
@@ -135,19 +135,19 @@ _NAMES = {
 _NAMES |= {"kPa": "kPa", "MPa": "MPa", "atm": "atm", "bar": "bar"}
 _NAMES |= {"kHz": "kHz", "MHz": "MHz", "GHz": "GHz"}
 _PLAIN_EXCLUDED = frozenset(["mg", "ms", "au", "ly", "pc"])
-"""Units that are likelier products of two letters where they stand in plain mathematics."""
+"""Units that are more likely products of two letters in plain mathematics."""
 _CURRENCIES = {"$": "$", "€": "euro", "£": "pound"}
 _JOINTS = frozenset(["/", "^", "{", "}", "*", "$", "€", "£", "-", "∈", "."])
 _POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
 _IGNORED = frozenset(["of", "the", "total", "different", "distinct", "possible"])
 MULTIPLES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-"""Number words and their powers of ten."""
+"""Number word -> power of ten."""
 
 _PIECE = re.compile(r"[A-Za-z°Å]+|\^ ?\{? ?-? ?[0-9]+ ?\}?|(?<! )[0-9]|[/*. $-]|\\[A-Za-z,;! ]+")
 
 
 def read_unit(text: str) -> Unit | None:
-    r"""The unit that a text names, or None if it names something else.
+    r"""Return the unit named by a text, or None if it is not a unit.
 
     Example:
         >>> sorted(read_unit("square centimeters")), sorted(read_unit("m/s^2"))
@@ -156,11 +156,11 @@ def read_unit(text: str) -> Unit | None:
         True
     """
     found: Counter[str] = Counter()
-    last, sign, power, place = "", 1, 1, 0
+    last, sign, power, position = "", 1, 1, 0
     for piece in _PIECE.finditer(text):
-        if piece.start() != place:
+        if piece.start() != position:
             return None
-        place, word = piece.end(), piece[0]
+        position, word = piece.end(), piece[0]
         lowered = word.lower()
         if word in "$*.- " or word.startswith("\\") or lowered in _IGNORED:
             continue
@@ -170,7 +170,7 @@ def read_unit(text: str) -> Unit | None:
             if not last:
                 return None
             found[last] *= _POWERS[lowered]
-        elif lowered in ("square", "sq", "cubic", "cu") and place < len(text.rstrip(" .")):
+        elif lowered in ("square", "sq", "cubic", "cu") and position < len(text.rstrip(" .")):
             power = _POWERS[lowered]
         elif (digits := word.strip("^{} ").replace(" ", "")).lstrip("-").isdecimal():
             if not last or abs(found[last]) != 1:
@@ -182,11 +182,11 @@ def read_unit(text: str) -> Unit | None:
                 return None
             found[name] += sign * power
             last, power = name, 1
-    return frozenset(found.items()) if place == len(text) and found else None
+    return frozenset(found.items()) if position == len(text) and found else None
 
 
 def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
-    """The tokens of a value, and the unit that followed (or the currency sign that led) it."""
+    """Separate a value from the unit after it or the currency sign before it."""
     signed = len(tokens) > 1 and tokens[0].text == "-"
     if len(tokens) > 1 and (currency := _CURRENCIES.get(tokens[signed].text)):
         return [*tokens[:signed], *tokens[signed + 1 :]], frozenset({(currency, 1)})
@@ -207,7 +207,7 @@ def _is_unit_part(token: Token) -> bool:
 
 
 def _unit_of(tokens: list[Token], before: Token) -> Unit | None:
-    """The unit that all of these tokens spell after a value; plain words need a number first."""
+    """The unit that all of these tokens form after a value; plain words need a number first."""
     first = tokens[0]
     if first.kind == "symbol":
         currency = _CURRENCIES.get(first.text)

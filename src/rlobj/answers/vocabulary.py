@@ -1,21 +1,21 @@
-"""Which LaTeX commands and words mean what: tables only."""
+"""Tables: the meaning of LaTeX commands and words."""
 
 from __future__ import annotations
 
 __all__ = [
     "ACCENTS",
     "ASCII",
-    "BEYOND",
     "CONSTANTS",
     "FONTS",
     "FRACTIONS",
     "FUNCTIONS",
     "GREEK",
+    "IGNORED",
     "LATEX",
-    "NOTHING",
     "SKIPPED_ARGUMENT",
     "SYMBOLS",
     "TEXTS",
+    "UNSUPPORTED",
     "WORDS",
 ]
 
@@ -28,8 +28,8 @@ FUNCTIONS = _set(
     """sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot arcsec arccsc arcsinh
     arccosh arctanh asin acos atan ln log lg exp sqrt abs floor ceil max min Gamma"""
 )
-BEYOND = _set("int iint iiint oint lim")
-"""What only a computer algebra system evaluates."""
+UNSUPPORTED = _set("int iint iiint oint lim")
+"""Commands that need a computer algebra system."""
 CONSTANTS = {"pi": "pi", "infty": "∞", "infinity": "∞", "inf": "∞", "e": "e", "i": "i"}
 GREEK = _set(
     """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi
@@ -85,14 +85,14 @@ SYMBOLS = {
     "#": "#",
     "_": "_",
 }
-"""Commands, and characters behind a backslash, that stand for one symbol."""
-NOTHING = _set(
+"""Command, or character after a backslash -> symbol."""
+IGNORED = _set(
     """left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle
     textstyle scriptstyle limits nolimits quad qquad thinspace negthinspace medspace thickspace
     space enspace rm bf it sf tt normalfont bfseries mathstrut strut tiny small large Large LARGE
     huge Huge normalsize footnotesize blacksquare checkmark square qed"""
 )
-"""Commands without effect on the meaning."""
+"""Commands without meaning."""
 SKIPPED_ARGUMENT = _set("hspace vspace phantom hphantom tag label color textcolor kern")
 FONTS = _set(
     """boxed fbox framebox bm boldsymbol mathbf mathit mathnormal underline emph mathsf mathtt
@@ -112,7 +112,7 @@ WORDS = {
     "degrees": "°",
     "degree": "°",
 }
-"""Plain words, in text or not, that stand for a symbol."""
+"""Word -> symbol."""
 LATEX = {
     "*": r"\cdot",
     "<=": r"\le",
@@ -137,4 +137,4 @@ LATEX = {
     "$": r"\$",
     "pi": r"\pi",
 }
-"""Symbols as LaTeX again."""
+"""Symbol -> LaTeX."""

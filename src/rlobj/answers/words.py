@@ -1,4 +1,4 @@
-"""Answers that are words, choices, or numerals in another base."""
+"""Parse answers that are words, choices, or numerals with a base."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 from rlobj.answers.lexer import Token
 from rlobj.answers.structures import Based, Structure, Words, scalar
 
-__all__ = ["based", "fold", "is_prose", "words"]
+__all__ = ["is_prose", "normalize_words", "parse_based_numeral", "parse_words"]
 
 _BASES = {
     name: base
@@ -58,11 +58,11 @@ _SENTENCE = re.compile(r"[A-Za-z][A-Za-z0-9 ,.'()-]*")
 _MAX_NUMERAL = 500
 
 
-def fold(text: str) -> str:
-    r"""Words without markup, punctuation and case, which a single letter keeps.
+def normalize_words(text: str) -> str:
+    r"""Remove markup and punctuation, and convert to lower case except a single letter.
 
     Example:
-        >>> fold(r"\text{ Evelyn}."), fold(r"(\textbf{C})")
+        >>> normalize_words(r"\text{ Evelyn}."), normalize_words(r"(\textbf{C})")
         ('evelyn', 'C')
     """
     text = _WRAPPER.sub("", text)
@@ -74,8 +74,8 @@ def fold(text: str) -> str:
     return text if len(text) == 1 else text.casefold()
 
 
-def based(text: str) -> Structure | None:
-    """A numeral with its base, 52_8 or "52 base 8"; base ten is a plain number."""
+def parse_based_numeral(text: str) -> Structure | None:
+    """Parse a numeral with its base, 52_8 or "52 base 8"; base ten gives a plain number."""
     if ("_" not in text and "base" not in text) or len(text) > _MAX_NUMERAL:
         return None
     found = _NUMERAL.fullmatch(re.sub(r"\\[,;! ]|\s|\$", "", _TEXT.sub(r"\1", text)))
@@ -90,9 +90,9 @@ def based(text: str) -> Structure | None:
     return scalar(Fraction(digits)) if base == 10 else Based(digits, base)
 
 
-def words(text: str) -> Words | None:
-    """Words alone; read here so that an anagram is not a product of the same letters."""
-    folded = fold(text)
+def parse_words(text: str) -> Words | None:
+    """Parse words; otherwise a word would be a product of letters and equal its anagrams."""
+    folded = normalize_words(text)
     marked = re.fullmatch(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}", text)
     if len(folded) == 1 and folded.isalpha() and (folded.isupper() or marked):
         return Words(folded)
@@ -108,7 +108,7 @@ def words(text: str) -> Words | None:
 
 
 def is_prose(tokens: Sequence[Token]) -> bool:
-    """Whether words stand among the tokens of what should be a value."""
+    """Return whether there are words among the tokens of a value."""
     for token in tokens:
         if token.kind == "text":
             return True

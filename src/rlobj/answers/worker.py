@@ -1,17 +1,17 @@
-"""The process that decides what needs algebra, one question at a time, on its main thread.
+"""The worker process: compares one pair of answers at a time, on its main thread.
 
-This file is started by its path, and of rlobj it loads `rlobj.answers` alone: neither rlobj
-itself nor torch with it. It speaks over the connection whose descriptor is its first argument:
+This file is started by its path. It loads `rlobj.answers` and no torch. It communicates over the
+connection whose file descriptor is its first argument:
 
-    out  {"error": null | text}                          once, when it takes questions
+    out  {"error": null | text}                          once, when it is ready
     in   [gold, answer]                                  two final answers
     out  [true | false | null, reason]                   null = undecided
          or {"error": text}                              math-verify cannot be loaded
 
-Few questions need math-verify, and loading it takes ten times as long as the rest: it is loaded on
-another thread while other questions are answered.
-math-verify's own time limits are off: they turn a timeout into "not equal". The parent kills this
-process at its deadline instead. Should the parent be gone, an alarm ends the process.
+Few pairs need math-verify, and loading it takes ten times as long as everything else. It is loaded
+on another thread while other pairs are compared. Its own time limits are off, because they turn a
+timeout into "not equal"; the parent kills this process at the deadline instead. If the parent no
+longer exists, an alarm ends the process.
 """
 
 from __future__ import annotations
@@ -27,47 +27,46 @@ from pathlib import Path
 from typing import Any
 
 
-class Deciding:
-    """The comparison of a gold and an answer, under a memory limit."""
+class Comparer:
+    """Compares answers under a memory limit; math-verify is the last resort."""
 
     def __init__(self, deadline: float, memory: int) -> None:
-        sys.path.append(str(Path(__file__).parents[2]))  # where rlobj lies
-        from rlobj.answers.numeric import Numeric
-        from rlobj.answers.settling import Settler
+        sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
+        from rlobj.answers.equivalence import check_equivalence
+        from rlobj.answers.numeric import NumericComparer
 
         self._deadline, self._memory = deadline, memory
-        self._settler = Settler(Numeric(self._beyond), lambda: self._reason)
-        self._algebra: Any = None
+        self._check, self._values = check_equivalence, NumericComparer(self._compare_symbolically)
+        self._math_verify: Any = None
         self._loading = threading.Lock()
-        self._reason = "numeric"
 
     def equal(self, gold: str, answer: str) -> tuple[bool | None, str]:
-        """Whether both are the same answer, and what decided."""
-        self._reason = "numeric"
+        """Return whether both are the same answer (None = undecided), and the reason."""
+        self._values.reason = "numeric"
         signal.setitimer(signal.ITIMER_REAL, 2 * self._deadline + 1)
-        correct, reason = self._settler.settle(answer, gold)
-        if not correct and self._reason == "math-verify":
-            exhausted = self._algebra.swallowed.exhausted
+        correct, reason = self._check(answer, gold, self._values)
+        if not correct and self._values.reason == "math-verify":
+            exhausted = self._math_verify.exhaustion.exhausted
             if exhausted or peak_memory() > self._memory // 2:
                 return None, "memory"
         return correct, reason
 
     def load(self) -> None:
-        """Import math-verify, unless it is loaded."""
+        """Import math-verify if it is not loaded yet."""
         with self._loading:
-            if self._algebra is None:
-                from rlobj.answers.algebra import Algebra
+            if self._math_verify is None:
+                from rlobj.answers.symbolic import MathVerifyComparer
 
-                self._algebra = Algebra()
+                self._math_verify = MathVerifyComparer()
 
-    def _beyond(self, answer: Any, gold: Any) -> bool | None:
+    def _compare_symbolically(self, answer: Any, gold: Any) -> bool | None:
         self.load()
-        self._reason = "math-verify"
-        return self._algebra.equal(answer, gold)
+        self._values.reason = "math-verify"
+        return self._math_verify.equal(answer, gold)
 
 
 def peak_memory() -> int:
-    """Most address space this process has held, in bytes; 0 where the system does not say."""
+    """Return the peak address space of this process in bytes; 0 if it is unknown."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
         for line in status:
             if line.startswith("VmPeak:"):
@@ -76,18 +75,18 @@ def peak_memory() -> int:
 
 
 def serve(connection: Connection, deadline: float, memory: int) -> None:
-    """Answer questions until the parent closes the connection."""
+    """Compare pairs until the parent closes the connection."""
     try:
-        deciding = Deciding(deadline, memory)
+        comparer = Comparer(deadline, memory)
     except Exception as error:
         connection.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return
     connection.send_bytes(json.dumps({"error": None}).encode())
-    threading.Thread(target=deciding.load, daemon=True).start()
+    threading.Thread(target=comparer.load, daemon=True).start()
     while True:
         gold, answer = json.loads(connection.recv_bytes())
         try:
-            reply: Any = deciding.equal(gold, answer)
+            reply: Any = comparer.equal(gold, answer)
         except MemoryError:
             reply = None, "memory"
         except ImportError as error:
@@ -101,9 +100,9 @@ def serve(connection: Connection, deadline: float, memory: int) -> None:
 def main() -> None:
     """Entry point: `worker.py DESCRIPTOR DEADLINE MEMORY`, in seconds and bytes."""
     descriptor, deadline, memory = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    for asked_to_end in (signal.SIGINT, signal.SIGTERM):  # the parent's business, not ours
-        signal.signal(asked_to_end, signal.SIG_IGN)
-    with contextlib.suppress(ValueError, OSError):  # not every system limits address space
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles them
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(ValueError, OSError):  # not every system can limit address space
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     with contextlib.suppress(EOFError, ConnectionError):
         serve(Connection(descriptor), deadline, memory)

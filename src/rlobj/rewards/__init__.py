@@ -1,14 +1,14 @@
-"""Rewards: grading responses, with undecided kept apart from wrong.
+"""Rewards grade responses; an undecided response is not a wrong one.
 
-Math      MathVerifier: extraction, exact comparison, then algebra in killable processes
-Exact     the response is the answer
-Custom    your function
-KnightsAndKnaves   who is a knight, who a knave
-Overlong  DAPO's length penalty, on top of any of them
+Math              the final answer is mathematically equal to the gold answer (MathVerifier)
+Exact             the response equals the answer
+Custom            your function
+KnightsAndKnaves  every person's role is right
+Overlong          DAPO's length penalty, added to any of them
 """
 
+from rlobj.answers.equivalence import canonical
 from rlobj.answers.extraction import extract_answer
-from rlobj.answers.settling import canonical
 from rlobj.rewards.kinds import (
     Custom,
     Exact,
@@ -19,7 +19,7 @@ from rlobj.rewards.kinds import (
     RewardConfig,
     function_grader,
 )
-from rlobj.rewards.logic import KnightsAndKnaves
+from rlobj.rewards.knights_and_knaves import KnightsAndKnaves
 from rlobj.rewards.overlong import Overlong, overlong_penalty
 from rlobj.rewards.verifier import MathVerifier, Verdict
 

@@ -1,6 +1,6 @@
-"""The reward of a run: what grades a response against the answer of its problem.
+"""The reward of a run: grades responses with the answers of their problems.
 
-rewards: math                                            # a kind without settings
+rewards: math                                            # a kind with default settings
 rewards: {kind: math, deadline: 5, overlong: {cache: 0.2}}
 rewards: {kind: custom, target: "my_rewards.py:score"}
 """
@@ -45,30 +45,30 @@ class Graded:
     reward: float
     """NaN = undecided."""
     correct: bool | None
-    """None = undecided; accuracy counts only decided responses."""
+    """None = undecided; accuracy ignores undecided responses."""
     reason: str
-    """What decided, or why nothing could."""
+    """What decided, or why the response is undecided."""
     answer: str | None
-    """What was graded: the final answer found in the response, or None."""
+    """The final answer found in the response, or None."""
 
 
 class Grader(Protocol):
     """An open reward: a context manager that grades batches of responses."""
 
     undecided: Counter[str]
-    """How many responses were left undecided, by reason, since it was opened."""
+    """Reason -> number of undecided responses since the grader was opened."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
-        """One grade a response; `problems[i]` is what `responses[i]` answers."""
+        """Grade each response; `responses[i]` is an answer to `problems[i]`."""
         ...
 
 
 class Reward(Primitive):
-    """Family of rewards."""
+    """Base class of rewards."""
 
     overlong: Overlong | None = Field(
         default=None, description="soft overlong punishment (DAPO) added to the reward"
@@ -76,23 +76,23 @@ class Reward(Primitive):
 
     @classmethod
     def build(cls, value: Any) -> Reward:
-        """A reward from an instance, a kind, or a mapping; without a `kind` it is `math`.
+        """Return a reward from an instance, a kind, or a mapping; the default kind is `math`.
 
         Raises:
-            ConfigError: no such kind, or wrong settings (all of them at once).
+            ConfigError: unknown kind or wrong settings; it lists all of them.
         """
         if value == "custom":
             return Custom()  # type: ignore[call-arg]  # the error names what is missing
         if isinstance(value, Mapping):
             settings = {"kind": "math", **value}
-            if settings["kind"] == "custom":  # a function here, not a class of this family
+            if settings["kind"] == "custom":  # `target` is a function here, not a reward class
                 del settings["kind"]
                 return Custom(**settings)
             value = settings
         return super().build(value)
 
     def open(self) -> Grader:
-        """A grader with these settings, to be entered with `with`."""
+        """Return a grader with these settings; use it as a context manager."""
         raise NotImplementedError
 
 
@@ -100,10 +100,13 @@ RewardConfig = Annotated[SerializeAsAny[Reward], BeforeValidator(Reward.build)]
 
 
 class Math(Reward):
-    """1 if the final answer equals the gold answer as mathematics, else 0; see MathVerifier."""
+    """1 if the final answer is mathematically equal to the gold answer, else 0.
+
+    See `MathVerifier`.
+    """
 
     deadline: float = Field(
-        default=5.0, gt=0, description="seconds one answer may take; then it is undecided"
+        default=5.0, gt=0, description="time limit for one answer, in seconds; then it is undecided"
     )
     workers: int = Field(
         default_factory=lambda: min(8, os.cpu_count() or 1),
@@ -112,48 +115,51 @@ class Math(Reward):
     )
 
     def open(self) -> _MathGrader:
-        """A grader backed by `workers` processes, which start on entering."""
+        """Return a grader with `workers` processes, which start when it is entered."""
         return _MathGrader(MathVerifier(self.deadline, self.workers))
 
 
 class Exact(Reward):
     """1 if the response equals the answer, ignoring surrounding blanks, else 0."""
 
-    def open(self) -> _FunctionGrader:
-        """A grader that compares strings."""
-        return _FunctionGrader(_exact)
+    def open(self) -> FunctionGrader:
+        """Return a grader that compares text."""
+        return FunctionGrader(_exact)
 
 
 class Custom(Reward):
-    """The value of your function `f(response, answer, **extra) -> float | bool | None`.
+    """The result of your function `f(response, answer, **extra) -> float | bool | None`.
 
-    `answer` is the problem's gold answer and `extra` the other columns of its row. None and NaN
-    mean undecided. A response counts as correct if its reward is above 0. An exception in the
-    function ends the run with an error that names the problem.
+    `answer` is the gold answer of the problem and `extra` holds the other columns of its row. None
+    and NaN mean undecided. A response counts as correct if its reward is above 0. If the function
+    raises an exception, the run stops with an error that names the problem.
     """
 
     target: str = Field(description="package.module:function, or path/to/file.py:function")
 
     def open(self) -> Grader:
-        """A grader that calls the function.
+        """Return a grader that calls the function.
 
         Raises:
             ConfigError: the target cannot be imported or is not a function.
         """
         function = import_target(self.target)
         if not callable(function):
-            raise ConfigError(f"rewards.target {self.target!r} is no function")
+            raise ConfigError(
+                f"rewards.target {self.target!r} is not a function; expected "
+                "package.module:function or path/to/file.py:function"
+            )
         return function_grader(function, self.target)
 
 
 def function_grader(function: Callable[..., Any], name: str) -> Grader:
-    """A grader that calls a function as `Custom` does.
+    """Return a grader that calls a function, as `Custom` does.
 
     Args:
         function: `f(response, answer, **extra) -> float | bool | None`.
-        name: of the function, for errors.
+        name: name of the function, for error messages.
     """
-    return _FunctionGrader(functools.partial(_custom, name, function))
+    return FunctionGrader(functools.partial(_custom, name, function))
 
 
 class _MathGrader:
@@ -169,7 +175,7 @@ class _MathGrader:
         self._verifier.close()
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
-        """Where a problem lists alternatives, any of them is right."""
+        """Grade each response; if a problem has alternatives, any of them is right."""
         golds = [_golds(problem) for problem in problems]
         pairs = [
             (response, gold)
@@ -185,14 +191,20 @@ def _golds(problem: Problem) -> Sequence[str]:
 
 
 def _best(verdicts: Sequence[Verdict]) -> Graded:
-    """Right if any is; undecided if none is right and one is undecided."""
+    """Right if any verdict is right; else undecided if any is undecided."""
     order = (True, None, False)
     verdict = min(verdicts, key=lambda verdict: order.index(verdict.correct))
     reward = math.nan if verdict.correct is None else float(verdict.correct)
     return Graded(reward, verdict.correct, verdict.reason, verdict.answer)
 
 
-class _FunctionGrader:
+class FunctionGrader:
+    """A grader that calls a function for each response.
+
+    Args:
+        grade: (response, problem) -> grade.
+    """
+
     def __init__(self, grade: Callable[[str, Problem], Graded]) -> None:
         self._grade = grade
         self.undecided: Counter[str] = Counter()
@@ -204,6 +216,7 @@ class _FunctionGrader:
         return None
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
+        """Grade each response."""
         graded = [self._grade(*pair) for pair in zip(responses, problems, strict=True)]
         self.undecided.update(grade.reason for grade in graded if grade.correct is None)
         return graded

@@ -1,4 +1,4 @@
-"""DAPO's soft overlong punishment: a reward that falls as a response nears the length limit."""
+"""DAPO's soft overlong punishment: a penalty on responses near the length limit."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["Overlong", "overlong_penalty"]
 
 
 def overlong_penalty(lengths: Tensor, max_tokens: float, cache: float) -> Tensor:
-    r"""Length-aware penalty of each response.
+    r"""Return the length penalty of each response.
 
-    With L the length, L_max the limit and L_c the cache, all in tokens:
+    L is the length, L_max the limit and L_c the cache, all in tokens:
 
                 0                        L <= L_max - L_c
         P(L) =  (L_max - L_c - L) / L_c  L_max - L_c < L <= L_max
                 -1                       L_max < L
 
     Args:
-        lengths: [B], tokens.
-        max_tokens: L_max.
-        cache: L_c > 0, the last tokens before the limit, over which the penalty grows.
+        lengths: [B], in tokens.
+        max_tokens: L_max, in tokens.
+        cache: L_c > 0, in tokens; the penalty grows over the last L_c tokens before the limit.
 
     Returns:
-        [B], float64, between -1 and 0.
+        [B] float64, between -1 and 0.
 
     Source:
         DAPO, arXiv:2503.14476, equation 13.
@@ -39,7 +39,7 @@ def overlong_penalty(lengths: Tensor, max_tokens: float, cache: float) -> Tensor
 
 
 class Overlong(Model):
-    """Soft overlong punishment, added to the reward; accuracy is measured before it.
+    """Soft overlong punishment, added to the reward; accuracy does not include it.
 
     The paper's limit of 20480 tokens with a cache of 4096 is `cache: 0.2`.
     """
@@ -48,6 +48,12 @@ class Overlong(Model):
     penalty: float = Field(default=1.0, ge=0, description="penalty of a response at the limit")
 
     def shape(self, rewards: Tensor, lengths: Tensor, max_tokens: int) -> Tensor:
-        """Rewards [B] plus the penalty; an undecided reward (NaN) stays undecided."""
+        """Add the penalty to rewards [B]; an undecided reward (NaN) stays undecided.
+
+        Args:
+            rewards: [B].
+            lengths: [B], in tokens.
+            max_tokens: length limit, in tokens.
+        """
         shaped = overlong_penalty(lengths, max_tokens, self.cache * max_tokens)
         return rewards + (self.penalty * shaped).to(rewards.dtype)

@@ -1,11 +1,11 @@
-"""MathVerifier: is the final answer of a response equal to the gold answer?
+"""Decide whether the final answer of a response equals the gold answer.
 
-    response -> extraction (one rule) -> text, integers, refusals (guards)
-             -> reading and exact comparison (answers) -> cache -> numeric, math-verify in a worker
+    response -> extract the answer -> compare text and integers, refuse large answers (guards)
+             -> parse and compare exactly -> cache -> numeric comparison and math-verify (worker)
 
-What needs more than exact arithmetic runs on the main thread of separate processes that are killed
-at a hard deadline, so that any thread may ask, every question comes back, and what could not be
-settled is undecided (`correct=None`) and never a silent "wrong".
+Everything beyond exact arithmetic runs in separate worker processes, which are killed at a
+deadline. So any thread can call the verifier and every call returns. A comparison that cannot be
+decided has `correct=None`; it is never counted as wrong.
 """
 
 from __future__ import annotations
@@ -21,54 +21,53 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
 
+from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence
 from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.guards import decide, may_take_long
-from rlobj.answers.settling import OPEN, Settler
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.rewards.worker_process import Worker
+from rlobj.rewards.worker_process import WorkerProcess
 
 __all__ = ["MathVerifier", "Verdict"]
 
 _CACHE_SIZE = 100_000
 _UNDECIDED_SECONDS = 60.0
-"""How long a timeout is remembered: over one batch, but not over a busy hour of the machine."""
+"""How long a timeout stays in the cache; later, the machine may be less busy."""
 
-_Judged = tuple[bool | None, str]
+_Decision = tuple[bool | None, str]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known about one response."""
+    """The result for one response."""
 
     correct: bool | None
     """True, False, or None = undecided."""
     answer: str | None
     """The final answer found in the response, or None."""
     reason: str
-    """What decided, or why nothing could. Decided: `same text`, `integers`, `exact`, `numeric`,
-    `math-verify`, `no answer`, `not readable: ...`, `refused: ...`. Undecided: `timeout`, `busy`,
-    `crash`, `memory`, `error: ...`, `not settled`, `gold is empty`, `gold is prose`,
-    `gold not readable`."""
+    """What decided: `same text`, `integers`, `exact`, `numeric`, `math-verify`, `no answer`,
+    `not readable: ...`, `refused: ...`; or why the answer is undecided: `timeout`, `busy`, `crash`,
+    `memory`, `error: ...`, `not settled`, `gold is empty`, `gold is prose`, `gold not readable`."""
     seconds: float
-    """Time the comparison took, waiting for a free worker included."""
+    """Time of the comparison, including the wait for a free worker."""
 
 
 class MathVerifier:
     """Compares final answers with gold answers; safe to call from any thread.
 
-    Use it as a context manager: entering starts the workers, leaving ends them. The final answer
-    is found by the rule in `rlobj.answers.extraction`.
+    Use it as a context manager: entering starts the workers, leaving ends them. The module
+    `rlobj.answers.extraction` has the rule that finds the final answer.
 
     Args:
-        deadline: seconds a worker may take for one answer; then its process is killed and the
-            answer is undecided. Starting a process does not count.
-        workers: processes, hence answers checked at the same time.
+        deadline: time limit for one answer, in seconds. After that, the worker is killed and the
+            answer is undecided. The start of a process does not count.
+        workers: number of processes, and of answers compared at the same time.
         memory_gib: limit on the address space of a worker, in GiB.
-        recycle_after: answers after which a worker is replaced by a fresh one (sympy's caches
-            grow).
+        recycle_after: number of answers after which a worker is replaced, because sympy's caches
+            grow.
 
     Attributes:
-        undecided: how many responses were left undecided, by reason, since it was opened.
+        undecided: reason -> number of undecided responses since the verifier was created.
 
     Example:
         >>> with MathVerifier() as verifier:
@@ -100,13 +99,12 @@ class MathVerifier:
             )
         self._deadline = deadline
         memory = int(memory_gib * 2**30)
-        self._workers = [Worker(deadline, memory, recycle_after) for _ in range(workers)]
-        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self._workers = [WorkerProcess(deadline, memory, recycle_after) for _ in range(workers)]
+        self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         self._open = False
         self._lock = threading.Lock()
-        self._settler = Settler()
-        self._cache: dict[tuple[str, str], tuple[_Judged, float]] = {}
-        self._asking: dict[tuple[str, str], Future[_Judged]] = {}
+        self._cache: dict[tuple[str, str], tuple[_Decision, float]] = {}
+        self._pending: dict[tuple[str, str], Future[_Decision]] = {}
         self.undecided: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
@@ -122,7 +120,7 @@ class MathVerifier:
         self.close()
 
     def close(self) -> None:
-        """End the workers, once the questions under way are answered."""
+        """Stop the workers after the comparisons in progress."""
         if not self._open:
             return
         self._open = False
@@ -132,15 +130,15 @@ class MathVerifier:
 
     @property
     def process_ids(self) -> list[int]:
-        """Ids of the worker processes."""
+        """Process ids of the workers."""
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
     def verify(self, response: str, gold: str) -> Verdict:
-        """Whether the final answer of `response` equals `gold`.
+        """Return whether the final answer of `response` equals `gold`.
 
         Args:
-            response: all of the text that was generated.
-            gold: the right answer in LaTeX; `$...$` and `\\boxed{...}` around it are taken off.
+            response: the whole generated text.
+            gold: the gold answer in LaTeX; `$...$` and `\\boxed{...}` around it are removed.
 
         Raises:
             RunError: the verifier is not open, or math-verify cannot be loaded.
@@ -148,14 +146,14 @@ class MathVerifier:
         return self.verify_many([(response, gold)])[0]
 
     def verify_many(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
-        """`verify` for each (response, gold), over all workers; verdicts in the order given.
+        """Call `verify` for each (response, gold) on all workers; return verdicts in this order.
 
-        Equal answers to equal golds are checked once.
+        A pair that occurs several times is compared once.
         """
-        return self._answered([(extract_answer(text), _unwrapped(gold)) for text, gold in pairs])
+        return self._verdicts([(extract_answer(text), _unwrapped(gold)) for text, gold in pairs])
 
     def compare(self, answer: str, gold: str) -> Verdict:
-        """Whether a final answer, already extracted, equals `gold`.
+        """Return whether a final answer, already extracted, equals `gold`.
 
         Raises:
             RunError: the verifier is not open, or math-verify cannot be loaded.
@@ -163,46 +161,46 @@ class MathVerifier:
         return self.compare_many([(answer, gold)])[0]
 
     def compare_many(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
-        """`compare` for each (answer, gold), over all workers; verdicts in the order given."""
-        return self._answered(
+        """Call `compare` for each (answer, gold) on all workers; return verdicts in this order."""
+        return self._verdicts(
             [(_unwrapped(answer) or None, _unwrapped(gold)) for answer, gold in pairs]
         )
 
-    def _answered(self, questions: list[tuple[str | None, str]]) -> list[Verdict]:
+    def _verdicts(self, questions: list[tuple[str | None, str]]) -> list[Verdict]:
         self._require_open()
-        known: dict[tuple[str | None, str], Verdict] = {}
-        hard = []
+        verdicts: dict[tuple[str | None, str], Verdict] = {}
+        open_questions = []
         for question in dict.fromkeys(questions):
             started = time.perf_counter()
-            judged = self._judge(*question)
-            if judged is None:
-                hard.append(question)
+            decision = self._decide_here(*question)
+            if decision is None:
+                open_questions.append(question)
             else:
-                known[question] = Verdict(
-                    judged[0], question[0], judged[1], time.perf_counter() - started
+                verdicts[question] = Verdict(
+                    decision[0], question[0], decision[1], time.perf_counter() - started
                 )
-        if len(hard) < 2 or len(self._workers) == 1:
-            known.update((question, self._timed(*question)) for question in hard)
+        if len(open_questions) < 2 or len(self._workers) == 1:
+            verdicts.update((question, self._timed(*question)) for question in open_questions)
         else:
             with ThreadPoolExecutor(len(self._workers)) as threads:
-                asked = threads.map(self._timed, *zip(*hard, strict=True))
-                known.update(zip(hard, asked, strict=True))
-        found = [known[question] for question in questions]
+                asked = threads.map(self._timed, *zip(*open_questions, strict=True))
+                verdicts.update(zip(open_questions, asked, strict=True))
+        ordered = [verdicts[question] for question in questions]
         with self._lock:
-            self.undecided.update(each.reason for each in found if each.correct is None)
-        return found
+            self.undecided.update(each.reason for each in ordered if each.correct is None)
+        return ordered
 
-    def _judge(self, answer: str | None, gold: str) -> _Judged | None:
-        """What is decided here and now, or None if a worker must be asked."""
+    def _decide_here(self, answer: str | None, gold: str) -> _Decision | None:
+        """Decide without a worker; None if a worker is needed."""
         if not gold:
             return None, "gold is empty"
         if answer is None:
             return False, "no answer"
         try:
-            judged = decide(answer, gold) or self._settler.settle(answer, gold)
-        except Exception as error:  # a mistake of ours is no mistake of the answer, nor ends a run
+            decision = decide(answer, gold) or check_equivalence(answer, gold)
+        except Exception as error:  # a bug here must not end a run or count as wrong
             return None, f"error: {type(error).__name__}"
-        return None if judged == (None, OPEN) else judged
+        return None if decision == (None, NOT_SETTLED) else decision
 
     def _timed(self, answer: str, gold: str) -> Verdict:
         started = time.perf_counter()
@@ -213,45 +211,48 @@ class MathVerifier:
         if not self._open:
             raise RunError("The verifier is not open. Use it as: with MathVerifier() as verifier:")
 
-    def _ask_once(self, gold: str, answer: str) -> _Judged:
-        """The answer of a worker, of the cache, or of whoever asks the same at this moment."""
+    def _ask_once(self, gold: str, answer: str) -> _Decision:
+        """Take the decision from the cache, from another thread that asks the same, or a worker."""
         question = (gold, answer)
         with self._lock:
-            judged, until = self._cache.get(question, (None, 0.0))
-            if judged is not None and time.monotonic() < until:
-                return judged
-            asking = self._asking.get(question)
-            if asking is None:
-                mine = self._asking[question] = Future()
-        if asking is not None:
-            return asking.result()
+            decision, until = self._cache.get(question, (None, 0.0))
+            if decision is not None and time.monotonic() < until:
+                return decision
+            pending = self._pending.get(question)
+            if pending is None:
+                mine = self._pending[question] = Future()
+        if pending is not None:
+            return pending.result()
         try:
-            judged = self._ask(gold, answer)
+            decision = self._ask(gold, answer)
         except BaseException as error:
             mine.set_exception(error)
             raise
         else:
-            mine.set_result(judged)
-            self._remember(question, judged)
-            return judged
+            mine.set_result(decision)
+            self._remember(question, decision)
+            return decision
         finally:
             with self._lock:
-                del self._asking[question]
+                del self._pending[question]
 
-    def _remember(self, question: tuple[str, str], judged: _Judged) -> None:
-        """Decided for good; undecided for a while, for a quieter machine may decide it."""
-        decided = judged[0] is not None
-        if judged[1] == "busy":
+    def _remember(self, question: tuple[str, str], decision: _Decision) -> None:
+        """Cache a decision; an undecided one for a limited time, and `busy` not at all."""
+        decided = decision[0] is not None
+        if decision[1] == "busy":
             return
         until = math.inf if decided else time.monotonic() + _UNDECIDED_SECONDS
         with self._lock:
             if len(self._cache) >= _CACHE_SIZE:
                 self._cache.pop(next(iter(self._cache)))
-            self._cache[question] = judged, until
+            self._cache[question] = decision, until
 
-    def _ask(self, gold: str, answer: str) -> _Judged:
-        """What a worker says. Questions that may take long do not queue for more than a deadline,
-        so that however many are asked at once, each comes back and the others get their turn."""
+    def _ask(self, gold: str, answer: str) -> _Decision:
+        """Ask a worker.
+
+        An answer that may take long waits at most one deadline for a free worker, so that many of
+        them at once cannot block the others.
+        """
         try:
             worker = self._idle.get(timeout=self._deadline if may_take_long(answer) else None)
         except queue.Empty:

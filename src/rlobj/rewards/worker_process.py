@@ -1,4 +1,4 @@
-"""One killable worker process and the hard deadline on what it is asked."""
+"""Start a worker process of the verifier, ask it, and kill it at the deadline."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 
 from rlobj.base.errors import RunError
 
-__all__ = ["Worker"]
+__all__ = ["WorkerProcess"]
 
 _WORKER_FILE = Path(__file__).parents[1] / "answers" / "worker.py"
 _START_SECONDS = 120.0
 _START_ATTEMPTS = 3
 
 
-class Worker:
-    """A process running `worker.py`; not thread-safe, one caller at a time.
+class WorkerProcess:
+    """A process that runs `rlobj/answers/worker.py`; not thread-safe.
 
     Args:
-        deadline: seconds a question may take before the process is killed.
+        deadline: time limit for one pair of answers, in seconds; then the process is killed.
         memory: limit on the address space of the process, in bytes.
-        recycle_after: questions after which a fresh process takes over.
+        recycle_after: number of pairs after which the process is replaced.
     """
 
     def __init__(self, deadline: float, memory: int, recycle_after: int) -> None:
@@ -40,16 +40,16 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Process id, or None while there is no process."""
+        """Process id, or None if there is no process."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Launch a fresh process without waiting for its imports."""
+        """Start a new process, without waiting for its imports."""
         self.stop()
         ours, theirs = Pipe()
         arguments = (_WORKER_FILE, theirs.fileno(), self._deadline, self._memory)
-        # By path, so that rlobj (and torch with it) is not imported; -P keeps the other files of
-        # this folder from shadowing modules. A fixed hash seed makes sympy repeatable.
+        # -P: the other files of the worker's folder must not shadow modules. A fixed hash seed
+        # makes sympy deterministic.
         self._process = subprocess.Popen(
             [sys.executable, "-P", *map(str, arguments)],
             env={**os.environ, "PYTHONHASHSEED": "0"},
@@ -62,7 +62,13 @@ class Worker:
         self._connection, self._ready, self._asked = ours, False, 0
 
     def ask(self, gold: str, answer: str) -> tuple[bool | None, str]:
-        """The verdict and its reason; `(None, "timeout")` or `(None, "crash")` if there is none."""
+        """Return whether an answer equals the gold answer (None = undecided), and the reason.
+
+        The reason is `timeout` at the deadline and `crash` if the process died.
+
+        Raises:
+            RunError: math-verify cannot be loaded, or the process does not start.
+        """
         connection = self._wait_until_ready()
         try:
             connection.send_bytes(json.dumps([gold, answer]).encode())
@@ -72,7 +78,7 @@ class Worker:
             correct, reason = reply or (None, "timeout")
         except (EOFError, OSError):
             correct, reason = None, "crash"
-        except BaseException:  # an interrupt leaves a reply on its way: not the next question's
+        except BaseException:  # after an interrupt, the late reply must not answer the next pair
             self.stop()
             raise
         self._asked += 1
@@ -81,7 +87,7 @@ class Worker:
         return correct, reason
 
     def stop(self) -> None:
-        """Kill the process, if there is one."""
+        """Kill the process if there is one."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -90,22 +96,24 @@ class Worker:
         self._process = self._connection = None
 
     def _receive(self, connection: Connection, seconds: float) -> Any:
-        """The next message, or None if none came in time."""
+        """Return the next message, or None if none arrives in time."""
         return json.loads(connection.recv_bytes()) if connection.poll(seconds) else None
 
-    def _check(self, greeting: dict[str, str | None] | None) -> bool:
-        """Whether the process loaded in time.
+    def _check(self, status: dict[str, str | None] | None) -> bool:
+        """Return whether the process started in time.
 
         Raises:
-            RunError: something is not installed as it should be.
+            RunError: the process reports that an import failed.
         """
-        if greeting is not None and greeting["error"] is not None:
+        if status is not None and status["error"] is not None:
             self.stop()
-            raise RunError(f"The worker of the math verifier could not load: {greeting['error']}")
-        return greeting is not None
+            raise RunError(
+                f"The worker process of the math verifier could not load: {status['error']}"
+            )
+        return status is not None
 
     def _wait_until_ready(self) -> Connection:
-        """The connection of a living process that takes questions."""
+        """Return the connection of a process that is ready; start one if necessary."""
         for _ in range(_START_ATTEMPTS):
             if self._process is None or self._process.poll() is not None:
                 self.start()
@@ -116,6 +124,6 @@ class Worker:
                     return self._connection
             self.stop()
         raise RunError(
-            f"The worker of the math verifier died or hung {_START_ATTEMPTS} times while starting "
-            f"under a memory limit of {self._memory} bytes."
+            f"The worker of the math verifier did not start in {_START_ATTEMPTS} attempts, with a "
+            f"memory limit of {self._memory} bytes. Raise it: MathVerifier(memory_gib=...)."
         )

@@ -1,4 +1,4 @@
-"""Knights and Knaves: all right or wrong; nothing that a policy could learn to say is right."""
+"""Knights and Knaves: an answer is right only if every role is right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from rlobj.data import Problem
 from rlobj.rewards.kinds import Reward
-from rlobj.rewards.logic import KnightsAndKnaves, grade_roles, roles
+from rlobj.rewards.knights_and_knaves import KnightsAndKnaves, grade_roles, parse_roles
 
 GOLD = "(1) Ella is a knight\n(2) Zoey is a knave\n(3) Henry is a knight"
 
@@ -30,7 +30,7 @@ GOLD = "(1) Ella is a knight\n(2) Zoey is a knave\n(3) Henry is a knight"
         "<answer>- Ella is a knight\n- Zoey is a knave\n* Henry is a knight\n</answer>",
     ],
 )
-def test_the_right_roles_in_any_harmless_form_are_right(response):
+def test_right_roles_are_right_in_any_allowed_form(response):
     grade = grade_roles(response, GOLD)
     assert (grade.correct, grade.reward, grade.reason) == (True, 1.0, "same roles")
     assert grade.answer is not None
@@ -52,7 +52,7 @@ def test_the_right_roles_in_any_harmless_form_are_right(response):
         ("Ella, Henry: knight\nZoey: knave", "not a list of statements"),
     ],
 )
-def test_anything_missing_added_hedged_or_contradictory_is_wrong(answer, reason):
+def test_missing_extra_ambiguous_or_contradictory_statements_are_wrong(answer, reason):
     grade = grade_roles(f"<think>hm</think><answer>{answer}</answer>", GOLD)
     assert (grade.correct, grade.reward, grade.reason) == (False, 0.0, reason)
     assert grade.answer == answer
@@ -71,7 +71,7 @@ def test_anything_missing_added_hedged_or_contradictory_is_wrong(answer, reason)
         f"</think><answer>{GOLD}</answer><think>Wait",
     ],
 )
-def test_without_a_closed_answer_after_the_thought_there_is_no_answer(response):
+def test_response_without_a_closed_answer_tag_after_thinking_has_no_answer(response):
     grade = grade_roles(response, GOLD)
     assert (grade.correct, grade.reward, grade.reason, grade.answer) == (
         False,
@@ -82,14 +82,14 @@ def test_without_a_closed_answer_after_the_thought_there_is_no_answer(response):
 
 
 @pytest.mark.parametrize("gold", ["", "42", "Ella is a wizard"])
-def test_a_gold_without_statements_is_undecided(gold):
+def test_gold_without_statements_is_undecided(gold):
     grade = grade_roles(f"<answer>{GOLD}</answer>", gold)
     assert grade.correct is None
     assert math.isnan(grade.reward)
     assert grade.reason == "gold not parsed"
 
 
-def test_the_kind_is_found_by_name_and_counts_what_it_could_not_decide():
+def test_reward_is_found_by_kind_and_counts_undecided_responses():
     reward = Reward.build({"kind": "knights_and_knaves", "overlong": {"cache": 0.2}})
     assert isinstance(reward, KnightsAndKnaves)
     problems = [Problem("a", "Who?", GOLD), Problem("b", "Who?", "?")]
@@ -110,11 +110,11 @@ def test_the_kind_is_found_by_name_and_counts_what_it_could_not_decide():
         "1" * 100_000,
     ],
 )
-def test_long_nonsense_is_graded_in_no_time(text):
+def test_long_nonsense_is_graded_in_half_a_second(text):
     start = time.process_time()
     assert grade_roles(f"<answer>{text}</answer>", GOLD).correct is False
     assert time.process_time() - start < 0.5
 
 
-def test_roles_are_read_from_the_golds_of_the_published_files():
-    assert roles(GOLD) == {"ella": "knight", "zoey": "knave", "henry": "knight"}
+def test_roles_of_published_golds_are_parsed():
+    assert parse_roles(GOLD) == {"ella": "knight", "zoey": "knave", "henry": "knight"}

@@ -1,11 +1,11 @@
-"""The surface of an answer: unicode, math delimiters, marks around it, thousands."""
+"""Normalize the text of an answer: Unicode, math delimiters, markdown, thousands separators."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-__all__ = ["clean", "comma_groups"]
+__all__ = ["join_comma_groups", "normalize"]
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎", "0123456789+-()", strict=True))
@@ -109,13 +109,13 @@ _SPACED = re.compile(r"([+-]?\s*(?:\\?\$)?\s*)(\d{1,3}(?: \d{3})+)(?!\d)")
 _COMMAS = re.compile(r"(?<![\d.,_^])\d{1,3}(?:,\d{3})+(?![\d,])")
 
 
-def clean(text: str) -> str:
-    r"""The answer in ASCII LaTeX, without marks around it, thousands closed up.
+def normalize(text: str) -> str:
+    r"""Return the answer as ASCII LaTeX, without markup around it or thousands separators.
 
     Example:
-        >>> clean("**½.**"), clean(r"$12\,345$"), clean("4.5×10³³")
+        >>> normalize("**½.**"), normalize(r"$12\,345$"), normalize("4.5×10³³")
         ('\\frac{1}{2}', '12345', '4.5*10^{33}')
-        >>> clean("7.2 x 10^6"), clean("{}45^{}")
+        >>> normalize("7.2 x 10^6"), normalize("{}45^{}")
         ('7.2*10^6', '45')
     """
     if not text.isascii():
@@ -130,7 +130,7 @@ def clean(text: str) -> str:
     if "^" in text:
         text = _DEGREES.sub(r"\\circ ", text)
         text = _PRIMES.sub(lambda run: "'" * (run[0].count("prime") or run[0].count("'")), text)
-    if text.count("$") - text.count(r"\$") == 1:  # a lone dollar sign is a currency
+    if text.count("$") - text.count(r"\$") == 1:  # a single dollar sign is a currency
         text = re.sub(r"(?<!\\)\$", r"\\$", text)
     if _GROUPED.search(text):
         text = _GROUPED.sub(lambda run: re.sub(r"\D", "", run[0]), text)
@@ -139,14 +139,14 @@ def clean(text: str) -> str:
     return text
 
 
-def comma_groups(text: str) -> str | None:
-    r"""The cleaned text with `1,234` read as one number, or None if its commas separate values.
+def join_comma_groups(text: str) -> str | None:
+    r"""Remove the commas of numbers such as 1,234; None if the commas separate values.
 
-    All commas must stand in such numbers, outside any bracket; "1, 234" is a list.
+    All commas must be inside such numbers and outside brackets; "1, 234" is a list.
 
     Example:
-        >>> comma_groups("1,234,567"), comma_groups("(1,234)"), comma_groups("100,200,5")
-        ('1234567', None, None)
+        >>> [join_comma_groups(text) for text in ("1,234,567", "(1,234)", "100,200,5")]
+        ['1234567', None, None]
     """
     if "," not in text or not _COMMAS.search(text):
         return None
@@ -195,7 +195,7 @@ def _character(character: str) -> str:
 
 
 def _strip(text: str) -> str:
-    """Without blanks, markdown, closing punctuation and a label such as "Answer:" around it."""
+    """Remove blanks, markdown, final punctuation and a label such as "Answer:"."""
     before = None
     while text != before:
         before = text

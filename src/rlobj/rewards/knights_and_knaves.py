@@ -1,74 +1,48 @@
-r"""Knights and Knaves: every person named once, each as what they are.
+r"""The reward for Knights and Knaves puzzles: 1 if every person's role is right, else 0.
 
-The answer is what the last closed `<answer>` tag holds, after `</think>` where there is one:
+The answer is the content of the last closed `<answer>` tag after the last `</think>`, if any:
 
     <answer>
     (1) Zoey is a knight
     (2) Oliver is a knave
     </answer>
 
-It may hold statements of this form and nothing else, one a line, or with commas, semicolons, full
-stops or "and" between; numbers in front, bold marks and case do not matter. "Zoey is a knight or a
-knave", a person left out, and a person called both are wrong. As in Logic-RL (arXiv:2502.14768) and
-AR-Lopti (arXiv:2505.12929), but for the reward, which is 1 or 0 here, and the format, which earns
-nothing of its own.
+It must contain statements of this form only, separated by lines, commas, semicolons, full stops
+or "and". Numbers in front, bold marks and case do not matter. "Zoey is a knight or a knave", a
+missing person, and a person with both roles are wrong. This follows Logic-RL (arXiv:2502.14768) and
+AR-Lopti (arXiv:2505.12929), except that the reward is 1 or 0 and the format earns no reward.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
 
-from rlobj.rewards.kinds import Graded, Reward
+from rlobj.rewards.kinds import FunctionGrader, Graded, Reward
 
-if TYPE_CHECKING:
-    from rlobj.data import Problem
-
-__all__ = ["KnightsAndKnaves", "grade_roles", "roles"]
+__all__ = ["KnightsAndKnaves", "grade_roles", "parse_roles"]
 
 _SEPARATOR = re.compile(r"<br\s*/?>|[\n,;.]|\band\b", re.IGNORECASE)
 _STATEMENT = re.compile(
     r"(?:[-•]|\(?\d+ ?[):]?)? ?(?:([^\W\d][\w'-]*) is (?:a )?(knight|knave))?", re.IGNORECASE
 )
-"""A statement, or nothing, after a number or a bullet; with single blanks."""
+"""An optional statement after an optional number or bullet, with single blanks."""
 
 
 class KnightsAndKnaves(Reward):
     """1 if `<answer>` correctly says who is a knight and who is a knave, else 0."""
 
-    def open(self) -> _RolesGrader:
-        """A grader that reads statements."""
-        return _RolesGrader()
-
-
-class _RolesGrader:
-    def __init__(self) -> None:
-        self.undecided: Counter[str] = Counter()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
-        grades = [
-            grade_roles(response, problem.answer)
-            for response, problem in zip(responses, problems, strict=True)
-        ]
-        self.undecided.update(grade.reason for grade in grades if grade.correct is None)
-        return grades
+    def open(self) -> FunctionGrader:
+        """Return a grader that compares roles."""
+        return FunctionGrader(lambda response, problem: grade_roles(response, problem.answer))
 
 
 def grade_roles(response: str, gold: str) -> Graded:
-    """The grade of a response by the rule of this module.
+    """Grade a response by the rule of this module.
 
     Args:
-        response: the model's text.
-        gold: the statements that are right, in the same form.
+        response: the whole generated text.
+        gold: the right statements, in the same form.
 
     Example:
         >>> gold = "(1) Zoey is a knight\\n(2) Oliver is a knave"
@@ -78,12 +52,12 @@ def grade_roles(response: str, gold: str) -> Graded:
         'not everybody is named'
     """
     answer = _answer(response)
-    expected = roles(gold)
+    expected = parse_roles(gold)
     if not expected:
         return Graded(math.nan, None, "gold not parsed", answer)
     if answer is None:
         return Graded(0.0, False, "no answer", None)
-    given = roles(answer)
+    given = parse_roles(answer)
     if given is None:
         reason = "not a list of statements"
     elif given == expected:
@@ -96,13 +70,13 @@ def grade_roles(response: str, gold: str) -> Graded:
     return Graded(float(correct), correct, reason, answer)
 
 
-def roles(text: str) -> dict[str, str] | None:
-    """Who is what, in lower case; None if the text is anything but statements without conflict.
+def parse_roles(text: str) -> dict[str, str] | None:
+    """Return name -> role, in lower case; None if there is other text or a contradiction.
 
     Example:
-        >>> roles("(1) Zoey is a knight\\n(2) Oliver is a knave")
+        >>> parse_roles("(1) Zoey is a knight\\n(2) Oliver is a knave")
         {'zoey': 'knight', 'oliver': 'knave'}
-        >>> roles("Zoey is a knight or a knave") is None
+        >>> parse_roles("Zoey is a knight or a knave") is None
         True
     """
     found: dict[str, str] = {}
@@ -118,7 +92,7 @@ def roles(text: str) -> dict[str, str] | None:
 
 
 def _answer(response: str) -> str | None:
-    """What the last closed answer tag holds; None without one, or within an unfinished thought."""
+    """Content of the last closed answer tag; None if there is none or thinking is not closed."""
     final = response.rpartition("</think>")[2]
     if "<think>" in final:
         return None

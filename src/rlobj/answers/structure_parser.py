@@ -1,4 +1,4 @@
-"""From the text of an answer to its structure."""
+"""Parse the text of an answer into its structure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from rlobj.answers.expressions import Tree, Unsupported, names, signs
-from rlobj.answers.grammar import parse
-from rlobj.answers.lexer import Token, Unreadable, latex, matching, spell, tokenise
-from rlobj.answers.relations import RELATIONS, all_but, related
+from rlobj.answers.expression_parser import parse_expression
+from rlobj.answers.expressions import Tree, Unsupported, expand_plus_minus, names
+from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text, latex, tokenise
+from rlobj.answers.normalization import join_comma_groups, normalize
+from rlobj.answers.relations import RELATIONS, parse_relation, reals_without
 from rlobj.answers.structures import (
     INFINITY,
     Interval,
@@ -25,11 +26,10 @@ from rlobj.answers.structures import (
     Words,
     scalar,
 )
-from rlobj.answers.surface import clean, comma_groups
 from rlobj.answers.units import MULTIPLES, split_unit
-from rlobj.answers.words import based, fold, is_prose, words
+from rlobj.answers.words import is_prose, normalize_words, parse_based_numeral, parse_words
 
-__all__ = ["read"]
+__all__ = ["parse_structure"]
 
 _OPENING = frozenset(["(", "[", "{", "⟨", "⌊", "⌈"]) | {"\\{"}
 _MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "Bmatrix", "array", "smallmatrix"])
@@ -43,49 +43,49 @@ Tokens = list[Token]
 
 
 @functools.lru_cache(maxsize=4096)
-def read(text: str, grouped: bool = True) -> Structure:
-    r"""The structure of an answer.
+def parse_structure(text: str, grouped: bool = True) -> Structure:
+    r"""Return the structure of an answer.
 
     Args:
         text: LaTeX or plain mathematics, or words.
-        grouped: read 1,234 as one number.
+        grouped: parse 1,234 as one number.
 
     Raises:
-        Unreadable: it is none of these.
+        Unreadable: the text is none of these.
 
     Example:
-        >>> read("1,234").value, read(r"x=\frac12").name
+        >>> parse_structure("1,234").value, parse_structure(r"x=\frac12").name
         (Fraction(1234, 1), 'x')
     """
-    text = clean(text)
+    text = normalize(text)
     if not text:
         raise Unreadable("nothing there")
     if number := _NUMBER_IN_TEXT.fullmatch(text):
         text = number[1]
     if grouped:
-        text = comma_groups(text) or text
-    return based(text) or words(text) or _structure(tokenise(text))
+        text = join_comma_groups(text) or text
+    return parse_based_numeral(text) or parse_words(text) or _structure(tokenise(text))
 
 
 def _structure(tokens: Tokens) -> Structure:
-    """The outermost level: lists, then relations, then brackets, then a value."""
+    """Parse the outermost level: lists, then relations, then brackets, then a value."""
     tokens = _unwrapped(tokens)
     if len(tokens) > 1 and tokens[0].text.lower() in ("either", "both"):
         tokens = tokens[1:]
     if not tokens:
         raise Unreadable("an empty part")
-    outward = _outward(tokens)
-    if outward is not None:
-        return outward
+    interval = _outward_interval(tokens)
+    if interval is not None:
+        return interval
     for separators in _LISTS:
         runs, found = _split(tokens, separators)
         if found:
-            return _several([run for run in runs if run], set(found))
+            return _list_or_union([run for run in runs if run], set(found))
     sides, symbols = _split(tokens, RELATIONS)
     if symbols:
         if tokens[-1].text == "}" and (modular := _modular(tokens, sides[-1])) is not None:
             return modular
-        return related(sides, symbols, _structure)
+        return parse_relation(sides, symbols, _structure)
     return _modular(tokens, tokens) or _single(tokens)
 
 
@@ -93,14 +93,14 @@ def _unwrapped(tokens: Tokens) -> Tokens:
     while (
         len(tokens) > 1
         and tokens[0][:2] == ("symbol", "{")
-        and matching(tokens, 0) == len(tokens) - 1
+        and closing_bracket(tokens, 0) == len(tokens) - 1
     ):
         tokens = tokens[1:-1]
     return tokens
 
 
 def _split(tokens: Tokens, at: frozenset[str]) -> tuple[list[Tokens], list[str]]:
-    """Runs of tokens between separators outside all brackets, and the separators."""
+    """Split at separators outside all brackets; return the parts and the separators."""
     runs: list[Tokens] = [[]]
     found: list[str] = []
     index = 0
@@ -112,7 +112,7 @@ def _split(tokens: Tokens, at: frozenset[str]) -> tuple[list[Tokens], list[str]]
             found.append(token.text)
         else:
             if token.kind == "begin" or (token.kind == "symbol" and token.text in _OPENING):
-                end = matching(tokens, index)
+                end = closing_bracket(tokens, index)
             runs[-1].extend(tokens[index : end + 1])
         index = end + 1
         if len(runs) > _MAX_PARTS:
@@ -120,17 +120,17 @@ def _split(tokens: Tokens, at: frozenset[str]) -> tuple[list[Tokens], list[str]]
     return runs, found
 
 
-def _several(runs: list[Tokens], separators: set[str]) -> Structure:
+def _list_or_union(runs: list[Tokens], separators: set[str]) -> Structure:
     if not runs:
         raise Unreadable("nothing between separators")
     parts = [_structure(run) for run in runs]
     if "∪" in separators:
-        return _united(parts)
+        return _union(parts)
     if len(parts) == 1:
         return parts[0]
     regions = all(isinstance(_value(part), (Interval, Union)) for part in parts)
     if regions and "or" in separators:
-        return _united(parts)
+        return _union(parts)
     if isinstance(parts[0], Named) and not any(isinstance(part, Named) for part in parts[1:]):
         name = parts[0]
         parts = [name, *(Named(name.name, part, name.tree) for part in parts[1:])]  # x = 1, 2
@@ -141,7 +141,7 @@ def _value(part: Structure) -> Structure:
     return part.value if isinstance(part, Named) else part
 
 
-def _united(parts: Sequence[Structure]) -> Structure:
+def _union(parts: Sequence[Structure]) -> Structure:
     pieces: list[Structure] = []
     variables: set[str | None] = {None}
     for part in parts:
@@ -162,16 +162,16 @@ def _united(parts: Sequence[Structure]) -> Structure:
 
 
 def _modular(tokens: Tokens, last: Tokens) -> Named | None:
-    r"""`3 \pmod 7` and `x \equiv 3 \pmod 7` as 3 with the name of its modulus."""
-    places = [n for n, token in enumerate(last) if token.text == "pmod"]
-    if len(places) != 1 or places[0] == 0 or last[places[0]].kind != "command":
+    r"""Parse `3 \pmod 7` and `x \equiv 3 \pmod 7` as 3 with its modulus as name."""
+    positions = [n for n, token in enumerate(last) if token.text == "pmod"]
+    if len(positions) != 1 or positions[0] == 0 or last[positions[0]].kind != "command":
         return None
-    modulus = spell(last[places[0] + 1 :])
-    return Named(f"mod {modulus}", _structure(last[: places[0]]))
+    modulus = join_text(last[positions[0] + 1 :])
+    return Named(f"mod {modulus}", _structure(last[: positions[0]]))
 
 
-def _outward(tokens: Tokens) -> Interval | None:
-    """An interval in outward brackets: ]a, b[."""
+def _outward_interval(tokens: Tokens) -> Interval | None:
+    """Parse an interval in outward brackets: ]a, b[."""
     first, last = tokens[0][:2], tokens[-1][:2]
     if len(tokens) < 5 or (first != ("symbol", "]") and last != ("symbol", "[")):
         return None
@@ -185,12 +185,12 @@ def _outward(tokens: Tokens) -> Interval | None:
 
 
 def _single(tokens: Tokens) -> Structure:
-    """One value, or one pair of brackets."""
+    """Parse one value or one pair of brackets."""
     if tokens[0].kind == "begin" or tokens[-1].kind == "end":
         return _matrix(tokens)
     if tokens[0][:2] == ("symbol", "∅") and len(tokens) == 1:
         return Items((), braces=True)
-    if tokens[0].text in _OPENING and matching(tokens, 0) == len(tokens) - 1:
+    if tokens[0].text in _OPENING and closing_bracket(tokens, 0) == len(tokens) - 1:
         bracketed = _bracketed(tokens)
         if bracketed is not None:
             return bracketed
@@ -198,23 +198,23 @@ def _single(tokens: Tokens) -> Structure:
     if ratio and all(runs):
         return Tuple(tuple(map(_structure, runs)), ":")
     runs, minus = _split(tokens, frozenset("∖"))
-    if spell(runs[0]) == "mathbb:R":
+    if join_text(runs[0]) == "mathbb:R":
         removed = _structure(runs[1]) if len(runs) == 2 else None
         if isinstance(removed, Items):
-            return all_but(removed.items)
+            return reals_without(removed.items)
         if not minus:
             return Interval(scalar(("neg", INFINITY)), scalar(INFINITY), (False, False))
     return _scalar(tokens)
 
 
 def _bracketed(tokens: Tokens) -> Structure | None:
-    """A set, a tuple, an interval, a matrix in brackets; None for mere parentheses."""
+    """Parse a set, tuple, interval or matrix in brackets; None for plain parentheses."""
     brackets, inside = tokens[0].text + tokens[-1].text, tokens[1:-1]
     if brackets == "\\{\\}":
         if not inside:
             return Items((), braces=True)
         runs, condition = _split(inside, frozenset((":", "|")))
-        if len(condition) == 1:  # {x : ...}: the condition says it all
+        if len(condition) == 1:  # {x : ...}: only the condition matters
             return _structure(runs[1])
         whole = _structure(inside)
         if isinstance(whole, Items) and not whole.braces:
@@ -222,9 +222,11 @@ def _bracketed(tokens: Tokens) -> Structure | None:
         return Items((whole,), braces=True)
     if brackets not in ("()", "[]", "(]", "[)", "⟨⟩") or not inside:
         return None
-    if inside[0].kind == "begin" and matching(inside, 0) == len(inside) - 1:
+    if inside[0].kind == "begin" and closing_bracket(inside, 0) == len(inside) - 1:
         return _matrix(inside)
-    runs, found = _split(inside, frozenset((",",)) if ";" not in spell(inside) else frozenset(";"))
+    runs, found = _split(
+        inside, frozenset((",",)) if ";" not in join_text(inside) else frozenset(";")
+    )
     if not found:
         if _split(inside, RELATIONS)[1]:
             return _structure(inside)
@@ -238,11 +240,11 @@ def _bracketed(tokens: Tokens) -> Structure | None:
 def _matrix(tokens: Tokens) -> Structure:
     first = next(n for n, token in enumerate(tokens) if token.kind in ("begin", "end"))
     opening = tokens[first]
-    if opening.kind == "end" or matching(tokens, first) != len(tokens) - 1:
+    if opening.kind == "end" or closing_bracket(tokens, first) != len(tokens) - 1:
         raise Unreadable("an environment among other things")
     if opening.text not in _MATRICES:
         raise Unreadable(f"an environment {opening.text}")
-    factor = parse(tokens[:first]) if first else None
+    factor = parse_expression(tokens[:first]) if first else None
     lines = _split(tokens[first + 1 : -1], frozenset(("\\\\",)))[0]
     rows = [
         tuple(_scaled(factor, _structure(cell)) for cell in _split(line, frozenset("&"))[0])
@@ -263,7 +265,7 @@ def _scaled(factor: Tree | None, entry: Structure) -> Structure:
 
 
 def _scalar(tokens: Tokens) -> Structure:
-    """A value with its unit; words where there is prose."""
+    """Parse a value with its unit, or prose."""
     if tokens[0].text.lower() in ("approximately", "about", "roughly") and len(tokens) > 1:
         return Rounded(None, _structure(tokens[1:]))
     value, unit = split_unit(tokens)
@@ -271,23 +273,23 @@ def _scalar(tokens: Tokens) -> Structure:
     if power is not None:
         value = value[:-1]
     if is_prose(value):
-        return Words(fold(" ".join(token.text for token in tokens)))
+        return Words(normalize_words(" ".join(token.text for token in tokens)))
     source = latex(value)
     try:
-        tree, unit = _measured(value) if unit is None else (parse(value), unit)
+        tree, unit = _measured(value) if unit is None else (parse_expression(value), unit)
     except Unsupported:
         return Scalar(None, None, source, unit)
     if power is not None:
         tree = ("*", tree, Fraction(10) ** power)
     decimal = any(t.kind == "number" and not t.text.isdecimal() for t in value) and not names(tree)
-    trees = signs(tree)
+    trees = expand_plus_minus(tree)
     if len(trees) > 1:
         return Items(tuple(scalar(each, "", unit, decimal=decimal) for each in trees))
     return scalar(tree, source, unit, decimal=decimal)
 
 
 def _measured(tokens: Tokens) -> tuple[Tree, frozenset[tuple[str, int]] | None]:
-    """A tree whose closing % or degree sign belongs to all of it: 62 1/2 %, 270/7 degrees."""
+    """Parse a value; a final % or degree sign belongs to all of it: 62 1/2 %, 270/7 degrees."""
     mark = tokens[-1].text
     plain = not any(
         (token.kind == "command" and token.text not in _PLAIN_COMMANDS)
@@ -295,8 +297,8 @@ def _measured(tokens: Tokens) -> tuple[Tree, frozenset[tuple[str, int]] | None]:
         for n, token in enumerate(tokens)
     )
     if len(tokens) > 1 and mark in ("%", "°") and plain:
-        tree = parse(tokens[:-1])
+        tree = parse_expression(tokens[:-1])
         if mark == "%":
             return ("/", tree, Fraction(100)), None
         return tree, frozenset({("°", 1)})
-    return parse(tokens), None
+    return parse_expression(tokens), None

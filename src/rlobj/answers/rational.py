@@ -1,4 +1,4 @@
-"""Rational arithmetic on trees, with a bound on the size of every result."""
+"""Exact rational values of trees, with a limit on the size of every result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_FACTORIAL = 5_000
 
 
 def rational(tree: Tree) -> Fraction | None:
-    """The exact value of a tree, or None if it is not rational, not finite, or too large.
+    """Return the exact value of a tree, or None if it is not rational, not finite, or too large.
 
     Example:
         >>> rational(("^", Fraction(2), Fraction(-3)))

@@ -1,8 +1,7 @@
-"""The last resort: math-verify, for sums, integrals and limits, with guards on what it accepts.
+"""Compare integrals, limits and infinite sums with math-verify.
 
-math-verify eats letters that look like units and knows no case, so every letter is first replaced
-by one that it leaves alone. A positive verdict counts only if both sides also evaluate to the same
-number.
+math-verify drops letters that look like units and ignores case, so every letter is first replaced
+by one that it keeps. A match counts only if both sides also evaluate to the same number.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from rlobj.answers.structures import Scalar
 
-__all__ = ["Algebra"]
+__all__ = ["MathVerifyComparer"]
 
 _LETTERS = "xyzwuvpqrt"
 _KEPT = frozenset("ei")
@@ -21,11 +20,10 @@ _COMMAND = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _DIGITS = 15
 
 
-class Swallowed(logging.Handler):
-    """Remembers that math-verify caught an error which leaves the question open.
+class ExhaustionHandler(logging.Handler):
+    """Records whether math-verify ran out of memory or stack.
 
-    math-verify answers "not equal" after running out of memory or stack, and logs the exception
-    without showing it.
+    math-verify then returns "not equal" and only logs the exception.
     """
 
     exhausted = False
@@ -36,29 +34,29 @@ class Swallowed(logging.Handler):
             self.exhausted = True
 
 
-class Algebra:
-    """math-verify on the LaTeX of two values."""
+class MathVerifyComparer:
+    """Compares the LaTeX of two values with math-verify."""
 
     def __init__(self) -> None:
         from math_verify import LatexExtractionConfig, parse, verify
 
         self._parse, self._verify = parse, verify
         self._config = [LatexExtractionConfig(boxed_match_priority=0)]
-        self.swallowed = Swallowed()
+        self.exhaustion = ExhaustionHandler()
         logger = logging.getLogger("math_verify")
-        logger.handlers, logger.propagate = [self.swallowed], False
+        logger.handlers, logger.propagate = [self.exhaustion], False
         logger.setLevel(logging.DEBUG)
 
     def equal(self, answer: Scalar, gold: Scalar) -> bool | None:
-        """Whether both are the same value; None if the gold answer is not understood."""
-        self.swallowed.exhausted = False
+        """Return whether both have the same value; None if the gold answer cannot be parsed."""
+        self.exhaustion.exhausted = False
         safe = _renamed(gold.latex, answer.latex)
         if safe is None:
             return None
         golds, answers = map(self._read, safe)
         if not golds:
             return None
-        # The gold comes first: the comparison is not symmetric.
+        # The comparison is not symmetric: the gold comes first.
         return bool(self._verify(golds, answers, timeout_seconds=0)) and _confirmed(golds, answers)
 
     def _read(self, text: str) -> list[Any]:
@@ -66,7 +64,7 @@ class Algebra:
 
 
 def _renamed(*texts: str) -> list[str] | None:
-    """The texts with every letter mapped to a safe one, the same in all; None if there are more."""
+    """Map every letter to a safe one, the same in all texts; None if there are too many."""
     found = {letter for text in texts for letter in _COMMAND.findall(text)}
     letters = sorted(letter for letter in found if len(letter) == 1 and letter not in _KEPT)
     bound = [letter for letter in letters if letter != "d"]
@@ -77,7 +75,7 @@ def _renamed(*texts: str) -> list[str] | None:
 
 
 def _confirmed(golds: list[Any], answers: list[Any]) -> bool:
-    """Whether some pair of readings evaluates to the same number at a few points."""
+    """Return whether some pair of parsed values is the same number at a few points."""
     from sympy import Expr
 
     return any(

@@ -1,4 +1,4 @@
-"""A small grammar of closed-form mathematics: tokens in, a tree out, by recursive descent."""
+"""Parse closed-form mathematical expressions: tokens -> tree, by recursive descent."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from fractions import Fraction
 from typing import TypeGuard
 
 from rlobj.answers.expressions import Tree, Unsupported, derivative, number
-from rlobj.answers.lexer import Token, Unreadable, matching, spell
-from rlobj.answers.vocabulary import BEYOND, CONSTANTS, FUNCTIONS
+from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text
+from rlobj.answers.vocabulary import CONSTANTS, FUNCTIONS, UNSUPPORTED
 
-__all__ = ["parse"]
+__all__ = ["parse_expression"]
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ROUNDING = {"⌊": "floor", "⌈": "ceil"}
@@ -19,48 +19,48 @@ _SYNONYMS = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "log": "ln"}
 _MAX_DEPTH = 60
 
 
-def parse(tokens: Sequence[Token]) -> Tree:
-    """The tree of an expression.
+def parse_expression(tokens: Sequence[Token]) -> Tree:
+    """Return the tree of an expression.
 
     Raises:
-        Unsupported: it holds an integral, a limit or a sum without end.
-        Unreadable: it is no expression.
+        Unsupported: it contains an integral, a limit or an infinite sum.
+        Unreadable: it is not an expression.
     """
-    if any(token.kind == "command" and token.text in BEYOND for token in tokens):
+    if any(token.kind == "command" and token.text in UNSUPPORTED for token in tokens):
         raise Unsupported("integrals and limits are beyond the grammar")
-    reader = _Reader(list(tokens))
-    tree = reader.stacked()
+    reader = _Parser(list(tokens))
+    tree = reader.stacked_sums()
     if reader.peek() is not None:
         raise Unreadable(f"stray {reader.peek()}")
     return tree
 
 
-class _Reader:
+class _Parser:
     """Recursive descent over a list of tokens."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
-        self.place = 0
+        self.position = 0
         self.depth = 0
         self.bars = 0
 
     def peek(self) -> str | None:
-        """The text of the next token if it is a symbol, `kind:text` otherwise, None at the end."""
-        if self.place >= len(self.tokens):
+        """Text of the next token if it is a symbol, else `kind:text`; None at the end."""
+        if self.position >= len(self.tokens):
             return None
-        kind, text, _ = self.tokens[self.place]
+        kind, text, _ = self.tokens[self.position]
         return text if kind == "symbol" else f"{kind}:{text}"
 
     def take(self) -> Token:
-        if self.place >= len(self.tokens):
+        if self.position >= len(self.tokens):
             raise Unreadable("something is missing at the end")
-        self.place += 1
-        return self.tokens[self.place - 1]
+        self.position += 1
+        return self.tokens[self.position - 1]
 
     def expect(self, symbol: str) -> None:
         if self.peek() != symbol:
             raise Unreadable(f"expected {symbol}, found {self.peek()}")
-        self.place += 1
+        self.position += 1
 
     def sum(self) -> Tree:
         self.depth += 1
@@ -85,15 +85,15 @@ class _Reader:
         self.depth -= 1
         return tree
 
-    def stacked(self) -> Tree:
-        r"""A sum, or two with \choose or \over between them."""
+    def stacked_sums(self) -> Tree:
+        r"""Parse a sum, or two sums with \choose or \over between them."""
         tree = self.sum()
         if self.peek() in ("command:choose", "command:over"):
             tree = ("binom" if self.take().text == "choose" else "/", tree, self.sum())
         return tree
 
     def product(self) -> Tree:
-        tree, place = None, self.place
+        tree, position = None, self.position
         while True:
             symbol = self.peek()
             if tree is None:
@@ -102,13 +102,13 @@ class _Reader:
                 self.take()
                 tree = (symbol, tree, self._divisor() if symbol == "/" else self.signed_power())
             elif self._starts_factor():
-                tree = self._beside(tree, place)
+                tree = self._implicit_product(tree, position)
             else:
                 return tree
 
     def _divisor(self) -> Tree:
-        """Letters without a blank between them are one divisor: t/RC = t/(R C)."""
-        kind, letters, _ = self.tokens[self.place] if self.place < len(self.tokens) else _END
+        """Parse a divisor; letters without blanks between them are one: t/RC = t/(R C)."""
+        kind, letters, _ = self.tokens[self.position] if self.position < len(self.tokens) else _END
         if kind != "word":
             return self.signed_power()
         product = self.power()
@@ -116,15 +116,15 @@ class _Reader:
             product = ("*", product, self.power())
         return product
 
-    def _beside(self, tree: Tree, first: int) -> Tree:
-        """A factor beside another without a sign: a product, or the fraction of a mixed number."""
-        before, at = self.tokens[self.place - 1], self.tokens[self.place]
-        whole = before.kind == "number" and before.text.isdecimal() and self.place == first + 1
+    def _implicit_product(self, tree: Tree, first: int) -> Tree:
+        """Parse a factor without a sign before it: a product, or part of a mixed number."""
+        before, at = self.tokens[self.position - 1], self.tokens[self.position]
+        whole = before.kind == "number" and before.text.isdecimal() and self.position == first + 1
         if at.kind == "number":
             mixed = self._plain_fraction() if whole and at.spaced else None
             if mixed is not None:
                 return ("+", tree, mixed)
-            following = self.tokens[self.place + 1 : self.place + 2]
+            following = self.tokens[self.position + 1 : self.position + 2]
             power = before.kind == "name" and following and following[0].text == "^"
             bracketed = before.text in (")", "}") and not isinstance(tree, Fraction)
             if not power and not bracketed:
@@ -141,20 +141,20 @@ class _Reader:
         return ("*", tree, factor)
 
     def _plain_fraction(self) -> Fraction | None:
-        """`a/b` in digits and below 1, as in 2 3/4."""
-        run = self.tokens[self.place : self.place + 3]
+        """Parse `a/b` in digits and below 1, as in 2 3/4."""
+        run = self.tokens[self.position : self.position + 3]
         if len(run) < 3 or run[1].text != "/" or not (run[0].text + run[2].text).isdecimal():
             return None
         above, below = number(run[0].text), number(run[2].text)
         if not 0 < above < below:
             return None
-        self.place += 3
+        self.position += 3
         return above / below
 
     def _starts_factor(self) -> bool:
-        if self.place >= len(self.tokens):
+        if self.position >= len(self.tokens):
             return False
-        kind, text, _ = self.tokens[self.place]
+        kind, text, _ = self.tokens[self.position]
         if kind != "symbol":
             return kind not in ("text", "begin", "end") and text not in ("choose", "over")
         if text == "|":
@@ -185,7 +185,7 @@ class _Reader:
         return tree
 
     def script(self) -> Tree:
-        """What follows ^: a group, or one signed atom."""
+        """Parse an exponent or subscript: a group, or one signed atom."""
         if self.peek() == "{":
             return self.group()
         sign = self.take().text if self.peek() in ("-", "+") else "+"
@@ -197,20 +197,20 @@ class _Reader:
     def group(self) -> Tree:
         opening = self.take().text
         bars, self.bars = self.bars, 0
-        tree = self.stacked() if opening == "{" else self.sum()
+        tree = self.stacked_sums() if opening == "{" else self.sum()
         self.expect(_BRACKETS[opening])
         self.bars = bars
         return tree
 
     def argument(self) -> Tree:
-        r"""A TeX argument: a group, or one token, of which \frac takes one digit."""
+        r"""Parse a TeX argument: a group or one token; of a number, one digit."""
         if self.peek() == "{":
             return self.group()
-        kind, text, _ = self.tokens[self.place] if self.place < len(self.tokens) else _END
+        kind, text, _ = self.tokens[self.position] if self.position < len(self.tokens) else _END
         if kind == "number" and len(text) > 1:
             if not text.isdecimal():
                 raise Unreadable("a decimal without braces")
-            self.tokens[self.place] = Token("number", text[1:])
+            self.tokens[self.position] = Token("number", text[1:])
             return Fraction(text[0])
         return self.atom()
 
@@ -223,13 +223,13 @@ class _Reader:
         if kind == "name":
             return self.name(text)
         if kind == "word":
-            self.tokens[self.place : self.place] = [Token("name", letter) for letter in text]
+            self.tokens[self.position : self.position] = [Token("name", letter) for letter in text]
             return self.atom()
         if kind == "command":
             return self.command(text)
         if kind == "symbol":
             if text in _BRACKETS:
-                self.place -= 1
+                self.position -= 1
                 return self.group()
             if text == "∞":
                 return ("const", "∞")
@@ -246,7 +246,7 @@ class _Reader:
         raise Unreadable(f"stray {text}")
 
     def name(self, name: str) -> Tree:
-        """A name with its subscript and primes, perhaps applied to an argument."""
+        """Parse the rest of a name: subscripts, primes and arguments."""
         bare = name
         while True:
             if self.peek() == "_":
@@ -269,9 +269,9 @@ class _Reader:
         return ("name", name)
 
     def _is_applied(self, name: str) -> bool:
-        """f(...) is a function at a point, and so is x(t) or I(0), but n(n-1) is a product."""
-        end = matching(self.tokens, self.place)
-        inside = self.tokens[self.place + 1 : end]
+        """f(...), x(t) and I(0) are function values, but n(n-1) is a product."""
+        end = closing_bracket(self.tokens, self.position)
+        inside = self.tokens[self.position + 1 : end]
         if name in _APPLIED or any(token.text == "," for token in inside):
             return True
         return len(inside) == 1 and inside[0].kind in ("name", "number") and inside[0].text != name
@@ -279,13 +279,13 @@ class _Reader:
     def subscript(self) -> str:
         if self.peek() != "{":
             kind, text, _ = self.take()
-            if kind == "word":  # one letter of it
-                self.tokens.insert(self.place, _letters(text[1:]))
+            if kind == "word":  # take its first letter
+                self.tokens.insert(self.position, _letters(text[1:]))
             return text[0] if kind == "word" else text
-        end = matching(self.tokens, self.place)
-        inside = self.tokens[self.place + 1 : end]
-        self.place = end + 1
-        return spell(inside).replace(" ", "")
+        end = closing_bracket(self.tokens, self.position)
+        inside = self.tokens[self.position + 1 : end]
+        self.position = end + 1
+        return join_text(inside).replace(" ", "")
 
     def command(self, name: str) -> Tree:
         if name == "frac":
@@ -301,7 +301,7 @@ class _Reader:
         raise Unreadable(f"unknown command {name}")
 
     def series(self, name: str) -> Tree:
-        """A sum or product from one integer to another."""
+        """Parse a finite sum or product."""
         bounds: dict[str, Tree] = {}
         variable = None
         for _ in range(2):
@@ -321,9 +321,9 @@ class _Reader:
         return (name, variable, bounds["_"], bounds["^"], self.product())
 
     def fraction(self) -> Tree:
-        found = derivative(self.tokens, self.place)
+        found = derivative(self.tokens, self.position)
         if found is not None:
-            name, self.place = found
+            name, self.position = found
             return ("name", name)
         return ("/", self.argument(), self.argument())
 
@@ -361,11 +361,15 @@ class _Reader:
         return tree if power is None else ("^", tree, power)
 
     def _bare_argument(self) -> Tree:
-        """The argument of `\\sin 2 x`: factors up to a sign, a slash or another function."""
+        """Parse the argument of `\\sin 2 x`: factors up to a sign, a slash or another function."""
         sign = self.take().text if self.peek() == "-" else "+"
         tree = self.power()
-        while self._starts_factor() and self.tokens[self.place].kind in ("name", "word", "command"):
-            token = self.tokens[self.place]
+        while self._starts_factor() and self.tokens[self.position].kind in (
+            "name",
+            "word",
+            "command",
+        ):
+            token = self.tokens[self.position]
             if token.kind == "command" and token.text not in ("frac", "sqrt"):
                 break
             tree = ("*", tree, self.power())

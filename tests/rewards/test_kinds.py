@@ -35,13 +35,13 @@ def write(folder, body):
         (Exact(), Exact()),
     ],
 )
-def test_a_reward_is_read_from_what_a_user_writes(given, expected):
+def test_reward_is_built_from_a_kind_a_mapping_or_an_instance(given, expected):
     assert Run(rewards=given).rewards == expected
     assert TypeAdapter(RewardConfig).validate_python(given) == expected
 
 
 @pytest.mark.parametrize("reward", [Math(deadline=2), Exact(), Custom(target="a:b")])
-def test_a_dump_is_read_back(reward):
+def test_dumped_reward_is_built_again(reward):
     dump = Run(rewards=reward).model_dump(exclude_defaults=False)
     assert dump["rewards"]["kind"] == type(reward).__name__.lower()
     assert Run(**dump).rewards == reward
@@ -57,13 +57,13 @@ def test_a_dump_is_read_back(reward):
         ("custom", "target: is required"),
     ],
 )
-def test_a_mistake_names_what_was_meant(given, advice):
+def test_error_names_the_nearest_setting(given, advice):
     with pytest.raises(ConfigError, match=advice):
         Run(rewards=given)
 
 
 @pytest.mark.parametrize("cache", [0, 1, -0.2])
-def test_the_cache_is_a_share(cache):
+def test_overlong_cache_is_between_0_and_1(cache):
     with pytest.raises((ConfigError, ValidationError)):
         Overlong(cache=cache)
 
@@ -81,21 +81,21 @@ def test_math_grades_with_undecided_as_nan():
     assert [grade.answer for grade in graded[:2]] == ["2^{10}", None]
 
 
-def test_exact_is_equality_of_stripped_text():
+def test_exact_compares_text_without_surrounding_blanks():
     with Exact().open() as grader:
         graded = grader.score([" 12 ", "12.0", ""], [problem("12")] * 3)
     assert [grade.reward for grade in graded] == [1.0, 0.0, 0.0]
     assert [grade.correct for grade in graded] == [True, False, False]
 
 
-def test_a_custom_function_is_found_by_file_and_given_the_extra_columns(tmp_path):
+def test_custom_function_of_a_file_receives_the_extra_columns(tmp_path):
     target = write(tmp_path, "def score(response, answer, level): return level - len(response)\n")
     with Custom(target=target).open() as grader:
         graded = grader.score(["ab", "abcd"], [problem("x", level=3)] * 2)
     assert [(grade.reward, grade.correct) for grade in graded] == [(1.0, True), (-1.0, False)]
 
 
-def test_a_custom_function_is_found_by_module():
+def test_custom_function_of_a_module():
     with Custom(target="operator:contains").open() as grader:
         assert [grade.reward for grade in grader.score(["cat", "dog"], [problem("a")] * 2)] == [
             1,
@@ -104,7 +104,7 @@ def test_a_custom_function_is_found_by_module():
 
 
 @pytest.mark.parametrize("value", ["None", "float('nan')"])
-def test_none_and_nan_are_undecided(tmp_path, value):
+def test_custom_reward_none_or_nan_is_undecided(tmp_path, value):
     target = write(tmp_path, f"def score(response, answer): return {value}\n")
     with Custom(target=target).open() as grader:
         (grade,) = grader.score(["a"], [problem("a")])
@@ -113,7 +113,7 @@ def test_none_and_nan_are_undecided(tmp_path, value):
         assert sum(grader.undecided.values()) == 1
 
 
-def test_an_exception_in_a_custom_function_names_the_problem(tmp_path):
+def test_error_of_a_custom_function_names_the_problem(tmp_path):
     target = write(tmp_path, "def score(response, answer): return 1 / 0\n")
     with (
         Custom(target=target).open() as grader,
@@ -124,7 +124,7 @@ def test_an_exception_in_a_custom_function_names_the_problem(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["'good'", "float('inf')", "[1]"])
-def test_a_value_that_is_no_number_ends_the_run(tmp_path, value):
+def test_custom_reward_that_is_not_a_finite_number_is_an_error(tmp_path, value):
     target = write(tmp_path, f"def score(response, answer): return {value}\n")
     with Custom(target=target).open() as grader, pytest.raises(RunError, match="expected a finite"):
         grader.score(["a"], [problem("a")])
@@ -137,10 +137,10 @@ def test_a_value_that_is_no_number_ends_the_run(tmp_path, value):
         ("missing.py:score", "there is no file"),
         ("math:sqr", "Did you mean 'sqrt'"),
         ("math", "target is 'math'"),
-        ("math:pi", "is no function"),
+        ("math:pi", "is not a function"),
     ],
 )
-def test_a_target_that_is_not_there_is_explained(target, message):
+def test_error_explains_a_target_that_cannot_be_imported(target, message):
     with pytest.raises(ConfigError, match=message):
         Custom(target=target).open()
 
@@ -152,7 +152,7 @@ def test_overlong_penalty_by_hand():
     assert overlong_penalty(lengths, 20480, 4096).tolist() == expected
 
 
-def test_overlong_is_added_and_keeps_undecided():
+def test_overlong_penalty_is_added_and_undecided_rewards_stay_nan():
     shaped = Overlong(cache=0.2, penalty=0.5).shape(
         torch.tensor([1.0, 0.0, math.nan]), torch.tensor([90, 100, 100]), 100
     )
@@ -165,7 +165,7 @@ def test_every_reward_can_be_opened():
         assert kind.open is not Reward.open
 
 
-def test_any_of_several_alternative_golds_is_right():
+def test_any_alternative_gold_is_right():
     either = problem("x+1", alternatives=["x+1", "y^2"])
     with Math().open() as grader:
         graded = grader.score([r"\boxed{y^2}", r"\boxed{x+1}", r"\boxed{z}"], [either] * 3)

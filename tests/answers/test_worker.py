@@ -1,0 +1,50 @@
+"""`rlobj.answers` and its worker process stay independent of the rest of rlobj."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlobj.rewards.worker_process import WorkerProcess
+
+FOLDER = Path(str(importlib.import_module("rlobj.answers").__file__)).parent
+
+
+def imported_modules(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(str(node.module))
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
+def test_answers_imports_nothing_else_of_rlobj(path: Path) -> None:
+    modules = {name for name in imported_modules(path) if name.partition(".")[0] == "rlobj"}
+    assert {name for name in modules if not name.startswith("rlobj.answers.")} == set()
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
+def test_answers_needs_the_standard_library_only_except_in_numeric_and_symbolic(path: Path) -> None:
+    tops = {name.partition(".")[0] for name in imported_modules(path)}
+    allowed = {"numeric.py": {"mpmath"}, "symbolic.py": {"math_verify", "sympy"}}
+    assert tops - sys.stdlib_module_names - {"rlobj"} == allowed.get(path.name, set())
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_worker_process_loads_neither_torch_nor_pydantic() -> None:
+    worker = WorkerProcess(deadline=60.0, memory=4 * 2**30, recycle_after=100)
+    try:
+        assert worker.ask("1", r"\int_0^1 2x\,dx") == (True, "math-verify")
+        libraries = Path(f"/proc/{worker.pid}/maps").read_text(encoding="utf-8")
+    finally:
+        worker.stop()
+    assert "python" in libraries
+    assert "/torch/" not in libraries
+    assert "/pydantic_core/" not in libraries
