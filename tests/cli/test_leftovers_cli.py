@@ -277,5 +277,5 @@ def test_a_folder_or_nothing_is_no_configuration(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file_of_responses(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is a folder; give files"):
+    with pytest.raises(DataError, match="is a folder; expected a file"):
         list(read_file(tmp_path))

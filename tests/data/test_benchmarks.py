@@ -231,20 +231,20 @@ def test_offline_every_candidate_is_named_and_the_file_to_give(monkeypatch):
     for source in BENCHMARKS["aime24"].candidates:
         assert f"\n  {source}: " in text
     assert text.endswith(
-        "Without the hub, give a folder with the file aime24.jsonl (or .parquet, .json, .csv), "
-        "columns problem and answer: --data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment."
+        "Without the hub, use a folder with the file aime24.jsonl (or .parquet, .json, .csv) with "
+        "the columns problem and answer: --data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment."
     )
 
 
 def test_a_folder_without_the_file_names_it_and_what_there_is(tmp_path):
-    with pytest.raises(DataError, match=r"no aime24\.jsonl.*no data file at all"):
+    with pytest.raises(DataError, match=r"no aime24\.jsonl.*no data files"):
         load_benchmark("aime24", data_dir=tmp_path)
     write_lines(tmp_path / "aime_2024.jsonl", [{"problem": "Q?", "answer": "1"}])
     with pytest.raises(DataError, match=r"mean 'aime_2024\.jsonl'\? It has: aime_2024\.jsonl\."):
         load_benchmark("aime24", data_dir=tmp_path)
     with pytest.raises(DataError, match=r"no such folder"):
         load_benchmark("aime24", data_dir=tmp_path / "gone")
-    with pytest.raises(DataError, match=r"no benchmark 'aime-24'.*mean 'aime24'"):
+    with pytest.raises(DataError, match=r"unknown benchmark 'aime-24'.*mean 'aime24'"):
         load_benchmark("aime-24", data_dir=tmp_path)
 
 
@@ -280,5 +280,5 @@ def test_a_run_may_be_tested_on_a_benchmark_but_not_trained(tmp_path, monkeypatc
     monkeypatch.setenv("RLOBJ_DATA_DIR", str(tmp_path))
     config = DataConfig(source="gsm8k", test="aime24")
     assert [item.answer for item in load_problems(config, "test")] == ["7"]
-    with pytest.raises(DataError, match=r"for testing only: data\.test=aime24"):
+    with pytest.raises(DataError, match=r"for testing only: set data\.test=aime24"):
         load_problems(DataConfig(source="aime24"), "train")

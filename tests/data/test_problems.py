@@ -120,8 +120,8 @@ def test_repeated_questions_are_kept_once_and_counted(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         problems = load(path)
     assert [problem.answer for problem in problems] == ["0", "1", "2", "3", "4"]
-    assert "dropped 96 rows that repeat a question" in caplog.text
-    assert "1 of the repeated questions come with another answer" in caplog.text
+    assert "left out 96 rows with repeated questions" in caplog.text
+    assert "1 repeated questions have different answers" in caplog.text
 
 
 def test_ids_are_unique_and_do_not_depend_on_the_row_order(tmp_path):
@@ -234,14 +234,14 @@ def test_a_missing_column_names_those_there_are(tmp_path):
         ("a.jsonl", '{"problem": "A", "answer": "1"}\n[1]\n', r"a\.jsonl:2: expected an object"),
         ("a.json", '[\n{"problem": }]', r"a\.json:2: not JSON"),
         ("a.json", '[{"problem": "A", "answer": "1"}, 3]', r"a\.json, item 2: expected an object"),
-        ("a.csv", "problem,answer\nA,1\nB\n", r"a\.csv:3: 1 fields under a header of 2"),
+        ("a.csv", "problem,answer\nA,1\nB\n", r"a\.csv:3: the row has 1 fields, and the header 2"),
         ("a.csv", 'problem,answer\nA,"1\n', r"a\.csv:\d: malformed CSV"),
         ("a.parquet", "PAR?", r"a\.parquet: not a readable Parquet file"),
-        ("a.txt", "What is 2+2?", r"unknown kind of file '\.txt'"),
+        ("a.txt", "What is 2+2?", r"unknown file type '\.txt'"),
         ("a.jsonl", "", r"no problem with an answer"),
-        ("a.jsonl", '{"problem": " ", "answer": "1"}', r"a\.jsonl:1: column 'problem' has no que"),
+        ("a.jsonl", '{"problem": " ", "answer": "1"}', r"a\.jsonl:1: column 'problem' is empty"),
         ("a.jsonl", '{"problem": 3, "answer": "1"}', r"a\.jsonl:1, column 'problem'.*found int"),
-        ("a.jsonl", '{"problem": "A", "answer": ["1", "2"]}', r"a\.jsonl:1.*holds 2 answers"),
+        ("a.jsonl", '{"problem": "A", "answer": ["1", "2"]}', r"a\.jsonl:1.*has 2 answers"),
         ("a.jsonl", '{"problem": "A", "answer": {"x": 1}}', r"fields x.*columns\.answer=COLUMN"),
     ],
 )

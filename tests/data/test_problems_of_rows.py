@@ -22,8 +22,8 @@ def test_rows_become_problems_and_each_question_occurs_once(caplog) -> None:
     first, second = problems_of_rows(iter(ROWS))
     assert (first.prompt, first.answer, first.extra) == ("1+1?", "2", {"level": 3})
     assert second.answer == "4"
-    assert "dropped 1 rows" in caplog.text
-    assert "1 of the repeated questions come with another answer" in caplog.text
+    assert "left out 1 rows with repeated" in caplog.text
+    assert "1 repeated questions have different answers" in caplog.text
     assert "left out 1 rows without an answer" in caplog.text
 
 
@@ -42,7 +42,7 @@ def test_columns_can_be_named() -> None:
     [
         ([], "no problem with an answer"),
         (["1+1?"], "row 1: expected a mapping.*got str"),
-        ([{"text": "1+1?"}], "row 1: none of the usual columns for the prompt"),
+        ([{"text": "1+1?"}], "row 1: found no column for the prompt"),
         ([ROWS[0], {"problem": ["?"], "answer": "4"}], "row 2, column 'problem'"),
     ],
 )

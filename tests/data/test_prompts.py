@@ -84,7 +84,7 @@ def test_an_unknown_placeholder_names_the_nearest_and_the_answer_is_none():
     problem = Problem("1", "2+2?", "4", {"unit": "m"})
     with pytest.raises(ConfigError, match="Did you mean 'prompt'"):
         format_prompt("{promt}", problem)
-    with pytest.raises(ConfigError, match=r"asks for '\{answer\}'.*Known: prompt, unit"):
+    with pytest.raises(ConfigError, match=r"contains '\{answer\}'.*Known: prompt, unit"):
         format_prompt("{prompt} {answer}", problem)
 
 
@@ -96,7 +96,7 @@ def test_the_default_template_is_recorded_and_follows_the_source():
     assert DataConfig().template == "{prompt}"
     assert DataConfig(source=next(iter(TASKS))).template == "{prompt}"
     assert MATH_TEMPLATE.endswith("in \\boxed{}.")
-    with pytest.raises(ConfigError, match="no place for the question"):
+    with pytest.raises(ConfigError, match="does not contain"):
         DataConfig(source="owner/name", template="Answer in \\boxed{}.")
 
 

@@ -101,8 +101,8 @@ def test_dapo_keeps_each_question_once_and_adds_no_template(folder, caplog):
     with caplog.at_level(logging.INFO):
         problems = load("dapo-math-17k")
     assert [problem.answer for problem in problems] == [str(index) for index in range(50)]
-    assert "dropped 4951 rows that repeat a question" in caplog.text
-    assert "1 of the repeated questions come with another answer" in caplog.text
+    assert "left out 4951 rows with repeated questions" in caplog.text
+    assert "1 repeated questions have different answers" in caplog.text
     template = DataConfig(source="dapo-math-17k").template
     assert format_prompt(template, problems[7]) == rows[7]["prompt"][0]["content"]
 
@@ -236,7 +236,7 @@ def test_without_the_hub_the_error_says_which_file_to_give(folder):
         DataError, match=r"openai/gsm8k/main\[train\].*(?s:.)*gsm8k\.parquet or gsm8k\.j"
     ):
         load("gsm8k")
-    with pytest.raises(DataError, match=r"no part 'test', only train.*data\.test_fraction=0\.1"):
+    with pytest.raises(DataError, match=r"no split 'test', only train.*data\.test_fraction=0\.1"):
         load("deepscaler", "test")
     with pytest.raises(DataError, match=r"mean 'gsm8k'\?"):
         load("gsm8")

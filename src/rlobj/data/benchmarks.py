@@ -86,7 +86,7 @@ def load_benchmark(
         MissingExtra: no file, and `datasets` is not installed.
     """
     if name not in BENCHMARKS:
-        raise DataError(f"There is no benchmark '{name}'.{nearest(name, BENCHMARKS)}")
+        raise DataError(f"unknown benchmark '{name}'.{nearest(name, BENCHMARKS)}")
     benchmark = BENCHMARKS[name]
     rows, source = _rows(benchmark, data_dir)
     problems, notes = _problems(benchmark, rows, source)
@@ -111,8 +111,8 @@ def _rows(benchmark: Benchmark, data_dir: Path | None) -> tuple[Iterable[Row], s
             raise _missing(benchmark.name, folder)
     name = benchmark.name
     instead = (
-        f"Without the hub, give a folder with the file {name}.jsonl (or .parquet, .json, .csv), "
-        f"columns problem and answer: --data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment."
+        f"Without the hub, use a folder with the file {name}.jsonl (or .parquet, .json, .csv) with "
+        f"the columns problem and answer: --data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment."
     )
     found, rows = first_available(benchmark.candidates, name, instead)
     return rows, str(found)
@@ -126,8 +126,8 @@ def _missing(name: str, folder: Path) -> DataError:
     return DataError(
         f"{folder} has no {name}.jsonl (nor .parquet, .json, .csv, nor {name}/test.parquet)."
         f"{nearest(f'{name}.jsonl', there, spell_out=False)} "
-        f"{f'It has: {listed}.' if there else 'It has no data file at all.'} "
-        "The file wants the columns problem and answer."
+        f"{f'It has: {listed}.' if there else 'It has no data files.'} "
+        "The file needs the columns problem and answer."
     )
 
 

@@ -76,8 +76,8 @@ class NamedSource:
             yield from rows
         else:
             raise DataError(
-                f"{self.name} has no part '{part}', only {' and '.join(self.hub)}. Set data.test, "
-                "or keep a share of it out of training: data.test_fraction=0.1"
+                f"{self.name} has no split '{part}', only {' and '.join(self.hub)}. Set data.test, "
+                "or hold out a share of it: data.test_fraction=0.1"
             )
 
 

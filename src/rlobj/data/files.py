@@ -33,10 +33,10 @@ def read_file(path: Path, repeats: Repeats | None = None) -> Iterator[Row]:
         DataError: a folder, an unknown suffix, text that is not UTF-8, an unreadable line.
     """
     if path.is_dir():
-        raise DataError(f"{path} is a folder; give files: {', '.join(SUFFIXES)}.")
+        raise DataError(f"{path} is a folder; expected a file: {', '.join(SUFFIXES)}.")
     if path.suffix not in SUFFIXES:
         raise DataError(
-            f"{path}: unknown kind of file '{path.suffix}'; expected one of {', '.join(SUFFIXES)}."
+            f"{path}: unknown file type '{path.suffix}'; expected one of {', '.join(SUFFIXES)}."
         )
     try:
         if path.suffix == ".parquet":
@@ -67,11 +67,13 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
     if chosen:
         return chosen
     if not files:
-        raise DataError(f"{folder}: no data file in it (looked for {', '.join(SUFFIXES)}).")
+        raise DataError(
+            f"{folder}: no data file in this folder (looked for {', '.join(SUFFIXES)})."
+        )
     names = ", ".join(str(path.relative_to(folder)) for path in files[:8])
     raise DataError(
-        f"{folder}: no file with '{split}' in its name. There are: {names}. Name the file itself "
-        "as data.source (or data.test)."
+        f"{folder}: no file with '{split}' in its name. The files are: {names}. Set data.source "
+        "(or data.test) to one of them."
     )
 
 
@@ -101,7 +103,7 @@ def _json_row(text: str, where: str) -> dict[str, Any]:
         row = json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{where}: not JSON ({error.msg}, column {error.colno}); expected one object a line."
+            f"{where}: not JSON ({error.msg}, column {error.colno}); expected one object per line."
         ) from None
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected an object, found {type(row).__name__}.")
@@ -152,7 +154,7 @@ def _separated(path: Path) -> Iterator[Row]:
                 where = f"{path}:{reader.line_num}"
                 if len(fields) != len(header):
                     raise DataError(
-                        f"{where}: {len(fields)} fields under a header of {len(header)}."
+                        f"{where}: the row has {len(fields)} fields, and the header {len(header)}."
                     )
                 yield where, dict(zip(header, fields, strict=True))
         except csv.Error as error:

@@ -102,7 +102,7 @@ class Reader:
         """
         prompt = prompt_text(_get(row, self.prompt), f"{where}, column '{self.prompt}'")
         if not prompt.strip():
-            raise DataError(f"{where}: column '{self.prompt}' has no question.")
+            raise DataError(f"{where}: column '{self.prompt}' is empty; expected a question.")
         answers = self._answers(_get(row, self.answer), f"{where}, column '{self.answer}'")
         if not answers:
             return None
@@ -148,8 +148,8 @@ def _find(part: str, chosen: str | None, names: list[str], where: str) -> str:
         if found:
             return found[0]
         raise DataError(
-            f"{where}: none of the usual columns for the {part} ({', '.join(KNOWN[part])}) is "
-            f"there. The columns are: {', '.join(names)}. Name one: data.columns.{part}=COLUMN"
+            f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
+            f"The columns are: {', '.join(names)}. Name one: data.columns.{part}=COLUMN"
         )
     if chosen in names:
         return chosen
@@ -213,13 +213,11 @@ def answer_text(value: Any, where: str) -> str:
         return "" if math.isnan(value) else f"{value:.0f}" if value.is_integer() else str(value)
     if isinstance(value, dict):
         raise DataError(
-            f"{where} holds an object with the fields {', '.join(value)}. Name one of them with "
-            "a dot: data.columns.answer=COLUMN.FIELD"
+            f"{where} has an object with the fields {', '.join(value)}. Select one with a dot: "
+            "data.columns.answer=COLUMN.FIELD"
         )
     if isinstance(value, list):
-        raise DataError(
-            f"{where} holds {len(value)} answers ({str(value)[:80]}); a problem has one."
-        )
+        raise DataError(f"{where} has {len(value)} answers ({str(value)[:80]}); expected one.")
     text = str(value).strip()
     marked = re.search(r"####\s*([^\n]*)\Z", text)
     if marked:

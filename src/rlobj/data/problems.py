@@ -76,7 +76,7 @@ class ProblemStream:
 
     def __init__(self, problems: Sequence[Problem], *, seed: int = 0) -> None:
         if not problems:
-            raise DataError("A problem stream needs at least one problem; it was given none.")
+            raise DataError("a problem stream needs at least one problem, got none")
         self._problems = list(problems)
         self._seed = seed
         self._fingerprint = digest("\n".join(problem.id for problem in self._problems))[:16]

@@ -74,9 +74,9 @@ def format_prompt(template: str, problem: Problem) -> str:
         if name in problem.extra:
             return str(problem.extra[name])
         raise ConfigError(
-            f"data.template asks for '{{{name}}}', which problem {problem.id} does not have."
+            f"data.template contains '{{{name}}}', but problem {problem.id} has no such column."
             f"{nearest(name, ['prompt', *problem.extra])} "
-            f"For the literal text write '{{{{{name}}}}}'."
+            f"To write the text itself, use '{{{{{name}}}}}'."
         )
 
     return _PLACEHOLDER.sub(fill, template)
@@ -97,8 +97,8 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: bool) -> 
     if chat:
         if not tokenizer.chat_template:
             raise ConfigError(
-                f"{type(tokenizer).__name__} has no chat template, and model.chat_template asks "
-                "for one. Set model.chat_template=false, or use a model that was trained to chat."
+                f"model.chat_template is true, but {type(tokenizer).__name__} has no chat "
+                "template. Set model.chat_template=false, or use a chat model."
             )
         message = [{"role": "user", "content": text}]
         text = str(
@@ -111,7 +111,5 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: bool) -> 
         if bos is not None and whole[:1] == [bos] and ids[:1] != [bos]:
             ids = [bos, *ids]
     if not ids:
-        raise ConfigError(
-            f"The prompt {text!r} has no tokens; a model needs at least one to continue."
-        )
+        raise ConfigError(f"The prompt {text!r} has no tokens; a model needs at least one.")
     return ids

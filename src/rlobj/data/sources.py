@@ -102,7 +102,7 @@ class DataConfig(Model):
     @classmethod
     def _template_has_a_place(cls, template: str | None) -> str | None:
         if template is not None and not placeholders(template):
-            raise ValueError(f"the template {template!r} has no place for the question: {{prompt}}")
+            raise ValueError(f"the template {template!r} does not contain {{prompt}}, the question")
         return template
 
     @property
@@ -137,8 +137,8 @@ def load_problems(
     """
     if config.source is None and (split == "train" or config.test is None):
         raise DataError(
-            "data.source is not set. Give a JSONL, JSON, Parquet or CSV file, a folder, a hub id "
-            f"(owner/name), a named data set ({', '.join(NAMED_SOURCES)}) or a built-in task "
+            "data.source is not set. Set it to a JSONL, JSON, Parquet or CSV file, a folder, a hub "
+            f"id (owner/name), a named data set ({', '.join(NAMED_SOURCES)}) or a built-in task "
             f"({', '.join(_tasks())})."
         )
     source, part, own = str(config.source), config.split, True
@@ -157,7 +157,7 @@ def load_problems(
     checked = None if rows is None else _checked(rows)
     kept = _kept(source, part, config, wanted, fallback=own, rows=checked)
     if not kept:
-        raise DataError(f"{source}: no problem with an answer in its {split} part.")
+        raise DataError(f"{source}: no problem with an answer in the {split} split.")
     logger.info("%s: %d %s problems", source, len(kept), split)
     return kept
 
@@ -233,10 +233,10 @@ def _kept(
         if len(kept) == config.limit:
             break
     if repeated := distinct.repeated + repeats.dropped:
-        logger.warning("%s: dropped %d rows that repeat a question", source, repeated)
+        logger.warning("%s: left out %d rows with repeated questions", source, repeated)
     if distinct.disagreeing:
         logger.warning(
-            "%s: %d of the repeated questions come with another answer; the first was kept",
+            "%s: %d repeated questions have different answers; the first row was kept",
             source,
             distinct.disagreeing,
         )
@@ -259,7 +259,7 @@ def _task(source: str, part: str) -> list[Problem]:
 
 def _benchmark(source: str, part: str) -> list[Problem]:
     if part != "test":
-        raise DataError(f"{source} is a benchmark and for testing only: data.test={source}")
+        raise DataError(f"{source} is a benchmark, for testing only: set data.test={source}")
     loaded = load_benchmark(source)
     for note in loaded.notes:
         logger.info("%s: %s", source, note)
@@ -279,8 +279,8 @@ def _rows(
     elif path.is_file():
         if not fallback:
             raise DataError(
-                f"{source} is one file and has no test part. Set data.test=FILE, or keep a share "
-                "of it out of training: data.test_fraction=0.1"
+                f"{source} is one file and has no test split. Set data.test=FILE, or hold out a "
+                "share of it: data.test_fraction=0.1"
             )
         yield from read_file(path, repeats)
     elif path.suffix in SUFFIXES or not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
@@ -317,7 +317,7 @@ def _nothing_there(source: str, path: Path) -> DataError:
             if item.suffix in SUFFIXES or item.is_dir()
         ]
     return DataError(
-        f"There is no file, folder, named data set or built-in task '{source}', and a hub id reads "
-        f"owner/name.{nearest(source, names, spell_out=False)} Named data sets: "
+        f"'{source}' is not a file, folder, named data set or built-in task, and a hub id has the "
+        f"form owner/name.{nearest(source, names, spell_out=False)} Named data sets: "
         f"{', '.join(NAMED_SOURCES)}. Built-in tasks: {', '.join(_tasks())}."
     )
