@@ -93,7 +93,7 @@ def _source(console: Console, model: str) -> str:
     """The folder or hub id that vLLM loads; the embedded policy is made on first use."""
     from rlobj.models.embedded import EMBEDDED_PROFILE, embedded_policy
     from rlobj.models.location import require_model
-    from rlobj_cli.evaluate.run import Bar
+    from rlobj_cli.evaluate.screen import Bar
 
     if model != "embedded":
         require_model(model)

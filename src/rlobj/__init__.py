@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rlobj.base.errors import *
     from rlobj.config.presets import Preset, load_preset
     from rlobj.config.run_config import RunConfig
+    from rlobj.evaluation.callbacks import EvaluationCallback
+    from rlobj.evaluation.evaluating import evaluate
+    from rlobj.evaluation.result import EvaluationResult
     from rlobj.objectives import functional
     from rlobj.objectives.advantages import *
     from rlobj.objectives.controllers import *
@@ -41,6 +44,9 @@ _NAMES = {
     "base.errors": "BatchError ConfigError DataError MissingExtra RlobjError RunError",
     "config.presets": "Preset load_preset",
     "config.run_config": "RunConfig",
+    "evaluation.callbacks": "EvaluationCallback",
+    "evaluation.result": "EvaluationResult",
+    "evaluation.evaluating": "evaluate",
     "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened GroupCentered "
     "GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted PassAtK "
     "QuantileBaseline",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Literal
 
 import datasets
 import datasets.config
@@ -19,19 +17,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rlobj.base.errors import ConfigError, DataError
-from rlobj.data import Problem
-from rlobj.data.files import read_file
 from rlobj.data.hub import HubSource, first_available, hub_rows
-from rlobj.evaluation import EvaluationDirectory, summarise
-from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
-from rlobj.evaluation.report import Entry
-from rlobj.evaluation.report import write_page as write_evaluation
-from rlobj.evaluation.report.entries import percent_signed
-from rlobj.rewards import Graded
 from rlobj.training import RunDirectory
 from rlobj_cli.app import app
-from rlobj_cli.evaluate.regrading import score_files
-from rlobj_cli.evaluate.results import publish
 from rlobj_cli.screen.charts import scale_label, steps_axis
 from rlobj_cli.screen.console import working
 from rlobj_cli.serve import _last_line
@@ -94,31 +82,6 @@ def test_what_the_cache_holds_is_read_without_the_hub(
     assert "comes from the local cache" in caplog.text
 
 
-@pytest.mark.parametrize("words", [["eval", "--help"], ["eval", "MODEL", "--nope"]], ids=" ".join)
-def test_the_usage_of_eval_has_no_gap_where_a_command_would_be(words: list[str]) -> None:
-    output = runner.invoke(app, words).output
-    assert "Usage: rlobj eval [OPTIONS]" in output
-    assert "rlobj eval  " not in output
-
-
-def evaluated(*finishes: Literal["stop", "length"]) -> Entry:
-    """One problem, wrong every time and without an answer."""
-    responses = tuple(ResponseRecord(j, j, "?", 3, finish) for j, finish in enumerate(finishes))
-    grades = tuple(Graded(0.0, False, "no answer", None) for _ in finishes)
-    whole = GradedBenchmark("set", (GradedProblem(Problem("1", "Q?", "4"), responses, grades),))
-    return Entry(whole, summarise(whole), {"problems": 1, "samples": len(finishes)})
-
-
-def test_the_page_says_which_responses_a_verdict_counts(tmp_path: Path) -> None:
-    write_evaluation(tmp_path / "cut.html", [evaluated("length", "length", "stop")], {})
-    cut = (tmp_path / "cut.html").read_text(encoding="utf-8")
-    assert "</span>truncated <small>2</small>" in cut
-    assert "</span>ended without an answer <small>1</small>" in cut
-    assert "with an answer or without" in cut
-    write_evaluation(tmp_path / "whole.html", [evaluated("stop")], {})
-    assert "with an answer or without" not in (tmp_path / "whole.html").read_text(encoding="utf-8")
-
-
 def shown(width: int = 80, *, terminal: bool = False) -> Console:
     return Console(
         file=io.StringIO(),
@@ -132,29 +95,6 @@ def shown(width: int = 80, *, terminal: bool = False) -> Console:
 def printed(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-def test_the_screen_and_the_markdown_show_the_same_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = [
-        json.dumps({"id": i, "problem": f"Q{i}?", "answer": "4", "response": said})
-        for i, said in enumerate("4445")
-    ]
-    Path("a.jsonl").write_text("\n".join(rows))
-    score_files(shown(), [Path("a.jsonl")], None, None, "exact", None, [], tmp_path / "a")
-    screen = shown()
-    publish(screen, EvaluationDirectory.open(tmp_path / "a"))
-    [row] = [line for line in printed(screen).splitlines() if "avg@n" in line]
-    assert row.split()[-1] == "75.0"
-    assert "| 75.0 ± " in (tmp_path / "a" / "results.md").read_text()
-
-
-def test_differences_are_percent_points_with_a_sign() -> None:
-    assert percent_signed(-0.362) == "−36.2"
-    assert percent_signed(0.0) == "+0.0"
-    assert percent_signed(float("nan")) == "–"
 
 
 @pytest.mark.parametrize("command", [["train"], ["eval", "MODEL"], ["eval", "score", "x.jsonl"]])
@@ -274,8 +214,3 @@ def test_a_folder_or_nothing_is_no_configuration(tmp_path: Path) -> None:
         result = runner.invoke(app, ["train", "--config", str(tmp_path / name)])
         assert result.exit_code == 2
         assert reason in result.output
-
-
-def test_a_folder_is_no_file_of_responses(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is a folder; expected a file"):
-        list(read_file(tmp_path))

@@ -11,6 +11,7 @@ from data_files import numbered, verl_row, write_lines, write_parquet
 
 from rlobj.base.errors import DataError
 from rlobj.data import Columns, DataConfig, load_problems
+from rlobj.data.files import read_file
 from rlobj.data.layouts import answer_text
 
 
@@ -255,3 +256,8 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"problem": "\xff"}')
     with pytest.raises(DataError, match="not UTF-8"):
         load(tmp_path / "a.jsonl")
+
+
+def test_error_says_that_a_folder_is_not_a_file(tmp_path) -> None:
+    with pytest.raises(DataError, match="is a folder; expected a file"):
+        list(read_file(tmp_path))

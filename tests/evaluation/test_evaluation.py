@@ -10,8 +10,14 @@ import pytest
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.data import Problem
 from rlobj.evaluation import EvaluationDirectory, Samples, grade_all, sample_and_grade, sample_seed
-from rlobj.evaluation.identity import differences, fingerprint, may_continue
-from rlobj.evaluation.provenance import environment, model_identity
+from rlobj.evaluation.callbacks import EvaluationCallback
+from rlobj.evaluation.identity import (
+    differences,
+    environment,
+    fingerprint,
+    model_identity,
+    require_same,
+)
 from rlobj.rewards import Exact
 from rlobj.samplers import Sample, SamplingSettings
 
@@ -46,6 +52,17 @@ class Echo:
         return str(prompt[0] + 1) if seed % 3 == 0 else f"\u2028 wrong \ud800 {seed}\r\n"
 
 
+class Received(EvaluationCallback):
+    """Keeps how many responses were graded with each event."""
+
+    def __init__(self):
+        self.graded_responses = []
+
+    def graded(self, benchmark, done, total, accuracy):
+        assert (benchmark, total) == ("evaluation", 20)
+        self.graded_responses.append(done - sum(self.graded_responses))
+
+
 def encode(problem):
     return [int(problem.id)]
 
@@ -59,15 +76,15 @@ def run(sampler, samples=None, count=4, block=3, **more):
 
 
 def test_every_problem_gets_its_responses_in_order():
-    told = []
-    evaluation = run(Echo(), progress=lambda grades: told.append(len(grades)))
+    received = Received()
+    evaluation = run(Echo(), callback=received)
     assert [each.problem for each in evaluation.problems] == PROBLEMS
     for each in evaluation.problems:
         assert [response.sample for response in each.responses] == [0, 1, 2, 3]
         right = [grade.correct for grade in each.grades]
         assert right == [response.seed % 3 == 0 for response in each.responses]
-    assert sum(told) == 20
-    assert max(told) == 3
+    assert sum(received.graded_responses) == 20
+    assert max(received.graded_responses) == 3
 
 
 def test_a_seed_depends_on_everything_that_names_a_response_and_on_nothing_else():
@@ -88,8 +105,7 @@ def test_a_killed_evaluation_goes_on_and_ends_the_same(tmp_path, dies_after):
     with (tmp_path / "samples.jsonl").open("ab") as file:
         file.write(b'{"benchmark": "evaluation", "problem": "4", "sam')  # cut off by the kill
     directory = EvaluationDirectory(tmp_path)
-    directory.mend()
-    directory.read()
+    directory.read(repair=True)
     assert len(directory.responses) == dies_after
     second = Echo()
     assert run(second, directory) == expected
@@ -99,7 +115,7 @@ def test_a_killed_evaluation_goes_on_and_ends_the_same(tmp_path, dies_after):
     assert len(keys) == len(set(keys)) == 20
     fresh = EvaluationDirectory(tmp_path)
     fresh.read()
-    assert fresh.evaluation("evaluation", PROBLEMS) == expected
+    assert fresh.graded("evaluation", PROBLEMS) == expected
 
 
 def test_responses_without_a_grade_are_graded_and_not_drawn_again(tmp_path):
@@ -127,7 +143,7 @@ def test_grading_is_apart_from_sampling():
     samples.grades.clear()
     with Exact().open() as grader:
         grade_all(grader, PROBLEMS, "evaluation", samples)
-    assert samples.evaluation("evaluation", PROBLEMS) == first
+    assert samples.graded("evaluation", PROBLEMS) == first
 
 
 def test_a_line_that_is_not_json_is_told_with_its_number(tmp_path):
@@ -197,7 +213,7 @@ def _with(path, value):
 )
 def test_other_settings_are_refused_with_the_difference(path, value, name):
     with pytest.raises(ConfigError, match=re.escape(name) + ": .* there, .* now") as error:
-        may_continue("evals/x", THERE, _with(path, value))
+        require_same("evals/x", THERE, _with(path, value))
     assert repr(value) in str(error.value)
 
 
@@ -213,8 +229,8 @@ def test_other_settings_are_refused_with_the_difference(path, value, name):
 )
 def test_more_samples_and_other_benchmarks_may_go_on(now):
     assert differences(THERE, now) == []
-    may_continue("evals/x", THERE, now)
-    may_continue("evals/x", {}, now)
+    require_same("evals/x", THERE, now)
+    require_same("evals/x", {}, now)
 
 
 def test_every_byte_of_the_weights_and_settings_is_in_a_models_identity(tmp_path):
@@ -250,7 +266,8 @@ def test_a_line_cut_in_the_middle_of_a_character_is_left_out(tmp_path):
     directory = EvaluationDirectory(tmp_path)
     directory.read()
     assert len(directory.responses) == 20
-    directory.mend()
+    assert file.read_bytes() != whole
+    directory.read(repair=True)
     assert file.read_bytes() == whole
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlobj.base.errors import DataError
 from rlobj.data import Problem
-from rlobj.evaluation.paired import compare
+from rlobj.evaluation.paired import compare_benchmark
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.rewards import Graded
 
@@ -30,7 +30,7 @@ B = evaluation({"d": "+---", "c": "+---", "b": "+---", "a": "++++"})
 
 
 def test_differences_are_paired_by_id() -> None:
-    comparison = compare(A, B)
+    comparison = compare_benchmark(A, B)
     differences = [0, 0.25, 0, 0.5]
     assert comparison.differences == pytest.approx(differences)
     assert comparison.difference == pytest.approx(0.1875)
@@ -42,7 +42,7 @@ def test_differences_are_paired_by_id() -> None:
 
 
 def test_the_other_way_round_is_the_mirror_image() -> None:
-    one, other = compare(A, B), compare(B, A)
+    one, other = compare_benchmark(A, B), compare_benchmark(B, A)
     assert other.difference == -one.difference
     assert other.p_value == one.p_value
     assert other.interval.low == pytest.approx(-one.interval.high)
@@ -51,7 +51,7 @@ def test_the_other_way_round_is_the_mirror_image() -> None:
 def test_flips_are_problems_solved_mostly_by_one_side_only_largest_first() -> None:
     left = evaluation({"a": "++++", "b": "+++-", "c": "++--", "d": "----"})
     right = evaluation({"a": "++++", "b": "++--", "c": "+---", "d": "++++"})
-    flips = compare(left, right).flips
+    flips = compare_benchmark(left, right).flips
     assert [(flip.id, flip.share_a, flip.share_b) for flip in flips] == [
         ("d", 0.0, 1.0),
         ("b", 0.75, 0.5),
@@ -62,7 +62,7 @@ def test_flips_are_problems_solved_mostly_by_one_side_only_largest_first() -> No
 def test_problems_that_cannot_be_paired_are_listed_and_left_out() -> None:
     left = evaluation({"a": "+", "b": "+", "open": "?"})
     right = evaluation({"a": "-", "c": "+", "open": "+"})
-    comparison = compare(left, right)
+    comparison = compare_benchmark(left, right)
     assert comparison.problems == 1
     assert (comparison.only_a, comparison.only_b) == (("b",), ("c",))
     assert comparison.undecided == ("open",)
@@ -72,13 +72,13 @@ def test_problems_that_cannot_be_paired_are_listed_and_left_out() -> None:
 def test_different_numbers_of_samples_are_compared_exactly() -> None:
     left = evaluation({"a": "+++", "b": "++-", "c": "-?-"})
     right = evaluation({"a": "++--", "b": "+----", "c": "-"})
-    comparison = compare(left, right)
+    comparison = compare_benchmark(left, right)
     assert comparison.differences == pytest.approx((1 / 2, 2 / 3 - 1 / 5, 0))
     assert (comparison.p_value, comparison.exact) == (0.5, True)
 
 
 def test_models_that_never_differ_are_not_told_apart() -> None:
-    comparison = compare(A, A)
+    comparison = compare_benchmark(A, A)
     assert (comparison.difference, comparison.p_value, comparison.flips) == (0.0, 1.0, ())
     assert math.isnan(comparison.interval.low)
 
@@ -86,7 +86,7 @@ def test_models_that_never_differ_are_not_told_apart() -> None:
 def test_a_clear_difference_of_thirty_problems_has_a_tiny_exact_p_value() -> None:
     left = evaluation({str(i): "+" * 32 for i in range(30)})
     right = evaluation({str(i): "+" * 16 + "-" * 16 for i in range(30)})
-    comparison = compare(left, right)
+    comparison = compare_benchmark(left, right)
     assert comparison.exact
     assert comparison.p_value == pytest.approx(2 / 2**30)
 
@@ -105,14 +105,14 @@ def test_a_clear_difference_of_thirty_problems_has_a_tiny_exact_p_value() -> Non
 )
 def test_other_problems_are_refused(other: GradedBenchmark, word: str) -> None:
     with pytest.raises(DataError, match=word):
-        compare(A, other)
+        compare_benchmark(A, other)
 
 
 def test_blanks_around_a_question_do_not_make_it_another() -> None:
-    assert compare(A, evaluation({"a": "+"}, prompt=" ?\n")).problems == 1
+    assert compare_benchmark(A, evaluation({"a": "+"}, prompt=" ?\n")).problems == 1
 
 
 def test_an_id_that_occurs_twice_is_refused() -> None:
     twice = GradedBenchmark("set", (*A.problems, A.problems[0]))
     with pytest.raises(DataError, match="the second evaluation has these more than once: 'a'"):
-        compare(A, twice)
+        compare_benchmark(A, twice)

@@ -12,8 +12,8 @@ from browser import CHROMIUM, NAMES, Browser
 
 from rlobj.data import Problem
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
-from rlobj.evaluation.report import Entry, write_page
-from rlobj.evaluation.summary import summarise
+from rlobj.evaluation.report import write_page
+from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.rewards import Graded
 
 pytestmark = [
@@ -87,7 +87,9 @@ OTHERS = GradedBenchmark("others", (answered("one", "Elsewhere", "4", right(), r
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    entries = [Entry(each, summarise(each), {"temperature": 1.0}) for each in (SUMS, OTHERS)]
+    entries = [
+        BenchmarkResult(each, summarise(each), {"temperature": 1.0}) for each in (SUMS, OTHERS)
+    ]
     write_page(path, entries, {"model": f"policy {HOSTILE[:60]}", "versions": {"rlobj": "1"}})
     return path
 
@@ -269,7 +271,9 @@ def test_a_page_of_ten_thousand_long_responses_opens_and_is_searched(
     ]
     evaluation = GradedBenchmark("large", tuple(problems))
     write_page(
-        tmp_path / "large.html", [Entry(evaluation, summarise(evaluation), {})], {"model": "m"}
+        tmp_path / "large.html",
+        [BenchmarkResult(evaluation, summarise(evaluation), {})],
+        {"model": "m"},
     )
     start = time.monotonic()
     browser.open(tmp_path / "large.html")

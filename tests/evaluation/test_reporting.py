@@ -8,22 +8,23 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from rlobj.base.errors import RunError
 from rlobj.data import Problem
-from rlobj.evaluation.paired import compare
+from rlobj.evaluation.paired import compare_benchmark
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.report import (
-    Entry,
     comparison_markdown,
     results_json,
     results_markdown,
     write_page,
 )
 from rlobj.evaluation.report.embedding import kept_texts, script_safe, verdict
-from rlobj.evaluation.summary import summarise
+from rlobj.evaluation.report.entries import percent_signed
+from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.rewards import Graded
 
 ABOUT = {
@@ -52,8 +53,8 @@ def evaluation(name: str, *problems: str, text: str = "text") -> GradedBenchmark
     return GradedBenchmark(name, tuple(answered))
 
 
-def entry(evaluated: GradedBenchmark, **settings: object) -> Entry:
-    return Entry(evaluated, summarise(evaluated), settings)
+def entry(evaluated: GradedBenchmark, **settings: object) -> BenchmarkResult:
+    return BenchmarkResult(evaluated, summarise(evaluated), settings)
 
 
 ENTRIES = [
@@ -124,7 +125,7 @@ def test_results_markdown_is_a_table_with_its_settings() -> None:
 def test_comparison_markdown_shows_the_difference_and_who_flipped() -> None:
     left = evaluation("set", "++++", "+++-", "----", "++++")
     right = evaluation("set", "++++", "+---", "++++")
-    text = comparison_markdown([compare(left, right)], ("new|er", "old"))
+    text = comparison_markdown([compare_benchmark(left, right)], ("new|er", "old"))
     lines = text.splitlines()
     assert (
         lines[0] == r"| benchmark | problems | new\|er | old | new\|er − old | 95% interval | p |"
@@ -134,7 +135,7 @@ def test_comparison_markdown_shows_the_difference_and_who_flipped() -> None:
     assert "set: 1 left out, only new|er answered set-3." in text.replace("\\", "")
     assert "(2 of 2)" in text
     assert lines[-2:] == ["| set set-2 | 0.0 | 100.0 |", "| set set-1 | 75.0 | 25.0 |"]
-    short = comparison_markdown([compare(left, right)], flips=1)
+    short = comparison_markdown([compare_benchmark(left, right)], flips=1)
     assert "(1 of 2)" in short
     assert "set-1 |" not in short
 
@@ -226,3 +227,27 @@ def test_beyond_the_budget_the_first_responses_of_every_problem_are_kept(tmp_pat
 def test_a_page_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"cannot write .*missing/report\.html"):
         write_page(tmp_path / "missing" / "report.html", ENTRIES, ABOUT)
+
+
+def wrong_without_an_answer(*finishes: Literal["stop", "length"]) -> BenchmarkResult:
+    """One problem, wrong every time and without an answer."""
+    responses = tuple(ResponseRecord(j, j, "?", 3, finish) for j, finish in enumerate(finishes))
+    grades = tuple(Graded(0.0, False, "no answer", None) for _ in finishes)
+    whole = GradedBenchmark("set", (GradedProblem(Problem("1", "Q?", "4"), responses, grades),))
+    return BenchmarkResult(whole, summarise(whole), {"problems": 1, "samples": len(finishes)})
+
+
+def test_the_page_says_which_responses_a_verdict_counts(tmp_path: Path) -> None:
+    write_page(tmp_path / "cut.html", [wrong_without_an_answer("length", "length", "stop")], {})
+    cut = (tmp_path / "cut.html").read_text(encoding="utf-8")
+    assert "</span>truncated <small>2</small>" in cut
+    assert "</span>ended without an answer <small>1</small>" in cut
+    assert "with an answer or without" in cut
+    write_page(tmp_path / "whole.html", [wrong_without_an_answer("stop")], {})
+    assert "with an answer or without" not in (tmp_path / "whole.html").read_text(encoding="utf-8")
+
+
+def test_differences_are_percent_points_with_a_sign() -> None:
+    assert percent_signed(-0.362) == "−36.2"
+    assert percent_signed(0.0) == "+0.0"
+    assert percent_signed(float("nan")) == "–"

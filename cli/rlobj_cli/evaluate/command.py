@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rlobj_cli.evaluate.existing import compare, regrade, score, show
 from rlobj_cli.screen.data_folder import data_dir_option
 from rlobj_cli.screen.errors import DefaultGroup, NamelessCommand
-
-if TYPE_CHECKING:
-    from rlobj_cli.evaluate.requests import Options
 
 __all__ = ["evaluation"]
 
@@ -172,14 +169,14 @@ def evaluate(
             "-o",
             metavar="DIR",
             help="Folder of the evaluation. Default: one under evals/ that belongs to exactly "
-            "these settings, so that the same command goes on where it stopped.",
+            "these settings, so that the same command continues it.",
             rich_help_panel=RUN,
         ),
     ] = None,
 ) -> None:
     """Sample a policy's answers to problems, grade them, and say how often they are right.
 
-    Stopped at any time, the same command goes on. DIR gets samples, grades, results.json,
+    If it is stopped, the same command continues it. DIR gets samples, grades, results.json,
     results.md and report.html, a page with every response.
 
     [bold]Examples[/bold]
@@ -192,9 +189,9 @@ def evaluate(
     [bold]And then[/bold]
 
     \b  rlobj eval compare DIR_A DIR_B     paired difference, p-value, flips
-      rlobj eval regrade DIR             grade the kept responses again
+      rlobj eval regrade DIR             grade the stored responses again
       rlobj eval score FILE              grade responses made elsewhere
-      rlobj eval show DIR                table and pages of what is there
+      rlobj eval show DIR                table and pages of what is stored
     """
     from rich.console import Console
 
@@ -202,10 +199,11 @@ def evaluate(
 
     console = Console()
     with loading(console):
-        from rlobj_cli.evaluate.requests import find_target
-        from rlobj_cli.evaluate.run import run
+        from rlobj.config.layers import nested, parse_setting
+        from rlobj.evaluation import evaluate as evaluate_model
+        from rlobj_cli.evaluate.screen import EvaluationScreen, show_files
 
-    asked = {
+    given = {
         "--limit": ("data.limit", limit),
         "--template": ("data.template", template),
         "--reward": ("rewards.kind", reward),
@@ -217,25 +215,17 @@ def evaluate(
         "--seed": ("seed", seed),
         "--sampler": ("sampling.engine", sampler),
     }
-    options = _options(asked, settings or [], protocol, data_dir)
-    target = find_target(model, on, options)
+    layers = [(f"--set {text}", parse_setting(text)) for text in settings or []]
+    layers += [(flag, nested(*pair)) for flag, pair in given.items() if pair[1] is not None]
     calm_libraries(console)
-    run(console, target, out, options.protocol)
-
-
-def _options(
-    asked: dict[str, tuple[str, Any]],
-    settings: list[str],
-    protocol: str | None,
-    data_dir: Path | None,
-) -> Options:
-    from rlobj.config.layers import parse_setting
-    from rlobj.evaluation.protocols import find_protocol
-    from rlobj_cli.evaluate.requests import Options
-
-    return Options(
-        settings={name: pair for name, pair in asked.items() if pair[1] is not None},
-        layers=[(f"--set {text}", parse_setting(text)) for text in settings],
-        protocol=None if protocol is None else find_protocol(protocol),
-        data_dir=data_dir,
-    )
+    with EvaluationScreen(console, "rlobj eval") as screen:
+        result = evaluate_model(
+            model,
+            on,
+            protocol,
+            data_dir=data_dir,
+            settings=layers,
+            out=out or "auto",
+            callback=screen,
+        )
+    show_files(console, result)

@@ -1,66 +1,35 @@
-"""`rlobj eval compare` on screen and as Markdown."""
+"""The comparison of two evaluations on screen."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError, RunError
-from rlobj.evaluation import Comparison, EvaluationDirectory, compare
-from rlobj.evaluation.identity import differences
-from rlobj.evaluation.report import comparison_markdown
+from rlobj.evaluation import Comparison, EvaluationComparison
 from rlobj.evaluation.report.comparisons import interval_text, p_value_text
 from rlobj.evaluation.report.entries import percent, percent_signed
 
 __all__ = ["show_comparison"]
 
 SHOWN = 15
-"""Flips that are listed for each benchmark."""
+"""Problems that changed sides, listed for each benchmark."""
 
 
-def show_comparison(
-    console: Console, a: EvaluationDirectory, b: EvaluationDirectory, out: Path | None
-) -> None:
-    """A minus B on every benchmark that both hold.
-
-    Raises:
-        ConfigError: they have no benchmark in common.
-        DataError: benchmarks of the same name with other problems.
-    """
-    names = [str(each.path) for each in (a, b)]
-    theirs = a.problems(), b.problems()
-    shared = [name for name in theirs[0] if name in theirs[1]]
-    if not shared:
-        lists = " and ".join(", ".join(each) for each in theirs)
-        raise ConfigError(f"{names[0]} and {names[1]} have no benchmark in common: {lists}")
-    found = [compare(a.evaluation(n, theirs[0][n]), b.evaluation(n, theirs[1][n])) for n in shared]
-    console.print(Text.assemble(("A  ", "bold"), names[0], ("\nB  ", "bold"), names[1]))
-    _show_table(console, found)
-    for comparison in found:
-        _show_flips(console, comparison)
-    changed = [
-        f"{name}: {was!r} in A, {now!r} in B"
-        for name, was, now in differences(a.settings(), b.settings())
-        if not name.startswith("model.")
-    ]
-    if changed:
+def show_comparison(console: Console, comparison: EvaluationComparison) -> None:
+    """Print the differences, the problems that changed sides, and settings that differ."""
+    console.print(Text.assemble(("A  ", "bold"), comparison.a, ("\nB  ", "bold"), comparison.b))
+    _show_table(console, comparison.benchmarks)
+    for each in comparison.benchmarks:
+        _show_flips(console, each)
+    if comparison.settings:
         console.print(Text("Settings that differ:", style="yellow"))
-        for line in changed:
-            console.print(Text(f"  {line}", style="yellow"))
-    if out is not None:
-        try:
-            legend = f"A: {names[0]}\n\nB: {names[1]}\n\n"
-            out.write_text(legend + comparison_markdown(found), encoding="utf-8")
-        except OSError as error:
-            raise RunError(f"cannot write {out}: {error}") from error
-        console.print(Text(f"wrote {out}"), soft_wrap=True)
+        for name, a, b in comparison.settings:
+            console.print(Text(f"  {name}: {a!r} in A, {b!r} in B", style="yellow"))
 
 
-def _show_table(console: Console, found: list[Comparison]) -> None:
+def _show_table(console: Console, found: tuple[Comparison, ...]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for each in found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,20 +12,23 @@ from rlobj_cli.screen.data_folder import data_dir_option
 __all__ = ["compare", "regrade", "score", "show"]
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
+PARTS = ("id", "prompt", "answer", "response")
 
 
 def show(directory: Folder) -> None:
-    """Show what an evaluation came to, finished or not, and write its results and page again."""
+    """Show the results of an evaluation, finished or not, and write its results and page again."""
     from rich.console import Console
 
     from rlobj_cli.screen.console import loading
 
     console = Console()
     with loading(console):
-        from rlobj.evaluation import EvaluationDirectory
-        from rlobj_cli.evaluate.results import publish
+        from rlobj.evaluation import summarise_folder
+        from rlobj_cli.evaluate.screen import EvaluationScreen, show_files
 
-    publish(console, EvaluationDirectory.open(directory))
+    with EvaluationScreen(console) as screen:
+        result = summarise_folder(directory, callback=screen)
+    show_files(console, result)
 
 
 def compare(
@@ -42,16 +45,24 @@ def compare(
     \b  rlobj eval compare evals/base evals/stapo
     """
     from rich.console import Console
+    from rich.text import Text
 
     from rlobj_cli.screen.console import loading
 
     console = Console()
     with loading(console):
-        from rlobj.evaluation import EvaluationDirectory
+        from rlobj.base.errors import RunError
+        from rlobj.evaluation import compare as compare_evaluations
         from rlobj_cli.evaluate.comparing import show_comparison
 
-    folders = EvaluationDirectory.open(first), EvaluationDirectory.open(second)
-    show_comparison(console, *folders, out)
+    comparison = compare_evaluations(first, second)
+    show_comparison(console, comparison)
+    if out is not None:
+        try:
+            out.write_text(comparison.to_markdown(), encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"cannot write {out}: {error}") from error
+        console.print(Text(f"wrote {out}"), soft_wrap=True)
 
 
 def regrade(
@@ -65,7 +76,7 @@ def regrade(
         typer.Option("--deadline", metavar="SECONDS", help="Time for one answer (math)."),
     ] = None,
 ) -> None:
-    """Grade the kept responses again, and list the grades that changed.
+    """Grade the stored responses again, and list the grades that changed.
 
     Responses stay as they are; grades.jsonl, results and page are replaced.
     """
@@ -75,12 +86,12 @@ def regrade(
 
     console = Console()
     with loading(console):
-        from rlobj.evaluation import EvaluationDirectory
-        from rlobj_cli.evaluate.regrading import regrade_all
+        from rlobj.evaluation import regrade as grade_again
+        from rlobj_cli.evaluate.screen import EvaluationScreen, show_files
 
-    change: dict[str, Any] = {"kind": reward, "deadline": deadline}
-    given = {name: value for name, value in change.items() if value is not None}
-    regrade_all(console, EvaluationDirectory.open(directory), given)
+    with EvaluationScreen(console, doing="grading ") as screen:
+        result = grade_again(directory, reward=reward, deadline=deadline, callback=screen)
+    show_files(console, result)
 
 
 def score(
@@ -114,7 +125,7 @@ def score(
         typer.Option(
             "--column",
             metavar="PART=COLUMN",
-            help="Where a part lies, if it is not found: id, prompt, answer or response.",
+            help="Column of a part, if it is not found: id, prompt, answer or response.",
         ),
     ] = None,
     out: Annotated[
@@ -138,6 +149,33 @@ def score(
 
     console = Console()
     with loading(console):
-        from rlobj_cli.evaluate.regrading import score_files
+        from rlobj.evaluation import score as score_files
+        from rlobj_cli.evaluate.screen import EvaluationScreen, show_files
 
-    score_files(console, files, on, data_dir, reward, model, columns or [], out)
+    with EvaluationScreen(console, "rlobj eval score", "grading ") as screen:
+        result = score_files(
+            files,
+            on,
+            data_dir=data_dir,
+            reward=reward,
+            model=model,
+            columns=_columns(columns or []),
+            out=out or "auto",
+            callback=screen,
+        )
+    show_files(console, result)
+
+
+def _columns(given: list[str]) -> dict[str, str]:
+    from rlobj.base.errors import ConfigError
+
+    found = {}
+    for text in given:
+        part, equals, column = text.partition("=")
+        if not equals or part not in PARTS:
+            raise ConfigError(
+                f"--column {text}: expected PART=COLUMN with one of {', '.join(PARTS)}, such as "
+                "response=completion"
+            )
+        found[part] = column
+    return found

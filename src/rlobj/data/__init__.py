@@ -14,7 +14,7 @@ from rlobj.data.benchmarks import load_benchmark
 from rlobj.data.layouts import Columns
 from rlobj.data.problems import Problem, ProblemStream
 from rlobj.data.prompts import MATH_TEMPLATE, encode_prompt, format_prompt
-from rlobj.data.sources import DataConfig, load_problems, problems_of_rows
+from rlobj.data.sources import DataConfig, load_problems
 
 __all__ = [
     "MATH_TEMPLATE",
@@ -26,5 +26,4 @@ __all__ = [
     "format_prompt",
     "load_benchmark",
     "load_problems",
-    "problems_of_rows",
 ]

@@ -24,7 +24,7 @@ from rlobj.data.problems import Distinct, Problem, digest
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE, placeholders
 from rlobj.data.repeats import Repeats
 
-__all__ = ["DataConfig", "default_template", "load_problems", "problems_of_rows"]
+__all__ = ["DataConfig", "default_template", "load_problems"]
 
 logger = logging.getLogger(__name__)
 
@@ -160,33 +160,6 @@ def load_problems(
         raise DataError(f"{source}: no problem with an answer in the {split} split.")
     logger.info("%s: %d %s problems", source, len(kept), split)
     return kept
-
-
-def problems_of_rows(
-    rows: Iterable[Mapping[str, Any]],
-    columns: Columns | None = None,
-    *,
-    limit: int | None = None,
-) -> list[Problem]:
-    """The problems of rows given in Python, without duplicates.
-
-    Args:
-        rows: mappings such as {"problem": "2+2?", "answer": "4"}; columns are found under the usual
-            names, as in a file. Other columns go to `Problem.extra`.
-        columns: names of the columns, if they are not the usual ones.
-        limit: the most problems to take, from the first on.
-
-    Raises:
-        DataError: a row that is not a mapping, a column that cannot be read, or no problem at all.
-
-    Example:
-        >>> [problem] = problems_of_rows([{"problem": "2+2?", "answer": 4}])
-        >>> problem.prompt, problem.answer
-        ('2+2?', '4')
-    """
-    columns = columns or Columns()
-    config = DataConfig(source="the rows given", columns=columns, limit=limit)
-    return load_problems(config, "train", rows)
 
 
 def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:

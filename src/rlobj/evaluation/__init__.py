@@ -1,32 +1,59 @@
-"""Evaluation: how often sampled responses to held-out problems are right.
+"""Evaluation: how often a model's responses to held-out problems are right.
 
-sample_and_grade  problems -> responses -> grades, kept in memory or in a folder
-summarise  graded responses -> avg@n, pass@k, maj@k, standard errors, intervals, lengths
-compare    two evaluations of the same problems -> paired difference, p-value, flips
-PROTOCOLS  how the papers evaluated
+evaluate          a model, problems and a protocol -> an `EvaluationResult`
+score             grade responses made elsewhere
+regrade           grade stored responses again
+compare           two evaluations -> paired differences, p-values, problems that changed sides
+summarise_folder  the result of what is stored
+sample_and_grade  problems -> graded responses, with a sampler and a grader that are open
+summarise         graded responses -> avg@n, pass@k, maj@k, standard errors, intervals, lengths
+PROTOCOLS         how papers evaluated
 """
 
+from rlobj.evaluation.callbacks import EvaluationCallback
+from rlobj.evaluation.comparing import EvaluationComparison, compare
 from rlobj.evaluation.estimators import pass_at_k, standard_errors
-from rlobj.evaluation.paired import Comparison, compare
+from rlobj.evaluation.evaluating import evaluate
+from rlobj.evaluation.paired import Comparison, compare_benchmark
+from rlobj.evaluation.protocols import PROTOCOLS
+from rlobj.evaluation.publishing import summarise_folder
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
+from rlobj.evaluation.regrading import regrade, score
+from rlobj.evaluation.result import EvaluationResult, GradeChange
 from rlobj.evaluation.samples import EvaluationDirectory, Samples
 from rlobj.evaluation.sampling import grade_all, sample_and_grade, sample_seed
-from rlobj.evaluation.summary import BenchmarkSummary, macro_average, summarise
+from rlobj.evaluation.summary import (
+    BenchmarkResult,
+    BenchmarkSummary,
+    macro_average,
+    summarise,
+)
 
 __all__ = [
+    "PROTOCOLS",
+    "BenchmarkResult",
     "BenchmarkSummary",
     "Comparison",
+    "EvaluationCallback",
+    "EvaluationComparison",
     "EvaluationDirectory",
+    "EvaluationResult",
+    "GradeChange",
     "GradedBenchmark",
     "GradedProblem",
     "ResponseRecord",
     "Samples",
     "compare",
+    "compare_benchmark",
+    "evaluate",
     "grade_all",
     "macro_average",
     "pass_at_k",
+    "regrade",
     "sample_and_grade",
     "sample_seed",
+    "score",
     "standard_errors",
     "summarise",
+    "summarise_folder",
 ]

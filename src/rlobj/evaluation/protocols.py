@@ -63,7 +63,7 @@ class Protocol:
     exceptions: Mapping[str, Settings] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def told(self, benchmark: str) -> tuple[str, ...]:
+    def notes_on(self, benchmark: str) -> tuple[str, ...]:
         """The notes that concern a benchmark."""
         return tuple(note for note in self.notes if note != _2025_AS_JUSTRL or benchmark in _2025)
 

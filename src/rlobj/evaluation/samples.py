@@ -1,11 +1,11 @@
-"""Responses and their grades, in memory or in a folder that survives a kill at any time:
+"""Responses and grades of an evaluation, in memory or in a folder that survives a kill:
 
-    DIR/settings.json    everything that changes a number, and where it ran
-    DIR/problems.jsonl   what was asked
-    DIR/samples.jsonl    responses, one a line, only ever appended to
+    DIR/settings.json    everything that changes a number, and where the evaluation ran
+    DIR/problems.jsonl   the problems
+    DIR/samples.jsonl    responses, one a line, appended
     DIR/grades.jsonl     grades, one a line, appended; `rewrite_grades` replaces the file
 
-A line belongs to (benchmark, problem, sample). What a crash left of a last line is cut off.
+A line belongs to (benchmark, problem, sample). A last line that a crash cut off is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,48 @@ Key = tuple[str, str, int]
 
 
 class Samples:
-    """Responses and grades by key."""
+    """Settings, problems, responses and grades of an evaluation, in memory.
+
+    Attributes:
+        path: the folder; None in memory.
+        responses: by key.
+        grades: by key.
+    """
+
+    path: Path | None = None
 
     def __init__(self) -> None:
         self.responses: dict[Key, ResponseRecord] = {}
         self.grades: dict[Key, Graded] = {}
+        self._settings: dict[str, Any] = {}
+        self._problems: dict[str, list[Problem]] = {}
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keeps other processes from writing; nothing to do in memory."""
+        return contextlib.nullcontext()
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that changes a number, and where the evaluation ran; {} at first."""
+        return self._settings
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings."""
+        self._settings = dict(settings)
+
+    def problems(self) -> dict[str, list[Problem]]:
+        """Benchmark -> its problems, in their order."""
+        return self._problems
+
+    def write_problems(self, problems: Mapping[str, Sequence[Problem]]) -> None:
+        """Replace the problems."""
+        self._problems = {name: list(those) for name, those in problems.items()}
+
+    def read(self, *, repair: bool = False) -> None:
+        """Read what is stored; nothing to do in memory."""
+
+    def clear(self) -> None:
+        """Remove all responses and grades."""
+        self.responses, self.grades = {}, {}
 
     def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
         """Keep new responses."""
@@ -46,30 +83,32 @@ class Samples:
         """Keep new grades."""
         self.grades.update(grades)
 
-    def evaluation(self, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
-        """What is graded so far of one benchmark; problems without any response are left out."""
-        places: dict[str, list[int]] = {}
+    def graded(self, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
+        """The graded responses of a benchmark; problems without any are left out."""
+        samples: dict[str, list[int]] = {}
         for name, problem, sample in self.grades:
             if name == benchmark:
-                places.setdefault(problem, []).append(sample)
-        answered = []
+                samples.setdefault(problem, []).append(sample)
+        found = []
         for problem in problems:
-            found = sorted(places.get(problem.id, ()))
-            keys = [(benchmark, problem.id, sample) for sample in found]
+            keys = [
+                (benchmark, problem.id, sample) for sample in sorted(samples.get(problem.id, ()))
+            ]
             if keys:
                 responses = tuple(self.responses[key] for key in keys)
-                answered.append(
-                    GradedProblem(problem, responses, tuple(self.grades[k] for k in keys))
-                )
-        return GradedBenchmark(benchmark, tuple(answered))
+                grades = tuple(self.grades[key] for key in keys)
+                found.append(GradedProblem(problem, responses, grades))
+        return GradedBenchmark(benchmark, tuple(found))
 
 
 class EvaluationDirectory(Samples):
-    """Samples in a folder.
+    """Settings, problems, responses and grades of an evaluation, in a folder.
 
     Args:
-        path: the folder; made by `create`.
+        path: the folder; `locked` makes it.
     """
+
+    path: Path
 
     def __init__(self, path: Path | str) -> None:
         super().__init__()
@@ -78,10 +117,10 @@ class EvaluationDirectory(Samples):
 
     @classmethod
     def open(cls, path: Path | str) -> EvaluationDirectory:
-        """An existing folder with all it holds.
+        """Open an existing folder and read everything in it.
 
         Raises:
-            ConfigError: no evaluation lies there.
+            ConfigError: the folder holds no evaluation.
         """
         found = cls(path)
         if not found.settings_file.is_file():
@@ -96,10 +135,10 @@ class EvaluationDirectory(Samples):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps a second process from writing to the folder, which is made if need be.
+        """Keeps other processes from writing to the folder, which is made if it does not exist.
 
         Raises:
-            ConfigError: another one is at it, or the folder cannot be written.
+            ConfigError: another process writes to the folder, or it cannot be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -116,10 +155,10 @@ class EvaluationDirectory(Samples):
     # Settings and problems.
 
     def settings(self) -> dict[str, Any]:
-        """What settings.json holds; {} before there is one.
+        """The content of settings.json; {} if there is none.
 
         Raises:
-            DataError: it is no JSON object.
+            DataError: it is not a JSON object.
         """
         if not self.settings_file.exists():
             return {}
@@ -133,8 +172,7 @@ class EvaluationDirectory(Samples):
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Replace settings.json."""
-        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-        self.write("settings.json", text)
+        self.write("settings.json", json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
     def problems(self) -> dict[str, list[Problem]]:
         """Benchmark -> its problems, in their order."""
@@ -161,9 +199,17 @@ class EvaluationDirectory(Samples):
 
     # Responses and grades.
 
-    def read(self) -> None:
-        """Everything in the folder; grades without a response, and repeated lines, are dropped."""
-        for line in self._lines("samples.jsonl"):
+    def read(self, *, repair: bool = False) -> None:
+        """Read all responses and grades; grades without a response are dropped.
+
+        Args:
+            repair: cut off a last line that a crash left incomplete. Only with the lock held.
+
+        Raises:
+            DataError: a line that is not JSON.
+            RunError: the disk refused.
+        """
+        for line in self._lines("samples.jsonl", repair=repair):
             response = ResponseRecord(
                 sample=line["sample"],
                 seed=line["seed"],
@@ -172,11 +218,17 @@ class EvaluationDirectory(Samples):
                 finish=line["finish"],
             )
             self.responses.setdefault(_key(line), response)
-        for line in self._lines("grades.jsonl"):
+        for line in self._lines("grades.jsonl", repair=repair):
             if _key(line) in self.responses:
                 reward = math.nan if line["reward"] is None else line["reward"]
                 grade = Graded(reward, line["correct"], line["reason"], line["answer"])
                 self.grades[_key(line)] = grade
+
+    def clear(self) -> None:
+        """Empty samples.jsonl and grades.jsonl."""
+        for name in ("samples.jsonl", "grades.jsonl"):
+            self.write(name, "")
+        super().clear()
 
     def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
         """Append responses to samples.jsonl; they are on the disk when this returns.
@@ -184,19 +236,17 @@ class EvaluationDirectory(Samples):
         Raises:
             RunError: the disk refused.
         """
-        self._append(
-            "samples.jsonl",
-            (
-                {
-                    **_named(key),
-                    "seed": response.seed,
-                    "tokens": response.tokens,
-                    "finish": response.finish,
-                    "response": response.text,
-                }
-                for key, response in responses.items()
-            ),
+        lines = (
+            {
+                **_named(key),
+                "seed": response.seed,
+                "tokens": response.tokens,
+                "finish": response.finish,
+                "response": response.text,
+            }
+            for key, response in responses.items()
         )
+        self._append("samples.jsonl", lines)
         super().add(responses)
 
     def grade(self, grades: Mapping[Key, Graded]) -> None:
@@ -213,21 +263,22 @@ class EvaluationDirectory(Samples):
         self.write("grades.jsonl", "".join(_line(_grade_line(k, g)) for k, g in grades.items()))
         self.grades = dict(grades)
 
-    def write(self, name: str, text: str) -> None:
-        """A whole file, or the old one if that fails.
+    def write(self, name: str, text: str | bytes) -> None:
+        """Write a whole file, or keep the old one if that fails.
 
         Raises:
             RunError: the disk refused.
         """
-        place = self.path / f".{name}.{os.getpid()}.partial"
+        content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+        partial = self.path / f".{name}.{os.getpid()}.partial"
         try:
-            with place.open("w", encoding="utf-8", errors="surrogatepass") as file:
-                file.write(text)
+            with partial.open("wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            place.replace(self.path / name)
+            partial.replace(self.path / name)
         except OSError as error:
-            place.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise RunError(f"cannot write {self.path / name}: {error}") from error
 
     def _append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -246,52 +297,26 @@ class EvaluationDirectory(Samples):
         except OSError as error:
             raise RunError(f"cannot write {self.path / name}: {error}") from error
 
-    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """The lines of a file.
-
-        Raises:
-            DataError: a line that is not JSON, other than a last one that was cut off.
-        """
+    def _lines(self, name: str, *, repair: bool = False) -> Iterator[dict[str, Any]]:
+        """The complete lines of a file."""
         file = self.path / name
         if not file.exists():
             return
+        end = 0
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.endswith(b"\n"):  # cut off, or being written
-                    return
+                    break
+                end += len(line)
                 try:
                     yield json.loads(line.decode("utf-8", "surrogatepass"))
                 except ValueError as error:
                     raise DataError(f"{file}:{number}: not JSON ({error})") from error
-
-    def mend(self) -> None:
-        """Cut off what a crash left of a last line, so that the next one starts anew.
-
-        Raises:
-            RunError: the disk refused.
-        """
-        for name in ("samples.jsonl", "grades.jsonl"):
-            file = self.path / name
-            if not file.exists():
-                continue
+        if repair:
             try:
-                with file.open("rb+") as lines:
-                    lines.truncate(_end_of_lines(lines))
+                os.truncate(file, end)
             except OSError as error:
                 raise RunError(f"cannot write {file}: {error}") from error
-
-
-def _end_of_lines(file: Any, piece: int = 1 << 16) -> int:
-    """Where the last whole line ends."""
-    end = file.seek(0, os.SEEK_END)
-    while end:
-        start = max(0, end - piece)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
 
 
 def _line(entry: Mapping[str, Any]) -> str:

@@ -1,11 +1,13 @@
-"""Sample responses to problems and grade them; what is there already is not made again."""
+"""Sample responses to problems and grade them. Stored responses are not sampled again."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rlobj.data import Problem
+from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.records import GradedBenchmark, ResponseRecord
 from rlobj.evaluation.samples import Key, Samples
 from rlobj.rewards import Graded, Grader
@@ -13,15 +15,12 @@ from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
 
 __all__ = ["grade_all", "sample_and_grade", "sample_seed"]
 
-Told = Callable[[Mapping[Key, Graded]], None]
-"""Told the grades of each block as it is done."""
-
-KEEP_SECONDS = 2.0
-"""Between two writes of responses."""
+STORE_SECONDS = 2.0
+"""Time between two writes of responses."""
 
 
 def sample_seed(seed: int, benchmark: str, problem: str, sample: int) -> int:
-    """The seed of one response: it depends on nothing that happens before it is drawn."""
+    """The seed of one response. It does not depend on what was sampled before."""
     return derive_seed(seed, benchmark, problem, sample)
 
 
@@ -37,27 +36,26 @@ def sample_and_grade(
     benchmark: str = "evaluation",
     samples: Samples | None = None,
     block: int = 1024,
-    progress: Told | None = None,
-    drawn: Callable[[int], None] | None = None,
+    callback: EvaluationCallback | None = None,
 ) -> GradedBenchmark:
     """`count` graded responses for each problem.
 
     Args:
-        sampler: draws responses.
+        sampler: samples responses.
         encode: problem -> prompt token ids.
-        problems: what is asked; their ids are unique.
+        problems: the problems; their ids are unique.
         grader: an open grader.
         settings: sampling parameters.
-        count: responses per problem.
+        count: responses for each problem.
         seed: of all of them; see `sample_seed`.
-        benchmark: the name of these problems among those in `samples`.
-        samples: what exists already and takes what is made; None = nothing.
-        block: responses sampled and graded at a time; they are kept as they are drawn.
-        progress: told the grades of each block.
-        drawn: told how many more responses are kept.
+        benchmark: name of these problems in `samples`.
+        samples: what is stored already, and takes what is new; None = nothing.
+        block: responses sampled and graded at a time; they are stored as they come.
+        callback: receives `sampled` and `graded`.
     """
     samples = samples if samples is not None else Samples()
-    grade_all(grader, problems, benchmark, samples, block=block, progress=progress)
+    tally = _Tally(callback, benchmark, len(problems) * count, samples)
+    _grade_stored(grader, problems, benchmark, samples, block, tally)
     missing = [
         (problem, (benchmark, problem.id, sample))
         for problem in problems
@@ -69,54 +67,14 @@ def sample_and_grade(
         keys = [key for _, key in part]
         seeds = [sample_seed(seed, *key) for key in keys]
         prompts = [encode(problem) for problem, _ in part]
-        with _Keeper(samples, keys, seeds, drawn) as keeper:
+        with _Store(samples, keys, seeds, tally) as store:
             groups = sampler.sample(
-                prompts, count=1, settings=settings, seeds=seeds, done=keeper.take
+                prompts, count=1, settings=settings, seeds=seeds, done=store.take
             )
-            for place, group in enumerate(groups):  # engines that tell nothing meanwhile
-                keeper.take(place, group)
-        _grade(grader, part, samples, progress)
-    return samples.evaluation(benchmark, problems)
-
-
-class _Keeper:
-    """Keeps responses as they are drawn, some at a time; all of them when it ends, however."""
-
-    def __init__(
-        self,
-        samples: Samples,
-        keys: Sequence[Key],
-        seeds: Sequence[int],
-        drawn: Callable[[int], None] | None,
-    ) -> None:
-        self._samples, self._keys, self._seeds, self._drawn = samples, keys, seeds, drawn
-        self._waiting: dict[Key, ResponseRecord] = {}
-        self._kept = time.monotonic()
-
-    def __enter__(self) -> _Keeper:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._keep()
-
-    def take(self, place: int, drawn: Sequence[Sample]) -> None:
-        """The response to the prompt at a place; a second time changes nothing."""
-        key = self._keys[place]
-        if key in self._samples.responses or key in self._waiting:
-            return
-        (sample,) = drawn
-        self._waiting[key] = ResponseRecord(
-            key[2], self._seeds[place], sample.text, len(sample.tokens), sample.finish
-        )
-        if time.monotonic() - self._kept > KEEP_SECONDS:
-            self._keep()
-
-    def _keep(self) -> None:
-        if self._waiting:
-            self._samples.add(self._waiting)
-            if self._drawn is not None:
-                self._drawn(len(self._waiting))
-        self._waiting, self._kept = {}, time.monotonic()
+            for index, group in enumerate(groups):  # a sampler may not call `done`
+                store.take(index, group)
+        _grade(grader, part, samples, tally)
+    return samples.graded(benchmark, problems)
 
 
 def grade_all(
@@ -126,9 +84,81 @@ def grade_all(
     samples: Samples,
     *,
     block: int = 1024,
-    progress: Told | None = None,
+    callback: EvaluationCallback | None = None,
 ) -> None:
-    """Grade the responses of a benchmark that have no grade yet."""
+    """Grade the stored responses of a benchmark that have no grade yet."""
+    ids = {problem.id for problem in problems}
+    total = sum(key[0] == benchmark and key[1] in ids for key in samples.responses)
+    tally = _Tally(callback, benchmark, total, samples)
+    _grade_stored(grader, problems, benchmark, samples, block, tally)
+
+
+class _Tally:
+    """Counts what is graded, for the callback."""
+
+    def __init__(
+        self, callback: EvaluationCallback | None, benchmark: str, total: int, samples: Samples
+    ) -> None:
+        self._callback = callback or EvaluationCallback()
+        self._benchmark, self._total = benchmark, total
+        self._done = sum(name == benchmark for name, _, _ in samples.grades)
+        self._right = self._decided = 0
+        self.graded({})
+
+    def sampled(self, responses: int) -> None:
+        self._callback.sampled(self._benchmark, responses)
+
+    def graded(self, grades: Mapping[Key, Graded]) -> None:
+        self._done += len(grades)
+        self._right += sum(grade.correct is True for grade in grades.values())
+        self._decided += sum(grade.correct is not None for grade in grades.values())
+        accuracy = self._right / self._decided if self._decided else math.nan
+        self._callback.graded(self._benchmark, self._done, self._total, accuracy)
+
+
+class _Store:
+    """Stores responses every few seconds while they are sampled, and the rest at the end."""
+
+    def __init__(
+        self, samples: Samples, keys: Sequence[Key], seeds: Sequence[int], tally: _Tally
+    ) -> None:
+        self._samples, self._keys, self._seeds, self._tally = samples, keys, seeds, tally
+        self._waiting: dict[Key, ResponseRecord] = {}
+        self._written = time.monotonic()
+
+    def __enter__(self) -> _Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write()
+
+    def take(self, index: int, drawn: Sequence[Sample]) -> None:
+        """Take the response to a prompt; a second time changes nothing."""
+        key = self._keys[index]
+        if key in self._samples.responses or key in self._waiting:
+            return
+        (sample,) = drawn
+        self._waiting[key] = ResponseRecord(
+            key[2], self._seeds[index], sample.text, len(sample.tokens), sample.finish
+        )
+        if time.monotonic() - self._written > STORE_SECONDS:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            self._samples.add(self._waiting)
+            self._tally.sampled(len(self._waiting))
+        self._waiting, self._written = {}, time.monotonic()
+
+
+def _grade_stored(
+    grader: Grader,
+    problems: Sequence[Problem],
+    benchmark: str,
+    samples: Samples,
+    block: int,
+    tally: _Tally,
+) -> None:
     by_id = {problem.id: problem for problem in problems}
     waiting = [
         (by_id[key[1]], key)
@@ -136,18 +166,14 @@ def grade_all(
         if key[0] == benchmark and key[1] in by_id and key not in samples.grades
     ]
     for start in range(0, len(waiting), block):
-        _grade(grader, waiting[start : start + block], samples, progress)
+        _grade(grader, waiting[start : start + block], samples, tally)
 
 
 def _grade(
-    grader: Grader,
-    part: Sequence[tuple[Problem, Key]],
-    samples: Samples,
-    progress: Told | None,
+    grader: Grader, part: Sequence[tuple[Problem, Key]], samples: Samples, tally: _Tally
 ) -> None:
     texts = [samples.responses[key].text for _, key in part]
     graded = grader.score(texts, [problem for problem, _ in part])
     grades = {key: grade for (_, key), grade in zip(part, graded, strict=True)}
     samples.grade(grades)
-    if progress is not None:
-        progress(grades)
+    tally.graded(grades)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from rlobj.answers.extraction import last_box
 from rlobj.evaluation.estimators import (
@@ -21,7 +22,14 @@ from rlobj.evaluation.estimators import (
 from rlobj.evaluation.records import GradedBenchmark
 from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
 
-__all__ = ["BenchmarkSummary", "Lengths", "MacroAverage", "macro_average", "summarise"]
+__all__ = [
+    "BenchmarkResult",
+    "BenchmarkSummary",
+    "Lengths",
+    "MacroAverage",
+    "macro_average",
+    "summarise",
+]
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,16 @@ class BenchmarkSummary:
             "eval/length_mean": self.lengths.mean,
             "eval/truncated": self.truncated,
         }
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """One benchmark's graded responses, their summary, and the settings they were made with."""
+
+    graded: GradedBenchmark
+    summary: BenchmarkSummary
+    settings: Mapping[str, Any]
+    """Everything that changes a number, ready for JSON: temperature, template, seed, ..."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,15 @@ from rlobj.config.run_config import ModelConfig
 from rlobj.data import DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models import lora
 
-__all__ = ["Policy", "arithmetic", "load_model", "load_policy", "load_tokenizer", "policy_of"]
+__all__ = [
+    "Policy",
+    "arithmetic",
+    "load_model",
+    "load_policy",
+    "load_tokenizer",
+    "policy_of",
+    "uses_chat_template",
+]
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,7 @@ def policy_of(model: nn.Module, tokenizer: Any, config: ModelConfig, data: DataC
         )
     _no_dropout(model)
     source = str(getattr(model.config, "name_or_path", ""))
-    chat = _uses_chat_template(tokenizer, config, source)
+    chat = uses_chat_template(tokenizer, config, source)
     return Policy(model, tokenizer, source, chat, data.template, data.asked_in_tests)
 
 
@@ -139,10 +147,15 @@ def load_tokenizer(config: ModelConfig, source: str) -> tuple[Any, bool]:
         tokenizer = AutoTokenizer.from_pretrained(
             source, trust_remote_code=config.trust_remote_code
         )
-    return tokenizer, _uses_chat_template(tokenizer, config, source)
+    return tokenizer, uses_chat_template(tokenizer, config, source)
 
 
-def _uses_chat_template(tokenizer: Any, config: ModelConfig, source: str) -> bool:
+def uses_chat_template(tokenizer: Any, config: ModelConfig, source: str) -> bool:
+    """Whether prompts go through the tokenizer's chat template.
+
+    Raises:
+        ConfigError: the settings require a chat template and the tokenizer has none.
+    """
     has_template = bool(getattr(tokenizer, "chat_template", None))
     chat = has_template if config.chat_template == "auto" else config.chat_template
     if chat and not has_template:

@@ -7,8 +7,7 @@ write_page           one HTML file: problems, samples, responses, without a netw
 """
 
 from rlobj.evaluation.report.comparisons import comparison_markdown
-from rlobj.evaluation.report.entries import Entry
 from rlobj.evaluation.report.page import write_page
 from rlobj.evaluation.report.tables import results_json, results_markdown
 
-__all__ = ["Entry", "comparison_markdown", "results_json", "results_markdown", "write_page"]
+__all__ = ["comparison_markdown", "results_json", "results_markdown", "write_page"]

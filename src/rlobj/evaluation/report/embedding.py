@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlobj.evaluation.records import GradedProblem, ResponseRecord
-from rlobj.evaluation.report.entries import Entry
+from rlobj.evaluation.summary import BenchmarkResult
 from rlobj.rewards import Graded
 
 __all__ = ["VERDICTS", "index_of", "kept_texts", "script_safe", "verdict"]
@@ -38,19 +38,19 @@ def verdict(response: ResponseRecord, grade: Graded) -> str:
     return "n" if grade.reason == "no answer" else "w"
 
 
-def index_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def index_of(entries: Sequence[BenchmarkResult]) -> list[dict[str, Any]]:
     """Everything but the responses' texts."""
     return [
         {
             "name": entry.summary.benchmark,
-            "problems": [_problem(each) for each in entry.evaluation.problems],
+            "problems": [_problem(each) for each in entry.graded.problems],
         }
         for entry in entries
     ]
 
 
 def kept_texts(
-    entries: Sequence[Entry], budget: int
+    entries: Sequence[BenchmarkResult], budget: int
 ) -> tuple[dict[tuple[int, int], list[str]], int, int]:
     """The responses that fit: all first ones, then all second ones, and so on.
 
@@ -64,7 +64,7 @@ def kept_texts(
     problems = {
         (b, p): each
         for b, entry in enumerate(entries)
-        for p, each in enumerate(entry.evaluation.problems)
+        for p, each in enumerate(entry.graded.problems)
     }
     total = sum(len(each.responses) for each in problems.values())
     kept: dict[tuple[int, int], list[str]] = {place: [] for place in problems}

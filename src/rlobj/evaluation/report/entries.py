@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rlobj.evaluation.estimators import Estimate
-from rlobj.evaluation.records import GradedBenchmark
-from rlobj.evaluation.summary import BenchmarkSummary
+from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary
 
 __all__ = [
     "UNKNOWN",
-    "Entry",
     "estimated",
     "facts",
     "flat",
@@ -28,16 +25,6 @@ __all__ = [
 ]
 
 UNKNOWN = "–"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One benchmark's evaluation, ready to be reported."""
-
-    evaluation: GradedBenchmark
-    summary: BenchmarkSummary
-    settings: Mapping[str, Any]
-    """Everything that changes its numbers, ready for JSON: temperature, template, seed, ..."""
 
 
 def percent(value: float) -> str:
@@ -92,7 +79,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return lines
 
 
-def shared_settings(entries: Sequence[Entry]) -> dict[str, str]:
+def shared_settings(entries: Sequence[BenchmarkResult]) -> dict[str, str]:
     """The settings that are the same for all."""
     first, *others = [flat(entry.settings) for entry in entries] or [{}]
     return {
@@ -102,7 +89,7 @@ def shared_settings(entries: Sequence[Entry]) -> dict[str, str]:
     }
 
 
-def own_settings(entry: Entry, shared: Mapping[str, str]) -> dict[str, str]:
+def own_settings(entry: BenchmarkResult, shared: Mapping[str, str]) -> dict[str, str]:
     """What an entry sets besides."""
     return {name: value for name, value in flat(entry.settings).items() if name not in shared}
 

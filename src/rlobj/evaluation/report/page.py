@@ -22,7 +22,6 @@ from rlobj.evaluation.estimators import Interval
 from rlobj.evaluation.report.embedding import VERDICTS, index_of, kept_texts, script_safe, verdict
 from rlobj.evaluation.report.entries import (
     UNKNOWN,
-    Entry,
     estimated,
     facts,
     own_settings,
@@ -32,7 +31,7 @@ from rlobj.evaluation.report.entries import (
     tokens,
     undecided_note,
 )
-from rlobj.evaluation.summary import BenchmarkSummary, macro_average
+from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, macro_average
 
 __all__ = ["TEXT_BUDGET", "write_page"]
 
@@ -42,7 +41,11 @@ _WIDTH, _HEIGHT = 160, 14
 
 
 def write_page(
-    path: Path, entries: Sequence[Entry], about: Mapping[str, Any], *, budget: int = TEXT_BUDGET
+    path: Path,
+    entries: Sequence[BenchmarkResult],
+    about: Mapping[str, Any],
+    *,
+    budget: int = TEXT_BUDGET,
 ) -> None:
     """Write the page; it appears whole or not at all.
 
@@ -66,7 +69,7 @@ def write_page(
         temporary.unlink(missing_ok=True)
 
 
-def _page(entries: Sequence[Entry], about: Mapping[str, Any], budget: int) -> bytes:
+def _page(entries: Sequence[BenchmarkResult], about: Mapping[str, Any], budget: int) -> bytes:
     shared = shared_settings(entries)
     kept, count, total = kept_texts(entries, budget)
     scripts = [_asset("katex/katex.min.js"), _asset("math.js"), _asset("page.js")]
@@ -185,7 +188,7 @@ def _bar(mean: float, interval: Interval) -> str:
     )
 
 
-def _notes(entries: Sequence[Entry], count: int, total: int) -> str:
+def _notes(entries: Sequence[BenchmarkResult], count: int, total: int) -> str:
     lines = [
         "Percent. ± is the standard error over problems: this model on problems like these. Lines "
         "run from 0 to 100 with the 95% interval on them, also over problems."
@@ -205,11 +208,11 @@ def _notes(entries: Sequence[Entry], count: int, total: int) -> str:
     return "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 
-def _verdict_boxes(entries: Sequence[Entry]) -> str:
+def _verdict_boxes(entries: Sequence[BenchmarkResult]) -> str:
     letters = [
         verdict(response, grade)
         for entry in entries
-        for each in entry.evaluation.problems
+        for each in entry.graded.problems
         for response, grade in zip(each.responses, each.grades, strict=True)
     ]
     return "".join(
@@ -220,7 +223,7 @@ def _verdict_boxes(entries: Sequence[Entry]) -> str:
     )
 
 
-def _section(place: int, entry: Entry, shared: Mapping[str, str]) -> str:
+def _section(place: int, entry: BenchmarkResult, shared: Mapping[str, str]) -> str:
     summary, n = entry.summary, entry.summary.samples_per_problem
     errors, lengths = summary.standard_errors, summary.lengths
     told = {f"avg@{n}": f"{percent(summary.accuracy)} ± {percent(errors.problems)}"}

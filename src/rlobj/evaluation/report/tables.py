@@ -8,7 +8,6 @@ from typing import Any
 
 from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.report.entries import (
-    Entry,
     estimated,
     facts,
     own_settings,
@@ -18,12 +17,17 @@ from rlobj.evaluation.report.entries import (
     tokens,
     undecided_note,
 )
-from rlobj.evaluation.summary import BenchmarkSummary, MacroAverage, macro_average
+from rlobj.evaluation.summary import (
+    BenchmarkResult,
+    BenchmarkSummary,
+    MacroAverage,
+    macro_average,
+)
 
 __all__ = ["escaped", "markdown_table", "results_json", "results_markdown"]
 
 
-def results_json(entries: Sequence[Entry], about: Mapping[str, Any]) -> dict[str, Any]:
+def results_json(entries: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> dict[str, Any]:
     """Every number, ready for `json.dump`. Shares are fractions; unknown is null.
 
     `X_stderr` is over problems, sd/sqrt(n); `avg@n_stderr_sampling` asks these very problems again.
@@ -50,7 +54,7 @@ def results_json(entries: Sequence[Entry], about: Mapping[str, Any]) -> dict[str
     return _known(result)
 
 
-def results_markdown(entries: Sequence[Entry], about: Mapping[str, Any]) -> str:
+def results_markdown(entries: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> str:
     """A table to paste, with a line of what its numbers mean and one of how they were measured.
 
     Args:
@@ -87,7 +91,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
 
 
-def _benchmark(entry: Entry) -> dict[str, Any]:
+def _benchmark(entry: BenchmarkResult) -> dict[str, Any]:
     summary, n = entry.summary, entry.summary.samples_per_problem
     numbers: dict[str, Any] = {
         "problems": summary.problems,
@@ -160,7 +164,7 @@ def _row(summary: BenchmarkSummary) -> list[str]:
     ]
 
 
-def _settings(entries: Sequence[Entry], about: Mapping[str, Any]) -> list[str]:
+def _settings(entries: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> list[str]:
     shared = shared_settings(entries)
     parts = [_listed(shared)] if shared else []
     for entry in entries:

@@ -7,7 +7,13 @@ import logging
 import pytest
 
 from rlobj.base.errors import DataError
-from rlobj.data import Columns, Problem, problems_of_rows
+from rlobj.data import Columns, DataConfig, Problem, load_problems
+
+
+def problems_of_rows(rows, columns=None, **settings):
+    config = DataConfig(source="given", columns=columns or Columns(), **settings)
+    return load_problems(config, "train", rows)
+
 
 ROWS = [
     {"problem": "1+1?", "answer": 2, "level": 3},

@@ -1,16 +1,13 @@
-"""`rlobj eval score` grades what was made elsewhere into a folder, and survives a kill."""
+"""`score` grades responses made elsewhere and survives a kill; `regrade` grades again."""
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 
 from rlobj.base.errors import ConfigError
-from rlobj.evaluation import EvaluationDirectory
-from rlobj_cli.evaluate import regrading as grading
+from rlobj.evaluation import EvaluationCallback, EvaluationDirectory, regrade, regrading, score
 
 
 def lines(path, *rows):
@@ -18,11 +15,21 @@ def lines(path, *rows):
     return path
 
 
-def score(files, out, on=None, data_dir=None):
-    screen = io.StringIO()
-    console = Console(file=screen, width=300)
-    grading.score_files(console, files, on, data_dir, "exact", None, [], out)
-    return screen.getvalue()
+class Notes(EvaluationCallback):
+    """Keeps what is noted."""
+
+    def __init__(self):
+        self.text = ""
+
+    def noted(self, text, *, warning=False):
+        self.text += text + "\n"
+
+
+def noted(files, out, on=None, data_dir=None):
+    """Score the files and give the notes."""
+    notes = Notes()
+    score(files, on, data_dir=data_dir, reward="exact", out=out, callback=notes)
+    return notes.text
 
 
 def test_problems_without_a_response_are_noted(tmp_path):
@@ -31,11 +38,11 @@ def test_problems_without_a_response_are_noted(tmp_path):
     rows = [{"problem": f"{i}+1?", "response": [f"{i + 1}"] * (i != 7)} for i in range(2, 30)]
     file = lines(tmp_path / "r.jsonl", *rows)
     text = "3 of 30 problems have no response and count in no number: aime24-0, aime24-1, aime24-7"
-    assert f"aime24: {text}" in score([file], tmp_path / "out", "aime24", tmp_path)
+    assert f"aime24: {text}" in noted([file], tmp_path / "out", "aime24", tmp_path)
     settings = EvaluationDirectory.open(tmp_path / "out").settings()
     assert settings["benchmarks"]["aime24"]["notes"] == [text]
     file = lines(tmp_path / "few.jsonl", rows[0])
-    assert "aime24-1, aime24-3, aime24-4, aime24-5, ..." in score(
+    assert "aime24-1, aime24-3, aime24-4, aime24-5, ..." in noted(
         [file], tmp_path / "few", "aime24", tmp_path
     )
 
@@ -49,28 +56,30 @@ def three_problems(path):
     )
 
 
-def test_killed_before_its_settings_a_score_is_made_again(tmp_path, monkeypatch):
+def test_a_score_killed_before_its_settings_are_written_starts_again(tmp_path, monkeypatch):
     file, out = three_problems(tmp_path / "r.jsonl"), tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr(EvaluationDirectory, "write_settings", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            score([file], out)
+            noted([file], out)
     assert (out / "samples.jsonl").exists()
-    assert "1 of 3 problems have no response and count in no number: c" in score([file], out)
+    assert "1 of 3 problems have no response and count in no number: c" in noted([file], out)
     assert len((out / "samples.jsonl").read_text().splitlines()) == 3
     found = EvaluationDirectory.open(out)
     assert [grade.correct for grade in found.grades.values()] == [True, False, True]
 
 
-def test_killed_before_its_grades_a_score_is_completed_by_regrade(tmp_path, monkeypatch):
+def test_a_score_killed_before_its_grades_are_written_is_completed_by_regrade(
+    tmp_path, monkeypatch
+):
     file, out = three_problems(tmp_path / "r.jsonl"), tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(grading, "grade_all", interrupted)
+        patch.setattr(regrading, "grade_all", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            score([file], out)
+            noted([file], out)
     with pytest.raises(ConfigError, match=f"stopped before all was graded.*regrade {out}"):
-        score([file], out)
-    grading.regrade_all(Console(file=io.StringIO()), EvaluationDirectory.open(out), {})
+        noted([file], out)
+    regrade(out)
     found = EvaluationDirectory.open(out)
     assert [grade.correct for grade in found.grades.values()] == [True, False, True]
     assert (out / "results.json").exists()
@@ -83,5 +92,25 @@ def interrupted(*_, **__):
 def test_a_score_does_not_overwrite_what_it_reads(tmp_path):
     file = three_problems(tmp_path / "samples.jsonl")
     with pytest.raises(ConfigError, match="would be overwritten"):
-        score([file], tmp_path)
+        noted([file], tmp_path)
     assert len(file.read_text().splitlines()) == 3
+
+
+def test_a_score_in_memory_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = score(three_problems(tmp_path / "r.jsonl"), reward="exact", model="m")
+    assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
+    assert (result.model, result.path, result.accuracies) == ("m", None, {"r": 0.75})
+
+
+def test_regrade_lists_the_verdicts_that_changed(tmp_path):
+    said = ("no idea", r"\boxed{2/4}", r"\boxed{3}")
+    rows = [
+        {"id": i, "problem": f"{i}?", "answer": "1/2", "response": r} for i, r in enumerate(said)
+    ]
+    score(lines(tmp_path / "r.jsonl", *rows), reward="exact", out=tmp_path / "out")
+    again = regrade(tmp_path / "out", reward="math")
+    [change] = again.changes
+    assert (change.key, change.before.correct, change.after.correct) == (("r", "1", 0), False, True)
+    assert again.settings["benchmarks"]["r"]["reward"]["kind"] == "math"
+    assert regrade(tmp_path / "out").changes == ()

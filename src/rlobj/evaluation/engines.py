@@ -1,4 +1,4 @@
-"""The engine behind `rlobj eval`: a sampler of a policy, and how problems are put to it."""
+"""The engine of an evaluation: a sampler with the model in it, and the model's tokenizer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rlobj.config.run_config import RunConfig
-    from rlobj.samplers import Sampler
+import torch
 
-__all__ = ["Engine", "opened"]
+from rlobj.config.run_config import RunConfig
+from rlobj.data import Problem, encode_prompt, format_prompt
+from rlobj.models.policy import arithmetic, load_policy, load_tokenizer, uses_chat_template
+from rlobj.samplers import Sampler, TransformersSampler, eos_ids
+
+__all__ = ["Engine", "open_engine"]
 
 SMALL = 10_000_000
-"""Parameters below which one CPU thread is faster than two that wait for each other."""
+"""Parameters below which one CPU thread is faster than several."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,10 @@ class Engine:
     """An open sampler with its tokenizer.
 
     Attributes:
-        sampler: draws responses.
+        sampler: samples responses.
         tokenizer: the model's.
         chat: whether prompts go through the chat template.
-        context: positions of the model; None where it does not say.
+        context: positions of the model; None if it does not say.
         facts: short texts for people, by name.
         settings: what changes numbers: the engine's name and its arithmetic.
     """
@@ -38,24 +41,31 @@ class Engine:
     facts: dict[str, str]
     settings: dict[str, Any]
 
-    def encoder(self, template: str) -> Callable[[Any], list[int]]:
-        """Problem -> prompt token ids, in this template."""
-        from rlobj.data import encode_prompt, format_prompt
-
+    def encoder(self, template: str) -> Callable[[Problem], list[int]]:
+        """A function from a problem to the token ids of its prompt."""
         return lambda problem: encode_prompt(
             self.tokenizer, format_prompt(template, problem), self.chat
         )
 
 
 @contextlib.contextmanager
-def opened(config: RunConfig, source: str) -> Iterator[Engine]:
-    """The engine that `sampling.engine` names, with the model of a folder or hub id.
+def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterator[Engine]:
+    """Open the engine that `sampling.engine` names.
+
+    Args:
+        config: the settings.
+        model: a folder or hub id, or with a tokenizer a transformers model, used as it is.
+        tokenizer: the model's.
 
     Raises:
         ConfigError: no such model, or a server that holds another one.
     """
-    open_one = _with_transformers if config.sampling.engine == "transformers" else _with_vllm
-    engine = open_one(config, source)
+    if tokenizer is not None:
+        engine = _of_model(config, model, tokenizer)
+    elif config.sampling.engine == "transformers":
+        engine = _with_transformers(config, model)
+    else:
+        engine = _with_vllm(config, model)
     try:
         yield engine
     finally:
@@ -63,41 +73,49 @@ def opened(config: RunConfig, source: str) -> Iterator[Engine]:
 
 
 def _with_transformers(config: RunConfig, source: str) -> Engine:
-    import torch
-
-    from rlobj.models.policy import arithmetic, load_policy
-    from rlobj.samplers import TransformersSampler
-
     policy = load_policy(config.model, config.data, source)
-    parameters = sum(p.numel() for p in policy.model.parameters())
     gpu = torch.cuda.is_available()
-    if not gpu and parameters < SMALL:
+    if not gpu and _parameters(policy.model) < SMALL:
         torch.set_num_threads(1)
     policy.model.to("cuda" if gpu else "cpu")
     dtype = arithmetic(config.model)
+    return _in_process(config, policy.model, policy.tokenizer, policy.chat, source, dtype)
+
+
+def _of_model(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
+    name = str(config.model.name)
+    chat = uses_chat_template(tokenizer, config.model, name)
+    dtype = None if config.model.dtype == "auto" else arithmetic(config.model)
+    return _in_process(config, model, tokenizer, chat, name, dtype)
+
+
+def _in_process(
+    config: RunConfig,
+    model: Any,
+    tokenizer: Any,
+    chat: bool,
+    name: str,
+    dtype: torch.dtype | None,
+) -> Engine:
+    weights = next(model.parameters())
     sampler = TransformersSampler(
-        policy.model,
-        policy.tokenizer,
-        batch_tokens=config.sampling.batch_tokens,
-        autocast=dtype,
+        model, tokenizer, batch_tokens=config.sampling.batch_tokens, autocast=dtype
     )
-    device = "cuda" if gpu else f"cpu, {torch.get_num_threads()} thread(s)"
+    device = weights.device.type
+    threads = f", {torch.get_num_threads()} thread(s)" if device == "cpu" else ""
     return Engine(
         sampler,
-        policy.tokenizer,
-        policy.chat,
-        _context(policy.model.config),
-        {"policy": f"{source}, {parameters:,} parameters", "device": device},
-        {"name": "transformers", "dtype": _name(dtype or torch.float32)},
+        tokenizer,
+        chat,
+        _context(model.config),
+        {"policy": f"{name}, {_parameters(model):,} parameters", "device": device + threads},
+        {"name": "transformers", "dtype": _name(dtype or weights.dtype)},
     )
 
 
 def _with_vllm(config: RunConfig, source: str) -> Engine:
-    import torch
     from transformers import AutoConfig, GenerationConfig
 
-    from rlobj.models.policy import arithmetic, load_tokenizer
-    from rlobj.samplers import eos_ids
     from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
 
     tokenizer, chat = load_tokenizer(config.model, source)
@@ -109,6 +127,7 @@ def _with_vllm(config: RunConfig, source: str) -> Engine:
     trusted = config.model.trust_remote_code
     described = AutoConfig.from_pretrained(source, trust_remote_code=trusted)
     name, dtype = config.sampling.engine, arithmetic(config.model) or torch.float32
+    settings: dict[str, Any] = {"name": name}
     if name == "vllm":
         sampler: Any = VllmSampler(
             source,
@@ -119,16 +138,20 @@ def _with_vllm(config: RunConfig, source: str) -> Engine:
             trust_remote_code=trusted,
         )
         device = "cuda" if torch.cuda.is_available() else "cpu"
+        if config.sampling.vllm.extra:
+            settings["extra"] = dict(config.sampling.vllm.extra)
     else:
         server = config.sampling.server
         sampler = VllmServerSampler(server, tokenizer, eos=eos, model_config=described)
         sampler.require_model(source)
         dtype, device = sampler.dtype, server.url
+    settings["dtype"] = _name(dtype)
     facts = {"policy": source, "engine": name, "device": device}
-    settings: dict[str, Any] = {"name": name, "dtype": _name(dtype)}
-    if name == "vllm" and config.sampling.vllm.extra:
-        settings["extra"] = dict(config.sampling.vllm.extra)
     return Engine(sampler, tokenizer, chat, _context(described), facts, settings)
+
+
+def _parameters(model: Any) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
 def _context(config: Any) -> int | None:

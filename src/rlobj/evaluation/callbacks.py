@@ -1,0 +1,48 @@
+"""Callbacks: objects that receive the events of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlobj.evaluation.result import EvaluationResult
+
+__all__ = ["EvaluationCallback"]
+
+
+class EvaluationCallback:
+    """Receives the events of an evaluation. Every method does nothing here; override some."""
+
+    def started(self, name: str) -> None:
+        """Problems and settings are read. `name` is the model's, or of a file of responses."""
+
+    def warm_starting(self, done: int, total: int, loss: float) -> None:
+        """The embedded policy is trained on its first use; `done` of `total` steps."""
+
+    def loading(self, name: str) -> None:
+        """The model is loaded next."""
+
+    def ready(self, facts: Mapping[str, str]) -> None:
+        """Sampling or grading begins. `facts` are short texts by name: policy, device, folder."""
+
+    def noted(self, text: str, *, warning: bool = False) -> None:
+        """Something that the user should know."""
+
+    def sampled(self, benchmark: str, responses: int) -> None:
+        """More responses were sampled and stored; they are graded later."""
+
+    def graded(self, benchmark: str, done: int, total: int, accuracy: float) -> None:
+        """`done` of `total` responses are graded.
+
+        `accuracy` is the share of right responses since the start; nan before the first.
+        """
+
+    def interrupted(self, stored: int, total: int) -> None:
+        """Ctrl-C; `stored` of `total` responses are stored."""
+
+    def summarising(self) -> None:
+        """All is graded; the statistics are computed next."""
+
+    def summarised(self, result: EvaluationResult) -> None:
+        """The result is known; its files, if any, are written next."""

@@ -1,0 +1,391 @@
+"""Evaluate a model: read problems, sample responses, grade them, summarise."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
+from rlobj.config.layers import Layer, nested
+from rlobj.config.run_config import settings_of
+from rlobj.config.run_folder import is_run, newest_checkpoint, read_run_config
+from rlobj.data import Problem
+from rlobj.evaluation.callbacks import EvaluationCallback
+from rlobj.evaluation.engines import Engine, open_engine
+from rlobj.evaluation.identity import (
+    environment,
+    fingerprint,
+    model_identity,
+    module_identity,
+    now,
+    require_same,
+    text_digest,
+)
+from rlobj.evaluation.problem_sets import (
+    Overrides,
+    Problems,
+    ProblemSet,
+    named_problems,
+    problem_sets,
+)
+from rlobj.evaluation.protocols import Protocol, find_protocol
+from rlobj.evaluation.publishing import publish
+from rlobj.evaluation.result import EvaluationResult
+from rlobj.evaluation.samples import EvaluationDirectory, Samples
+from rlobj.evaluation.sampling import sample_and_grade
+from rlobj.models.embedded import embedded_policy
+from rlobj.models.location import require_model
+
+__all__ = ["AUTO", "ModelSource", "evaluate", "find_model"]
+
+AUTO = "auto"
+"""As a folder: one under evals/ whose name belongs to the model and all settings."""
+BLOCK = {"transformers": 256}
+"""Responses sampled and graded at a time; engines with their own scheduler get more."""
+LARGE_BLOCK = 2048
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that is not loaded yet, or a transformers model in memory.
+
+    Attributes:
+        name: for people and files.
+        layer: the settings that come with the model.
+        locate: finds or makes its folder, or gives the hub id or the model in memory; it calls its
+            argument with (step, steps, loss) of a supervised start.
+        tokenizer: of a model in memory.
+    """
+
+    name: str
+    layer: Layer
+    locate: Callable[[Callable[[int, int, float], None]], Any]
+    tokenizer: Any = None
+
+
+def evaluate(
+    model: Any,
+    on: Problems = None,
+    protocol: str | None = None,
+    n: int | None = None,
+    *,
+    tokenizer: Any = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    max_tokens: int | None = None,
+    template: str | None = None,
+    reward: str | None = None,
+    limit: int | None = None,
+    seed: int | None = None,
+    sampler: str | None = None,
+    data_dir: Path | str | None = None,
+    settings: Mapping[str, Any] | Sequence[Layer] = (),
+    out: Path | str | None = None,
+    callback: EvaluationCallback | None = None,
+) -> EvaluationResult:
+    """Sample responses to problems, grade them, and estimate how often the model is right.
+
+    Equal arguments give equal responses. With `out`, an evaluation that was stopped is continued by
+    the same call, and nothing is sampled twice.
+
+    Args:
+        model: a hub id, a model folder, a run (its newest checkpoint), "embedded", or a
+            transformers model with `tokenizer`. A model object is used as it is: on its device and
+            in its dtype.
+        on: what is asked: names of benchmarks ("math500", "aime24,aime25"), of groups ("standard",
+            "all") or of tasks, files, folders or hub ids; one of them, several between commas, or a
+            list. Or an iterable of dicts with the columns problem and answer. None = the held-out
+            problems of a run or of the embedded policy.
+        protocol: a paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. Arguments
+            below change single ones.
+        n: responses for each problem. Default: the protocol's, else 4.
+        tokenizer: of a model object.
+        temperature: of sampling; 0 is greedy. Default: the protocol's, else the run's, else 1.
+        top_p: nucleus. Default: the protocol's, else the run's, else 1.
+        max_tokens: longest response. Default: the protocol's, else the run's; 20480 on benchmarks,
+            or what the model's context leaves; else 1024.
+        template: text around a problem, with {prompt} in it.
+        reward: "math" or "exact". Default: math for benchmarks and files, exact for tasks.
+        limit: ask only the first problems of each benchmark, so many.
+        seed: of sampling. Default: 0.
+        sampler: "transformers", "vllm" or "vllm-server". Default: transformers.
+        data_dir: folder with files of benchmarks, such as math500.jsonl, in place of the hub.
+        settings: any other setting by its dotted name, such as {"evaluation.top_k": 20}.
+        out: folder for settings, responses, grades, results.json, results.md and report.html.
+            "auto" = a folder under evals/ whose name belongs to the model and all settings. None =
+            everything is kept in memory and no file is written.
+        callback: receives progress; see `EvaluationCallback`.
+
+    Returns:
+        Accuracies, intervals, a row for each problem, and every response.
+
+    Raises:
+        ConfigError: settings that are not possible, or other settings than those in `out`.
+        DataError: problems that cannot be read.
+        RunError: sampling or writing failed.
+
+    Example:
+        >>> import rlobj
+        >>> sums = [{"problem": f"{a}+3=", "answer": str(a + 3)} for a in (20, 41, 56)]
+        >>> result = rlobj.evaluate("embedded", on=sums, n=4, seed=1)
+        >>> 0 <= result.interval.low <= result.accuracy <= result.interval.high <= 1
+        True
+        >>> for row in result.rows:
+        ...     print(row["prompt"], row["gold"], len(row["responses"]))
+        20+3= 23 4
+        41+3= 44 4
+        56+3= 59 4
+    """
+    keywords = {
+        "limit": ("data.limit", limit),
+        "template": ("data.template", template),
+        "reward": ("rewards.kind", reward),
+        "temperature": ("evaluation.temperature", temperature),
+        "top_p": ("evaluation.top_p", top_p),
+        "max_tokens": ("sampling.max_tokens", max_tokens),
+        "n": ("evaluation.samples", n),
+        "seed": ("seed", seed),
+        "sampler": ("sampling.engine", sampler),
+    }
+    layers = (
+        list(settings)
+        if not isinstance(settings, Mapping)
+        else [(path, nested(path, value)) for path, value in settings.items()]
+    )
+    layers += [(name, nested(*pair)) for name, pair in keywords.items() if pair[1] is not None]
+    named = None if protocol is None else find_protocol(protocol)
+    overrides = Overrides(layers, named, None if data_dir is None else Path(data_dir))
+    source = find_model(model, tokenizer, on)
+    sets = problem_sets(on, source.layer, overrides)
+    return _run(source, sets, named, out, callback or EvaluationCallback())
+
+
+def find_model(model: Any, tokenizer: Any = None, on: Problems = None) -> ModelSource:
+    """Find a model and the settings that come with it, without loading it.
+
+    Args:
+        model: as given to `evaluate`.
+        tokenizer: of a model object.
+        on: the problems; the embedded policy of the first task among them is taken.
+
+    Raises:
+        ConfigError: no such model.
+    """
+    if not isinstance(model, str | Path):
+        if tokenizer is None:
+            raise ConfigError(
+                f"model is a {type(model).__name__} object: pass its tokenizer as well, as "
+                "tokenizer=..."
+            )
+        name = getattr(model.config, "name_or_path", "") or type(model).__name__
+        return ModelSource(name, ("model", {"model": {"name": name}}), lambda _: model, tokenizer)
+    if tokenizer is not None:
+        raise ConfigError("tokenizer= goes with a model object; a folder or hub id has its own")
+    name, path = str(model), Path(model).expanduser()
+    if name == "embedded":
+        return _embedded(on)
+    if is_run(path):
+        return _of_run(name, path)
+    require_model(name)
+    return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: name)
+
+
+def _embedded(on: Problems) -> ModelSource:
+    names = [name for name in named_problems(on) or [] if isinstance(name, str)]
+    profile = next((PROFILES[name] for name in names if name in PROFILES), EMBEDDED_PROFILE)
+    task = profile["data"]["source"]
+    return ModelSource(
+        "embedded",
+        ("embedded", profile),
+        lambda progress: str(embedded_policy(task, progress=progress)),
+    )
+
+
+def _of_run(name: str, path: Path) -> ModelSource:
+    """A run's settings, and the model of its newest checkpoint."""
+    config, newest = read_run_config(path), newest_checkpoint(path)
+    if newest is None:
+        raise ConfigError(f"{path} has no checkpoint yet. Continue it: rlobj train --resume {path}")
+    stored = settings_of(config)
+    stored["sampling"] = {**stored["sampling"], "engine": "transformers", "async_depth": 0}
+    return ModelSource(name, (str(path), stored), lambda _: str(newest / "model"))
+
+
+def _run(
+    source: ModelSource,
+    sets: Sequence[ProblemSet],
+    protocol: Protocol | None,
+    out: Path | str | None,
+    callback: EvaluationCallback,
+) -> EvaluationResult:
+    callback.started(source.name)
+    model = source.locate(callback.warm_starting)
+    if out is not None and out != AUTO:
+        _require_free(Path(out))
+    with contextlib.ExitStack() as stack:
+        callback.loading(source.name)
+        engine = stack.enter_context(open_engine(sets[0].config, model, source.tokenizer))
+        sets = [_fitted(each, engine, callback) for each in sets]
+        settings = {
+            "model": {"name": source.name, **_identity(model, out)},
+            "engine": engine.settings,
+            "benchmarks": {each.name: _settings(each, engine, protocol) for each in sets},
+        }
+        if out == AUTO:
+            out = Path("evals") / _folder_name(source.name, settings)
+        samples = Samples() if out is None else EvaluationDirectory(out)
+        callback.ready({**engine.facts, **({} if out is None else {"folder": str(out)})})
+        with samples.locked():
+            _begin(samples, settings, sets, callback)
+            try:
+                for each in sets:
+                    _evaluate_one(samples, engine, each, callback)
+            except KeyboardInterrupt:
+                total = sum(len(each.problems) * each.config.evaluation.samples for each in sets)
+                callback.interrupted(len(samples.responses), total)
+                raise
+    return publish(samples, callback)
+
+
+def _require_free(out: Path) -> None:
+    """Refuse a folder that holds something else, such as a model or a run."""
+    taken = out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir())
+    if taken and not (out / "settings.json").exists():
+        raise ConfigError(f"{out} holds something that is no evaluation. Choose another --out DIR")
+
+
+def _fitted(each: ProblemSet, engine: Engine, callback: EvaluationCallback) -> ProblemSet:
+    """Check that every prompt fits the model, before a folder is made.
+
+    A default of `max_tokens` is lowered to what the model's context leaves.
+
+    Raises:
+        ConfigError: a prompt that does not fit.
+    """
+    config = each.config
+    encode = engine.encoder(config.data.template)
+    lengths = {problem.id: len(encode(problem)) for problem in each.problems}
+    if engine.context is None:
+        return each
+    longest = max(lengths, key=lambda name: lengths[name])
+    room = engine.context - lengths[longest]
+    if room >= config.sampling.max_tokens:
+        return each
+    if room < 1 or not each.lower_to_context:
+        advice = f"Give --max-tokens {room} or less" if room > 0 else "Leave that problem out"
+        raise ConfigError(
+            f"{each.name}: the prompt of problem {longest} has {lengths[longest]} tokens; with "
+            f"{config.sampling.max_tokens} for the response that is beyond the {engine.context} "
+            f"positions of this model. {advice}"
+        )
+    callback.noted(f"{each.name}: at most {room} tokens a response, all that the context leaves")
+    sampling = config.sampling.model_copy(update={"max_tokens": room})
+    return dataclasses.replace(each, config=config.model_copy(update={"sampling": sampling}))
+
+
+def _identity(model: Any, out: Path | str | None) -> dict[str, Any]:
+    """Which weights are evaluated; those of a model object are hashed only for a folder."""
+    if isinstance(model, str):
+        return {"source": model, **model_identity(model)}
+    return {"source": None, **({} if out is None else module_identity(model))}
+
+
+def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> dict[str, Any]:
+    """Everything about a benchmark that changes a number, as settings.json keeps it."""
+    template = getattr(engine.tokenizer, "chat_template", None) if engine.chat else None
+    return {
+        "source": each.source,
+        "problems": len(each.problems),
+        "data": each.data_digest,
+        "samples": each.config.evaluation.samples,
+        "protocol": each.protocol_name(protocol),
+        "seed": each.config.seed,
+        **each.settings.model_dump(mode="json"),
+        "template": each.config.data.template,
+        "chat": engine.chat,
+        "chat_template": None if template is None else text_digest(str(template)),
+        "reward": each.config.rewards.model_dump(mode="json", exclude={"workers"}),
+        "notes": list(each.notes),
+    }
+
+
+def _folder_name(model: str, settings: Mapping[str, Any]) -> str:
+    """A readable name that is the same for the same settings only."""
+    stem = "".join(c if c.isalnum() or c in ".-_" else "-" for c in model.strip("./~"))
+    names = "+".join(settings["benchmarks"])
+    names = names if len(names) <= 40 else f"{len(settings['benchmarks'])}-benchmarks"
+    short = "".join(c if c.isalnum() or c in "+.-_" else "-" for c in names)
+    return f"{stem}-{short}-{fingerprint(settings)[:8]}"
+
+
+def _begin(
+    samples: Samples,
+    settings: Mapping[str, Any],
+    sets: Sequence[ProblemSet],
+    callback: EvaluationCallback,
+) -> None:
+    """Read what is stored, and store settings and problems.
+
+    Raises:
+        ConfigError: an evaluation with other settings is stored.
+    """
+    stored = samples.settings()
+    if stored:
+        samples.read(repair=True)
+    if samples.responses:
+        require_same(samples.path, stored, settings)
+    else:  # nothing was sampled under the stored settings
+        stored = {}
+    sessions = stored.get("sessions", [])
+    here = environment()
+    if sessions and sessions[-1]["versions"] != here["versions"]:
+        changed = [
+            f"{name} {sessions[-1]['versions'].get(name)} -> {number}"
+            for name, number in here["versions"].items()
+            if sessions[-1]["versions"].get(name) != number
+        ]
+        text = f"continued under other versions, both are recorded: {', '.join(changed)}"
+        callback.noted(text, warning=True)
+    problems: dict[str, Sequence[Problem]] = dict(samples.problems()) if stored else {}
+    samples.write_problems(problems | {each.name: each.problems for each in sets})
+    benchmarks = {**stored.get("benchmarks", {}), **settings["benchmarks"]}
+    sessions = [*sessions, {"started": now(), **here}]
+    samples.write_settings(
+        {"format": 1, **settings, "benchmarks": benchmarks, "sessions": sessions}
+    )
+
+
+def _evaluate_one(
+    samples: Samples, engine: Engine, each: ProblemSet, callback: EvaluationCallback
+) -> None:
+    """Sample and grade the missing responses of a benchmark."""
+    config, count = each.config, each.config.evaluation.samples
+    total = len(each.problems) * count
+    drawn = sum(name == each.name for name, _, _ in samples.responses)
+    graded = sum(name == each.name for name, _, _ in samples.grades)
+    if drawn:
+        callback.noted(f"{each.name}: {drawn:,} of {total:,} responses are there already")
+    if graded >= total:
+        return
+    if config.evaluation.temperature == 0 and count > 1:
+        text = f"{each.name}: at temperature 0 the {count} responses of a problem are one"
+        callback.noted(text, warning=True)
+    with config.rewards.open() as grader:
+        sample_and_grade(
+            engine.sampler,
+            engine.encoder(config.data.template),
+            each.problems,
+            grader,
+            each.settings,
+            count=count,
+            seed=config.seed,
+            benchmark=each.name,
+            samples=samples,
+            block=BLOCK.get(engine.settings["name"], LARGE_BLOCK),
+            callback=callback,
+        )

@@ -1,0 +1,284 @@
+"""The problems of an evaluation, and the settings under which each set of them is asked.
+
+Settings, later over earlier: those of the model (a run, the embedded policy), those that come with
+the problems, the protocol, and single settings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, DataError, nearest
+from rlobj.config.layers import Layer
+from rlobj.config.run_config import RunConfig, build_config
+from rlobj.data import Problem, load_problems
+from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
+from rlobj.data.catalogue import NAMED_SOURCES
+from rlobj.data.tasks import TASKS
+from rlobj.evaluation.identity import text_digest
+from rlobj.evaluation.protocols import Protocol
+from rlobj.samplers import SamplingSettings
+
+__all__ = ["Overrides", "ProblemSet", "Problems", "named_problems", "problem_sets"]
+
+LONGEST = 20_480
+"""Default of `max_tokens` on published benchmarks, if the model's context has room for it."""
+ROWS = "problems"
+"""Name of problems that a Python program gives as rows."""
+
+Problems = str | Path | Sequence[str | Path] | Iterable[Mapping[str, Any]] | None
+"""Names or files of problems, or rows; None = the model's own held-out problems."""
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What a user sets for all problems.
+
+    Attributes:
+        layers: (where it comes from, partial RunConfig), later over earlier. `data.template` is
+            the text around a problem, also around a run's held-out ones.
+        protocol: a paper's settings, below the layers.
+        data_dir: folder with files of benchmarks.
+    """
+
+    layers: Sequence[Layer] = ()
+    protocol: Protocol | None = None
+    data_dir: Path | None = None
+
+    def above(self, benchmark: str | None, template: str) -> list[Layer]:
+        """The layers for one benchmark.
+
+        Args:
+            benchmark: its name; a protocol may have settings of its own for it.
+            template: key in `data` of the text around its problems.
+
+        Raises:
+            ConfigError: settings that only apply to training.
+        """
+        layers = [] if self.protocol is None else [_protocol_layer(self.protocol, benchmark or "")]
+        for origin, layer in self.layers:
+            for section in ("objective", "training", "checkpoint", "output"):
+                if section in layer:
+                    raise ConfigError(f"{origin}: {section} is for training and means nothing here")
+            for key in ("temperature", "top_p", "top_k", "min_p"):
+                if key in layer.get("sampling", {}):
+                    raise ConfigError(
+                        f"{origin}: sampling.{key} is for training. Here it is evaluation.{key}"
+                    )
+            layers.append((origin, layer))
+        return [(origin, _with_template(layer, template)) for origin, layer in layers]
+
+    def notes(self, benchmark: str) -> tuple[str, ...]:
+        """The protocol's notes on a benchmark."""
+        return self.protocol.notes_on(benchmark) if self.protocol else ()
+
+
+@dataclass(frozen=True)
+class ProblemSet:
+    """Problems with all settings of how they are asked and graded.
+
+    Attributes:
+        name: of the benchmark in results and files.
+        config: the settings.
+        problems: the problems.
+        source: where the problems come from.
+        notes: what a reader of the results should know.
+        lower_to_context: whether `max_tokens` is a default that may be lowered to the model's
+            context.
+    """
+
+    name: str
+    config: RunConfig
+    problems: list[Problem]
+    source: str
+    notes: tuple[str, ...] = ()
+    lower_to_context: bool = False
+
+    @property
+    def settings(self) -> SamplingSettings:
+        """How responses are sampled."""
+        return self.config.evaluation_settings()
+
+    @property
+    def data_digest(self) -> str:
+        """Hash of every id, question and gold answer."""
+        rows = (
+            f"{item.id}\0{item.prompt}\0{item.answer}\0{item.extra.get('alternatives', '')}\0"
+            for item in self.problems
+        )
+        return text_digest("".join(rows))
+
+    def protocol_name(self, protocol: Protocol | None) -> str | None:
+        """The protocol's name, with the settings that were changed."""
+        if protocol is None:
+            return None
+        original, evaluation = protocol.for_benchmark(self.name), self.config.evaluation
+        used = {
+            "samples": evaluation.samples,
+            "temperature": evaluation.temperature,
+            "top_p": evaluation.top_p,
+            "max_tokens": self.config.sampling.max_tokens,
+            "template": self.config.data.template,
+        }
+        changed = [name for name, value in used.items() if getattr(original, name) != value]
+        return f"{protocol.name}, but for {' and '.join(changed)}" if changed else protocol.name
+
+
+def problem_sets(on: Problems, model: Layer, overrides: Overrides) -> list[ProblemSet]:
+    """Read and check all problems and settings, before anything is sampled.
+
+    Args:
+        on: as given to `rlobj.evaluate`.
+        model: the settings that come with the model.
+        overrides: what the user sets.
+
+    Raises:
+        ConfigError: settings that are not possible.
+        DataError: problems that cannot be read.
+    """
+    names = named_problems(on)
+    if names is None:
+        return [_held_out(model, overrides)]
+    if names and isinstance(names[0], Mapping):
+        return [_rows(names, model, overrides)]
+    found = [_named(name, model, overrides) for name in names]
+    counts = Counter(each.name for each in found)
+    if repeated := sorted(name for name, count in counts.items() if count > 1):
+        raise ConfigError(
+            f"several sources are called {', '.join(repeated)}: results are kept by name. "
+            "Rename a file, or evaluate them one after the other"
+        )
+    return found
+
+
+def named_problems(on: Problems) -> list[Any] | None:
+    """A list of names, each once, groups in full; a list of rows; or None.
+
+    Raises:
+        ConfigError: nothing is named.
+    """
+    if on is None:
+        return None
+    given = [on] if isinstance(on, str | Path) else list(on)
+    if given and isinstance(given[0], Mapping):
+        return given
+    names = list(chain.from_iterable(_split(str(each)) for each in given))
+    if not names:
+        raise ConfigError(f"--on {on!r} names nothing: {', '.join(BENCHMARKS)}, a task or a file")
+    return list(dict.fromkeys(names))
+
+
+def _split(on: str) -> list[str]:
+    """Names between commas; an existing path is one name, even with a comma in it."""
+    if on.strip() and Path(on).exists():
+        return [on]
+    names: list[str] = []
+    for name in filter(None, map(str.strip, on.split(","))):
+        plain = name.lower().replace("-", "")  # AIME-24 is aime24
+        name = plain if plain in BENCHMARKS or plain in GROUPS else name
+        names += GROUPS.get(name, (name,))
+    return names
+
+
+def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
+    known = [*BENCHMARKS, *GROUPS, *TASKS, *NAMED_SOURCES]
+    if not (name in known or Path(name).exists() or "/" in name or Path(name).suffix):
+        raise DataError(
+            f"--on {name}: there is no '{name}'.{nearest(name, known, spell_out=False)} "
+            f"Benchmarks: {', '.join(BENCHMARKS)}; groups: {', '.join(GROUPS)}; tasks: "
+            f"{', '.join(TASKS)}; or a file, a folder or a hub id owner/name"
+        )
+    above = overrides.above(name, "template")
+    config = build_config([model, ("--on", _source_settings(name)), *above])
+    if name in BENCHMARKS:
+        given = any("max_tokens" in layer.get("sampling", {}) for _, layer in above)
+        return _published(name, config, overrides, lower_to_context=not given)
+    # With `split: test`, "train" is the source's test part, or all of a source without parts.
+    problems = load_problems(config.data, "train")
+    return ProblemSet(_short(name), config, problems, name, overrides.notes(name))
+
+
+def _rows(rows: list[Any], model: Layer, overrides: Overrides) -> ProblemSet:
+    above = overrides.above(ROWS, "template")
+    config = build_config([model, ("on", _source_settings(ROWS)), *above])
+    problems = load_problems(config.data, "train", rows)
+    return ProblemSet(ROWS, config, problems, "rows given in Python", overrides.notes(ROWS))
+
+
+def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
+    """A run's own test problems, asked as the run asks them."""
+    if "data" not in model[1]:
+        name = model[1]["model"]["name"]
+        absent = "" if Path(name).exists() else f"there is no folder '{name}' here. For a hub id, "
+        raise ConfigError(
+            f"{absent}name the problems: --on {','.join(list(BENCHMARKS)[:3])}, --on all, a "
+            f"built-in task ({', '.join(TASKS)}), a file or a hub id. Only a run brings its own."
+        )
+    test = model[1]["data"].get("test")
+    config = build_config([model, *overrides.above(test, "test_template")])
+    data = config.data.model_copy(update={"template": config.data.asked_in_tests})
+    config = config.model_copy(update={"data": data})
+    if test in BENCHMARKS:
+        return _published(test, config, overrides, lower_to_context=False)
+    source = str(test or data.source)
+    problems = load_problems(data, "test")
+    name = source if source in TASKS else f"{_short(source)} (held out)"
+    return ProblemSet(name, config, problems, source, overrides.notes(name))
+
+
+def _published(
+    name: str, config: RunConfig, overrides: Overrides, *, lower_to_context: bool
+) -> ProblemSet:
+    loaded = load_benchmark(name, data_dir=overrides.data_dir, limit=config.data.limit)
+    notes = (*loaded.notes, *overrides.notes(name))
+    return ProblemSet(name, config, loaded.problems, loaded.source, notes, lower_to_context)
+
+
+def _source_settings(name: str) -> dict[str, Any]:
+    """The settings that come with problems: nothing of a run's own data stays."""
+    columns = {"prompt": None, "answer": None, "id": None}
+    data: dict[str, Any] = {"source": name, "split": "test", "columns": columns}
+    data |= {"name": None, "test": None, "test_fraction": 0.0, "limit": None}
+    kind = "exact" if name in TASKS else "math"
+    if name in NAMED_SOURCES:
+        kind = NAMED_SOURCES[name].reward
+    elif name not in TASKS and name not in BENCHMARKS:
+        return {"data": data}
+    settings: dict[str, Any] = {"data": {**data, "template": None}, "rewards": {"kind": kind}}
+    return settings | ({"sampling": {"max_tokens": LONGEST}} if name in BENCHMARKS else {})
+
+
+def _protocol_layer(protocol: Protocol, benchmark: str) -> Layer:
+    own = protocol.for_benchmark(benchmark)
+    return (
+        f"--protocol {protocol.name}",
+        {
+            "evaluation": {
+                "samples": own.samples,
+                "temperature": own.temperature,
+                "top_p": own.top_p,
+            },
+            "sampling": {"max_tokens": own.max_tokens},
+            "data": {"template": own.template},
+        },
+    )
+
+
+def _with_template(layer: dict[str, Any], key: str) -> dict[str, Any]:
+    """The layer with `data.template` under the key that applies to these problems."""
+    data = layer.get("data", {})
+    if key == "template" or not isinstance(data, Mapping) or "template" not in data:
+        return layer
+    renamed = {key if name == "template" else name: value for name, value in data.items()}
+    return {**layer, "data": renamed}
+
+
+def _short(name: str) -> str:
+    """A file's name without its folders; a hub id whole."""
+    path = Path(name).expanduser()
+    return path.name if path.exists() else name

@@ -1,0 +1,106 @@
+"""From graded responses to a result, and its files: results.json, results.md, report.html."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError
+from rlobj.evaluation.callbacks import EvaluationCallback
+from rlobj.evaluation.report import write_page
+from rlobj.evaluation.result import EvaluationResult, GradeChange, without_empty
+from rlobj.evaluation.samples import EvaluationDirectory, Samples
+from rlobj.evaluation.summary import BenchmarkResult, summarise
+from rlobj.rewards import MathVerifier
+
+__all__ = ["publish", "summarise_folder"]
+
+COMPARE_SECONDS = 1.0
+"""Time to tell whether two wrong answers are the same; after it they count as two."""
+COMPARE_ALL_SECONDS = 60.0
+"""For all of them."""
+
+logger = logging.getLogger(__name__)
+
+
+def summarise_folder(
+    path: Path | str, *, callback: EvaluationCallback | None = None
+) -> EvaluationResult:
+    """Summarise the evaluation in a folder, finished or not, and write its results again.
+
+    Raises:
+        ConfigError: the folder holds no evaluation, or nothing is graded yet.
+        RunError: the disk refused.
+    """
+    return publish(EvaluationDirectory.open(path), callback or EvaluationCallback())
+
+
+def publish(
+    samples: Samples,
+    callback: EvaluationCallback,
+    changes: tuple[GradeChange, ...] | None = None,
+) -> EvaluationResult:
+    """Summarise what is graded; in a folder, write results.json, results.md and report.html.
+
+    Raises:
+        ConfigError: nothing is graded yet.
+        RunError: the disk refused.
+    """
+    callback.summarising()
+    settings = samples.settings()
+    benchmarks = _benchmark_results(samples, settings["benchmarks"])
+    result = EvaluationResult(benchmarks, settings, samples.path, changes)
+    callback.summarised(result)
+    if isinstance(samples, EvaluationDirectory):
+        text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False)
+        samples.write("results.json", text + "\n")
+        samples.write("results.md", result.to_markdown())
+        write_page(samples.path / "report.html", list(benchmarks.values()), result.about)
+    return result
+
+
+def _benchmark_results(
+    samples: Samples, benchmarks: Mapping[str, Any]
+) -> dict[str, BenchmarkResult]:
+    """The benchmarks with graded responses."""
+    problems = samples.problems()
+    math = {name for name, own in benchmarks.items() if own["reward"]["kind"] == "math"}
+    found = {}
+    with _same_answer() if math else contextlib.nullcontext() as equal:
+        for name, own in benchmarks.items():
+            graded = samples.graded(name, problems.get(name, ()))
+            if graded.problems:
+                summary = summarise(graded, equal=equal if name in math else None)
+                found[name] = BenchmarkResult(graded, summary, without_empty(own))
+    if not found:
+        where = samples.path or "the evaluation"
+        raise ConfigError(
+            f"{where} has no graded responses yet; drawn are {len(samples.responses):,}"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _same_answer() -> Iterator[Callable[[str, str], bool]]:
+    """Whether two wrong answers are equal as mathematics, for the majority vote."""
+    left = COMPARE_ALL_SECONDS
+    with MathVerifier(COMPARE_SECONDS) as verifier:
+
+        def equal(a: str, b: str) -> bool:
+            nonlocal left
+            if left <= 0:
+                return False
+            verdict = verifier.compare(a, b)
+            left -= verdict.seconds
+            return verdict.correct is True
+
+        yield equal
+    if left <= 0:
+        logger.warning(
+            "comparing wrong answers took over %d s: the rest of them vote by their text",
+            COMPARE_ALL_SECONDS,
+        )

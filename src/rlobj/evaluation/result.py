@@ -1,0 +1,138 @@
+"""The result of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlobj.evaluation.estimators import Interval
+from rlobj.evaluation.report import results_json, results_markdown
+from rlobj.evaluation.samples import Key
+from rlobj.evaluation.summary import BenchmarkResult, MacroAverage, macro_average
+from rlobj.rewards import Graded
+
+__all__ = ["EvaluationResult", "GradeChange", "without_empty"]
+
+
+@dataclass(frozen=True)
+class GradeChange:
+    """A response that got another verdict when it was graded again."""
+
+    key: Key
+    before: Graded
+    after: Graded
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Accuracies, intervals and graded responses of one model. A notebook shows it as a table.
+
+    Attributes:
+        benchmarks: name -> summary, graded responses and settings.
+        settings: everything that changes a number, and where it ran, as in settings.json.
+        path: the folder with the files; None if the evaluation was kept in memory.
+        changes: verdicts that `regrade` changed; None if nothing was graded again.
+    """
+
+    benchmarks: Mapping[str, BenchmarkResult]
+    settings: Mapping[str, Any] = field(repr=False)
+    path: Path | None = None
+    changes: tuple[GradeChange, ...] | None = field(default=None, repr=False)
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self.settings["model"]["name"]
+
+    @property
+    def accuracies(self) -> dict[str, float]:
+        """Benchmark -> avg@n in [0, 1]."""
+        return {name: each.summary.accuracy for name, each in self.benchmarks.items()}
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """Benchmark -> 95% interval of avg@n, for problems like these."""
+        return {name: each.summary.interval for name, each in self.benchmarks.items()}
+
+    @property
+    def average(self) -> MacroAverage:
+        """The mean over benchmarks, each counting once, with its errors and interval."""
+        return macro_average([each.summary for each in self.benchmarks.values()])
+
+    @property
+    def accuracy(self) -> float:
+        """avg@n in [0, 1]; of several benchmarks the mean, each counting once."""
+        return self.average.accuracy
+
+    @property
+    def interval(self) -> Interval:
+        """The 95% interval of `accuracy`, for problems like these."""
+        own = list(self.intervals.values())
+        return own[0] if len(own) == 1 else self.average.interval
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict for each problem, with the texts, answers and verdicts of its responses.
+
+        `accuracy` is the share of right responses among the decided ones, None if none is decided.
+        In `correct`, None stands for an undecided response.
+        """
+        return [
+            {
+                "benchmark": name,
+                "id": each.problem.id,
+                "prompt": each.problem.prompt,
+                "gold": each.problem.answer,
+                "accuracy": each.correct / each.decided if each.decided else None,
+                "correct": [grade.correct for grade in each.grades],
+                "answers": [grade.answer for grade in each.grades],
+                "responses": [response.text for response in each.responses],
+            }
+            for name, benchmark in self.benchmarks.items()
+            for each in benchmark.graded.problems
+        ]
+
+    @property
+    def unfinished(self) -> str:
+        """Which benchmarks lack responses, and how many; empty if none does."""
+        missing = []
+        for name, each in self.benchmarks.items():
+            expected = each.settings["problems"] * each.settings["samples"]
+            if each.summary.responses < expected and "files" not in self.settings["engine"]:
+                so_far = f"{each.summary.responses:,} of {expected:,} responses"
+                missing.append(f"{name}: {so_far}")
+        return "; ".join(missing)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The model, and what it was sampled with; if it was graded again, with what."""
+        model = without_empty(self.settings["model"])
+        engine = without_empty(self.settings["engine"])
+        about = {"model": model.pop("name"), **model, "engine": engine}
+        sessions = self.settings.get("sessions", [])
+        sampled = [dict(session) for session in sessions if "started" in session]
+        started = [session.pop("started") for session in sampled]
+        if sampled:
+            about |= {"started": started[0], **sampled[-1]}
+            others = [session for session in sampled if session != sampled[-1]]
+            about |= {"other sessions": others} if others else {}
+        if regraded := [session for session in sessions if "regraded" in session]:
+            about["graded again"] = regraded[-1]
+        return about | ({"unfinished": self.unfinished} if self.unfinished else {})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every number with its standard error and settings, as in results.json."""
+        return results_json(list(self.benchmarks.values()), self.about)
+
+    def to_markdown(self) -> str:
+        """A table with notes, as in results.md."""
+        return results_markdown(list(self.benchmarks.values()), self.about)
+
+    _repr_markdown_ = to_markdown
+
+
+def without_empty(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without empty values."""
+    return {name: value for name, value in settings.items() if value not in (None, [], {}, "")}

@@ -1,0 +1,39 @@
+"""The numbers of an evaluation on screen."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rlobj.evaluation import score, summarise_folder
+from rlobj_cli.evaluate.screen import EvaluationScreen
+
+
+def shown() -> Console:
+    return Console(file=io.StringIO(), width=80, color_system=None)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_screen_and_the_markdown_show_the_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        json.dumps({"id": i, "problem": f"Q{i}?", "answer": "4", "response": said})
+        for i, said in enumerate("4445")
+    ]
+    Path("a.jsonl").write_text("\n".join(rows))
+    score("a.jsonl", reward="exact", out=tmp_path / "a")
+    screen = shown()
+    summarise_folder(tmp_path / "a", callback=EvaluationScreen(screen))
+    [row] = [line for line in printed(screen).splitlines() if "avg@n" in line]
+    assert row.split()[-1] == "75.0"
+    assert "| 75.0 ± " in (tmp_path / "a" / "results.md").read_text()

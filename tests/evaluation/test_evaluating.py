@@ -1,0 +1,145 @@
+"""`rlobj.evaluate`: from a model and problems to a result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import rlobj
+from rlobj.base.errors import ConfigError
+from rlobj.evaluation import EvaluationDirectory, compare, summarise_folder
+
+ROWS = [{"id": f"p{a}", "problem": f"{a}+1=", "answer": str(a + 1)} for a in range(4)]
+QUICK: dict[str, Any] = {"n": 3, "max_tokens": 6, "template": "{prompt}", "reward": "exact"}
+
+
+class Events(rlobj.EvaluationCallback):
+    """Keeps the names of the events, and what was noted."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.notes: list[str] = []
+        for name in vars(rlobj.EvaluationCallback):
+            if not name.startswith("_"):
+                setattr(self, name, lambda *args, name=name, **_: self._receive(name, *args))
+
+    def _receive(self, name: str, *args: Any) -> None:
+        self.names.append(name)
+        self.notes += [args[0]] if name == "noted" else []
+
+
+def loaded(policy: Path) -> dict[str, Any]:
+    """The policy as a model object with its tokenizer."""
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    return {"model": model, "tokenizer": AutoTokenizer.from_pretrained(policy)}
+
+
+def texts(result: rlobj.EvaluationResult) -> list[list[str]]:
+    return [row["responses"] for row in result.rows]
+
+
+def test_evaluation_in_memory_writes_no_file(policy, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = rlobj.evaluate(policy, ROWS, **QUICK)
+    assert list(tmp_path.iterdir()) == []
+    assert result.path is None
+    assert [row["id"] for row in result.rows] == ["p0", "p1", "p2", "p3"]
+    assert all(len(row["responses"]) == len(row["correct"]) == 3 for row in result.rows)
+    [summary] = [each.summary for each in result.benchmarks.values()]
+    assert result.accuracies == {"problems": summary.accuracy}
+    assert (result.accuracy, result.interval) == (summary.accuracy, summary.interval)
+    assert result.to_markdown().startswith("| benchmark |")
+    assert result.to_dict()["results"]["problems"]["avg@3"] == summary.accuracy
+
+
+def test_a_model_object_gives_the_responses_of_its_folder(policy) -> None:
+    in_memory = rlobj.evaluate(on=ROWS, **loaded(policy), **QUICK)
+    assert texts(in_memory) == texts(rlobj.evaluate(policy, ROWS, **QUICK))
+    assert texts(in_memory) != texts(rlobj.evaluate(policy, ROWS, **QUICK, seed=1))
+
+
+def test_the_same_call_continues_an_evaluation_and_samples_nothing_twice(policy, tmp_path) -> None:
+    out = tmp_path / "out"
+    whole = rlobj.evaluate(policy, ROWS, **QUICK, out=out)
+    lines = (out / "samples.jsonl").read_text().splitlines(keepends=True)
+    assert len(lines) == 12
+    (out / "samples.jsonl").write_text("".join(lines[:5]))
+    events = Events()
+    again = rlobj.evaluate(policy, ROWS, **QUICK, out=out, callback=events)
+    assert texts(again) == texts(whole)
+    assert (out / "samples.jsonl").read_text() == "".join(lines)
+    assert "problems: 5 of 12 responses are there already" in events.notes
+    files = {path.name for path in out.iterdir()} - {".lock"}
+    assert files == {
+        *("settings.json", "problems.jsonl", "samples.jsonl", "grades.jsonl"),
+        *("results.json", "results.md", "report.html"),
+    }
+    assert texts(summarise_folder(out)) == texts(whole)
+
+
+def test_other_settings_than_those_in_the_folder_are_refused(policy, tmp_path) -> None:
+    rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"problems\.temperature: 1\.0 there, 0\.5 now"):
+        rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out", temperature=0.5)
+    with pytest.raises(ConfigError, match="holds something that is no evaluation"):
+        rlobj.evaluate(policy, ROWS, **QUICK, out=policy)
+
+
+def test_a_model_object_with_other_weights_is_refused(policy, tmp_path) -> None:
+    given = loaded(policy)
+    first = rlobj.evaluate(on=ROWS, **given, **QUICK, out=tmp_path / "out")
+    assert texts(rlobj.evaluate(on=ROWS, **given, **QUICK, out=tmp_path / "out")) == texts(first)
+    with torch.no_grad():
+        next(given["model"].parameters())[0, 0] += 1
+    with pytest.raises(ConfigError, match=r"model\.weights: .* there, .* now"):
+        rlobj.evaluate(on=ROWS, **given, **QUICK, out=tmp_path / "out")
+
+
+def test_the_automatic_folder_belongs_to_the_settings(policy, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = [
+        rlobj.evaluate(policy, ROWS, **QUICK, out="auto", seed=seed).path for seed in (0, 0, 1)
+    ]
+    assert paths[0] == paths[1] != paths[2]
+    assert sorted((tmp_path / "evals").iterdir()) == sorted(map(Path.absolute, set(paths)))
+
+
+def test_a_callback_receives_the_events_in_order(policy, tmp_path) -> None:
+    events = Events()
+    rlobj.evaluate(policy, ROWS, **QUICK, callback=events)
+    assert list(dict.fromkeys(events.names)) == [
+        *("started", "loading", "ready", "graded", "sampled", "summarising", "summarised")
+    ]
+
+
+def test_error_names_the_longest_response_that_fits(policy) -> None:
+    with pytest.raises(ConfigError, match=r"beyond the \d+ positions.*Give --max-tokens \d+ or"):
+        rlobj.evaluate(policy, ROWS, n=1, template="{prompt}", max_tokens=100_000)
+    long = [{"problem": "1+" * 50_000, "answer": "1"}]
+    with pytest.raises(ConfigError, match="Leave that problem out"):
+        rlobj.evaluate(policy, long, n=1, template="{prompt}")
+
+
+def test_results_and_folders_are_compared_alike(policy, tmp_path) -> None:
+    one = rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "one")
+    two = rlobj.evaluate(policy, ROWS, **QUICK, seed=1)
+    rlobj.evaluate(policy, ROWS, **QUICK, seed=1, out=tmp_path / "two")
+    comparison = compare(one, two)
+    assert comparison.benchmarks == compare(tmp_path / "one", tmp_path / "two").benchmarks
+    assert comparison.settings == (("problems.seed", 0, 1),)
+    [benchmark] = comparison.benchmarks
+    assert benchmark.difference == one.accuracy - two.accuracy
+    assert "| benchmark |" in comparison.to_markdown()
+    with pytest.raises(ConfigError, match="have no benchmark in common: problems and addition"):
+        compare(one, rlobj.evaluate(policy, "addition", limit=1, n=1, max_tokens=4))
+
+
+def test_a_folder_is_opened_with_its_problems_and_settings(policy, tmp_path) -> None:
+    rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
+    found = EvaluationDirectory.open(tmp_path / "out")
+    assert [problem.id for problem in found.problems()["problems"]] == ["p0", "p1", "p2", "p3"]
+    assert found.settings()["model"]["weights"] is not None

@@ -1,0 +1,237 @@
+"""What is asked, under which settings, before anything is sampled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlobj.base.errors import ConfigError, DataError
+from rlobj.config.layers import Layer, nested
+from rlobj.config.run_config import compose
+from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
+from rlobj.data.tasks import TASKS
+from rlobj.evaluation.evaluating import find_model
+from rlobj.evaluation.problem_sets import LONGEST, Overrides, Problems, ProblemSet, problem_sets
+from rlobj.evaluation.protocols import Protocol, find_protocol
+from rlobj.models.embedded import EMBEDDED_PROFILE
+from rlobj.training import RunDirectory
+
+
+def located(model: str) -> Any:
+    return find_model(model).locate(lambda *_: None)
+
+
+def asked(
+    model: str,
+    on: Problems = None,
+    settings: dict[str, tuple[str, Any]] | None = None,
+    *,
+    layers: list[Layer] | None = None,
+    protocol: Protocol | None = None,
+    data_dir: Path | None = None,
+) -> list[ProblemSet]:
+    """The problem sets; `settings` are by flag, (dotted path, value)."""
+    given = [(flag, nested(*pair)) for flag, pair in (settings or {}).items()]
+    overrides = Overrides([*(layers or []), *given], protocol, data_dir)
+    return problem_sets(on, find_model(model, on=on).layer, overrides)
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Path:
+    """Three problems in a file."""
+    file = tmp_path / "problems.jsonl"
+    file.write_text("".join(f'{{"problem": "{i}+1?", "answer": "{i + 1}"}}\n' for i in range(3)))
+    return file
+
+
+@pytest.fixture
+def run(tmp_path: Path, problems: Path) -> Path:
+    """A run's folder with checkpoints that hold no model."""
+    own: dict[str, Any] = {
+        "model": {"name": "some/model"},
+        "data": {"source": str(problems), "template": "Q: {prompt}", "test": str(problems)},
+        "rewards": {"kind": "exact"},
+        "sampling": {"max_tokens": 7},
+        "evaluation": {"temperature": 0.5, "samples": 9},
+    }
+    made = RunDirectory(tmp_path / "run")
+    made.create(compose("stapo", [("test", own)])[0])
+    for step in (2, 10):
+        (made.checkpoints / f"step-{step:06d}" / "model").mkdir(parents=True)
+    return made.path
+
+
+def test_a_run_has_its_newest_model_its_problems_and_its_settings(run: Path) -> None:
+    [benchmark] = asked(str(run))
+    assert located(str(run)) == str(run / "checkpoints" / "step-000010" / "model")
+    assert len(benchmark.problems) == 3
+    assert benchmark.config.data.template == "Q: {prompt}"
+    assert benchmark.config.rewards.kind == "exact"
+    settings = benchmark.settings
+    assert (settings.temperature, settings.max_tokens, settings.top_k) == (0.5, 7, 0)
+
+
+def test_single_settings_win_over_the_run(run: Path) -> None:
+    settings = {
+        "--temperature": ("evaluation.temperature", 0.0),
+        "--limit": ("data.limit", 2),
+        "--reward": ("rewards.kind", "math"),
+        "-n": ("evaluation.samples", 1),
+    }
+    [benchmark] = asked(str(run), None, settings)
+    assert benchmark.settings.temperature == 0
+    assert len(benchmark.problems) == 2
+    assert (benchmark.config.rewards.kind, benchmark.config.evaluation.samples) == ("math", 1)
+
+
+def test_a_task_is_graded_exactly_on_its_test_split(run: Path) -> None:
+    [benchmark] = asked(str(run), "addition")
+    assert benchmark.config.data.template == PLAIN_TEMPLATE
+    assert benchmark.config.rewards.kind == "exact"
+    assert benchmark.problems == TASKS["addition"].problems("test")
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_file_is_asked_whole_and_graded_as_mathematics(problems: Path, as_list: bool) -> None:
+    on: Problems = [problems, "max-digits"] if as_list else f"{problems}, max-digits"
+    first, second = asked("some/model", on)
+    assert len(first.problems) == 3
+    assert (first.config.rewards.kind, first.config.data.template) == ("math", MATH_TEMPLATE)
+    assert (first.settings.max_tokens, first.settings.temperature) == (1024, 1.0)
+    assert second.config.rewards.kind == "exact"
+    assert located("some/model") == "some/model"
+
+
+def test_rows_are_asked_and_graded_as_mathematics() -> None:
+    rows = ({"problem": f"{i}+1?", "answer": i + 1} for i in range(3))
+    [benchmark] = asked("some/model", list(rows), {"limit": ("data.limit", 2)})
+    assert [problem.answer for problem in benchmark.problems] == ["1", "2"]
+    assert benchmark.config.rewards.kind == "math"
+    assert benchmark.config.data.template == MATH_TEMPLATE
+
+
+def test_the_embedded_policy_has_a_task_of_its_own() -> None:
+    [benchmark] = asked("embedded")
+    assert benchmark.name.startswith("addition")
+    assert benchmark.settings.max_tokens == EMBEDDED_PROFILE["sampling"]["max_tokens"]
+
+
+def test_error_asks_for_problems_if_the_model_has_none() -> None:
+    with pytest.raises(ConfigError, match="name the problems: --on aime24,"):
+        asked("some/model")
+
+
+def test_error_names_the_nearest_folder_if_a_path_does_not_exist(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Did you mean '.*run'"):
+        asked(str(run.parent / "rnu"), "addition")
+
+
+def test_error_says_how_a_run_gets_a_checkpoint(tmp_path: Path) -> None:
+    RunDirectory(tmp_path / "run").create(compose("stapo", [])[0])
+    with pytest.raises(ConfigError, match="no checkpoint yet"):
+        asked(str(tmp_path / "run"))
+
+
+def test_error_names_unknown_problems_and_wrong_settings(problems: Path) -> None:
+    with pytest.raises(DataError, match=r"'aditon'.* Did you mean 'addition'"):
+        asked("some/model", "aditon")
+    wrong = {"--template": ("data.template", "no place")}
+    with pytest.raises(ConfigError, match=r"data\.template \(from --template\)"):
+        asked("some/model", str(problems), wrong)
+
+
+def test_error_if_a_model_object_has_no_tokenizer() -> None:
+    with pytest.raises(ConfigError, match="model is a dict object: pass its tokenizer"):
+        find_model({})
+    with pytest.raises(ConfigError, match="tokenizer= goes with a model object"):
+        find_model("some/model", tokenizer=object())
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Files of two benchmarks."""
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    for name, count in (("aime24", 30), ("math500", 4)):
+        rows = (f'{{"id": "{name}-{i}", "problem": "{i}?", "answer": "{i}"}}' for i in range(count))
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def test_benchmarks_are_read_from_files_by_name(data_dir: Path) -> None:
+    aime, math = asked("some/model", "AIME-24,math500", data_dir=data_dir)
+    assert (aime.name, len(aime.problems), len(math.problems)) == ("aime24", 30, 4)
+    assert aime.config.data.template == MATH_TEMPLATE
+    assert (aime.config.rewards.kind, aime.settings.max_tokens) == ("math", LONGEST)
+    assert aime.lower_to_context
+    assert not aime.notes
+    assert any("500" in note for note in math.notes)  # 4 problems are not all
+    assert aime.data_digest != math.data_digest
+
+
+def test_single_settings_change_a_protocol(data_dir: Path) -> None:
+    settings = {"--top-p": ("evaluation.top_p", 0.5)}
+    protocol = find_protocol("stapo")
+    aime, math = asked(
+        "some/model", "aime24,math500", settings, protocol=protocol, data_dir=data_dir
+    )
+    assert (aime.config.evaluation.samples, math.config.evaluation.samples) == (32, 4)
+    assert (aime.settings.temperature, aime.settings.top_p) == (0.7, 0.5)
+    assert (aime.settings.max_tokens, aime.lower_to_context) == (20480, False)
+
+
+def test_a_run_keeps_nothing_of_its_own_data_on_a_benchmark(run: Path, data_dir: Path) -> None:
+    [aime] = asked(str(run), "aime24", data_dir=data_dir)
+    assert aime.config.data.template == MATH_TEMPLATE
+    assert (aime.config.rewards.kind, aime.config.data.test) == ("math", None)
+
+
+def test_sources_of_one_name_are_refused(tmp_path: Path, problems: Path) -> None:
+    other = tmp_path / "other" / problems.name
+    other.parent.mkdir()
+    other.write_text(problems.read_text())
+    with pytest.raises(ConfigError, match=r"several sources are called problems\.jsonl"):
+        asked("some/model", f"{problems},{other}")
+
+
+def test_a_run_tested_on_a_benchmark_is_asked_as_in_training(
+    tmp_path: Path, data_dir: Path
+) -> None:
+    own: dict[str, Any] = {
+        "model": {"name": "some/model"},
+        "data": {"source": "dapo-math-17k", "test": "aime24"},
+        "sampling": {"max_tokens": 7},
+    }
+    made = RunDirectory(tmp_path / "run")
+    made.create(compose("stapo", [("test", own)])[0])
+    (made.checkpoints / "step-000002" / "model").mkdir(parents=True)
+    [aime] = asked(str(made.path), data_dir=data_dir)
+    assert (aime.name, aime.config.data.template) == ("aime24", MATH_TEMPLATE)
+    assert aime.settings.max_tokens == 7
+    settings = {"--template": ("data.template", "Q: {prompt}")}
+    [aime] = asked(str(made.path), None, settings, data_dir=data_dir)
+    assert aime.config.data.template == "Q: {prompt}"
+
+
+def test_sampling_settings_of_training_are_refused_with_those_of_evaluation() -> None:
+    layer = ("--set sampling.top_k=20", {"sampling": {"top_k": 20}})
+    with pytest.raises(ConfigError, match=r"here it is evaluation\.top_k|Here it is evaluation"):
+        asked("some/model", "addition", layers=[layer])
+    [benchmark] = asked("some/model", "addition", {"--top-k": ("evaluation.top_k", 20)})
+    assert benchmark.settings.top_k == 20
+
+
+def test_a_changed_protocol_names_the_changes(data_dir: Path) -> None:
+    dapo = find_protocol("dapo")
+    fewer = {"-n": ("evaluation.samples", 1)}
+    for settings, name in (({}, "dapo"), (fewer, "dapo, but for samples")):
+        [aime] = asked("some/model", "aime24", settings, protocol=dapo, data_dir=data_dir)
+        assert aime.protocol_name(dapo) == name
+
+
+@pytest.mark.parametrize("on", [",", " ", "", []])
+def test_error_if_nothing_is_named(on: Any) -> None:
+    with pytest.raises(ConfigError, match="names nothing: aime24"):
+        asked("some/model", on)
