@@ -1,13 +1,13 @@
-"""Hidden states to what an objective reads of the policy, without ever holding the logits.
+"""Log-probabilities, entropies and more from hidden states, without storing the logits.
 
-    score_tokens    [N, H] hidden states and the output embeddings -> a `TokenScores`
-    score_samples   a causal language model and sequences -> the same, for all response tokens
-    PolicyScorer    the module inside `score_samples`: trunk and head in one forward, ready for DDP
-    micro_batches   which sequences to score together under a budget of tokens
+    score_tokens    hidden states [N, H] and output embeddings [V, H] -> TokenScores
+    score_samples   a causal language model and sequences -> TokenScores of all response tokens
+    PolicyScorer    the module that `score_samples` uses: a model that returns TokenScores
+    micro_batches   groups of sequences whose tokens fit a budget
 
-`tokens` holds the public function and its gradient, `tiles` the sweeps over the vocabulary, `rows`
-the arithmetic of a tile in torch and `kernels` the same in Triton; `policy` and `heads` know about
-transformers models, `packing` about batches of sequences.
+`token_scores` has the public function and its gradient. `tiles` goes over the vocabulary tile by
+tile. `rows` computes the rows of a tile in torch, `kernels` in Triton. `policy_scorer` and `heads`
+handle transformers models, `packing` makes batches of sequences.
 """
 
 from rlobj.scoring.packing import (

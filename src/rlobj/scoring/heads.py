@@ -1,4 +1,4 @@
-"""The heads of causal language models: what turns their last hidden states into logits."""
+"""The heads of causal language models: the layer from the last hidden states to the logits."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ DIVISORS = ("logits_scaling", "logits_mup_width_multiplier")
 
 @dataclass(frozen=True)
 class LogitShape:
-    """What a model does to its raw logits: softcap·tanh(scale·raw / softcap), or scale·raw."""
+    """The logits of a model: softcap·tanh(scale·raw / softcap), or scale·raw."""
 
     scale: float
     softcap: float | None
 
 
 def logit_shapes(config: Any) -> list[LogitShape]:
-    """What a config may mean (Gemma 2 has a cap; Cohere and Granite a scale), likeliest first.
+    """The shapes that a config can mean, the most likely first.
 
-    Granite divides by `logits_scaling`, HyperCLOVA X multiplies by it.
+    Gemma 2 has a cap, Cohere and Granite have a scale. Granite divides by `logits_scaling`,
+    HyperCLOVA X multiplies by it.
     """
     config = config.get_text_config()
     scale, divisor = 1.0, 1.0
@@ -40,12 +41,12 @@ def logit_shapes(config: Any) -> list[LogitShape]:
 
 
 def linear_head(model: Any) -> nn.Linear:
-    """The linear layer that is a model's head, under LoRA's adapters if it has some.
+    """The linear layer of a model's head, without LoRA adapters.
 
     Raises:
-        ConfigError: A head of another kind, or with other adapters.
+        ConfigError: the head is not a linear layer, or has adapters other than LoRA.
     """
-    head = _chosen(model.get_output_embeddings())
+    head = _layer_in_use(model.get_output_embeddings())
     base = getattr(head, "base_layer", head)
     if getattr(type(base), "forward", None) is not nn.Linear.forward:
         raise ConfigError(
@@ -57,37 +58,38 @@ def linear_head(model: Any) -> nn.Linear:
     if not hasattr(head, "lora_A"):
         raise ConfigError(
             f"the head of {type(model).__name__} is wrapped in a {type(head).__name__}; of peft's "
-            "adapters, scoring knows LoRA. Merge others into the head, or leave it out of them."
+            "adapters, scoring knows LoRA. Merge the adapter into the head, or exclude the head "
+            "from it."
         )
     odd = [name for name in head.lora_A if getattr(head, "lora_variant", {}).get(name) is not None]
     odd += [name for name in head.lora_B if head.lora_B[name].bias is not None]
     if odd:
         raise ConfigError(
             f"adapter '{odd[0]}' on the head of {type(model).__name__} is a variant of LoRA or has "
-            "a bias; scoring knows W + alpha/r·B·A."
+            "a bias; scoring supports W + alpha/r·B·A only."
         )
     return base
 
 
 def trunk(model: Any) -> Any:
-    """What gives a model's last hidden states."""
+    """The part of a model that returns its last hidden states."""
     found = model.get_decoder()
-    if found is model or isinstance(found, nn.Linear):  # Llama 4, ModernBERT: named otherwise
+    if found is model or isinstance(found, nn.Linear):  # Llama 4, ModernBERT
         return model.model
     return found
 
 
 def head_inputs(model: Any, hidden: Tensor) -> dict[str, Any]:
-    """Arguments of `score_tokens` for a model's head: weight, bias, low_rank.
+    """The arguments of `score_tokens` for a model's head: weight, bias, low_rank.
 
-    LoRA on the head adds alpha/r·B·A·h to the raw logits; W + alpha/r·B·A is never formed, so that
-    a frozen W costs no gradient.
+    LoRA on the head adds alpha/r·B·A·h to the raw logits. W + alpha/r·B·A is never computed, so a
+    frozen W has no gradient.
     """
-    head = _chosen(model.get_output_embeddings())
+    head = _layer_in_use(model.get_output_embeddings())
     layer = getattr(head, "base_layer", head)
     sides = []
     if layer is not head and head.disable_adapters and head.merged:
-        head.unmerge()  # as its own forward would
+        head.unmerge()  # as in its own forward
     if layer is not head and not (head.disable_adapters or head.merged):
         for name in head.active_adapters:
             if name in head.lora_A:
@@ -101,8 +103,8 @@ def head_inputs(model: Any, hidden: Tensor) -> dict[str, Any]:
     return {"weight": layer.weight, "bias": layer.bias, "low_rank": low_rank}
 
 
-def _chosen(head: Any) -> Any:
-    """The layer in use where peft trains a copy of the head and keeps the original."""
+def _layer_in_use(head: Any) -> Any:
+    """The layer in use; peft may keep the original head beside a trained copy."""
     if not hasattr(head, "modules_to_save"):
         return head
     if head.disable_adapters or not head.active_adapters:

@@ -1,13 +1,12 @@
-"""The arithmetic of `rlobj.scoring.rows` as Triton kernels: one program a row.
+"""The operations of `rlobj.scoring.rows` as Triton kernels, with one program per row.
 
-    _fold_kernel           a tile into the sums of its row, in one read; of a whole row also the
-                           kept mass, in a second read of what the first has left in the cache
+    _fold_kernel           adds a tile to the sums of its rows; for whole rows it also computes the
+                           kept mass, in a second read from the cache
     _keep_kernel           the kept mass of a tile, for the second sweep
-    _differentiate_kernel  products to their gradient, in place or into half the bytes
+    _differentiate_kernel  the gradient of the products, in place or in half precision
 
-A program goes over its row in blocks and carries the same state from block to block as the torch
-version carries from tile to tile. They were checked under Triton's interpreter, on a CPU; nothing
-here has been timed.
+A program processes its row in blocks. It updates the same sums for each block as the torch version
+does for each tile. The kernels were tested with Triton's interpreter on a CPU and not timed.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ else:
     try:
         import triton
         import triton.language as tl
-    except ImportError:  # there is nothing to launch, but the module can be looked at
+    except ImportError:  # the module can be imported, but not used
         triton = None
 
 
 BLOCK = 4096
-"""Largest number of logits that a program holds at a time: 16 in the registers of each thread."""
+"""The largest number of logits in a program's block: 16 in the registers of each thread."""
 
 WARPS = 8
 
@@ -47,20 +46,20 @@ ONE_A_ROW = [
     "largest_",
     "constant_",
 ]
-"""Arguments of which a program reads one number. Triton would compile a kernel again where they
-begin at no multiple of 16 bytes, as those of a part of the rows may, and gain nothing."""
+"""Arguments from which a program reads one number. Triton must not specialize kernels for their
+alignment: it would compile them again for parts of the rows, without any gain."""
 
 
 def _jit(function: Any) -> Any:
     if triton is None:
         return function
-    compiled: Any = triton.jit  # its type is another one in each version
+    compiled: Any = triton.jit  # its type differs between versions
     return compiled(function, do_not_specialize=ONE_A_ROW)
 
 
 @_jit
 def _linear(products, bias, row, stride, column, inside, factor, BIAS: tl.constexpr):
-    """factor·x + bias at some columns of a row."""
+    """factor·x + bias for some columns of a row."""
     x = tl.load(products + row * stride + column, mask=inside, other=0.0) * factor
     if BIAS:
         x += tl.load(bias + column, mask=inside, other=0.0)
@@ -168,7 +167,7 @@ def _kept(
     CAP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Σ exp(z − maximum) over the columns of a row where z − maximum > threshold."""
+    """Σ exp(z − maximum) over the columns of a row with z − maximum > threshold."""
     kept = 0.0
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK)
@@ -244,12 +243,12 @@ def _differentiate_kernel(
 
 
 class TritonRows(Rows):
-    """The arithmetic in one launch a tile; tiles are float32."""
+    """The operations with one kernel launch per tile; tiles are float32."""
 
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:
         super().__init__(rows, columns, like)
         self._halves: Tensor | None = None
-        # One for all tiles: each size of a block is compiled, and the last tile is of any width.
+        # The same for all tiles, since each block size is compiled and the last tile is narrower.
         self._block = min(BLOCK, triton.next_power_of_2(columns))
 
     def fold(
@@ -314,7 +313,7 @@ class TritonRows(Rows):
         return out
 
     def _common(self, tile: Tensor, curve: Curve) -> dict[str, Any]:
-        """What every kernel is told of a tile."""
+        """The arguments that all kernels have."""
         return {
             "columns": tile.shape[1],
             "stride": tile.stride(0),
@@ -330,6 +329,6 @@ class TritonRows(Rows):
 def _launch(
     kernel: Any, grid: tuple[int, ...], tile: Tensor, *arguments: Any, **named: Any
 ) -> None:
-    """Triton's spelling of a launch, on the device of the tile, which need not be the current."""
+    """Launch a kernel on the tile's device, which may not be the current device."""
     with torch.cuda.device_of(tile):
         kernel[grid](tile, *arguments, **named)

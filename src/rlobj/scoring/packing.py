@@ -1,4 +1,4 @@
-"""Sequences into batches, padded or packed: which together, and how."""
+"""Batches of sequences: which sequences are in one batch, and how they are padded or packed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlobj.base.errors import BatchError, ConfigError
 
 
 class ScoredSequence(NamedTuple):
-    """A prompt and the response whose tokens are scored; a plain pair does as well."""
+    """A prompt and the response whose tokens are scored; a plain pair works too."""
 
     prompt_ids: Sequence[int]
     response_ids: Sequence[int]
@@ -22,25 +22,25 @@ class ScoredSequence(NamedTuple):
 def micro_batches(
     lengths: Sequence[int], budget_tokens: int, packed: bool = False
 ) -> list[list[int]]:
-    """Gather sequences into micro-batches whose size, padding included, fits the budget.
+    """Group sequences into micro-batches whose tokens, with padding, fit a budget.
 
-    Padded, the size is count × longest: the longest sequence left opens a micro-batch and the next
-    longest join it, so neighbours in length share one and little is padding; no other arrangement
-    has fewer micro-batches. Packed, the size is the sum of the lengths: each sequence, the longest
-    first, goes into the first micro-batch that has room. A sequence longer than the budget is
-    alone. The largest come first: if they do not fit in memory, that shows at once.
+    A padded micro-batch has count × longest tokens. Each micro-batch takes the longest remaining
+    sequences; no other grouping has fewer micro-batches. A packed micro-batch has the sum of the
+    lengths. Each sequence, the longest first, goes into the first micro-batch with enough room. A
+    sequence longer than the budget has its own micro-batch. The largest micro-batches come first,
+    so a lack of memory shows at once.
 
     Args:
-        lengths: Tokens of each sequence, prompt and response together.
-        budget_tokens: Tokens that a micro-batch may hold.
-        packed: The sequences will be packed, not padded.
+        lengths: tokens of each sequence, prompt and response together.
+        budget_tokens: maximum number of tokens of a micro-batch.
+        packed: True if the sequences are packed, not padded.
 
     Returns:
         Lists of indices into `lengths`, each index once.
 
     Raises:
-        ConfigError: A budget below 1.
-        BatchError: A negative length.
+        ConfigError: the budget is below 1.
+        BatchError: a length is negative.
 
     >>> micro_batches([3, 9, 8, 2], 18)
     [[1, 2], [0, 3]]
@@ -70,61 +70,61 @@ def _first_fit(lengths: Sequence[int], budget: int, order: Sequence[int]) -> lis
     batches: list[list[int]] = []
     room: list[int] = []
     for index in order:
-        place = next((i for i, free in enumerate(room) if free >= lengths[index]), len(room))
-        if place == len(room):
+        batch = next((i for i, free in enumerate(room) if free >= lengths[index]), len(room))
+        if batch == len(room):
             batches.append([])
             room.append(budget)
-        batches[place].append(index)
-        room[place] -= lengths[index]
+        batches[batch].append(index)
+        room[batch] -= lengths[index]
     return batches
 
 
 def pad_sequences(
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sequences as one right-padded batch.
+    """One batch of sequences with padding on the right.
 
     Args:
-        sequences: Pairs of prompt and response token ids. None at all give one row of one token:
-            scoring it gives no scores, but a graph through all parameters, for a rank that has to
-            compute along with the others.
-        device: Where to put the tensors.
+        sequences: pairs of prompt and response token ids. An empty list gives one row of one token:
+            its scores are empty, with a graph through all parameters, for a rank that must take
+            part in a forward pass without sequences of its own.
+        device: the device of the tensors.
 
     Returns:
-        input_ids, attention_mask and response_mask, each [B, T]; the last is True where a token is
-        to be scored. The padding id is 0; no real token attends to it.
+        input_ids, attention_mask and response_mask, each [B, T]. The response mask is True at the
+        tokens to score. The padding id is 0; no real token attends to it.
 
     Raises:
-        BatchError: A response that no token precedes, or what is no pair.
+        BatchError: an item is not a pair, or a response has no prompt.
     """
     _check_pairs(sequences)
     sequences = sequences or [((0,), ())]
     lengths = torch.tensor([(len(prompt), len(response)) for prompt, response in sequences])
     stops = lengths.sum(1, keepdim=True)
-    places = torch.arange(max(1, int(stops.max())))
-    input_ids = torch.zeros(len(sequences), len(places), dtype=torch.long)
-    input_ids[places < stops] = _flat(sequences)
-    response_mask = (places >= lengths[:, :1]) & (places < stops)
-    # A row without any token attends to its padding: attention over nothing is not a number.
-    attention_mask = (places < stops.clamp(min=1)).long()
+    columns = torch.arange(max(1, int(stops.max())))
+    input_ids = torch.zeros(len(sequences), len(columns), dtype=torch.long)
+    input_ids[columns < stops] = _flat(sequences)
+    response_mask = (columns >= lengths[:, :1]) & (columns < stops)
+    # A row without tokens attends to its padding: attention over no token would be nan.
+    attention_mask = (columns < stops.clamp(min=1)).long()
     return input_ids.to(device), attention_mask.to(device), response_mask.to(device)
 
 
 def pack_sequences(
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device | str = "cpu"
 ) -> tuple[Tensor, None, Tensor, Tensor]:
-    """Sequences one after another in one row, without padding.
+    """One row with all sequences one after another, without padding.
 
     Args:
-        sequences: As for `pad_sequences`.
-        device: Where to put the tensors.
+        sequences: pairs of prompt and response token ids, as for `pad_sequences`.
+        device: the device of the tensors.
 
     Returns:
-        input_ids, no attention_mask, response_mask and position_ids, each [1, T]. The positions
-        start again at 0 with every sequence, which is how attention tells them apart.
+        input_ids, None for the attention mask, response_mask and position_ids, each [1, T]. The
+        positions start at 0 for each sequence; attention separates the sequences by them.
 
     Raises:
-        BatchError: A response that no token precedes, or what is no pair.
+        BatchError: an item is not a pair, or a response has no prompt.
     """
     _check_pairs(sequences)
     sequences = [pair for pair in sequences if len(pair[0]) or len(pair[1])] or [((0,), ())]
@@ -156,7 +156,7 @@ def _check_pairs(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> No
 
 
 def _flat(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Tensor:
-    import numpy  # reads an array without looking at its tokens one by one
+    import numpy  # converts an array at once, without a loop over its tokens
 
     parts = [numpy.asarray(part) for pair in sequences for part in pair if len(part)]
     if not parts:

@@ -1,4 +1,4 @@
-"""Scoring with a causal language model: its trunk, then its head on the response rows."""
+"""Scoring with a causal language model: its trunk on all tokens, its head on response tokens."""
 
 from __future__ import annotations
 
@@ -19,33 +19,32 @@ from rlobj.scoring.token_scores import TokenScores, score_tokens
 log = logging.getLogger(__name__)
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Kinds of layers, as transformers names them, that can keep packed sequences apart."""
+"""Kinds of layers, as named by transformers, that can treat packed sequences separately."""
 
 
 class PolicyScorer(nn.Module):
-    """A causal language model that answers with `TokenScores` instead of logits.
+    """A causal language model that returns `TokenScores` instead of logits.
 
-    Trunk and head run in one `forward`, so that DDP can wrap the scorer as it would the model;
-    every parameter of the model takes part. Build it before wrapping or sharding: `forward` reads
-    the head's weight, so whoever shards the model has to have that weight whole around it, as
-    `rlobj.training.parallel` does. The model is kept as it is, under `.model`.
+    Trunk and head run in one `forward`, and all parameters take part in it. So DDP can wrap a
+    scorer like a model. Build the scorer before the model is wrapped or sharded. `forward` reads
+    the head's weight: for a sharded model, the whole weight must be gathered around `forward`, as
+    `rlobj.training.parallel` does.
 
     Args:
-        model: A transformers causal language model whose head is a linear layer on the last
-            hidden states, with or without peft's LoRA on it.
-        packed: Whether `collate` lays sequences one after another in one row without padding, in
-            place of one padded row each. "auto" does so where flash attention computes such a row
-            at no extra cost; other attention builds a mask of the row's length squared.
+        model: a transformers causal language model whose head is a linear layer on the last hidden
+            states, with or without peft's LoRA.
+        packed: True = `collate` puts all sequences into one row without padding; False = one padded
+            row per sequence; "auto" = True with flash attention, else False. Other attention needs
+            a mask of the row's length squared.
 
     Attributes:
-        model: As given.
-        packed: The decision, True or False.
+        model: the model, unchanged.
+        packed: True or False.
 
     Raises:
-        ConfigError: A head that scoring does not know, or logits that it would not reproduce: the
-            model's own logits for two tokens are compared once, here. Or `packed=True` for a
-            model in which packed sequences would see each other: two short ones are tried, here.
-            Or a model with an encoder, or `packed` that is none of the three.
+        ConfigError: the head is not supported; the model's logits for two tokens differ from those
+            that scoring computes; `packed=True`, but packed sequences would affect each other (two
+            short ones are tried); the model has an encoder; or `packed` has another value.
     """
 
     def __init__(self, model: nn.Module, packed: bool | Literal["auto"] = "auto") -> None:
@@ -61,13 +60,13 @@ class PolicyScorer(nn.Module):
         self._positions = _positions(self.model)
         self.shape, *others = logit_shapes(self.model.config)
         weight = linear_head(self.model).weight
-        there = weight.numel() > 0 and not weight.is_meta
-        if there:
+        loaded = weight.numel() > 0 and not weight.is_meta
+        if loaded:
             self.shape = self._matching([self.shape, *others], weight)
         else:
-            log.warning("The weights are not on this process: the model's logits go unchecked.")
+            log.warning("The weights are not on this process: the model's logits are not checked.")
         self.packed = packed is True or (packed == "auto" and _flash(self.model))
-        reason = self._unpackable(there) if self.packed else None
+        reason = self._unpackable(loaded) if self.packed else None
         if reason and packed is True:
             raise ConfigError(
                 f"{type(model).__name__} cannot score packed sequences: {reason}. "
@@ -85,22 +84,22 @@ class PolicyScorer(nn.Module):
         position_ids: Tensor | None = None,
         **settings: Any,
     ) -> TokenScores:
-        """Score the tokens under `response_mask`, row after row.
+        """Score the tokens in `response_mask`, row after row.
 
-        Logits exist only for those tokens, tile by tile: a token that no term needs can be left
-        out of the mask. `pad_sequences` and `pack_sequences` make the inputs. A padded batch is
-        padded on the right, so the positions that the model counts by itself are the true ones.
+        Logits are computed only for these tokens, tile by tile. `pad_sequences` and
+        `pack_sequences` make the inputs. Padding is on the right, so the model's own positions are
+        correct.
 
         Args:
             input_ids: [B, T].
-            attention_mask: 1 at real tokens, [B, T]; None where sequences are packed.
+            attention_mask: 1 at real tokens, [B, T]; None for packed sequences.
             response_mask: True at the tokens to score, [B, T]; never at a sequence's first token.
-            position_ids: Each token's place in its sequence, [B, T]; None where they are padded.
-            **settings: Of `score_tokens`: temperature, entropy, min_p, collision, sensitivity,
-                chunk_bytes.
+            position_ids: the position of each token in its sequence, [B, T]; None for padded ones.
+            **settings: settings of `score_tokens`: temperature, entropy, min_p, collision,
+                sensitivity, chunk_bytes.
 
         Returns:
-            TokenScores with one row per True of `response_mask`.
+            TokenScores with one row for each True in `response_mask`.
         """
         hidden = self._trunk(input_ids, attention_mask, position_ids)
         predicted = response_mask[:, 1:].bool()
@@ -119,14 +118,18 @@ class PolicyScorer(nn.Module):
         sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
         device: torch.device | str = "cpu",
     ) -> tuple[Tensor | None, ...]:
-        """Sequences as inputs of `forward`, packed or padded.
+        """The inputs of `forward` for some sequences, packed or padded.
+
+        Args:
+            sequences: pairs of prompt and response token ids.
+            device: the device of the inputs.
 
         Raises:
-            BatchError: What is no pair of token ids, a response without a prompt, a token outside
-                the vocabulary, or a sequence longer than the model's table of positions.
+            BatchError: an item is not a pair of token ids, a response has no prompt, a token is
+                outside the vocabulary, or a sequence is longer than the model's positions.
         """
         collate = pack_sequences if self.packed else pad_sequences
-        columns = collate(sequences)  # on the CPU, where checks cost no synchronisation
+        columns = collate(sequences)  # on the CPU: checks on a GPU would wait for it
         self._check_tokens(columns[0], sequences)
         return tuple(None if column is None else column.to(device) for column in columns)
 
@@ -150,13 +153,13 @@ class PolicyScorer(nn.Module):
     def _trunk(
         self, input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None = None
     ) -> Tensor:
-        places = {"attention_mask": attention_mask, "position_ids": position_ids}
-        known = {name: value for name, value in places.items() if value is not None}
-        return trunk(self.model)(input_ids=input_ids, use_cache=False, **known)[0]
+        optional = {"attention_mask": attention_mask, "position_ids": position_ids}
+        given = {name: value for name, value in optional.items() if value is not None}
+        return trunk(self.model)(input_ids=input_ids, use_cache=False, **given)[0]
 
     @torch.no_grad()
     def _matching(self, shapes: Sequence[LogitShape], weight: Tensor) -> LogitShape:
-        """The shape that makes the model's own logits for two tokens of its last hidden states."""
+        """The shape that reproduces the model's logits for two tokens."""
         seen = []
         hook = trunk(self.model).register_forward_hook(lambda *call: seen.append(call[-1][0]))
         try:
@@ -174,7 +177,7 @@ class PolicyScorer(nn.Module):
         raise ConfigError(_unknown_head(self.model, shapes[0], errors[0]))
 
     def _raw(self, hidden: Tensor) -> Tensor:
-        """The raw logits of a few rows, as `score_tokens` understands them."""
+        """The logits of a few rows before scale and soft cap."""
         inputs = head_inputs(self.model, hidden)
         raw = nn.functional.linear(hidden, inputs["weight"], inputs["bias"])
         if inputs["low_rank"] is not None:
@@ -182,8 +185,8 @@ class PolicyScorer(nn.Module):
         return raw.float()
 
     @torch.no_grad()
-    def _unpackable(self, there: bool) -> str | None:
-        """Why packed sequences would not be scored as they are alone; None where they would."""
+    def _unpackable(self, loaded: bool) -> str | None:
+        """Why packed sequences have other scores than single ones; None if they have the same."""
         kinds = getattr(self.model.config.get_text_config(), "layer_types", None) or []
         others = sorted({kind for kind in kinds if kind not in ATTENTION})
         if getattr(self.model, "_is_stateful", False) or others:
@@ -191,7 +194,7 @@ class PolicyScorer(nn.Module):
             return f"layers of the kind {what} can carry a state from one sequence into the next"
         if "position_ids" not in inspect.signature(trunk(self.model).forward).parameters:
             return "its trunk takes no position_ids"
-        if not there:
+        if not loaded:
             return None
         sequences = [((0, 1, 1), ()), ((1, 0, 0, 1), ())]
         device = linear_head(self.model).weight.device
@@ -209,7 +212,7 @@ class PolicyScorer(nn.Module):
 
 
 def _positions(model: Any) -> int | None:
-    """Tokens for which a model has learned positions; None where positions are made otherwise."""
+    """The number of learned positions of a model; None if its positions are not learned."""
     names = (name for name, part in model.named_modules() if isinstance(part, nn.Embedding))
     learned = any(name.endswith("wpe") or "position" in name.lower() for name in names)
     config = model.config.get_text_config()
@@ -217,14 +220,14 @@ def _positions(model: Any) -> int | None:
 
 
 def _flash(model: Any) -> bool:
-    """Does the model attend by flash attention, which takes packed rows as they are?"""
+    """Whether the model uses flash attention, which supports packed rows."""
     name = getattr(model.config.get_text_config(), "_attn_implementation", None) or ""
     return "flash" in name
 
 
 @contextlib.contextmanager
 def _trial(model: Any) -> Iterator[None]:
-    """Inside, the model is without dropout, and in arithmetic that flash attention takes."""
+    """Inside, the model has no dropout, and a precision that flash attention supports."""
     weight = next(model.parameters())
     half = contextlib.nullcontext()
     if _flash(model) and weight.dtype == torch.float32:
@@ -240,7 +243,7 @@ def _trial(model: Any) -> Iterator[None]:
 
 
 def _error(raw: Tensor | None, shape: LogitShape, logits: Tensor) -> float:
-    """How far raw logits in a shape are from a model's logits; infinite where that is no number."""
+    """The largest difference between raw logits in a shape and a model's; inf if it is nan."""
     if raw is None or raw.shape != logits.shape:
         return float("inf")
     shaped = raw * shape.scale
@@ -263,7 +266,7 @@ def _unknown_head(model: Any, shape: LogitShape, error: float) -> str:
         if value and any(word in name for word in words) and not isinstance(value, dict | list)
     ]
     return (
-        f"{type(model).__name__} makes its logits in a way that scoring does not know: its own "
+        f"{type(model).__name__} computes its logits in a way that scoring does not know: they "
         f"differ by {error:.3g} from those of its last hidden states with scale {shape.scale:g} "
         f"and soft cap {shape.softcap}. Settings of its config that may be the reason: "
         f"{', '.join(suspects) or 'none'}."
@@ -278,27 +281,27 @@ def score_samples(
     """Score every response token of some sequences in one batch.
 
     Args:
-        model: A `PolicyScorer`, wrapped or not, or a causal language model. In a loop pass a
-            scorer: building one runs the model once on two tokens.
-        sequences: `ScoredSequence`s, or pairs of prompt and response token ids. See `micro_batches`
-            for how many to pass at once. An empty response gives no row, no sequences no rows.
-        **settings: Of `score_tokens`: temperature, entropy, min_p, collision, sensitivity,
-            chunk_bytes.
+        model: a `PolicyScorer`, wrapped or not, or a causal language model. In a loop, pass a
+            scorer: building one runs the model on two tokens.
+        sequences: `ScoredSequence`s, or pairs of prompt and response token ids. Use `micro_batches`
+            to limit the number of tokens. An empty response has no rows.
+        **settings: settings of `score_tokens`: temperature, entropy, min_p, collision,
+            sensitivity, chunk_bytes.
 
     Returns:
         TokenScores of all response tokens, response after response.
 
     Raises:
-        BatchError: What is no pair of token ids, a response without a prompt, a token outside the
-            vocabulary, or a sequence longer than the model's table of positions.
-        ConfigError: A model whose logits are not known, or a setting outside its range.
+        BatchError: an item is not a pair of token ids, a response has no prompt, a token is outside
+            the vocabulary, or a sequence is longer than the model's positions.
+        ConfigError: the model is not supported, or a setting is out of range.
     """
     scorer = PolicyScorer(model) if hasattr(model, "get_output_embeddings") else model
     inner = next((part for part in scorer.modules() if isinstance(part, PolicyScorer)), None)
     if inner is None:
         raise ConfigError(
             f"{type(model).__name__} is neither a PolicyScorer, wrapped or not, nor a causal "
-            "language model. Wrap the scorer, PolicyScorer(model), in place of the model."
+            "language model. Wrap PolicyScorer(model) instead of the model."
         )
     device = next(scorer.parameters()).device
     return scorer(*inner.collate(sequences, device), **settings)

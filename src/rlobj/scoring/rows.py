@@ -1,16 +1,17 @@
-"""The arithmetic of single rows of logits: what the forward sweep sums and what its gradient is.
+"""Sums over the rows of a tile of logits, and their gradient.
 
-Per row, with z the logits at the sampling temperature, m their maximum and e = exp(z − m), a sweep
-carries up to four sums, none of which subtracts large numbers:
+For each row, z are the logits at the sampling temperature, m is their maximum and e = exp(z − m).
+A sweep computes up to four sums. None of them is a difference of large numbers:
 
     mass = Σ e     slope = Σ e·(z − m)     square = Σ e²     square_slope = Σ e²·(z − m)
 
-When a tile raises the maximum by −d, a sum Σ eⁿ·(z − m) becomes fⁿ·(Σ eⁿ·(z − m) + d·Σ eⁿ), with
-f = exp(d). From these: log π_y = z_y − m − log mass, entropy = log mass − slope/mass,
+If a tile increases the maximum by −d, a sum Σ eⁿ·(z − m) becomes fⁿ·(Σ eⁿ·(z − m) + d·Σ eⁿ) with
+f = exp(d). The scores are log π_y = z_y − m − log mass, entropy = log mass − slope/mass and
 Σ π² = square/mass².
 
-`Rows` is what a sweep asks of a tile, `TorchRows` does it with torch, block by block, so that a
-block stays in the processor's cache; `rlobj.scoring.kernels.TritonRows` in one launch a tile.
+`Rows` is the interface for the operations on one tile. `TorchRows` implements it with torch, in
+blocks that fit the processor's cache, `rlobj.scoring.kernels.TritonRows` with one kernel launch per
+tile.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ import torch
 from torch import Tensor
 
 BLOCK_ELEMENTS = 1 << 18
-"""Logits that `TorchRows` works on at a time on a CPU: 1 MiB of them, and as much to spare."""
+"""Logits in one block of `TorchRows` on a CPU: 1 MiB, and 1 MiB for temporary values."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """From a tile of products x to its logits: factor·x + bias, or cap·tanh(factor·x + bias)."""
+    """The logits of a tile of products x: factor·x + bias, or cap·tanh(factor·x + bias)."""
 
     factor: float
     bias: Tensor | None  # [v]
@@ -48,7 +49,7 @@ class Curve:
 
 @dataclass
 class Sums:
-    """What a forward sweep gathers per row; every tensor is [N], None where it is not wanted."""
+    """The sums of a forward sweep for each row; each is [N], or None if it is not requested."""
 
     maximum: Tensor
     mass: Tensor
@@ -56,12 +57,12 @@ class Sums:
     slope: Tensor | None = None
     square: Tensor | None = None
     square_slope: Tensor | None = None
-    kept: Tensor | None = None  # Σ e over the columns where z − m > threshold
-    largest: Tensor | None = None  # the largest logit of the tile that was folded in last
+    kept: Tensor | None = None  # Σ e over the columns with z − m > threshold
+    largest: Tensor | None = None  # the largest logit of the last tile
 
     @classmethod
     def of(cls, like: Tensor, *, slope: bool, square: bool, kept: bool) -> Sums:
-        """Of no tile yet, for the rows of `like`."""
+        """The sums before the first tile, for the rows of `like`."""
 
         def zeros(wanted: bool) -> Tensor | None:
             return like.new_zeros(len(like)) if wanted else None
@@ -78,12 +79,12 @@ class Sums:
         )
 
     def part(self, rows: slice) -> Sums:
-        """These rows, sharing memory."""
+        """The sums of some rows, in the same memory."""
         columns = (getattr(self, field.name) for field in fields(self))
         return Sums(*(None if column is None else column[rows] for column in columns))  # type: ignore[arg-type]
 
     def rescale(self, maximum: Tensor) -> None:
-        """Move the sums to a new maximum."""
+        """Change the sums to a new maximum."""
         shift = self.maximum - maximum
         factor = shift.exp()
         if self.slope is not None:
@@ -97,7 +98,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class RowGradient:
-    """The gradient of each row's logits, in the terms of its forward sweep; every tensor is [N].
+    """The gradient of each row's logits, from the sums of the forward sweep; each tensor is [N].
 
     dz_k = target·1[k = y] + exp(z_k − m)·(constant + slope·(z_k − m))
     """
@@ -116,45 +117,45 @@ class RowGradient:
         mass: Tensor,
         slope: Tensor | None,
     ) -> RowGradient:
-        """From the gradients of log π_y and of the entropy, and the sums of the forward sweep.
+        """The gradient from those of log π_y and of the entropy, and the forward sweep's sums.
 
         dz_k = g·(1[k = y] − π_k) − g_H·π_k·(log π_k + H),   log π_k + H = z_k − m − slope/mass
         """
-        # Gradients may come expanded from one number; kernels read them by address.
+        # A gradient can be an expanded tensor; kernels need contiguous memory.
         target = torch.zeros_like(mass) if by_logprob is None else by_logprob.contiguous()
         if by_entropy is None or slope is None:
             return cls(maximum, target, -target / mass, None)
         constant = (by_entropy * slope / mass - target) / mass
-        # 0 also where the mass is no number: nobody asks for the gradient of such a row.
+        # 0 also if the mass is nan: such a row has no gradient.
         by_slope = torch.where(by_entropy == 0, 0, -by_entropy / mass)
         return cls(maximum, target, constant, by_slope)
 
-    def active(self) -> Tensor:
-        """The rows whose gradient is not zero throughout."""
-        active = self.target != 0
+    def with_gradient(self) -> Tensor:
+        """The indices of the rows whose gradient is not zero."""
+        nonzero = self.target != 0
         if self.slope is not None:
-            active |= self.slope != 0
-        return active.nonzero()[:, 0]
+            nonzero |= self.slope != 0
+        return nonzero.nonzero()[:, 0]
 
     def take(self, rows: Tensor | slice) -> RowGradient:
-        """These rows alone."""
+        """The gradient of some rows."""
         slope = None if self.slope is None else self.slope[rows]
         return RowGradient(self.maximum[rows], self.target[rows], self.constant[rows], slope)
 
 
 class Rows(ABC):
-    """What a sweep asks of a tile of products, [n, v]; each method may use the tile up.
+    """The operations of a sweep on one tile of products, [n, v]. They may overwrite the tile.
 
-    Targets are places in the tile: below 0 or from v on, the row's target lies in another tile.
+    Targets are columns of the tile; if it is below 0 or not below v, the target is in another tile.
 
     Args:
-        rows: Of the largest tile.
-        columns: Of the largest tile.
-        like: Of the type and on the device of the tiles.
+        rows: number of rows of the largest tile.
+        columns: number of columns of the largest tile.
+        like: a tensor with the type and the device of the tiles.
     """
 
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:
-        # Products and kernels read a GPU's memory in pieces; Triton knows of multiples of 16.
+        # On a GPU rows start at multiples of 16 elements, for fast products and kernels.
         columns += -columns % 16 if like.is_cuda else 0
         self._tile = like.new_empty(rows * columns)
         self._columns = columns
@@ -168,21 +169,21 @@ class Rows(ABC):
     def fold(
         self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums, threshold: float | None
     ) -> None:
-        """Add a tile to the sums; with a threshold, which takes whole rows, to `kept` as well."""
+        """Add a tile to the sums; with a threshold, also to `kept` (the tile has whole rows)."""
 
     @abstractmethod
     def keep(self, tile: Tensor, curve: Curve, maximum: Tensor, threshold: float) -> Tensor:
-        """Σ exp(z − m) over the columns where z − m > threshold; [n]."""
+        """Σ exp(z − m) over the columns with z − m > threshold, [n]."""
 
     @abstractmethod
     def differentiate(
         self, tile: Tensor, curve: Curve, targets: Tensor, gradient: RowGradient, dtype: torch.dtype
     ) -> Tensor:
-        """The gradient of a tile of products, in the given type; [n, v]."""
+        """The gradient of a tile of products in the given type, [n, v]."""
 
 
 class TorchRows(Rows):
-    """The arithmetic in torch, in place."""
+    """The operations in torch, in place."""
 
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:
         super().__init__(rows, columns, like)
@@ -196,8 +197,8 @@ class TorchRows(Rows):
             self._fold(curve.logits(tile[rows]), targets[rows], sums.part(rows), threshold)
 
     def _fold(self, logits: Tensor, targets: Tensor, sums: Sums, threshold: float | None) -> None:
-        owned, places = _places(targets, logits)
-        sums.target.copy_(torch.where(owned, logits.gather(1, places)[:, 0], sums.target))
+        owned, column = _target_columns(targets, logits)
+        sums.target.copy_(torch.where(owned, logits.gather(1, column)[:, 0], sums.target))
         largest = logits.amax(1)
         if sums.largest is not None:
             sums.largest.copy_(largest)
@@ -244,9 +245,9 @@ class TorchRows(Rows):
         else:
             powers = self._exp(shifted)
             torch.addcmul(constant, shifted, gradient.slope[:, None], out=shifted).mul_(powers)
-        owned, places = _places(targets, products)
+        owned, column = _target_columns(targets, products)
         target = torch.where(owned, gradient.target, 0)
-        products.scatter_add_(1, places, target[:, None])
+        products.scatter_add_(1, column, target[:, None])
         if bend is not None:
             products.mul_(bend)
         if curve.factor != 1:
@@ -261,7 +262,7 @@ class TorchRows(Rows):
         return torch.exp(shifted, out=self._spare[: shifted.numel()].view(shifted.shape))
 
 
-def _places(targets: Tensor, tile: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows have their target in the tile, [n], and a place in it for every row, [n, 1]."""
+def _target_columns(targets: Tensor, tile: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether each row's target is in the tile, [n], and a valid column for each row, [n, 1]."""
     columns = tile.shape[1]
     return (targets >= 0) & (targets < columns), targets.clamp(0, columns - 1)[:, None]

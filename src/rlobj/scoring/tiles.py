@@ -1,12 +1,12 @@
-"""Sweeps over the vocabulary: every row against one tile of columns at a time, in place.
+"""Sweeps over the vocabulary: all rows and one tile of the vocabulary's columns at a time.
 
-The outer loop runs over tiles of the vocabulary and each tile holds all N rows, because N is the
-smaller side: the gradient of a tile of W is then one product, written once, and only the gradient
-of the hidden states is accumulated. `rows` has the arithmetic of a tile, here are the products.
+A tile has all N rows, because N is smaller than V. So the gradient of a tile of W is one matrix
+product that is written once, and only the gradient of the hidden states is accumulated. This module
+has the matrix products; `rows` has the operations on the rows of a tile.
 
-On a CPU products are those of float32 (float64) numbers and a tile is small enough to stay in the
-cache. On a GPU half-precision numbers are multiplied as they are, the products summed and written
-in float32; the gradient of a tile is rounded to bfloat16 for the products of the backward sweep.
+On a CPU the products are float32 (or float64), and a tile is small enough for the cache. On a GPU
+half-precision numbers are multiplied as they are, and the products are summed and stored in
+float32. The gradient of a tile is rounded to bfloat16 for the products of the backward sweep.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch import Tensor
 from rlobj.scoring.rows import Curve, RowGradient, Rows, Sums, TorchRows
 
 MINIMUM_COLUMNS = 128
-"""Narrower tiles would turn the matrix products into many thin ones; widths are multiples of it."""
+"""Tiles have a multiple of this number of columns: narrow matrix products are slow."""
 
 MINIMUM_ROWS = 64
-"""Tiles of whole rows are used from this many rows on, for the same reason."""
+"""Tiles of whole rows have at least this number of rows, for the same reason."""
 
 
 def tile_columns(rows: int, chunk_bytes: int, itemsize: int = 4) -> int:
@@ -38,7 +38,7 @@ def tile_columns(rows: int, chunk_bytes: int, itemsize: int = 4) -> int:
 
 
 def whole_rows(rows: int, vocabulary: int, row_bytes: int, itemsize: int = 4) -> int:
-    """How many rows of all logits fit `row_bytes`; 0 where that is fewer than are worth it.
+    """The number of whole rows of logits that fit `row_bytes`; 0 if it is below `MINIMUM_ROWS`.
 
     >>> whole_rows(32768, 151936, 512 << 20)
     883
@@ -52,8 +52,8 @@ class Head:
     """A language-model head at a sampling temperature.
 
     With raw = Σ W·h + b over its factors, the logits are `inner·raw`, or `outer·tanh(inner·raw)`
-    under a soft cap. One factor is the output embeddings with the hidden states; a second can be
-    the high side of a low-rank correction with its low side's output.
+    with a soft cap. The first factor is the output embeddings and the hidden states. A second
+    factor is a low-rank correction: B and u of `score_tokens`.
     """
 
     weights: tuple[Tensor, ...]  # [V, H], [V, r]
@@ -61,8 +61,8 @@ class Head:
     inner: float
     outer: float | None
     dtype: torch.dtype  # of tiles and sums
-    rounded: torch.dtype  # to which hidden states and weights are rounded
-    operand: torch.dtype  # in which they are then multiplied
+    rounded: torch.dtype  # hidden states and weights are rounded to it,
+    operand: torch.dtype  # and then multiplied in it
     chunk_bytes: int  # of a tile
     row_bytes: int  # of a tile of whole rows
 
@@ -73,51 +73,51 @@ class Head:
 
     @property
     def as_stored(self) -> bool:
-        """Are the weights multiplied as they are, without a copy in another type?"""
+        """Whether the weights are multiplied without a copy in another type."""
         kinds = {self.rounded, self.operand}
         return all(kinds == {weight.dtype} for weight in self.weights)
 
     @property
     def before(self) -> float:
-        """The part of `inner` that the hidden states take; half-precision ones would be rounded."""
+        """The factor that multiplies the hidden states; 1 if that would round them."""
         return self.inner if self.operand == self.dtype else 1.0
 
     def prepare(self, hiddens: Sequence[Tensor]) -> list[Tensor]:
-        """The hidden states of each factor as they are multiplied."""
+        """The hidden states of each factor in the type of the products."""
         hiddens = [hidden.to(self.rounded).to(self.operand) for hidden in hiddens]
         return hiddens if self.before == 1 else [hidden * self.before for hidden in hiddens]
 
     def spans(self, columns: int) -> Iterator[slice]:
-        """The tiles' spans of the vocabulary."""
+        """The range of the vocabulary of each tile."""
         for start in range(0, self.vocabulary, columns):
             yield slice(start, min(start + columns, self.vocabulary))
 
     def columns(self, rows: int) -> int:
-        """Of a tile of so many rows."""
+        """The number of columns of a tile with this number of rows."""
         return min(tile_columns(rows, self.chunk_bytes, self.dtype.itemsize), self.vocabulary)
 
     def curve(self, span: slice) -> Curve:
-        """From products to logits."""
+        """The function from the products of a tile to its logits."""
         bias = None
         if self.bias is not None:
             bias = self.bias[span].to(self.dtype) * self.inner
-            # −inf masks a token, but 0·(−inf) is no number, nor is V times the least one.
+            # −inf removes a token. It is replaced by a finite number, since 0·(−inf) is nan.
             bias = bias.clamp_(min=torch.finfo(self.dtype).min / 2**40)
         return Curve(self.inner / self.before, bias, self.outer)
 
     def operands(self, span: slice) -> list[Tensor]:
-        """A tile of each factor's weight, as it is multiplied."""
+        """A tile of each factor's weight, in the type of the products."""
         return [weight[span].to(self.rounded).to(self.operand) for weight in self.weights]
 
     def workspace(self, rows: int, columns: int) -> Rows:
-        """What computes tiles of up to this size, with memory for one."""
+        """The operations on tiles of up to this size, with memory for one tile."""
         device = self.weights[0].device
         kind = row_work(device, self.dtype)
         return kind(rows, columns, torch.empty(0, dtype=self.dtype, device=device))
 
 
 def row_work(device: torch.device, dtype: torch.dtype) -> type[Rows]:
-    """What computes tiles: Triton's kernels on a GPU that has them, torch everywhere else."""
+    """The class for operations on tiles: Triton's on a GPU if it is installed, else torch's."""
     if device.type == "cuda" and dtype == torch.float32 and importlib.util.find_spec("triton"):
         from rlobj.scoring.kernels import TritonRows
 
@@ -126,7 +126,7 @@ def row_work(device: torch.device, dtype: torch.dtype) -> type[Rows]:
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """out = left·right, summed in float32 at least. Like all `out=`, it is exempt from autocast."""
+    """out = left·right, summed in float32 at least; `out=` is not affected by autocast."""
     if out.dtype == left.dtype:
         return torch.mm(left, right, out=out)
     if out.dtype == torch.float32 and left.itemsize == 2 and not left.is_cpu:
@@ -150,19 +150,18 @@ def forward_sweep(
     square: bool,
     threshold: float | None,
 ) -> Sums:
-    """One pass over the vocabulary; `target` comes back relative to the maximum.
+    """The sums of all rows over the vocabulary; their `target` is relative to the maximum.
 
-    With a threshold the columns that count are known only when a row's maximum is final. Where
-    tiles of whole rows fit the budget that needs no second product; else `_kept` makes another
-    sweep.
+    The threshold is relative to the maximum of a whole row. If tiles of whole rows fit the budget,
+    one sweep is enough; otherwise `_kept` makes a second one.
 
     Args:
-        head: The head.
-        hiddens: Prepared hidden states of its factors, [N, H], [N, r].
-        targets: Token ids, [N].
-        slope: Also sum e·(z − m), for the entropy.
-        square: Also sum e² and e²·(z − m); needs `slope`.
-        threshold: Also sum e where z − m > threshold, for the min-p proxy.
+        head: the head.
+        hiddens: prepared hidden states of its factors, [N, H], [N, r].
+        targets: token ids, [N].
+        slope: also sum e·(z − m), for the entropy.
+        square: also sum e² and e²·(z − m); needs `slope`.
+        threshold: also sum e over the columns with z − m > threshold, for the min-p proxy.
     """
     rows = len(targets)
     like = torch.empty(rows, dtype=head.dtype, device=targets.device)
@@ -170,7 +169,9 @@ def forward_sweep(
     if not rows:
         return sums
     whole = 0
-    if threshold is not None and head.as_stored:  # else each part of the rows rounds all weights
+    if (
+        threshold is not None and head.as_stored
+    ):  # else each part of the rows would convert all weights
         whole = whole_rows(rows, head.vocabulary, head.row_bytes, head.dtype.itemsize)
     columns = head.vocabulary if whole else head.columns(rows)
     work = head.workspace(whole or rows, columns)
@@ -200,7 +201,7 @@ def _fold(
     threshold: float | None,
     maxima: Tensor | None = None,
 ) -> None:
-    """Add every tile to the sums; also each row's largest logit in each tile, [tiles, N]."""
+    """Add all tiles to the sums; write each row's largest logit in each tile to `maxima`."""
     for index, span in enumerate(head.spans(columns)):
         tile = _products(work, hiddens, head.operands(span))
         sums.largest = None if maxima is None else maxima[index]
@@ -224,10 +225,10 @@ def _kept(
     maxima: Tensor,
     threshold: float,
 ) -> Tensor:
-    """Σ exp(z − m) over the columns where z − m > threshold; [N].
+    """Σ exp(z − m) over the columns with z − m > threshold, [N].
 
-    Only (row, tile) pairs whose largest logit reaches the threshold are computed again: few where
-    the policy is peaked; all of them, at the price of a second product, where it is flat.
+    Only rows whose largest logit in a tile is above the threshold are computed again. These are few
+    for a low entropy, and all for a flat distribution.
     """
     kept = torch.zeros_like(maximum)
     reaches = maxima - maximum > threshold
@@ -236,13 +237,13 @@ def _kept(
         if len(rows):
             tile = _products(work, [hidden[rows] for hidden in hiddens], head.operands(span))
             kept[rows] += work.keep(tile, head.curve(span), maximum[rows], threshold)
-    # The largest logit contributes exactly 1, whatever the rounding of its second computation.
+    # The largest logit contributes exactly 1, also if it was rounded differently this time.
     return kept.clamp_(min=1)
 
 
 @dataclass(frozen=True)
 class HeadGradient:
-    """Gradients to fill; None where one is not wanted."""
+    """The gradients to compute; None if one is not needed."""
 
     hiddens: list[Tensor | None]  # of each factor: [N, H], in the tiles' type
     weights: list[Tensor | None]  # of each factor: [V, H], in the weight's type
@@ -252,14 +253,14 @@ class HeadGradient:
 def backward_sweep(
     head: Head, hiddens: Sequence[Tensor], targets: Tensor, rows: RowGradient, into: HeadGradient
 ) -> None:
-    """One pass over the vocabulary that recomputes the tiles and fills the gradients.
+    """Compute the tiles again and write the gradients.
 
     Args:
-        head: The head.
-        hiddens: Prepared hidden states of its factors, [N, H], [N, r].
-        targets: Token ids, [N].
-        rows: The gradient of each row's logits.
-        into: `hiddens` must come zeroed; `weights` and `bias` are written once, tile by tile.
+        head: the head.
+        hiddens: prepared hidden states of its factors, [N, H], [N, r].
+        targets: token ids, [N].
+        rows: the gradient of each row's logits.
+        into: the gradients to write; `hiddens` must be zero before, the others are overwritten.
     """
     if not len(targets):
         for written in (*into.weights, into.bias):

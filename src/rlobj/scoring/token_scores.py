@@ -1,4 +1,4 @@
-"""The public scoring function and its gradient."""
+"""score_tokens, and its gradient."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ FILTERED = -1e4
 """Proxy log-probability (nats) of a token that the min-p filter removed."""
 
 CPU_CHUNK_BYTES = 8 << 20
-"""Default size of a tile on a CPU: it stays in the cache."""
+"""Default size of a tile on a CPU: small enough for the cache."""
 
 DEVICE_CHUNK_BYTES = 512 << 20
-"""Default size of a tile elsewhere: few launches, each large enough to fill the device."""
+"""Default size of a tile on a GPU: large enough to use the whole device."""
 
 
 @dataclass(frozen=True)
 class TokenScores:
-    """What one pass over the softmax tells about each of N tokens; None where it was not asked for.
+    """The scores of N tokens; a column that was not requested is None.
 
-    Float64 if the hidden states or the weights are, else float32.
+    The columns are float64 if the hidden states or the weights are, else float32.
     """
 
     logprobs: Tensor
-    """log π(y) in nats at the sampling temperature, [N]; carries the gradient."""
+    """log π(y) in nats at the sampling temperature, [N]; with gradient."""
     entropy: Tensor | None = None
-    """−Σ π log π in nats at the sampling temperature, [N]; carries the gradient."""
+    """−Σ π log π in nats at the sampling temperature, [N]; with gradient."""
     proxy_logprobs: Tensor | None = None
     """log π(y) with π renormalised over {k: π_k ≥ min_p·max π}; `FILTERED` outside; [N]."""
     collision: Tensor | None = None
-    """Σ π², the probability that two draws agree, [N]."""
+    """Σ π², the probability that two samples are equal, [N]."""
     entropy_sensitivity: Tensor | None = None
-    """π(l + H) − Σ π_k²(log π_k + H), [N]; times −A it is dH/dη along the gradient of A·l."""
+    """π(l + H) − Σ π_k²(log π_k + H), [N]; multiplied by −A, it is dH/dη for a step of size η along
+    the gradient of A·l with respect to the logits."""
 
 
 def score_tokens(
@@ -61,47 +62,47 @@ def score_tokens(
     low_rank: tuple[Tensor, Tensor] | None = None,
     chunk_bytes: int | None = None,
 ) -> TokenScores:
-    """Score tokens from the hidden states that predict them, never holding the [N, V] logits.
+    """Score tokens from the hidden states that predict them, without storing the [N, V] logits.
 
         z = cap(scale·(W·h + B·u + b)) / temperature,   cap(x) = softcap·tanh(x / softcap), or x
 
-    `logprobs` and `entropy` are differentiable in hidden, weight, bias, u and B; the backward pass
-    recomputes the logits tile by tile, and skips rows whose incoming gradient is zero and
-    parameters that require none. Logits and sums are float32 for half-precision inputs, float64 for
-    float64 ones. `min_p` needs no second product where whole rows of logits fit `chunk_bytes` and
-    the weights are multiplied in the type they are stored in; else it costs a second sweep over
-    those tiles that hold a token it may keep.
+    `logprobs` and `entropy` are differentiable in hidden, weight, bias, u and B. The backward pass
+    computes the logits again, tile by tile. It skips rows whose incoming gradient is zero, and
+    parameters that require no gradient. Logits and sums are float64 for float64 inputs, else
+    float32. `min_p` has no extra matrix product if whole rows of logits fit `chunk_bytes` and the
+    weights are multiplied in their own type. Otherwise a second sweep computes again the tiles that
+    have a token above the filter.
 
-    On a GPU half-precision inputs are multiplied as they are, under autocast float32 ones are
-    rounded first, as a linear layer would round them, and the rows are Triton's where it is
-    installed. On a CPU nothing is rounded, autocast or not.
+    On a GPU, half-precision inputs are multiplied as they are. Under autocast, float32 inputs are
+    rounded first, as in a linear layer. Triton computes the rows if it is installed. On a CPU
+    nothing is rounded, with or without autocast.
 
     Args:
-        hidden: Last hidden states, [N, H].
-        weight: Output embeddings, [V, H].
-        targets: Token ids, integer [N].
-        temperature: Sampling temperature.
-        entropy: Also the entropy.
-        min_p: Also the min-p proxy with this share of the largest probability (Lp-Reg,
-            arXiv:2510.03222); the filter sees the probabilities at the sampling temperature.
-        collision: Also the collision probability.
-        sensitivity: Also the entropy sensitivity.
-        bias: Of the head, [V]; −inf leaves a token out of the softmax, so that its own log-prob is
-            −inf (without a soft cap, which lets nothing be left out).
-        scale: Factor on the raw logits (Granite, Cohere).
-        softcap: Soft cap of the scaled logits (Gemma 2), before the temperature.
-        low_rank: u [N, r] and B [V, r], a correction of the head: under LoRA u = alpha/r·A·h.
-        chunk_bytes: Memory for one tile of logits, of which the sweeps use up to 1.5 times as much;
-            by default 8 MiB on a CPU, 512 MiB elsewhere, and with `min_p` at least 64 whole rows.
-            A tile holds all rows and 128 columns at least, which is 512 bytes for each row; and a
-            second sweep keeps 4 bytes for each row and tile.
+        hidden: last hidden states, [N, H].
+        weight: output embeddings, [V, H].
+        targets: token ids, integer [N].
+        temperature: sampling temperature.
+        entropy: also compute the entropy.
+        min_p: also compute the min-p proxy with this share of the largest probability (Lp-Reg,
+            arXiv:2510.03222), from the probabilities at the sampling temperature.
+        collision: also compute the collision probability.
+        sensitivity: also compute the entropy sensitivity.
+        bias: bias of the head, [V]; −inf removes a token from the softmax, and its log-prob is −inf
+            (not with a soft cap, which makes every logit finite).
+        scale: factor of the raw logits (Granite, Cohere).
+        softcap: soft cap of the scaled logits (Gemma 2), before the temperature.
+        low_rank: u [N, r] and B [V, r], a correction of the head; with LoRA u = alpha/r·A·h.
+        chunk_bytes: memory for one tile of logits. The sweeps use up to 1.5 times as much. Default:
+            8 MiB on a CPU, 512 MiB on a GPU; with `min_p` at least 64 whole rows. A tile has all
+            rows and at least 128 columns, which is 512 bytes per row; a second sweep stores 4
+            bytes per row and tile.
 
     Returns:
-        TokenScores of N rows. N = 0 gives empty columns that still carry a graph.
+        TokenScores of N rows. For N = 0 the columns are empty and have a graph.
 
     Raises:
-        BatchError: Shapes that do not fit, what is no tensor, or a target outside 0..V−1.
-        ConfigError: A setting outside its range, or one that is no number.
+        BatchError: shapes do not fit, an argument is not a tensor, or a target is not in 0..V−1.
+        ConfigError: a setting is out of range or not a number.
     """
     _check_settings(temperature, min_p, scale, softcap, chunk_bytes)
     _check_shapes(hidden, weight, targets, bias, low_rank)
@@ -111,7 +112,7 @@ def score_tokens(
         chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
         row_bytes = max(chunk_bytes, tiles.MINIMUM_ROWS * len(weight) * dtype.itemsize)
     operand = _operand(hidden, weight, dtype)
-    ask = _Ask(
+    settings = _Settings(
         inner=scale / (softcap or temperature),
         outer=softcap / temperature if softcap else None,
         chunk_bytes=chunk_bytes,
@@ -125,20 +126,20 @@ def score_tokens(
         sensitivity=sensitivity,
     )
     factors = [hidden, weight] if low_rank is None else [hidden, weight, *low_rank]
-    return TokenScores(*_Score.apply(targets.long(), bias, ask, *factors))
+    return TokenScores(*_Score.apply(targets.long(), bias, settings, *factors))
 
 
 @dataclass(frozen=True)
-class _Ask:
-    """Everything about a call that is not a tensor."""
+class _Settings:
+    """The arguments of a call that are not tensors."""
 
     inner: float
     outer: float | None
     chunk_bytes: int
     row_bytes: int
     dtype: torch.dtype  # of tiles and sums
-    rounded: torch.dtype  # to which hidden states and weights are rounded
-    operand: torch.dtype  # in which they are then multiplied
+    rounded: torch.dtype  # hidden states and weights are rounded to it,
+    operand: torch.dtype  # and then multiplied in it
     entropy: bool
     min_p: float | None
     collision: bool
@@ -161,8 +162,8 @@ class _Ask:
 def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
     """The type in which hidden states and weights are multiplied.
 
-    Half-precision numbers are what a GPU multiplies fast: there they stay as they are, and under
-    autocast the others become what a linear layer would make of them.
+    A GPU multiplies half-precision numbers as they are, and under autocast rounds the others as in
+    a linear layer. A CPU rounds nothing.
     """
     if hidden.device.type != "cuda" or dtype == torch.float64:
         return dtype
@@ -172,29 +173,29 @@ def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
 
 
 class _Score(torch.autograd.Function):
-    """The inputs after `ask` are the hidden states and the weight of each factor, in turn."""
+    """The inputs after `settings` are hidden states and weight of each factor, alternately."""
 
     @staticmethod
-    def forward(ctx, targets, bias, ask: _Ask, *factors):
+    def forward(ctx, targets, bias, settings: _Settings, *factors):
         ctx.set_materialize_grads(False)
-        ctx.ask = ask
-        head = ask.head(factors[1::2], bias)
+        ctx.settings = settings
+        head = settings.head(factors[1::2], bias)
         threshold = None
-        if ask.min_p is not None:
-            # A few roundings below the cut, so that a token on it is kept.
-            threshold = math.log(ask.min_p) - 8 * torch.finfo(ask.dtype).eps
+        if settings.min_p is not None:
+            # Slightly lower, so that a token exactly at the threshold is kept.
+            threshold = math.log(settings.min_p) - 8 * torch.finfo(settings.dtype).eps
         sums = tiles.forward_sweep(
             head,
             head.prepare(factors[::2]),
             targets,
-            slope=ask.entropy or ask.sensitivity,
-            square=ask.collision or ask.sensitivity,
+            slope=settings.entropy or settings.sensitivity,
+            square=settings.collision or settings.sensitivity,
             threshold=threshold,
         )
-        scores = _scores(sums, ask, threshold)
+        scores = _scores(sums, settings, threshold)
         logprobs = scores[0]
-        if bias is not None and logprobs is not None and ask.outer is None:
-            # Tiles hold −∞ as a large negative number, see `Head.curve`.
+        if bias is not None and logprobs is not None and settings.outer is None:
+            # Tiles have a large negative number instead of −∞, see `Head.curve`.
             logprobs.masked_fill_(bias[targets] == -torch.inf, -torch.inf)
         ctx.save_for_backward(targets, bias, sums.maximum, sums.mass, sums.slope, *factors)
         ctx.mark_non_differentiable(*(column for column in scores[2:] if column is not None))
@@ -207,17 +208,17 @@ class _Score(torch.autograd.Function):
         hiddens, weights = factors[::2], factors[1::2]
         _, wants_bias, _, *wants = ctx.needs_input_grad
         rows = RowGradient.of(by_logprob, by_entropy, maximum, mass, slope)
-        active = rows.active()
-        every = len(active) == len(targets)
+        chosen = rows.with_gradient()
+        every = len(chosen) == len(targets)
         if not every:
-            hiddens = [hidden[active] for hidden in hiddens]
-            targets, rows = targets[active], rows.take(active)
-        ask = ctx.ask
-        if ask.operand == torch.float16:  # too short a range for the gradient of a tile
-            ask = replace(ask, operand=ask.dtype)
+            hiddens = [hidden[chosen] for hidden in hiddens]
+            targets, rows = targets[chosen], rows.take(chosen)
+        settings = ctx.settings
+        if settings.operand == torch.float16:  # its range is too small for gradients
+            settings = replace(settings, operand=settings.dtype)
         into = tiles.HeadGradient(
             hiddens=[
-                torch.zeros_like(hidden, dtype=ask.dtype) if wanted else None
+                torch.zeros_like(hidden, dtype=settings.dtype) if wanted else None
                 for hidden, wanted in zip(hiddens, wants[::2], strict=True)
             ],
             weights=[
@@ -226,7 +227,7 @@ class _Score(torch.autograd.Function):
             ],
             bias=torch.empty_like(bias) if wants_bias else None,
         )
-        head = ask.head(weights, bias)
+        head = settings.head(weights, bias)
         tiles.backward_sweep(head, head.prepare(hiddens), targets, rows, into)
         found: list[Tensor | None] = []
         for whole, by_hidden, by_weight in zip(
@@ -235,12 +236,12 @@ class _Score(torch.autograd.Function):
             if by_hidden is not None:
                 by_hidden = by_hidden.to(whole.dtype)
                 if not every:
-                    by_hidden = torch.zeros_like(whole).index_copy_(0, active, by_hidden)
+                    by_hidden = torch.zeros_like(whole).index_copy_(0, chosen, by_hidden)
             found += [by_hidden, by_weight]
         return None, into.bias, None, *found
 
 
-def _scores(sums: Sums, ask: _Ask, threshold: float | None) -> tuple[Tensor | None, ...]:
+def _scores(sums: Sums, settings: _Settings, threshold: float | None) -> tuple[Tensor | None, ...]:
     """The columns of `TokenScores`, in its order."""
     log_mass = sums.mass.log()
     logprobs = sums.target - log_mass
@@ -252,15 +253,15 @@ def _scores(sums: Sums, ask: _Ask, threshold: float | None) -> tuple[Tensor | No
     if sums.square is not None:
         collision = sums.square / sums.mass.square()
     if collision is not None and sums.square_slope is not None and sums.slope is not None:
-        # log π + H = (z − m) − slope/mass: the log mass of one cancels that of the other.
+        # log π + H = (z − m) − slope/mass: the two log masses cancel.
         spread = sums.square_slope / sums.mass.square() - collision * sums.slope / sums.mass
         sensitivity = logprobs.exp() * (sums.target - sums.slope / sums.mass) - spread
     return (
         logprobs,
-        entropy if ask.entropy else None,
+        entropy if settings.entropy else None,
         proxy,
-        collision if ask.collision else None,
-        sensitivity if ask.sensitivity else None,
+        collision if settings.collision else None,
+        sensitivity if settings.sensitivity else None,
     )
 
 
