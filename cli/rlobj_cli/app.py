@@ -5,8 +5,6 @@ The library is imported inside the commands, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import io
-import sys
 from typing import Annotated
 
 import typer
@@ -17,6 +15,7 @@ from rlobj_cli.evaluate.command import evaluation
 from rlobj_cli.presets.command import presets
 from rlobj_cli.presets.explain import explain
 from rlobj_cli.screen.errors import GuardedGroup
+from rlobj_cli.screen.streams import prepare_streams
 from rlobj_cli.serve import serve
 from rlobj_cli.train.command import train
 from rlobj_cli.train.report import report
@@ -71,8 +70,6 @@ def _rlobj(
 
 
 def main() -> None:
-    """Run the program; ends the process with 0, 1 (the work failed), 2 (wrong input) or 130."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows '?' and goes on
-            stream.reconfigure(errors="replace")
+    """Run the program and end the process; `screen.errors` lists the exit codes."""
+    prepare_streams()
     app(prog_name="rlobj")
