@@ -63,7 +63,7 @@ def serve(
     """
     from rich.console import Console
 
-    from rlobj_cli.screen.console import loading, working
+    from rlobj_cli.screen.console import calm_libraries, loading, working
 
     console = Console()
     signal.signal(signal.SIGTERM, _interrupt)
@@ -75,6 +75,7 @@ def serve(
         arguments: dict[str, Any] = {}
         for text in settings or []:
             arguments = merge(arguments, parse_setting(text))
+    calm_libraries(console)
     source = _source(console, model)
     with working(console, "looking at vLLM"):
         server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
@@ -93,15 +94,13 @@ def _source(console: Console, model: str) -> str:
     """The folder or hub id that vLLM loads; the embedded policy is made on first use."""
     from rlobj.models.embedded import EMBEDDED_PROFILE, embedded_policy
     from rlobj.models.location import require_model
-    from rlobj_cli.evaluate.screen import Bar
+    from rlobj_cli.screen.console import preparing_policy
 
     if model != "embedded":
         require_model(model)
         return model
-
-    with Bar(console, "first use: supervised start of the embedded policy") as bar:
-        task = EMBEDDED_PROFILE["data"]["source"]
-        return str(embedded_policy(task, progress=lambda done, total, _: bar.move(done, total)))
+    with preparing_policy(console) as progress:
+        return str(embedded_policy(EMBEDDED_PROFILE["data"]["source"], progress=progress))
 
 
 def _last_line(log: Path) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rlobj.evaluation import BenchmarkSummary, EvaluationCallback, EvaluationResult, GradeChange
 from rlobj.evaluation.report.entries import estimated, percent, percent_range
-from rlobj_cli.screen.console import facts_grid, number, working
+from rlobj_cli.screen.console import facts_grid, number, preparing_policy, working
 
 __all__ = ["Bar", "EvaluationScreen", "show_files", "show_result"]
 
@@ -24,7 +24,6 @@ MOST_ACROSS = 3
 """Benchmarks that stand side by side on 80 columns."""
 MOST_CHANGES = 20
 """Changed grades that are listed."""
-SUPERVISED_START = "first use: supervised start of the embedded policy"
 
 
 class EvaluationScreen(EvaluationCallback):
@@ -66,8 +65,11 @@ class EvaluationScreen(EvaluationCallback):
             )
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """Move the bar."""
-        self._progress(SUPERVISED_START).move(done, total)
+        """Show the supervised steps that make the embedded policy."""
+        if done == 1:
+            self._clear()
+            self._prepare = self._shown.enter_context(preparing_policy(self._console))
+        self._prepare(done, total, loss)
 
     def loading(self, name: str) -> None:
         """Show a spinner."""

@@ -22,16 +22,21 @@ if TYPE_CHECKING:
     from rlobj.objectives.explanation import Explanation
 
 __all__ = [
+    "FIRST_USE",
     "calm_libraries",
     "facts_grid",
     "loading",
     "number",
     "plain_value",
+    "preparation_line",
+    "preparing_policy",
     "show_explanation",
     "show_yaml",
     "with_error",
     "working",
 ]
+
+FIRST_USE = "first use: preparing the embedded policy"
 
 
 def calm_libraries(console: Console) -> None:
@@ -84,6 +89,35 @@ def working(console: Console, doing: str, news: Callable[[], str] = str) -> Iter
 
     with Live(get_renderable=shown, console=console, transient=True, refresh_per_second=4):
         yield
+
+
+@contextlib.contextmanager
+def preparing_policy(console: Console) -> Iterator[Callable[[int, int, float], None]]:
+    """Show the supervised steps that make the embedded policy; nothing if they were made before.
+
+    Yields:
+        What is called with (steps done, steps in all, loss) after each step.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn(FIRST_USE), BarColumn(), MofNCompleteColumn())
+    shown = console.is_interactive
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task("", visible=False)
+
+        def progress(done: int, total: int, loss: float) -> None:
+            bar.update(task, completed=done, total=total, visible=True)
+            if not shown and done in (1, total):
+                console.print(Text(preparation_line(done, total, loss)), soft_wrap=True)
+
+        yield progress
+
+
+def preparation_line(done: int, total: int, loss: float) -> str:
+    """A line of a log about the first or the last supervised step."""
+    if done < total:
+        return f"{FIRST_USE} ({total} supervised steps, kept for later runs)"
+    return f"the embedded policy is ready, loss {loss:.3f}"
 
 
 def facts_grid(facts: Mapping[str, str]) -> Table:

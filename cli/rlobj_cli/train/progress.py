@@ -22,14 +22,19 @@ from rich.text import Text
 
 from rlobj.training import Callback
 from rlobj_cli.screen.charts import sparkline
-from rlobj_cli.screen.console import facts_grid, number, with_error
+from rlobj_cli.screen.console import (
+    FIRST_USE,
+    facts_grid,
+    number,
+    preparation_line,
+    with_error,
+)
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
 
 __all__ = ["LiveScreen", "PlainScreen", "watch"]
 
-FIRST_USE = "first use: preparing the embedded policy with a short supervised training"
 ONE_THREAD = "; small policies are fastest on one (change with --set training.threads=N)"
 
 MEASURES = (
@@ -141,10 +146,8 @@ class PlainScreen(Screen):
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """Print one line at the start and one at the end."""
         super().warm_starting(done, total, loss)
-        if done == 1:
-            self._line(f"{FIRST_USE} ({total} steps; later runs reuse it)")
-        if done == total:
-            self._line(f"the embedded policy is ready, loss {loss:.3f}")
+        if done in (1, total):
+            self._line(preparation_line(done, total, loss))
 
     def started(self, facts: Mapping[str, str]) -> None:
         """Show policy, problems, device and so on, and start the clock."""
