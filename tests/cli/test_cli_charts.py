@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlobj_cli.screen.charts import chart, resample, sparkline
+from rlobj_cli.screen.charts import chart, resample, scale_label, sparkline, steps_axis
 
 
 def test_resample_takes_means_of_neighbours_and_leaves_short_lists_alone() -> None:
@@ -50,3 +50,22 @@ def test_chart_labels_its_first_and_last_row_and_puts_marks_on_their_place() -> 
 
 def test_chart_of_one_value_does_not_divide_by_nothing() -> None:
     assert len(chart([(1, 0.5)], [], width=8, height=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "span", "text"),
+    [
+        (0.5, 0.4, "0.500"),
+        (0.99985, 0.0003, "0.999850"),
+        (12345.6, 8000, "12,346"),
+        (1.0, 0.0, "1.00"),
+        (0.0, 0.0, "0.00"),
+    ],
+)
+def test_scale_label_has_enough_digits_for_the_span(value, span, text) -> None:
+    assert scale_label(value, span) == text
+    assert len(text) <= 8  # the room in front of a chart
+
+
+def test_steps_axis_shows_the_first_and_the_last_step() -> None:
+    assert steps_axis(1, 12000, 20) == "step 1        12,000"

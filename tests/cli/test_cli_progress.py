@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
+from screens import console, text_of
 
 from rlobj.data import Problem
 from rlobj.evaluation import (
@@ -45,22 +43,6 @@ def train(screen: PlainScreen | LiveScreen, steps: int) -> None:
             screen.stepped(step, metrics)
 
 
-def console(width: int, *, terminal: bool) -> Console:
-    return Console(
-        file=io.StringIO(),
-        width=width,
-        height=30,
-        force_terminal=terminal,
-        force_interactive=terminal,
-        color_system=None,
-    )
-
-
-def text_of(screen: Console) -> str:
-    assert isinstance(screen.file, io.StringIO)
-    return screen.file.getvalue()
-
-
 def test_the_screen_is_live_on_a_terminal_only() -> None:
     assert isinstance(watch(console(80, terminal=True), 5, 0, []), LiveScreen)
     assert isinstance(watch(console(80, terminal=False), 5, 0, []), PlainScreen)
@@ -98,3 +80,14 @@ def test_a_resumed_run_shows_what_came_before() -> None:
     screen = PlainScreen(out, 4, 2, [{"step": 2, "reward/mean": 0.25}])
     screen.stepped(3, {"step": 3, "reward/mean": 0.5, "tokens/step": 1.0})
     assert screen.series("reward/mean") == [0.25, 0.5]
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+def test_header_is_shown_with_the_first_event_of_the_run(terminal: bool) -> None:
+    screen_console = console(80, terminal=terminal)
+    calls: list[str] = []
+    with watch(screen_console, 5, 0, [], lambda: calls.append("header")) as screen:
+        assert calls == []
+        screen.warm_starting(1, 2, 0.5)
+        screen.started({"device": "cpu", "run": "here"})
+        assert calls == ["header"]

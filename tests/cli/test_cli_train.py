@@ -148,6 +148,16 @@ def test_train_writes_a_run_and_a_log_that_files_can_hold(finished: tuple[Path, 
 
 
 @pytest.mark.slow
+def test_rows_that_are_left_out_are_shown(tmp_path: Path) -> None:
+    write_config(tmp_path, 1)
+    rows = [{"problem": f"{i},0=", "answer": str(i)} for i in (*range(8), 3, 4)]
+    (tmp_path / "problems.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = ["--config", "run.yaml", "--data", "problems.jsonl", "--out", "run"]
+    done = program(["train", *words], tmp_path)
+    assert "dropped 2 rows that repeat a question" in " ".join(done.stdout.split())
+
+
+@pytest.mark.slow
 def test_a_second_run_into_the_same_folder_is_refused(finished: tuple[Path, str]) -> None:
     done = program(["train", "--config", "run.yaml", "--out", "run"], finished[0], code=2)
     assert "run holds a run already" in done.stderr
@@ -238,3 +248,22 @@ def test_the_embedded_policy_trains_on_own_problems_with_an_own_reward(tmp_path:
     refused = program(["train", "--preset", "grpo", *own, *size, "--out", "no"], tmp_path, code=2)
     assert "'What is 1+2?' contains 'Whatis?'" in refused.stderr
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.slow
+def test_a_refused_strategy_shows_no_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    words = ["train", "--preset", "stapo", "--strategy", "fsdp2", "--out", str(tmp_path / "run")]
+    result = runner.invoke(app, words)
+    assert result.exit_code == 2
+    assert "needs a GPU" in result.output
+    assert "rlobj train  stapo" not in result.output
+
+
+def test_config_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    for name, reason in ((".", "is a folder, not a YAML file"), ("x.yaml", "is not there")):
+        result = runner.invoke(app, ["train", "--config", str(tmp_path / name)])
+        assert result.exit_code == 2
+        assert reason in result.output

@@ -1,0 +1,35 @@
+"""`--data-dir`: the folder that stands in for the hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlobj_cli.app import app
+
+runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+
+
+@pytest.mark.parametrize("command", [["train"], ["eval", "MODEL"], ["eval", "score", "x.jsonl"]])
+def test_a_data_dir_that_is_no_folder_is_refused(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name, reason in (("file", "is a file"), ("gone", "no such folder")):
+        result = runner.invoke(app, [*command, "--data-dir", str(tmp_path / name)])
+        assert result.exit_code == 2
+        assert reason in " ".join(result.output.split()).replace(" │ │ ", " ")
+
+
+def test_data_dir_is_in_the_environment_while_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RLOBJ_DATA_DIR", raising=False)
+    found: list[str | None] = []
+    seen = lambda *_: found.append(os.environ.get("RLOBJ_DATA_DIR"))  # noqa: E731
+    monkeypatch.setattr("rlobj_cli.train.running.start", seen)
+    words = ["train", "--preset", "stapo", "--data-dir", str(tmp_path)]
+    assert runner.invoke(app, words).exit_code == 0
+    assert found == [str(tmp_path)]
+    assert "RLOBJ_DATA_DIR" not in os.environ  # no other command of this process is told

@@ -1,0 +1,51 @@
+"""What all commands share on screen."""
+
+from __future__ import annotations
+
+import time
+
+from screens import console, text_of
+
+from rlobj_cli.screen.console import preparing_policy, working
+
+
+def test_working_shows_the_time_and_the_newest_line() -> None:
+    screen = console(terminal=True)
+    with working(screen, "starting", lambda: "shard 3 of 9"):
+        time.sleep(0.05)
+    assert "starting, 0 s" in text_of(screen)
+    assert "shard 3 of 9" in text_of(screen)
+
+
+def test_working_is_silent_without_a_terminal() -> None:
+    screen = console()
+    with working(screen, "starting"):
+        pass
+    assert text_of(screen) == ""
+
+
+def test_preparing_the_policy_is_two_lines_in_a_log() -> None:
+    screen = console(width=120)
+    with preparing_policy(screen) as progress:
+        for step in range(1, 601):
+            progress(step, 600, 1.5)
+    assert text_of(screen).splitlines() == [
+        "first use: preparing the embedded policy (600 supervised steps, kept for later runs)",
+        "the embedded policy is ready, loss 1.500",
+    ]
+
+
+def test_preparing_the_policy_is_a_bar_on_a_terminal() -> None:
+    screen = console(terminal=True)
+    with preparing_policy(screen) as progress:
+        progress(300, 600, 1.5)
+    assert "first use: preparing the embedded policy" in text_of(screen)
+    assert "300/600" in text_of(screen)
+
+
+def test_a_policy_in_the_cache_is_not_announced() -> None:
+    for terminal in (True, False):
+        screen = console(terminal=terminal)
+        with preparing_policy(screen):
+            pass
+        assert "first use" not in text_of(screen)

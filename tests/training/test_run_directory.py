@@ -1,0 +1,42 @@
+"""The folder of a run: what is refused as one, and how tables are written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+
+from rlobj.base.errors import ConfigError
+from rlobj.training import RunDirectory
+
+
+def test_error_names_the_path_when_it_is_not_a_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "stapo-1").mkdir()
+    for name, reason in (
+        ("file", "is a file, and a run is a folder"),
+        ("stapo-2", "no such folder. Did you mean '.*stapo-1'"),
+        ("stapo-1", "has no config.resolved.yaml"),
+    ):
+        with pytest.raises(ConfigError, match=f"{name} is not a run: .*{reason}"):
+            RunDirectory.open(tmp_path / name)
+
+
+@pytest.mark.slow
+def test_writing_a_table_imports_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from rlobj.training import RunDirectory\n"
+        "assert 'pyarrow' not in sys.modules and 'pandas' not in sys.modules\n"
+        f"run = RunDirectory({str(tmp_path)!r})\n"
+        "with run.locked():\n"
+        "    before = set(sys.modules)\n"
+        "    run.write_table('table.parquet', {'a': [1, None], 'b': ['x', 'y'], 'c': [0.5, 1.0]})\n"
+        "    print(sorted(set(sys.modules) - before))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert datasets.Dataset.from_parquet(str(tmp_path / "table.parquet"))["a"][:] == [1, None]
