@@ -261,7 +261,7 @@ def test_each_fault_of_a_sync_is_named(tied: tuple[Any, VllmSampler]) -> None:
     jitter(model, seed=12)
     names = [name for name, _ in old]
 
-    with pytest.raises(RunError, match="holds version 100, the trainer is at version 120"):
+    with pytest.raises(RunError, match="has version 100, the trainer has version 120"):
         compare({}, 120, sampler.received())  # skipped
 
     sent = Sent(model.named_parameters(), sampler.dtype)
@@ -305,7 +305,7 @@ def test_a_sync_that_fails_takes_all_weights_and_keeps_no_version(
             taken.append(name)
             yield name, tensor
 
-    with pytest.raises(RunError, match="did not take weights 140"):
+    with pytest.raises(RunError, match="did not load weights 140"):
         sampler.sync(weights(), 140)
     assert len(taken) == 1 + len(named(model))
     assert sampler.received().version == -1
@@ -326,7 +326,7 @@ def test_weights_that_are_not_finite_stop_the_run(tied: tuple[Any, VllmSampler])
     ("prompt", "settings", "message"),
     [
         ([], {}, "has no tokens"),
-        ([4] * 510, {}, "beyond the 512 positions"),
+        ([4] * 510, {}, "exceed the 512 positions"),
         ([99], {}, "vocabulary of 20"),
         ([4], {"temperature": 0.001}, "at least 0.01"),
     ],
@@ -340,7 +340,7 @@ def test_what_vllm_would_change_or_refuse_is_refused(
 
 def test_a_process_has_one_engine_at_a_time(engines: Engines) -> None:
     engines.get("tied")
-    with pytest.raises(RunError, match="close that one first"):
+    with pytest.raises(RunError, match="close it first"):
         engines._build("untied")
 
 

@@ -71,7 +71,7 @@ def test_the_key_lets_requests_and_websockets_pass(guard: RequireKey) -> None:
 
 def test_a_server_without_a_key_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
-    with pytest.raises(RuntimeError, match="without a key is not started"):
+    with pytest.raises(RuntimeError, match="does not start without a key"):
         RequireKey(lambda *_: None)  # pyright: ignore[reportArgumentType]
 
 
@@ -183,7 +183,7 @@ def test_a_command_that_failed_inside_the_server_is_not_repeated(flaky: Flaky) -
 def test_a_refused_key_is_a_wrong_setting(flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     flaky.statuses = [401]
-    with pytest.raises(ConfigError, match=f"wants a key.*{KEY_VARIABLE}"):
+    with pytest.raises(ConfigError, match=f"needs a key.*{KEY_VARIABLE}"):
         connect(flaky).call("rlobj_status")
     monkeypatch.setenv(KEY_VARIABLE, "other")
     flaky.statuses = [401]

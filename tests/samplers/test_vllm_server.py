@@ -199,7 +199,7 @@ def test_each_fault_of_a_sync_is_named(served: Served, model: Any, transport: st
     sampler = sampler_for(served, model, transport=transport)
     push(sampler, model, 30)
     names = [name for name, _ in named(model)]
-    with pytest.raises(RunError, match="holds version 30, the trainer is at version 31"):
+    with pytest.raises(RunError, match="has version 30, the trainer has version 31"):
         compare({}, 31, sampler.received())
     sent = Sent(model.named_parameters(), sampler.dtype)
     sampler.sync((pair for pair in sent if pair[0] != names[3]), 31)
@@ -256,7 +256,7 @@ def test_weights_pushed_by_another_trainer_stop_the_run(served: Served, model: A
     mine, other = sampler_for(served, model), sampler_for(served, model)
     push(mine, model, 60)
     push(other, model, 61)
-    with pytest.raises(RunError, match="holds weights 61 and not 60: another trainer"):
+    with pytest.raises(RunError, match="has weights 61, expected 60: another trainer"):
         draw(mine)
 
 
@@ -271,7 +271,7 @@ def test_a_hung_server_ends_the_run_within_the_retries(served: Served, model: An
         os.kill(pid, signal.SIGSTOP)
     try:
         started = time.monotonic()
-        with pytest.raises(RunError, match="does not answer: it hangs"):
+        with pytest.raises(RunError, match="does not answer"):
             draw(sampler, prompts(40), max_tokens=400)
         assert time.monotonic() - started < 10
     finally:

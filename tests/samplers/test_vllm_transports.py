@@ -73,7 +73,7 @@ def test_a_broadcast_that_breaks_off_is_no_end_of_the_weights() -> None:
     with pytest.raises(ValueError, match="of the trainer"):
         group.send(weights())
     thread.join()
-    assert failures == ["the trainer broke off in the middle of the weights"]
+    assert failures == ["the trainer stopped sending in the middle of the weights"]
 
 
 def test_files_carry_names_dtypes_shapes_and_values_in_order(
@@ -106,7 +106,7 @@ def test_tensors_are_written_as_they_were_when_they_were_yielded(tmp_path: Path)
 
 
 def test_a_receiver_without_a_group_says_so() -> None:
-    with pytest.raises(RuntimeError, match="has to call rlobj_open first"):
+    with pytest.raises(RuntimeError, match="must call rlobj_open first"):
         WeightExtension().rlobj_receive(1)
 
 

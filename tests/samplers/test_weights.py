@@ -55,8 +55,8 @@ def test_a_cast_is_part_of_what_was_sent():
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (lambda w: arrived(w, version=3), "holds version 3, the trainer is at version 4"),
-        (lambda w: arrived(w, version=-1), "holds no weights"),
+        (lambda w: arrived(w, version=3), "has version 3, the trainer has version 4"),
+        (lambda w: arrived(w, version=-1), "has no weights"),
         (lambda w: arrived(dict(list(w.items())[1:])), "layers.0.weight: did not arrive"),
         (
             lambda w: arrived({**w, "layers.0.weight": w["layers.1.weight"]}),

@@ -133,13 +133,16 @@ class TransformersSampler:
         context = getattr(config, "max_position_embeddings", None)
         for index, prompt in enumerate(prompts):
             if not len(prompt):
-                raise ConfigError(f"Prompt {index} has no tokens; a model needs one to go on from.")
+                raise ConfigError(f"Prompt {index} has no tokens; a model needs at least one.")
             if context is not None and len(prompt) + settings.max_tokens > context:
+                room = context - len(prompt)
+                advice = (
+                    f"Set sampling.max_tokens to at most {room}, or leave" if room > 0 else "Leave"
+                )
                 raise ConfigError(
-                    f"Prompt {index} has {len(prompt)} tokens; with sampling.max_tokens="
-                    f"{settings.max_tokens} that is beyond the {context} positions of this model. "
-                    f"Set sampling.max_tokens to at most {max(0, context - len(prompt))}, or leave "
-                    "out long prompts."
+                    f"Prompt {index} has {len(prompt)} tokens. Together with sampling.max_tokens="
+                    f"{settings.max_tokens} they exceed the {context} positions of this model. "
+                    f"{advice} out long prompts."
                 )
 
     def _batches(

@@ -89,8 +89,8 @@ def compare(sent: Mapping[str, int], version: int, received: Received) -> None:
     if received.version != version:
         held = "no weights" if received.version < 0 else f"version {received.version}"
         raise RunError(
-            f"the sampler holds {held}, the trainer is at version {version}: a weight sync was "
-            "skipped or lost, or the sampling server was started anew."
+            f"the sampler has {held}, the trainer has version {version}: a weight sync was "
+            "skipped or lost, or the sampling server was restarted."
         )
     if received.checksums is None:
         return
@@ -106,7 +106,7 @@ def compare(sent: Mapping[str, int], version: int, received: Received) -> None:
     lines = [_line(sorted(names), what) for what, names in problems.items() if names]
     if lines:
         raise RunError(
-            f"the sampler does not hold the trainer's weights of version {version}:\n"
+            f"the sampler does not have the trainer's weights of version {version}:\n"
             + "\n".join(lines)
         )
 

@@ -33,7 +33,7 @@ class RequireKey:
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         key = os.environ.get(KEY_VARIABLE, "")
         if not key:
-            raise RuntimeError(f"{KEY_VARIABLE} is not set; a server without a key is not started")
+            raise RuntimeError(f"{KEY_VARIABLE} is not set; a server does not start without a key")
         self._app = app
         self._expected = f"Bearer {key}".encode()
 

@@ -95,7 +95,7 @@ class WeightGroup:
             if entry == "end":
                 return
             if entry == "broken off":
-                raise RuntimeError("the trainer broke off in the middle of the weights")
+                raise RuntimeError("the trainer stopped sending in the middle of the weights")
             name, dtype, shape = entry
             value = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
             self._broadcast(value)
@@ -129,7 +129,7 @@ class WeightGroup:
         deadline = time.monotonic() + self._timeout
         while not done.query():
             if time.monotonic() > deadline:
-                raise RuntimeError(f"no answer by NCCL for {self._timeout:g} s")
+                raise RuntimeError(f"no answer from NCCL for {self._timeout:g} s")
             time.sleep(0.001)
 
 

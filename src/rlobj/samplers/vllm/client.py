@@ -82,8 +82,8 @@ class VllmServerSampler:
         about, url = self._about, self.settings.url
         if about["logprobs_mode"] != "processed_logprobs":
             raise ConfigError(
-                f"the server at {url} reports {about['logprobs_mode']}: not those of the "
-                "distribution sampled from. Start it with: rlobj serve MODEL"
+                f"the server at {url} returns {about['logprobs_mode']}, not the log-probs "
+                "of the sampled distribution. Start it with: rlobj serve MODEL"
             )
         text = model_config.get_text_config()
         mine = {name: getattr(text, name, None) for name in SHAPE}
@@ -94,8 +94,8 @@ class VllmServerSampler:
         ]
         if differ:
             raise ConfigError(
-                f"the server at {url} has another model than the trainer: {'; '.join(differ)}. "
-                "Start it with the trainer's: rlobj serve MODEL"
+                f"the server at {url} has a different model from the trainer: {'; '.join(differ)}. "
+                "Start it with the trainer's model: rlobj serve MODEL"
             )
 
     def require_model(self, source: str) -> None:
@@ -114,8 +114,8 @@ class VllmServerSampler:
             )
         if self._expected >= 0:
             raise ConfigError(
-                f"a trainer has pushed weights to the server at {url}: it is {source} no more. "
-                f"Start another server: rlobj serve {source}"
+                f"the server at {url} does not have the original weights of {source} any more, "
+                f"because a trainer sent it others. Start a new server: rlobj serve {source}"
             )
 
     def sample(
@@ -191,8 +191,8 @@ class VllmServerSampler:
         for rank, answer in enumerate(answers):
             if answer != answers[0]:
                 raise RunError(
-                    f"worker {rank} of the server at {self.settings.url} holds other weights than "
-                    "worker 0. Start the server anew, then resume the run."
+                    f"worker {rank} of the server at {self.settings.url} has different weights "
+                    "from worker 0. Restart the server, then resume the run."
                 )
         return Received(answers[0]["version"], answers[0]["checksums"])
 
@@ -229,7 +229,9 @@ class VllmServerSampler:
             yield
             answer = self._server.post("/reset_prefix_cache")
             if answer is not None and not answer.get("success", True):
-                raise RunError("the server did not drop its prefix cache: responses would be mixed")
+                raise RunError(
+                    "the server did not clear its prefix cache; responses would mix policies"
+                )
         finally:
             self._server.post("/resume")
 
@@ -260,8 +262,8 @@ class VllmServerSampler:
             yield folder
         except OSError as error:
             raise RunError(
-                f"cannot keep the weights for the server in {folder}: {error}. Make room there, or "
-                "set sampling.server.transport=broadcast."
+                f"cannot write the weights for the server to {folder}: {error}. Free space "
+                "there, or set sampling.server.transport=broadcast."
             ) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -271,8 +273,8 @@ class VllmServerSampler:
         kind = self._about["device"]
         if kind == "cuda" and not torch.cuda.is_available():
             raise ConfigError(
-                f"the server at {self.settings.url} takes broadcasts on its GPU, and the trainer "
-                "has none. Set sampling.server.transport=file, on one machine."
+                f"the server at {self.settings.url} receives broadcasts on its GPU, but the "
+                "trainer has no GPU. On one machine, set sampling.server.transport=file."
             )
         device = torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else "cpu"
         address = self.settings.broadcast_address or _own_address(self.settings.url)
@@ -295,7 +297,9 @@ class VllmServerSampler:
                 result = here()
             except RuntimeError as error:
                 remote.result()
-                raise RunError(f"the server takes no weights by broadcast: {error}") from error
+                raise RunError(
+                    f"the server cannot receive weights by broadcast: {error}"
+                ) from error
             remote.result()
         return result
 
@@ -312,7 +316,7 @@ class VllmServerSampler:
         while self._version() != version:
             if time.monotonic() > deadline:
                 raise RunError(
-                    f"the server at {self.settings.url} did not get weights {version} within "
+                    f"the server at {self.settings.url} did not receive weights {version} in "
                     f"{patience:g} s; see the trainer's first process."
                 )
             time.sleep(0.05)
@@ -321,10 +325,10 @@ class VllmServerSampler:
         held = self._version()
         if held == self._expected:
             return
-        reason = "it was started anew" if held < 0 else "another trainer pushed weights to it"
+        reason = "it was restarted" if held < 0 else "another trainer sent weights to it"
         raise RunError(
-            f"the server at {self.settings.url} holds weights {held} and not {self._expected}: "
-            f"{reason}. Resume the run; it pushes its own first."
+            f"the server at {self.settings.url} has weights {held}, expected {self._expected}: "
+            f"{reason}. Resume the run; it sends its weights first."
         )
 
 

@@ -66,7 +66,7 @@ class VllmSampler:
         global _alive
         versions.check()
         if _alive:
-            raise RunError("this process has a VllmSampler already; close that one first")
+            raise RunError("this process already has a VllmSampler; close it first")
         self.dtype: torch.dtype | None = dtype
         self.tokenizer = tokenizer
         self.version = 0
@@ -85,8 +85,8 @@ class VllmSampler:
                 )
             except (ValueError, TypeError, OSError) as error:
                 raise ConfigError(
-                    f"vLLM cannot serve {model} with these settings: {error} Settings of the "
-                    "engine are under sampling.vllm."
+                    f"vLLM cannot serve {model} with these settings: {error} The settings of "
+                    "the engine are under sampling.vllm."
                 ) from error
         _alive = True
         config = self._engine.llm_engine.model_config
@@ -165,7 +165,7 @@ class VllmSampler:
             with random_states_kept(), self._eager(), torch.no_grad():
                 self._call("rlobj_load", arriving, version)
         except Exception as error:
-            raise RunError(f"vLLM did not take weights {version}: {error}") from error
+            raise RunError(f"vLLM did not load weights {version}: {error}") from error
         finally:
             for _ in arriving:  # the other ranks take part in each of them
                 pass
@@ -173,7 +173,7 @@ class VllmSampler:
             self._engine.wake_up(tags=["kv_cache"])
             self._asleep = False
         if not self._engine.reset_prefix_cache():
-            raise RunError("vLLM did not drop its prefix cache: responses would mix two policies")
+            raise RunError("vLLM did not clear its prefix cache; responses would mix policies")
         self.version = version
 
     def received(self) -> Received:
@@ -206,7 +206,7 @@ class VllmSampler:
         if not self._asleep:
             return
         if self._sleep_level == 2:
-            raise RunError("the engine gave up its weights to sleep: sync before sampling again")
+            raise RunError("the sleeping engine has no weights; call sync before sampling")
         self._engine.wake_up()
         self._asleep = False
 

@@ -187,8 +187,8 @@ class Connection:
     def _refused(self) -> str:
         if find_key(self.url) is None:
             return (
-                f"the server at {self.url} wants a key, and there is none here. Set {KEY_VARIABLE} "
-                "in the environment to the key that `rlobj serve` was started with."
+                f"the server at {self.url} needs a key, and none is set. Set {KEY_VARIABLE} in the "
+                "environment to the key that `rlobj serve` was started with."
             )
         return (
             f"the server at {self.url} refuses the key. Set {KEY_VARIABLE} in the environment to "
@@ -197,7 +197,7 @@ class Connection:
 
     def _dead(self, error: BaseException, attempts: int) -> str:
         silent = isinstance(error, TimeoutError)
-        state = "does not answer: it hangs, or its network does" if silent else "cannot be reached"
+        state = "does not answer" if silent else "cannot be reached"
         reason = getattr(error, "os_error", None) or error  # without aiohttp's words around it
         detail = "" if silent else f" ({reason})"
         port = urlsplit(self.url).port or 80

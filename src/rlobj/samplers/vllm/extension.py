@@ -82,7 +82,7 @@ class WeightExtension:
     def rlobj_receive(self, version: int) -> None:
         """Take weights from the trainer's broadcast, to its end whatever happens."""
         if self.rlobj_group is None:
-            raise RuntimeError("no group is open; the trainer has to call rlobj_open first")
+            raise RuntimeError("no group is open; the trainer must call rlobj_open first")
         arriving = self.rlobj_group.receive()
         try:
             self.rlobj_load(arriving, version)

@@ -52,23 +52,24 @@ def check_prompts(
     """
     if 0 < settings.temperature < _COLDEST:
         raise ConfigError(
-            f"sampling.temperature={settings.temperature:g}: vLLM raises temperatures under "
-            f"{_COLDEST} to it. Set 0 (greedy) or at least {_COLDEST}."
+            f"sampling.temperature={settings.temperature:g}: vLLM would raise it to {_COLDEST}. "
+            f"Set 0 (greedy) or at least {_COLDEST}."
         )
     for index, prompt in enumerate(prompts):
         if not len(prompt):
-            raise ConfigError(f"Prompt {index} has no tokens; a model needs one to go on from.")
+            raise ConfigError(f"Prompt {index} has no tokens; a model needs at least one.")
         if min(prompt) < 0 or max(prompt) >= vocabulary:
             raise ConfigError(
                 f"Prompt {index} has a token outside the model's vocabulary of {vocabulary}: the "
                 "tokenizer belongs to another model."
             )
         if len(prompt) + settings.max_tokens > context:
+            room = context - len(prompt)
+            advice = f"Set sampling.max_tokens to at most {room}, leave" if room > 0 else "Leave"
             raise ConfigError(
-                f"Prompt {index} has {len(prompt)} tokens; with sampling.max_tokens="
-                f"{settings.max_tokens} that is beyond the {context} positions of this vLLM engine."
-                f" Set sampling.max_tokens to at most {max(0, context - len(prompt))}, leave out "
-                "long prompts, or, where the model can do more, raise max_model_len."
+                f"Prompt {index} has {len(prompt)} tokens. Together with sampling.max_tokens="
+                f"{settings.max_tokens} they exceed the {context} positions of this vLLM engine. "
+                f"{advice} out long prompts, or raise max_model_len if the model supports it."
             )
 
 
@@ -119,8 +120,8 @@ def to_samples(
     for response in flat:
         if response.finish not in ("stop", "length"):
             raise RunError(
-                f"vLLM ended a response by '{response.finish}'; expected stop or length. Its log "
-                "tells why."
+                f"vLLM ended a response with '{response.finish}'; expected stop or length. See "
+                "vLLM's log."
             )
         if not all(map(math.isfinite, response.logprobs)):
             raise RunError(

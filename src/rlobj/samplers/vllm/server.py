@@ -215,7 +215,7 @@ class Server:
             except OSError as error:
                 raise ConfigError(
                     f"cannot listen at {self._host}, port {self.port}: {error.strerror}. Choose "
-                    "another --port, or stop the program that has this one."
+                    "another --port, or stop the program that uses this one."
                 ) from error
 
     def _answers(self) -> bool:

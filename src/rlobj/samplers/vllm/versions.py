@@ -69,8 +69,8 @@ def check_number(number: str, where: str, distribution: str = "vllm") -> None:
     if parts is None or not FIRST <= tuple(map(int, parts.groups())) <= LAST:
         beyond = f"{LAST[0]}.{LAST[1] + 1}"
         raise ConfigError(
-            f"{where} has {distribution} {number}; rlobj works with {_text(FIRST)} to "
-            f"{_text(LAST)}. Install one of these there: "
+            f"{where} has {distribution} {number}; rlobj supports {_text(FIRST)} to "
+            f"{_text(LAST)}. Install one of these: "
             f"pip install '{distribution}>={_text(FIRST)},<{beyond}'"
         )
 
