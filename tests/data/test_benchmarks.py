@@ -21,7 +21,7 @@ with_files = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no benchmark files
 
 
 @pytest.fixture(autouse=True)
-def no_folder_of_the_environment(monkeypatch):
+def no_environment_folder(monkeypatch):
     monkeypatch.delenv("RLOBJ_DATA_DIR", raising=False)
 
 
@@ -52,7 +52,7 @@ def ids(loaded):
 
 @with_files
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_a_benchmark_has_its_problems_each_once_and_keeps_its_golds(name):
+def test_benchmark_has_unique_problems_and_keeps_its_golds(name):
     loaded = load_benchmark(name, data_dir=SHARED)
     lines = (SHARED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
@@ -67,7 +67,7 @@ def test_a_benchmark_has_its_problems_each_once_and_keeps_its_golds(name):
 
 
 @with_files
-def test_verl_parquet_in_folders_of_other_spelling_gives_the_same_digest(tmp_path):
+def test_verl_parquet_in_folders_with_another_spelling_has_the_same_digest(tmp_path):
     for name, folder in (("math500", "MATH-500"), ("aime24", "AIME24"), ("minerva", "Minerva")):
         lines = (SHARED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         rows = []
@@ -82,7 +82,7 @@ def test_verl_parquet_in_folders_of_other_spelling_gives_the_same_digest(tmp_pat
         assert loaded.digest == load_benchmark(name, data_dir=SHARED).digest
 
 
-def test_the_digest_covers_ids_questions_golds_and_alternatives_of_the_rows_used(tmp_path):
+def test_digest_covers_ids_questions_golds_and_alternatives(tmp_path):
     def digest(*rows, limit=None):
         write_lines(tmp_path / "minerva.jsonl", rows)
         return load_benchmark("minerva", data_dir=tmp_path, limit=limit).digest
@@ -98,7 +98,7 @@ def test_the_digest_covers_ids_questions_golds_and_alternatives_of_the_rows_used
 # ---- layouts -----------------------------------------------------------------------------------
 
 
-def test_matharena_layout_gets_the_name_in_front_of_bare_numbers(tmp_path):
+def test_ids_that_are_numbers_get_the_name_of_the_benchmark(tmp_path):
     row = {"problem": "Q?", "answer": "\\frac{13}{32}", "problem_type": ["Algebra"]}
     rows = [{"problem_idx": i, **row, "problem": f"Q{i}?\n"} for i in (1, 2)]
     write_parquet(tmp_path / "cmimc25.parquet", rows)
@@ -123,12 +123,12 @@ def test_matharena_layout_gets_the_name_in_front_of_bare_numbers(tmp_path):
         ("52_8", "52_8"),
     ],
 )
-def test_golds_lose_their_wrapping_and_nothing_else(tmp_path, gold, expected):
+def test_wrapping_of_golds_is_removed(tmp_path, gold, expected):
     write_lines(tmp_path / "amc23.jsonl", [{"question": "Q?", "answer": gold}])
     assert answers(load_benchmark("amc23", data_dir=tmp_path)) == [expected]
 
 
-def test_capital_columns_and_a_boxed_solution(tmp_path):
+def test_columns_with_capitals_and_a_boxed_solution(tmp_path):
     with (tmp_path / "aime24.csv").open("w", newline="", encoding="utf-8") as file:
         lines = [["ID", "Problem", "Solution", "Answer"], ["2024-I-1", "Q?", "\\boxed{9}", "073"]]
         csv.writer(file).writerows(lines)
@@ -140,7 +140,7 @@ def test_capital_columns_and_a_boxed_solution(tmp_path):
     assert (ids(loaded), answers(loaded)) == (["aime25-60"], ["204"])
 
 
-def test_several_final_answers_are_values_of_one_answer(tmp_path):
+def test_several_final_answers_are_joined(tmp_path):
     rows = [
         {"question": "Q?", "final_answer": ["$2,3$"], "is_multiple_answer": True},
         {"question": "R?", "final_answer": ["2", "3"], "is_multiple_answer": True},
@@ -154,7 +154,7 @@ def test_several_final_answers_are_values_of_one_answer(tmp_path):
     assert all("alternatives" not in item.extra for item in loaded.problems)
 
 
-def test_alternative_golds_are_all_kept_and_the_first_is_the_answer(tmp_path):
+def test_alternative_golds_are_kept_and_the_first_is_the_answer(tmp_path):
     golds = [["4.5e33", "4.5 \\times 10^{33}"], ["2"]]
     rows = [verl_row(f"Q{i}?", gold, f"minerva-{i}") for i, gold in enumerate(golds)]
     write_parquet(tmp_path / "minerva.parquet", rows)
@@ -168,7 +168,7 @@ def test_alternative_golds_are_all_kept_and_the_first_is_the_answer(tmp_path):
 # ---- what is odd --------------------------------------------------------------------------------
 
 
-def test_another_number_of_problems_is_told_and_known_other_sets_are_named(tmp_path):
+def test_note_on_another_number_of_problems_names_the_other_set(tmp_path):
     rows = [{"problem": f"Q{i}?", "answer": i} for i in range(83)]
     path = write_lines(tmp_path / "amc23.jsonl", rows)
     (note,) = load_benchmark("amc23", data_dir=tmp_path).notes
@@ -183,7 +183,7 @@ def test_another_number_of_problems_is_told_and_known_other_sets_are_named(tmp_p
     assert load_benchmark("amc23", data_dir=tmp_path, limit=5).notes == ()
 
 
-def test_rows_repeated_for_sampling_are_one_problem_each(tmp_path):
+def test_rows_repeated_for_sampling_are_left_out(tmp_path):
     rows = [verl_row(f"Q{i}?", str(i), f"AIME24-{i}") for i in range(30)] * 32
     write_parquet(tmp_path / "aime24.parquet", rows)
     loaded = load_benchmark("aime24", data_dir=tmp_path)
@@ -191,7 +191,7 @@ def test_rows_repeated_for_sampling_are_one_problem_each(tmp_path):
     assert loaded.notes == ("930 rows repeat a question and were left out",)
 
 
-def test_no_candidate_is_another_benchmark():
+def test_candidates_exclude_other_sets_with_the_same_name():
     found = {source.id for benchmark in BENCHMARKS.values() for source in benchmark.candidates}
     assert "AI-MO/aimo-validation-amc" not in found  # 83 problems
     assert "BytedTsinghua-SIA/AIME-2024" not in found  # its questions carry a template
@@ -211,7 +211,7 @@ def test_groups():
 # ---- where --------------------------------------------------------------------------------------
 
 
-def test_candidates_are_tried_in_order_and_the_one_used_is_told(tmp_path, stand_in):
+def test_candidates_are_tried_in_order_and_the_source_is_returned(tmp_path, stand_in):
     rows = [{"id": i, "problem": f"Q{i}?", "answer": i} for i in range(30)]
     write_parquet(tmp_path / "good" / "test.parquet", rows)
     missing = HubSource(str(tmp_path / "gone"))
@@ -222,7 +222,7 @@ def test_candidates_are_tried_in_order_and_the_one_used_is_told(tmp_path, stand_
     assert loaded.notes == ()
 
 
-def test_offline_every_candidate_is_named_and_the_file_to_give(monkeypatch):
+def test_offline_error_names_every_candidate_and_the_expected_file(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataError) as caught:
@@ -236,7 +236,7 @@ def test_offline_every_candidate_is_named_and_the_file_to_give(monkeypatch):
     )
 
 
-def test_a_folder_without_the_file_names_it_and_what_there_is(tmp_path):
+def test_error_names_the_missing_file_and_the_files_of_the_folder(tmp_path):
     with pytest.raises(DataError, match=r"no aime24\.jsonl.*no data files"):
         load_benchmark("aime24", data_dir=tmp_path)
     write_lines(tmp_path / "aime_2024.jsonl", [{"problem": "Q?", "answer": "1"}])
@@ -248,7 +248,7 @@ def test_a_folder_without_the_file_names_it_and_what_there_is(tmp_path):
         load_benchmark("aime-24", data_dir=tmp_path)
 
 
-def test_the_folder_of_the_environment_comes_before_the_hub(tmp_path, stand_in, monkeypatch):
+def test_folder_of_the_environment_is_used_before_the_hub(tmp_path, stand_in, monkeypatch):
     folder = tmp_path / "files"
     write_parquet(tmp_path / "hub" / "train.parquet", [{"problem": "hub", "answer": "1"}])
     stand_in("brumo25", HubSource(str(tmp_path / "hub")))
@@ -262,7 +262,7 @@ def test_the_folder_of_the_environment_comes_before_the_hub(tmp_path, stand_in, 
     assert load_benchmark("brumo25", data_dir=folder).problems[0].prompt == "file"
 
 
-def test_of_several_files_the_exact_name_and_then_the_kind_decide(tmp_path):
+def test_exact_file_name_has_priority_then_the_suffix(tmp_path):
     def first(name, suffix="jsonl"):
         row = {"problem": f"{name}.{suffix}", "answer": "1"}
         write = write_parquet if suffix == "parquet" else write_lines
@@ -275,7 +275,7 @@ def test_of_several_files_the_exact_name_and_then_the_kind_decide(tmp_path):
     assert first("math_500") == "math500.jsonl"
 
 
-def test_a_run_may_be_tested_on_a_benchmark_but_not_trained(tmp_path, monkeypatch):
+def test_benchmark_is_for_testing_only(tmp_path, monkeypatch):
     write_lines(tmp_path / "aime24.jsonl", [{"problem": "Q?", "answer": "007"}])
     monkeypatch.setenv("RLOBJ_DATA_DIR", str(tmp_path))
     config = DataConfig(source="gsm8k", test="aime24")

@@ -33,7 +33,7 @@ def test_rows_become_problems_and_each_question_occurs_once(caplog) -> None:
     assert "left out 1 rows without an answer" in caplog.text
 
 
-def test_limit_takes_the_first_problems() -> None:
+def test_limit_uses_the_first_problems() -> None:
     assert [problem.answer for problem in problems_of_rows(ROWS, limit=1)] == ["2"]
 
 

@@ -11,8 +11,8 @@ from data_files import numbered, verl_row, write_parquet
 
 from rlobj.base.errors import DataError, MissingExtra
 from rlobj.data import Columns, DataConfig, load_problems
+from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.hub import HubSource, first_available, hub_rows
-from rlobj.data.repeats import Repeats
 
 
 @pytest.fixture(autouse=True)
@@ -44,25 +44,25 @@ def test_hub_rows_are_those_of_the_split(hub_copy):
     assert rows[1][0].endswith("[train], row 2")
 
 
-def test_a_hub_data_set_with_one_split_gives_it_only_where_asked(hub_copy):
+def test_single_split_is_used_only_with_fallback(hub_copy):
     assert len(list(hub_rows(str(hub_copy), None, "test", fallback=True))) == 6
     with pytest.raises(DataError, match=r"has no split 'test'\. It has: train"):
         list(hub_rows(str(hub_copy), None, "test", fallback=False))
 
 
-def test_rows_that_repeat_never_leave_arrow(hub_copy):
-    repeats = Repeats(Columns())
-    rows = list(hub_rows(str(hub_copy), None, "train", fallback=True, repeats=repeats))
+def test_duplicate_rows_of_the_hub_are_dropped(hub_copy):
+    duplicates = DuplicateFilter(Columns())
+    rows = list(hub_rows(str(hub_copy), None, "train", fallback=True, duplicates=duplicates))
     assert [row["extra_info"]["index"] for _, row in rows] == ["id-0", "id-1", "id-2"]
-    assert repeats.dropped == 3
+    assert duplicates.dropped == 3
 
 
-def test_a_hub_id_that_cannot_be_reached_says_which_file_to_give(offline):
+def test_error_of_an_unreachable_hub_id_names_a_file(offline):
     with pytest.raises(DataError, match=r"'nobody/no-such-set'.*(?s:.)*no-such-set\.jsonl"):
         load_problems(DataConfig(source="nobody/no-such-set"), "train")
 
 
-def test_a_hub_id_without_datasets_names_the_extra(monkeypatch):
+def test_error_names_the_extra_if_datasets_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[hub\]'"):
         load_problems(DataConfig(source="nobody/no-such-set"), "train")
@@ -71,7 +71,7 @@ def test_a_hub_id_without_datasets_names_the_extra(monkeypatch):
 # ---- candidates --------------------------------------------------------------------------------
 
 
-def test_the_first_candidate_that_can_be_had_wins(tmp_path):
+def test_first_candidate_that_loads_is_used(tmp_path):
     write_parquet(tmp_path / "second" / "train.parquet", numbered(2))
     write_parquet(tmp_path / "third" / "train.parquet", numbered(3))
     candidates = [HubSource(str(tmp_path / name)) for name in ("first", "second", "third")]
@@ -80,7 +80,7 @@ def test_the_first_candidate_that_can_be_had_wins(tmp_path):
     assert [row["answer"] for _, row in rows] == ["0", "1"]
 
 
-def test_splits_may_be_added_up(tmp_path):
+def test_splits_can_be_joined(tmp_path):
     for name, count in (("train", 2), ("test", 3)):
         write_parquet(tmp_path / "set" / f"{name}.parquet", numbered(count))
     source = HubSource(str(tmp_path / "set"), split="train+test")
@@ -88,14 +88,14 @@ def test_splits_may_be_added_up(tmp_path):
     assert str(replace(source, id="owner/set", configs=("a", "b"))) == "owner/set/a+b[train+test]"
 
 
-def test_a_candidate_without_the_split_is_passed_over(tmp_path):
+def test_candidate_without_the_split_is_skipped(tmp_path):
     write_parquet(tmp_path / "a" / "train.parquet", numbered(2))
     write_parquet(tmp_path / "b" / "test.parquet", numbered(3))
     candidates = [HubSource(str(tmp_path / name), split="test") for name in "ab"]
     assert first_available(candidates, "numbers", "")[0] == candidates[1]
 
 
-def test_every_candidate_is_named_with_its_reason(tmp_path, offline):
+def test_error_names_every_candidate_with_its_reason(tmp_path, offline):
     write_parquet(tmp_path / "a" / "train.parquet", numbered(2))
     candidates = [HubSource(str(tmp_path / "a"), split="dev"), HubSource("nobody/no-such-set")]
     with pytest.raises(DataError) as caught:
@@ -108,14 +108,14 @@ def test_every_candidate_is_named_with_its_reason(tmp_path, offline):
     assert last == "Give numbers.jsonl."
 
 
-def test_after_the_hub_is_out_of_reach_only_the_cache_is_asked(monkeypatch):
+def test_only_the_cache_is_used_after_a_connection_error(monkeypatch):
     asked = []
 
     def load(identifier, config, split):
         asked.append((identifier, datasets.config.HF_HUB_OFFLINE))
         raise ConnectionError("no route") if len(asked) == 1 else FileNotFoundError("not cached")
 
-    monkeypatch.setattr("rlobj.data.hub._silence", lambda *_: "")
+    monkeypatch.setattr("rlobj.data.hub._unreachable", lambda *_: "")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets, "load_dataset", load)
     with pytest.raises(DataError, match=r"a/a\[train\]: ConnectionError: no route\n.*local cache"):
@@ -124,7 +124,7 @@ def test_after_the_hub_is_out_of_reach_only_the_cache_is_asked(monkeypatch):
     assert datasets.config.HF_HUB_OFFLINE is False
 
 
-# ---- repeats -----------------------------------------------------------------------------------
+# ---- duplicates --------------------------------------------------------------------------------
 
 
 def batch_of(rows):
@@ -133,33 +133,33 @@ def batch_of(rows):
     return pyarrow.RecordBatch.from_pylist(rows)
 
 
-def test_repeats_are_seen_across_batches_and_inside_slices():
+def test_duplicates_are_found_across_batches_and_in_slices():
     rows = [verl_row(f"Question {i % 3}?", str(i % 3), "x") for i in range(12)]
     whole = batch_of(rows)
-    repeats = Repeats(Columns())
-    assert list(repeats.fresh(whole.slice(4, 2))) == [0, 1]  # questions 1 and 2
-    assert list(repeats.fresh(whole.slice(0, 4))) == [0]
-    assert list(repeats.fresh(whole.slice(6, 6))) == []
-    assert repeats.dropped == 3 + 6
+    duplicates = DuplicateFilter(Columns())
+    assert list(duplicates.new_rows(whole.slice(4, 2))) == [0, 1]  # questions 1 and 2
+    assert list(duplicates.new_rows(whole.slice(0, 4))) == [0]
+    assert list(duplicates.new_rows(whole.slice(6, 6))) == []
+    assert duplicates.dropped == 3 + 6
 
 
-def test_another_answer_another_message_or_another_column_is_no_repetition():
+def test_rows_with_another_answer_message_or_column_are_not_duplicates():
     rows = [{"problem": "A", "answer": answer, "id": 0} for answer in ("1", "2", "1")]
-    assert list(Repeats(Columns()).fresh(batch_of(rows))) == [0, 1]
+    assert list(DuplicateFilter(Columns()).new_rows(batch_of(rows))) == [0, 1]
     system = {"role": "system", "content": "Be brief."}
     user = {"role": "user", "content": "A"}
     rows = [{"prompt": prompt, "answer": 1} for prompt in ([user], [system, user], [user])]
-    assert list(Repeats(Columns()).fresh(batch_of(rows))) == [0, 1]
+    assert list(DuplicateFilter(Columns()).new_rows(batch_of(rows))) == [0, 1]
     rows = [
         {"problem": "A", "other": "B", "answer": 1},
         {"problem": "C", "other": "B", "answer": 1},
     ]
-    assert list(Repeats(Columns(prompt="other")).fresh(batch_of(rows))) == [0]
-    assert list(Repeats(Columns(prompt="gone")).fresh(batch_of(rows))) == [0, 1]
+    assert list(DuplicateFilter(Columns(prompt="other")).new_rows(batch_of(rows))) == [0]
+    assert list(DuplicateFilter(Columns(prompt="gone")).new_rows(batch_of(rows))) == [0, 1]
 
 
-def test_shapes_without_a_text_to_compare_repeat_nothing():
+def test_rows_without_text_to_compare_are_not_duplicates():
     lists = [{"problem": "A", "answer": ["1"]}] * 2
-    assert list(Repeats(Columns()).fresh(batch_of(lists))) == [0, 1]
-    foreign = [{"text": "A", "gold": "1"}] * 2
-    assert list(Repeats(Columns()).fresh(batch_of(foreign))) == [0, 1]
+    assert list(DuplicateFilter(Columns()).new_rows(batch_of(lists))) == [0, 1]
+    unknown = [{"text": "A", "gold": "1"}] * 2
+    assert list(DuplicateFilter(Columns()).new_rows(batch_of(unknown))) == [0, 1]

@@ -30,7 +30,7 @@ def test_verl_parquet(tmp_path):
     assert first.extra["data_source"] == "math_dapo"
 
 
-def test_math500_lines_take_the_answer_and_not_the_solution(tmp_path):
+def test_math500_uses_the_answer_and_not_the_solution(tmp_path):
     row = {
         "problem": "Convert $(0,3)$.",
         "solution": "We have \\boxed{wrong}.",
@@ -45,7 +45,7 @@ def test_math500_lines_take_the_answer_and_not_the_solution(tmp_path):
     assert problem.extra == {"solution": row["solution"], "subject": "Precalculus", "level": 2}
 
 
-def test_gsm8k_answers_end_in_a_number(tmp_path):
+def test_gsm8k_answer_is_the_number_after_the_mark(tmp_path):
     row = {"question": "How many?", "answer": "9 * 2 = <<9*2=18>>18\n#### 1,018"}
     (problem,) = load(write_lines(tmp_path / "gsm8k.jsonl", [row]))
     assert (problem.prompt, problem.answer) == ("How many?", "1018")
@@ -62,17 +62,17 @@ def test_csv_with_capital_column_names(tmp_path):
 
 
 @pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"data": rows, "version": 1}])
-def test_json_list_or_object_holding_one(tmp_path, wrap):
+def test_json_list_or_object_with_a_list(tmp_path, wrap):
     path = tmp_path / "train.json"
     path.write_text(json.dumps(wrap(numbered(3))), encoding="utf-8")
     assert [problem.answer for problem in load(path)] == ["0", "1", "2"]
 
 
-def test_json_lines_under_the_json_suffix(tmp_path):
+def test_json_lines_with_the_json_suffix(tmp_path):
     assert len(load(write_lines(tmp_path / "train.json", numbered(3)))) == 3
 
 
-def test_named_columns_reach_into_nested_ones(tmp_path):
+def test_dotted_columns_select_nested_values(tmp_path):
     rows = [{"text": "2+2?", "gold": {"value": 4, "unit": "m"}, "key": 9}]
     columns = Columns(prompt="text", answer="gold.value", id="key")
     (problem,) = load(write_lines(tmp_path / "a.jsonl", rows), columns=columns)
@@ -96,11 +96,11 @@ def test_named_columns_reach_into_nested_ones(tmp_path):
         ("52_8", "52_8"),
     ],
 )
-def test_answers_in_their_published_shapes(value, expected):
+def test_answer_text_of_published_forms(value, expected):
     assert answer_text(value, "row 1") == expected
 
 
-def test_messages_join_system_and_user_and_refuse_the_assistant(tmp_path):
+def test_system_and_user_messages_are_joined_and_assistant_messages_refused(tmp_path):
     system = {"role": "system", "content": "Be brief."}
     user = {"role": "user", "content": "2+2?"}
     path = write_lines(tmp_path / "a.jsonl", [{"prompt": [system, user], "answer": "4"}])
@@ -114,7 +114,7 @@ def test_messages_join_system_and_user_and_refuse_the_assistant(tmp_path):
 # ---- duplicates, ids, missing answers ------------------------------------------------------------
 
 
-def test_repeated_questions_are_kept_once_and_counted(tmp_path, caplog):
+def test_repeated_questions_are_left_out_with_a_warning(tmp_path, caplog):
     rows = [verl_row(f"Question {i}?", str(i), f"id-{i}") for i in range(5)] * 20
     rows.append(verl_row("Question 0?", "another", "id-0"))
     path = write_parquet(tmp_path / "train.parquet", rows)
@@ -125,7 +125,7 @@ def test_repeated_questions_are_kept_once_and_counted(tmp_path, caplog):
     assert "1 repeated questions have different answers" in caplog.text
 
 
-def test_ids_are_unique_and_do_not_depend_on_the_row_order(tmp_path):
+def test_ids_are_unique_and_independent_of_the_row_order(tmp_path):
     folder = tmp_path / "parts"
     folder.mkdir()
     write_lines(folder / "a.jsonl", [{"id": 0, "problem": "A?", "answer": "1"}])
@@ -138,14 +138,14 @@ def test_ids_are_unique_and_do_not_depend_on_the_row_order(tmp_path):
     assert len({problem.id for problem in forward}) == 10
 
 
-def test_rows_without_an_answer_are_left_out_and_counted(tmp_path, caplog):
+def test_rows_without_an_answer_are_left_out_with_a_warning(tmp_path, caplog):
     rows = [*numbered(3), {"problem": "Open?", "answer": None}, {"problem": "Open too?"}]
     problems = load(write_lines(tmp_path / "a.jsonl", rows))
     assert len(problems) == 3
     assert "left out 2 rows without an answer" in caplog.text
 
 
-def test_limit_takes_the_first_problems(tmp_path):
+def test_limit_uses_the_first_problems(tmp_path):
     problems = load(write_lines(tmp_path / "a.jsonl", numbered(5)), limit=2)
     assert [problem.answer for problem in problems] == ["0", "1"]
 
@@ -153,7 +153,7 @@ def test_limit_takes_the_first_problems(tmp_path):
 # ---- splits ----------------------------------------------------------------------------------
 
 
-def test_held_out_share_is_disjoint_complete_and_stable_under_row_order(tmp_path):
+def test_test_fraction_is_disjoint_complete_and_independent_of_the_row_order(tmp_path):
     rows = numbered(400)
     path = write_lines(tmp_path / "f.jsonl", rows)
     train, test = (load(path, split, test_fraction=0.25) for split in ("train", "test"))
@@ -165,7 +165,7 @@ def test_held_out_share_is_disjoint_complete_and_stable_under_row_order(tmp_path
     assert {problem.prompt for problem in turned} == prompts[1]
 
 
-def test_test_source_wins_over_the_share_and_may_have_other_columns(tmp_path):
+def test_test_source_has_priority_and_can_have_other_columns(tmp_path):
     train = write_lines(tmp_path / "f.jsonl", [{"text": f"{i}?", "gold": i} for i in range(50)])
     test = write_lines(tmp_path / "t.jsonl", [{"problem": "held out", "answer": "1"}])
     fields = {"test": test, "test_fraction": 0.5, "columns": Columns(prompt="text", answer="gold")}
@@ -173,7 +173,7 @@ def test_test_source_wins_over_the_share_and_may_have_other_columns(tmp_path):
     assert len(load(train, **fields)) == 50
 
 
-def test_a_folder_is_split_by_file_name(tmp_path):
+def test_folder_is_split_by_file_names(tmp_path):
     (tmp_path / "data").mkdir()
     write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet", numbered(2))
     write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet", numbered(5)[2:])
@@ -185,14 +185,14 @@ def test_a_folder_is_split_by_file_name(tmp_path):
         load_problems(DataConfig(source=str(tmp_path), split="dev"), "train")
 
 
-def test_a_folder_without_split_names_is_all_training(tmp_path):
+def test_folder_without_split_names_is_for_training(tmp_path):
     write_lines(tmp_path / "algebra.jsonl", numbered(3))
     assert len(load(tmp_path)) == 3
     with pytest.raises(DataError, match="no file with 'test'"):
         load(tmp_path, "test")
 
 
-def test_a_single_file_has_no_test_part_of_its_own(tmp_path):
+def test_single_file_has_no_test_split(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", numbered(3))
     with pytest.raises(DataError, match=r"data\.test_fraction=0\.1"):
         load(path, "test")
@@ -209,18 +209,18 @@ def test_built_in_tasks_have_both_splits():
 # ---- errors ----------------------------------------------------------------------------------
 
 
-def test_a_missing_file_names_the_nearest(tmp_path):
+def test_error_names_the_nearest_file(tmp_path):
     path = write_lines(tmp_path / "train.jsonl", numbered(1))
     with pytest.raises(DataError, match=rf"Did you mean '{path}'"):
         load(tmp_path / "trian.jsonl")
 
 
-def test_no_source_lists_the_tasks():
+def test_error_without_a_source():
     with pytest.raises(DataError, match=r"data\.source is not set"):
         load_problems(DataConfig(), "train")
 
 
-def test_a_missing_column_names_those_there_are(tmp_path):
+def test_error_of_a_missing_column_lists_the_columns(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", [{"text": "2+2?", "gold": "4"}])
     with pytest.raises(DataError, match=r"columns are: text, gold.*data\.columns\.prompt=COLUMN"):
         load(path)
@@ -246,7 +246,7 @@ def test_a_missing_column_names_those_there_are(tmp_path):
         ("a.jsonl", '{"problem": "A", "answer": {"x": 1}}', r"fields x.*columns\.answer=COLUMN"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_where(tmp_path, name, text, message):
+def test_error_names_the_place_in_the_file(tmp_path, name, text, message):
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         load(tmp_path / name)

@@ -45,7 +45,7 @@ def test_each_epoch_visits_every_problem_in_its_own_order():
     draws=st.lists(st.integers(0, 9), max_size=6),
     after=st.integers(1, 20),
 )
-def test_a_restored_stream_goes_on_exactly(size, draws, after):
+def test_restored_stream_continues_exactly(size, draws, after):
     stream = ProblemStream(some_problems(size), seed=1)
     for count in draws:
         assert len(stream.next(count)) == count
@@ -56,7 +56,7 @@ def test_a_restored_stream_goes_on_exactly(size, draws, after):
 
 
 @given(draws=st.lists(st.integers(0, 9), max_size=6))
-def test_the_order_does_not_depend_on_how_it_is_drawn(draws):
+def test_order_does_not_depend_on_the_size_of_the_draws(draws):
     whole = ids(ProblemStream(some_problems(5)).next(sum(draws)))
     stream = ProblemStream(some_problems(5))
     assert [problem.id for count in draws for problem in stream.next(count)] == whole
@@ -74,13 +74,13 @@ def test_a_position_in_another_data_set_is_refused():
 
 
 @given(st.text(alphabet="{}\\$ abinoprtu"))
-def test_any_question_survives_a_template(question):
+def test_braces_of_a_question_do_not_change(question):
     problem = Problem("1", question, "2", {"unit": "{prompt}"})
     formatted = format_prompt("a {prompt} b \\boxed{} c {unit} {{prompt}}", problem)
     assert formatted == f"a {question} b \\boxed{{}} c {{prompt}} {{prompt}}"
 
 
-def test_an_unknown_placeholder_names_the_nearest_and_the_answer_is_none():
+def test_error_names_the_nearest_placeholder_and_excludes_the_answer():
     problem = Problem("1", "2+2?", "4", {"unit": "m"})
     with pytest.raises(ConfigError, match="Did you mean 'prompt'"):
         format_prompt("{promt}", problem)
@@ -88,7 +88,7 @@ def test_an_unknown_placeholder_names_the_nearest_and_the_answer_is_none():
         format_prompt("{prompt} {answer}", problem)
 
 
-def test_the_default_template_is_recorded_and_follows_the_source():
+def test_default_template_depends_on_the_source_and_is_recorded():
     from rlobj.data.tasks import TASKS
 
     assert DataConfig(source="owner/name").model_dump()["template"] == MATH_TEMPLATE
@@ -121,7 +121,7 @@ CHAT = (
 )
 
 
-def test_bos_comes_first_exactly_once_and_eos_never_last():
+def test_bos_is_added_once_and_eos_never():
     with_bos = tokenizer_with(None, "<s> $A </s>")
     assert encode_prompt(with_bos, "ab", chat=False) == [0, 3, 4]
     assert encode_prompt(with_bos, "<s>ab", chat=False) == [0, 3, 4]
@@ -129,13 +129,13 @@ def test_bos_comes_first_exactly_once_and_eos_never_last():
     assert encode_prompt(without, "ab", chat=False) == [3, 4]
 
 
-def test_a_chat_template_brings_its_own_bos_and_opens_the_assistants_turn():
+def test_chat_template_adds_its_own_bos_and_starts_the_assistant_message():
     tokenizer = tokenizer_with(CHAT, "<s> $A")
     assert encode_prompt(tokenizer, "ab", chat=True) == [0, 2, 3, 4, 3]
     assert encode_prompt(tokenizer, "ab", chat=False) == [0, 3, 4]
 
 
-def test_chat_without_a_chat_template_and_empty_prompts_are_refused():
+def test_missing_chat_template_and_empty_prompts_are_errors():
     with pytest.raises(ConfigError, match=r"model\.chat_template=false"):
         encode_prompt(tokenizer_with(None, "$A"), "ab", chat=True)
     with pytest.raises(ConfigError, match="has no tokens"):

@@ -94,7 +94,7 @@ def templated(row, index):
 # ---- each set ----------------------------------------------------------------------------------
 
 
-def test_dapo_keeps_each_question_once_and_adds_no_template(folder, caplog):
+def test_dapo_has_unique_questions_and_adds_no_template(folder, caplog):
     rows = [dapo_row(index, copy=copy) for copy in range(100) for index in range(50)]
     rows.append(dapo_row(3, answer=4))
     write_parquet(folder / "dapo-math-17k.parquet", rows)
@@ -107,7 +107,7 @@ def test_dapo_keeps_each_question_once_and_adds_no_template(folder, caplog):
     assert format_prompt(template, problems[7]) == rows[7]["prompt"][0]["content"]
 
 
-def test_the_processed_dapo_gives_the_questions_with_their_instructions(folder):
+def test_processed_dapo_uses_the_questions_with_instructions(folder):
     row = dapo_row(1)
     rows = [{**row, "prompt": "How many are 1?", "source_prompt": row["prompt"], "solution": "1"}]
     write_parquet(folder / "dapo-math-17k" / "train-00000-of-00001.parquet", rows)
@@ -129,7 +129,7 @@ def test_deepscaler_leaves_out_rows_without_an_answer(folder, caplog):
 
 
 @pytest.mark.parametrize("write", [write_lines, write_parquet])
-def test_gsm8k_has_both_parts_and_answers_without_commas(folder, write):
+def test_gsm8k_has_both_splits_and_answers_without_commas(folder, write):
     suffix = "jsonl" if write is write_lines else "parquet"
     (folder / "gsm8k").mkdir()
     steps = "He has 9 * 2 = <<9*2=18>>18.\n#### "
@@ -143,7 +143,7 @@ def test_gsm8k_has_both_parts_and_answers_without_commas(folder, write):
 
 @pytest.mark.parametrize("variant", [lambda row, _: row, templated])
 @pytest.mark.parametrize("write", [write_lines, write_parquet])
-def test_knights_and_knaves_ask_the_quiz_and_grade_everybody(folder, variant, write):
+def test_knights_and_knaves_use_the_quiz_and_grade_every_role(folder, variant, write):
     suffix = "jsonl" if write is write_lines else "parquet"
     rows = [variant(puzzle(index=0), 0), variant(puzzle(f"Again: {QUIZ}", 0), 1)]
     write(folder / f"knights-and-knaves.{suffix}", rows)
@@ -160,7 +160,7 @@ def test_knights_and_knaves_ask_the_quiz_and_grade_everybody(folder, variant, wr
     assert grade_roles(good.replace("a knave", "a knight"), problems[0].answer).correct is False
 
 
-def test_a_puzzle_file_by_its_path_gives_quizzes_as_well(tmp_path):
+def test_puzzle_file_by_path_uses_the_quiz(tmp_path):
     path = write_parquet(tmp_path / "3ppl" / "train.parquet", [templated(puzzle(), 0)])
     (problem,) = load(path)
     assert (problem.prompt, problem.answer) == (QUIZ, puzzle()["solution_text_format"])
@@ -170,14 +170,14 @@ def test_a_puzzle_file_by_its_path_gives_quizzes_as_well(tmp_path):
 
 
 @pytest.mark.parametrize("source", NAMED_SOURCES.values(), ids=lambda source: source.name)
-def test_a_name_brings_a_template_and_a_reward_that_exist(source):
+def test_named_source_has_a_template_and_an_existing_reward(source):
     assert DataConfig(source=source.name).template == source.template
     assert DataConfig(source=source.name, template="Q: {prompt}").template == "Q: {prompt}"
     assert Reward.build(source.reward).kind == source.reward
     assert "train" in source.hub
 
 
-def test_the_hub_is_asked_for_the_part_where_no_file_lies(folder, monkeypatch):
+def test_hub_is_used_for_a_split_without_a_file(folder, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     for part, count in (("train", 3), ("test", 2)):
         rows = [{"question": f"{part} {i}?", "answer": f"#### {i}"} for i in range(count)]
@@ -189,12 +189,12 @@ def test_the_hub_is_asked_for_the_part_where_no_file_lies(folder, monkeypatch):
     assert len(load("gsm8k", "test")) == 2
     write_lines(folder / "gsm8k.jsonl", [{"question": "mine", "answer": "#### 1"}])
     assert [problem.prompt for problem in load("gsm8k")] == ["mine"]
-    assert len(load("gsm8k", "test")) == 2  # one file is no test part
+    assert len(load("gsm8k", "test")) == 2  # one file has no test split
     monkeypatch.delenv("RLOBJ_DATA_DIR")
     assert len(load("gsm8k")) == 3
 
 
-def test_the_hub_gives_puzzles_of_three_to_seven_people(folder, monkeypatch):
+def test_hub_puzzles_have_three_to_seven_people(folder, monkeypatch):
     card = ["---", "configs:"]
     for part in ("train", "test"):
         card += [f"- config_name: {part}", "  data_files:"]
@@ -215,7 +215,7 @@ def test_the_hub_gives_puzzles_of_three_to_seven_people(folder, monkeypatch):
         assert asked == [f"{part} {people} {i}?" for people in range(3, 8) for i in range(2)]
 
 
-def test_the_published_parts_are_the_ones_on_the_hub():
+def test_hub_sources_of_the_published_splits():
     hub = {name: source.hub for name, source in NAMED_SOURCES.items()}
     assert [str(source) for source in hub["gsm8k"]["test"]] == ["openai/gsm8k/main[test]"]
     assert [str(source) for source in hub["knights-and-knaves"]["train"]] == [
@@ -224,14 +224,14 @@ def test_the_published_parts_are_the_ones_on_the_hub():
     assert set(hub["dapo-math-17k"]) == set(hub["deepscaler"]) == {"train"}
 
 
-def test_columns_of_the_user_come_first_and_must_be_there(folder):
+def test_columns_of_the_user_have_priority_and_must_exist(folder):
     write_lines(folder / "deepscaler.jsonl", [{"problem": "A?", "answer": "1", "mine": "B?"}])
     assert load("deepscaler", columns=Columns(prompt="mine"))[0].prompt == "B?"
     with pytest.raises(DataError, match=r"no column 'mien'.*Did you mean 'mine'"):
         load("deepscaler", columns=Columns(prompt="mien"))
 
 
-def test_without_the_hub_the_error_says_which_file_to_give(folder):
+def test_error_without_the_hub_names_the_file_to_give(folder):
     with pytest.raises(
         DataError, match=r"openai/gsm8k/main\[train\].*(?s:.)*gsm8k\.parquet or gsm8k\.j"
     ):
@@ -242,7 +242,7 @@ def test_without_the_hub_the_error_says_which_file_to_give(folder):
         load("gsm8")
 
 
-def test_a_share_of_a_name_can_be_kept_for_testing(folder):
+def test_test_fraction_of_a_named_source(folder):
     write_parquet(folder / "dapo-math-17k.parquet", [dapo_row(index) for index in range(200)] * 3)
     train, test = (load("dapo-math-17k", split, test_fraction=0.2) for split in ("train", "test"))
     assert len(train) + len(test) == 200

@@ -21,14 +21,7 @@ from rlobj.answers.vocabulary import (
     WORDS,
 )
 
-__all__ = [
-    "Token",
-    "Unreadable",
-    "closing_bracket",
-    "join_text",
-    "latex",
-    "tokenise",
-]
+__all__ = ["Token", "Unreadable", "closing_bracket", "join_text", "latex", "tokenise"]
 
 
 class Unreadable(ValueError):

@@ -52,38 +52,12 @@ _SIGNS = {
     "％": "%",
     "﹪": "%",
 }
-_GREEK = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "omicron",
-    "pi",
-    "rho",
-    "varsigma",
-    "sigma",
-    "tau",
-    "upsilon",
-    "phi",
-    "chi",
-    "psi",
-    "omega",
-]
-for _code, _name in enumerate(_GREEK):
-    _SIGNS[chr(0x3B1 + _code)] = f"\\{_name} "
+for _code in range(ord("α"), ord("ω") + 1):
+    _name = unicodedata.name(chr(_code)).rpartition("LETTER ")[2].lower()
+    _name = {"lamda": "lambda", "final sigma": "varsigma"}.get(_name, _name)
+    _SIGNS[chr(_code)] = f"\\{_name} "
     if _name != "varsigma":
-        _SIGNS[chr(0x391 + _code)] = f"\\{_name.title()} "
-_SIGNS["Δ"] = r"\Delta "
+        _SIGNS[chr(_code).upper()] = f"\\{_name.title()} "
 
 _SCRIPT_FRACTION = re.compile("([⁰¹²³⁴-⁹]+)[⁄/]([₀-₉]+)")
 _SCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")

@@ -17,45 +17,47 @@ __all__ = [
     "TEXTS",
     "UNSUPPORTED",
     "WORDS",
+    "word_set",
 ]
 
 
-def _set(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
-FUNCTIONS = _set(
+FUNCTIONS = word_set(
     """sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot arcsec arccsc arcsinh
     arccosh arctanh asin acos atan ln log lg exp sqrt abs floor ceil max min Gamma"""
 )
-UNSUPPORTED = _set("int iint iiint oint lim")
+UNSUPPORTED = word_set("int iint iiint oint lim")
 """Commands that need a computer algebra system."""
 CONSTANTS = {"pi": "pi", "infty": "∞", "infinity": "∞", "inf": "∞", "e": "e", "i": "i"}
-GREEK = _set(
+GREEK = word_set(
     """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi
     rho varrho sigma varsigma tau upsilon phi varphi chi psi omega Delta Theta Lambda Xi Pi Sigma
     Upsilon Phi Psi Omega hbar ell nabla partial angle odot triangle imath jmath"""
 )
-ACCENTS = _set(
+ACCENTS = word_set(
     """dot ddot hat widehat bar overline vec tilde widetilde mathbb mathcal mathfrak mathscr
     overrightarrow"""
 )
 SYMBOLS = {
-    **dict.fromkeys(_set("cdot times ast"), "*"),
-    **dict.fromkeys(_set("le leq leqslant leqq"), "<="),
-    **dict.fromkeys(_set("ge geq geqslant geqq"), ">="),
-    **dict.fromkeys(_set("ne neq"), "!="),
-    **dict.fromkeys(_set("setminus backslash smallsetminus"), "∖"),
-    **dict.fromkeys(_set("lvert rvert vert mid"), "|"),
-    **dict.fromkeys(_set("approx simeq thickapprox doteq"), "≈"),
-    **dict.fromkeys(_set("emptyset varnothing"), "∅"),
-    **dict.fromkeys(_set("lor vee"), "or"),
-    **dict.fromkeys(_set("land wedge"), "and"),
-    **dict.fromkeys(_set("circ degree textdegree"), "°"),
-    **dict.fromkeys(_set("dots ldots cdots"), "…"),
-    **dict.fromkeys(_set("lbrace {"), "\\{"),
-    **dict.fromkeys(_set("rbrace }"), "\\}"),
-    **dict.fromkeys(_set("$ textdollar"), "$"),
+    **dict.fromkeys(word_set("cdot times ast"), "*"),
+    **dict.fromkeys(word_set("le leq leqslant leqq"), "<="),
+    **dict.fromkeys(word_set("ge geq geqslant geqq"), ">="),
+    **dict.fromkeys(word_set("ne neq"), "!="),
+    **dict.fromkeys(word_set("setminus backslash smallsetminus"), "∖"),
+    **dict.fromkeys(word_set("lvert rvert vert mid"), "|"),
+    **dict.fromkeys(word_set("approx simeq thickapprox doteq"), "≈"),
+    **dict.fromkeys(word_set("emptyset varnothing"), "∅"),
+    **dict.fromkeys(word_set("lor vee"), "or"),
+    **dict.fromkeys(word_set("land wedge"), "and"),
+    **dict.fromkeys(word_set("circ degree textdegree"), "°"),
+    **dict.fromkeys(word_set("dots ldots cdots"), "…"),
+    **dict.fromkeys(word_set("lbrace {"), "\\{"),
+    **dict.fromkeys(word_set("rbrace }"), "\\}"),
+    **dict.fromkeys(word_set("$ textdollar"), "$"),
     "div": "/",
     "lt": "<",
     "gt": ">",
@@ -86,19 +88,19 @@ SYMBOLS = {
     "_": "_",
 }
 """Command, or character after a backslash -> symbol."""
-IGNORED = _set(
+IGNORED = word_set(
     """left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle
     textstyle scriptstyle limits nolimits quad qquad thinspace negthinspace medspace thickspace
     space enspace rm bf it sf tt normalfont bfseries mathstrut strut tiny small large Large LARGE
     huge Huge normalsize footnotesize blacksquare checkmark square qed"""
 )
 """Commands without meaning."""
-SKIPPED_ARGUMENT = _set("hspace vspace phantom hphantom tag label color textcolor kern")
-FONTS = _set(
+SKIPPED_ARGUMENT = word_set("hspace vspace phantom hphantom tag label color textcolor kern")
+FONTS = word_set(
     """boxed fbox framebox bm boldsymbol mathbf mathit mathnormal underline emph mathsf mathtt
     ensuremath mathord mathopen pmb"""
 )
-TEXTS = _set(
+TEXTS = word_set(
     """text textbf textit textrm textsf texttt textnormal textup textsc mbox hbox mathrm
     operatorname"""
 )

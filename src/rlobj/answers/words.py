@@ -8,52 +8,21 @@ from fractions import Fraction
 
 from rlobj.answers.lexer import Token
 from rlobj.answers.structures import Based, Structure, Words, scalar
+from rlobj.answers.vocabulary import word_set
 
 __all__ = ["is_prose", "normalize_words", "parse_based_numeral", "parse_words"]
 
 _BASES = {
-    name: base
-    for base, name in enumerate(
-        [
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-        ],
-        start=2,
-    )
-} | {"sixteen": 16}
+    **{"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9},
+    **{"ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16},
+}
 _NUMERAL = re.compile(
     r"([+-]?)\(?([0-9A-Z]*[0-9][0-9A-Z]*)\)?"
     r"(?:_\{?\(?(?:base)?([0-9]{1,2}|[a-z]+)\)?\}?|\(?(?:in)?base([0-9]{1,2}|[a-z]+)\)?)"
 )
 _TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|rm|textbf|mathbf)\s*\{([^{}]*)\}")
 _WRAPPER = re.compile(r"\\(?:text\w*|math(?:rm|bf|it|sf|tt)|mbox|boxed|fbox|operatorname)\b\s*")
-_SHORT = frozenset(
-    [
-        "yes",
-        "no",
-        "odd",
-        "even",
-        "true",
-        "false",
-        "none",
-        "one",
-        "two",
-        "six",
-        "ten",
-        "all",
-        "not",
-        "any",
-    ]
-)
+_SHORT = word_set("yes no odd even true false none one two six ten all not any")
 _SENTENCE = re.compile(r"[A-Za-z][A-Za-z0-9 ,.'()-]*")
 _MAX_NUMERAL = 500
 

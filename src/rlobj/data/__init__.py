@@ -1,13 +1,13 @@
-"""Problems: where they come from, the order they are drawn in, and how they become prompts.
+"""Load problems, draw them in a shuffled order, and turn them into prompts.
 
-    name -> where it lies -> rows -> problems
-    load_problems: a source (named data set, file, folder, hub id, built-in task) for training
-    load_benchmark: a published benchmark for testing
-    ProblemStream: the same problems in a shuffled endless order that can be resumed exactly
-    format_prompt, encode_prompt: problem -> text -> token ids
+    load_problems                 training or test problems of a source: a named data set, file,
+                                  folder, hub id or built-in task
+    load_benchmark                a published benchmark
+    ProblemStream                 the problems in a shuffled endless order that can be resumed
+    format_prompt, encode_prompt  problem -> text -> token ids
 
-`rlobj.data.tasks` holds the built-in synthetic tasks, `rlobj.data.catalogue` the named training
-sets and `rlobj.data.benchmarks` the benchmarks.
+`rlobj.data.tasks` has the built-in tasks, `rlobj.data.catalogue` the named training sets and
+`rlobj.data.benchmarks` the benchmarks.
 """
 
 from rlobj.data.benchmarks import load_benchmark

@@ -1,8 +1,8 @@
-"""Published benchmarks by name: from a folder of files, or from the Hugging Face hub.
+"""Load published benchmarks by name, from a folder of files or from the Hugging Face hub.
 
-Questions lose the blanks around them and nothing else. Golds stay as published, but for their
-wrapping: `\\boxed{204}` and `[204]` give `204`, `027` and 27.0 give `27`. What is known to be odd
-about a set comes with it as notes.
+Surrounding blanks of questions are removed. Gold answers stay as published, without their
+wrapping: `\\boxed{204}` and `[204]` give `204`, `027` and 27.0 give `27`. Known problems of a
+benchmark are in its notes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 from rlobj.base.errors import DataError, nearest
 from rlobj.data.catalogue import data_folder
-from rlobj.data.files import SUFFIXES, Row, folded, named_source, read_file, split_files
+from rlobj.data.files import SUFFIXES, letters_and_digits, local_copy, read_file, split_files
 from rlobj.data.hub import HubSource, first_available
-from rlobj.data.layouts import Columns, Reader, Several
-from rlobj.data.problems import Distinct, Problem
+from rlobj.data.layouts import RowReader, Several
+from rlobj.data.problems import Problem, Row, UniqueProblems
 
 __all__ = ["BENCHMARKS", "GROUPS", "Benchmark", "LoadedBenchmark", "load_benchmark"]
 
@@ -29,13 +29,13 @@ class Benchmark:
     """A published set of problems.
 
     Attributes:
-        name: what `--on` calls it.
-        title: what papers call it.
-        problems: how many it has.
-        candidates: where it lies on the hub, in the order to try.
-        several: what a list of answers means in it.
-        notes: what to know about its golds.
-        others: number of problems -> what a file with so many of them is.
+        name: its name in `--on`.
+        title: its name in papers.
+        problems: number of problems.
+        candidates: its data sets on the hub, in the order in which they are tried.
+        several: the meaning of a list of answers.
+        notes: known problems of its gold answers.
+        others: number of problems -> description of other sets with the same name.
     """
 
     name: str
@@ -52,12 +52,12 @@ class LoadedBenchmark:
     """The problems of a benchmark.
 
     Attributes:
-        name: the benchmark's.
-        problems: the ones to be asked. Where any of several answers is right, the first is
-            `answer` and `extra["alternatives"]` lists all of them.
-        source: the file, folder or hub id that they are from.
-        digest: SHA-256 over id, question and answers of these problems, in hexadecimal.
-        notes: what to tell the user.
+        name: name of the benchmark.
+        problems: its problems. If several answers are right, the first is `answer`, and
+            `extra["alternatives"]` lists all of them.
+        source: the file, folder or hub id from which they were loaded.
+        digest: SHA-256 over the ids, questions and answers of the problems, in hexadecimal.
+        notes: messages for the user.
     """
 
     name: str
@@ -70,20 +70,17 @@ class LoadedBenchmark:
 def load_benchmark(
     name: str, *, data_dir: Path | None = None, limit: int | None = None
 ) -> LoadedBenchmark:
-    """The problems of a benchmark, each once, with ids of their own.
-
-    `data_dir` holds `aime24.jsonl` (or .parquet, .json, .csv), or `AIME24/test.parquet`. Without it
-    the folder RLOBJ_DATA_DIR is looked into, and then the hub.
+    """Load the unique problems of a benchmark.
 
     Args:
         name: one of `BENCHMARKS`.
-        data_dir: a folder that must have it.
-        limit: take at most so many problems, the first.
+        data_dir: a folder with `aime24.jsonl` (or .parquet, .json, .csv) or `AIME24/test.parquet`.
+            Default: the folder RLOBJ_DATA_DIR, and then the hub.
+        limit: use at most this many problems, from the first.
 
     Raises:
-        DataError: no such benchmark, no such file, or nothing that can be read; it says which file
-            to give.
-        MissingExtra: no file, and `datasets` is not installed.
+        DataError: no such benchmark, or it cannot be read; the message names the expected file.
+        MissingExtra: there is no file, and `datasets` is not installed.
     """
     if name not in BENCHMARKS:
         raise DataError(f"unknown benchmark '{name}'.{nearest(name, BENCHMARKS)}")
@@ -98,15 +95,15 @@ def load_benchmark(
 
 
 def _rows(benchmark: Benchmark, data_dir: Path | None) -> tuple[Iterable[Row], str]:
-    """Rows, and where they are from."""
+    """The rows of a benchmark, and their source."""
     folder = data_folder() if data_dir is None else data_dir.expanduser()
     if folder is not None:
         if not folder.is_dir():
             raise DataError(f"--data-dir {folder}: there is no such folder.")
-        path = named_source(folder, benchmark.name)
-        if path is not None:
-            files = split_files(path, "test", fallback=True) if path.is_dir() else [path]
-            return (row for file in files for row in read_file(file)), str(path)
+        copy = local_copy(folder, benchmark.name)
+        if copy is not None:
+            files = split_files(copy, "test", fallback=True)
+            return (row for file in files for row in read_file(file)), str(copy)
         if data_dir is not None:
             raise _missing(benchmark.name, folder)
     name = benchmark.name
@@ -134,24 +131,19 @@ def _missing(name: str, folder: Path) -> DataError:
 def _problems(
     benchmark: Benchmark, rows: Iterable[Row], source: str
 ) -> tuple[list[Problem], list[str]]:
-    """All the problems, and what is unusual about the file."""
-    reader: Reader | None = None
-    distinct, problems, unanswered = Distinct(), [], 0
-    for where, row in rows:
-        reader = reader or Reader(Columns(), where, row, several=benchmark.several)
-        problem = reader.problem(where, row)
-        if problem is None:
-            unanswered += 1
-            continue
-        own = str(len(problems)) if reader.id is None else problem.id
-        problem = replace(
-            problem,
-            id=_identifier(benchmark.name, own),
-            prompt=problem.prompt.strip(),
-            answer=_plain(problem.answer),
+    """The unique problems, and notes about the file."""
+    reader, unique = RowReader(several=benchmark.several), UniqueProblems()
+    for problem in reader.problems(rows):
+        own = problem.id if reader.has_ids else str(len(unique.problems))
+        unique.add(
+            replace(
+                problem,
+                id=_identifier(benchmark.name, own),
+                prompt=problem.prompt.strip(),
+                answer=_plain(problem.answer),
+            )
         )
-        if new := distinct.add(problem):
-            problems.append(new)
+    problems = unique.problems
     notes = []
     if len(problems) != benchmark.problems:
         other = benchmark.others.get(len(problems), "scores do not compare with published ones")
@@ -159,28 +151,28 @@ def _problems(
             f"{source} has {len(problems)} problems; {benchmark.title} has {benchmark.problems}: "
             f"{other}"
         )
-    if distinct.repeated:
-        notes.append(f"{distinct.repeated} rows repeat a question and were left out")
-    if unanswered:
-        notes.append(f"{unanswered} rows have no answer and were left out")
+    if unique.repeated:
+        notes.append(f"{unique.repeated} rows repeat a question and were left out")
+    if reader.unanswered:
+        notes.append(f"{reader.unanswered} rows have no answer and were left out")
     return problems, notes
 
 
 def _identifier(name: str, own: str) -> str:
-    """`aime24-7` for a row that calls itself 7 or AIME24-7; other names stay as they are."""
+    """Return `aime24-7` for the ids 7 and AIME24-7; other ids do not change."""
     match = re.fullmatch(r"(.*?)-?(\d+)", own)
-    if match and folded(match[1]) in ("", folded(name)):
+    if match and letters_and_digits(match[1]) in ("", letters_and_digits(name)):
         return f"{name}-{match[2]}"
     return own
 
 
 def _plain(answer: str) -> str:
-    """The answer, an integer without the zeros that some files pad it with."""
+    """Remove the leading zeros of an integer."""
     return answer.lstrip("0") or "0" if re.fullmatch(r"0\d+", answer) else answer
 
 
 def _digest(problems: Iterable[Problem]) -> str:
-    """SHA-256 over one JSON list a line: id, question and the answers that are right."""
+    """SHA-256 over lines of JSON lists: id, question and right answers."""
     lines = (
         json.dumps([item.id, item.prompt, *item.extra.get("alternatives", [item.answer])]) + "\n"
         for item in problems
@@ -244,8 +236,8 @@ BENCHMARKS: dict[str, Benchmark] = {
                 HubSource("lkevinzc/math-eval", split="minerva"),
             ),
             notes=(
-                "published copies of Minerva Math word their golds in different ways: 4.5e33 here, "
-                "4.5 \\times 10^{33} there, or a list of alternatives",
+                "published copies of Minerva Math write gold answers in different ways: 4.5e33, "
+                "4.5 \\times 10^{33}, or a list of alternatives",
             ),
         ),
         Benchmark(
@@ -272,7 +264,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark("hmmt25", "HMMT February 2025", 30, (HubSource("MathArena/hmmt_feb_2025"),)),
     )
 }
-"""The benchmarks by name."""
+"""Name -> benchmark."""
 
 _SIX = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 
@@ -282,4 +274,4 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "stapo": _SIX,
     "aime": ("aime24", "aime25"),
 }
-"""Groups of benchmarks by name."""
+"""Name of a group -> names of its benchmarks."""

@@ -1,11 +1,11 @@
-"""Published training sets by name: where they lie, and what they need to be trained on.
+"""Published training sets by name, with their sources, templates and rewards.
 
 | name | problems | reward |
 |---|---|---|
 | dapo-math-17k | 17,000 competition problems with integer answers | math |
 | deepscaler | 40,000 competition problems | math |
 | gsm8k | 7,473 word problems; 1,319 for testing | math |
-| knights-and-knaves | who tells the truth, among 3 to 7 people | knights_and_knaves |
+| knights-and-knaves | puzzles: who of 3 to 7 people tells the truth | knights_and_knaves |
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlobj.base.errors import DataError
-from rlobj.data.files import Row, named_source, read_file, split_files
+from rlobj.data.duplicates import DuplicateFilter
+from rlobj.data.files import local_copy, read_file, split_files
 from rlobj.data.hub import HubSource, first_available
 from rlobj.data.layouts import Columns
+from rlobj.data.problems import Row
 from rlobj.data.prompts import LOGIC_TEMPLATE, MATH_TEMPLATE, PLAIN_TEMPLATE
-from rlobj.data.repeats import Repeats
 
 __all__ = ["NAMED_SOURCES", "NamedSource", "data_folder"]
 
@@ -30,13 +31,12 @@ class NamedSource:
     """A published data set.
 
     Attributes:
-        name: what `data.source` calls it.
-        description: one line for people.
-        hub: part (train, test) -> where to look for it on the hub, in this order.
-        template: the default of `data.template`; `{prompt}` where the questions already carry
-            their instructions.
-        reward: the kind of reward that grades it.
-        columns: names that are not the usual ones, where they are there.
+        name: its name in `data.source`.
+        description: one line for users.
+        hub: split (train, test) -> data sets on the hub, in the order in which they are tried.
+        template: the default of `data.template`; `{prompt}` if the questions contain instructions.
+        reward: the kind of its reward.
+        columns: columns without a common name; a copy may lack them.
     """
 
     name: str
@@ -46,46 +46,43 @@ class NamedSource:
     reward: str = "math"
     columns: Columns = field(default_factory=Columns)
 
-    def rows(self, part: str, repeats: Repeats, *, fallback: bool) -> Iterator[Row]:
-        """Rows of a part: of a local copy in the folder RLOBJ_DATA_DIR, else from the hub.
+    def rows(self, split: str, duplicates: DuplicateFilter, *, fallback: bool) -> Iterator[Row]:
+        """Yield the rows of a split: of a copy in the folder RLOBJ_DATA_DIR, else from the hub.
 
         Args:
-            part: train or test.
-            repeats: drops rows that repeat an earlier one.
-            fallback: a local copy that is one file gives all of it.
+            split: train or test.
+            duplicates: drops duplicate rows.
+            fallback: use all of a local copy if its file names do not name a split.
 
         Raises:
-            MissingExtra: no local copy, and `datasets` is not installed.
-            DataError: no such part, or it cannot be had.
+            MissingExtra: there is no local copy, and `datasets` is not installed.
+            DataError: there is no such split, or it cannot be loaded.
         """
-        folder = data_folder()
-        local = None if folder is None else named_source(folder, self.name)
-        if local is not None and local.is_dir():
-            for file in split_files(local, part, fallback=fallback):
-                yield from read_file(file, repeats)
-        elif local is not None and fallback:
-            yield from read_file(local, repeats)
-        elif part in self.hub:
+        copy = local_copy(data_folder(), self.name)
+        if copy is not None and (copy.is_dir() or fallback):
+            for file in split_files(copy, split, fallback=fallback):
+                yield from read_file(file, duplicates)
+        elif split in self.hub:
             instead = (
                 f"Without the hub, put {self.name}.parquet or {self.name}.jsonl, or a folder "
-                f"{self.name}/ with files named train and test, into a folder and give that: "
-                "--data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment. Or give the file itself "
-                "as data.source."
+                f"{self.name}/ with files named train and test, into a folder DIR and set "
+                "--data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment. Or set data.source to "
+                "the file."
             )
-            _, rows = first_available(self.hub[part], self.name, instead, repeats)
+            _, rows = first_available(self.hub[split], self.name, instead, duplicates)
             yield from rows
         else:
             raise DataError(
-                f"{self.name} has no split '{part}', only {' and '.join(self.hub)}. Set data.test, "
-                "or hold out a share of it: data.test_fraction=0.1"
+                f"{self.name} has no split '{split}', only {' and '.join(self.hub)}. Set "
+                "data.test, or hold out a share of it: data.test_fraction=0.1"
             )
 
 
 def data_folder() -> Path | None:
-    """The folder that the environment variable RLOBJ_DATA_DIR names; None where it names none.
+    """Return the folder in the environment variable RLOBJ_DATA_DIR; None if it is not set.
 
     Raises:
-        DataError: there is no such folder.
+        DataError: the folder does not exist.
     """
     name = os.environ.get("RLOBJ_DATA_DIR")
     if not name:
@@ -97,7 +94,7 @@ def data_folder() -> Path | None:
 
 
 def _people(config: str) -> HubSource:
-    """Three to seven people, as in Logic-RL (arXiv:2502.14768) and AR-Lopti (arXiv:2505.12929)."""
+    """Puzzles with 3 to 7 people, as in Logic-RL (arXiv:2502.14768) and AR-Lopti (2505.12929)."""
     splits = "+".join(f"{people}ppl" for people in range(3, 8))
     return HubSource("K-and-K/knights-and-knaves", split=splits, configs=(config,))
 
@@ -115,7 +112,7 @@ NAMED_SOURCES: dict[str, NamedSource] = {
                 )
             },
             template=PLAIN_TEMPLATE,
-            columns=Columns(prompt="source_prompt"),  # open-r1's `prompt` lacks the instructions
+            columns=Columns(prompt="source_prompt"),  # open-r1's `prompt` has no instructions
         ),
         NamedSource(
             "deepscaler",
@@ -124,7 +121,7 @@ NAMED_SOURCES: dict[str, NamedSource] = {
         ),
         NamedSource(
             "gsm8k",
-            "word problems of grade school (arXiv:2110.14168)",
+            "grade-school word problems (arXiv:2110.14168)",
             hub={
                 part: (HubSource("openai/gsm8k", split=part, configs=("main",)),)
                 for part in ("train", "test")
@@ -139,4 +136,4 @@ NAMED_SOURCES: dict[str, NamedSource] = {
         ),
     )
 }
-"""The named training sets."""
+"""Name -> training set."""

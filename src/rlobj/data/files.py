@@ -1,4 +1,4 @@
-"""Rows of local data files. A row is `(where, columns)`; `where` names it in errors."""
+"""Read the rows of local data files."""
 
 from __future__ import annotations
 
@@ -7,30 +7,35 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlobj.base.errors import DataError
+from rlobj.data.duplicates import DuplicateFilter
+from rlobj.data.problems import Row
 
-if TYPE_CHECKING:
-    from rlobj.data.repeats import Repeats
-
-__all__ = ["SUFFIXES", "Row", "arrow_rows", "folded", "named_source", "read_file", "split_files"]
-
-Row = tuple[str, dict[str, Any]]
+__all__ = [
+    "SUFFIXES",
+    "arrow_rows",
+    "letters_and_digits",
+    "local_copy",
+    "read_file",
+    "split_files",
+]
 
 SPLIT_WORDS = {"train", "training", "test", "eval", "validation", "valid", "val", "dev"}
-"""Words of a file name that say which part of a data set it holds."""
+"""Words in file names that name a split."""
 
 
-def read_file(path: Path, repeats: Repeats | None = None) -> Iterator[Row]:
-    """Rows of one file, by its suffix.
+def read_file(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator[Row]:
+    """Yield the rows of a file; its suffix decides the format.
 
     Args:
-        path: the file.
-        repeats: drops rows of Parquet files that repeat an earlier one.
+        path: a file with one of the suffixes in `SUFFIXES`.
+        duplicates: drops duplicate rows of Parquet files.
 
     Raises:
-        DataError: a folder, an unknown suffix, text that is not UTF-8, an unreadable line.
+        DataError: the path is a folder, the suffix is unknown, the text is not UTF-8, or a line
+            cannot be read.
     """
     if path.is_dir():
         raise DataError(f"{path} is a folder; expected a file: {', '.join(SUFFIXES)}.")
@@ -40,7 +45,7 @@ def read_file(path: Path, repeats: Repeats | None = None) -> Iterator[Row]:
         )
     try:
         if path.suffix == ".parquet":
-            yield from _parquet(path, repeats)
+            yield from _parquet(path, duplicates)
         else:
             yield from SUFFIXES[path.suffix](path)
     except UnicodeDecodeError as error:
@@ -50,13 +55,18 @@ def read_file(path: Path, repeats: Repeats | None = None) -> Iterator[Row]:
 
 
 def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
-    """The files of one split: those with its name as a word of their path inside the folder.
+    """Return the files of a split: those with its name as a word of their path in the folder.
 
-    With `fallback`, a folder whose files name no split at all gives all of them.
+    Args:
+        folder: searched with its subfolders; a file is returned as it is.
+        split: train, test, ...
+        fallback: return all files if no file names a split.
 
     Raises:
-        DataError: no data files, or none of this split.
+        DataError: the folder has no data file, or none of this split.
     """
+    if folder.is_file():
+        return [folder]
     files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
     words = {
         path: set(re.split(r"[^a-z0-9]+", str(path.relative_to(folder)).lower())) for path in files
@@ -77,49 +87,57 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
     )
 
 
-def named_source(folder: Path, name: str) -> Path | None:
-    """The file `name.jsonl`, `name.parquet`, ... or the folder `name` in a folder, or None.
+def local_copy(folder: Path | None, name: str) -> Path | None:
+    """Return the file `name.jsonl`, `name.parquet`, ... or the subfolder `name`, or None.
 
-    Case, hyphens and underscores do not matter: `MATH-500` may hold math500. The exact name comes
-    first, then the order of `SUFFIXES`, folders last.
+    Case, hyphens and underscores are ignored: `MATH-500` matches math500. The exact name has
+    priority, then the order of `SUFFIXES`; folders come last.
     """
+    if folder is None:
+        return None
     order = [*SUFFIXES, ""]
     found = []
     for path in sorted(folder.iterdir()):
         suffix = "" if path.is_dir() else path.suffix
         stem = path.name.removesuffix(suffix)
-        if suffix in order and folded(stem) == folded(name) and (suffix or path.is_dir()):
+        if (
+            suffix in order
+            and letters_and_digits(stem) == letters_and_digits(name)
+            and (suffix or path.is_dir())
+        ):
             found.append((stem != name, order.index(suffix), path))
     return min(found)[2] if found else None
 
 
-def folded(name: str) -> str:
-    """The letters and digits of a name, in lower case."""
+def letters_and_digits(name: str) -> str:
+    """Return the letters and digits of a name, in lower case."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _json_row(text: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where}: not JSON ({error.msg}, column {error.colno}); expected one object per line."
-        ) from None
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: expected an object, found {type(row).__name__}.")
-    return row
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: expected an object, found {type(value).__name__}.")
+    return value
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
-            if line.strip():
-                where = f"{path}:{number}"
-                yield where, _json_row(line, where)
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(
+                    f"{where}: not JSON ({error.msg}, column {error.colno}); "
+                    "expected one object per line."
+                ) from None
+            yield where, _object(row, where)
 
 
 def _json(path: Path) -> Iterator[Row]:
-    """A list of objects, an object that holds one such list, or JSON lines under this suffix."""
+    """A list of objects, an object that contains one such list, or JSON lines."""
     try:
         whole = json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
@@ -136,13 +154,11 @@ def _json(path: Path) -> Iterator[Row]:
         raise DataError(f"{path}: expected a list of objects, found {type(whole).__name__}.")
     for number, row in enumerate(whole, start=1):
         where = f"{path}, item {number}"
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: expected an object, found {type(row).__name__}.")
-        yield where, row
+        yield where, _object(row, where)
 
 
 def _separated(path: Path) -> Iterator[Row]:
-    """CSV, or TSV by its suffix, with a header line."""
+    """CSV or TSV with a header line."""
     delimiter = "\t" if path.suffix == ".tsv" else ","
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -161,23 +177,25 @@ def _separated(path: Path) -> Iterator[Row]:
             raise DataError(f"{path}:{reader.line_num}: malformed CSV ({error}).") from None
 
 
-def _parquet(path: Path, repeats: Repeats | None = None) -> Iterator[Row]:
+def _parquet(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator[Row]:
     import pyarrow
     from pyarrow import parquet
 
     try:
-        # Buffering ahead would hold the whole file in memory by its end.
+        # With pre-buffering, the whole file would end up in memory.
         with parquet.ParquetFile(path, pre_buffer=False) as file:
-            yield from arrow_rows(str(path), file.iter_batches(batch_size=8192), repeats)
+            yield from arrow_rows(str(path), file.iter_batches(batch_size=8192), duplicates)
     except pyarrow.ArrowInvalid as error:
         raise DataError(f"{path}: not a readable Parquet file ({error}).") from error
 
 
-def arrow_rows(name: str, batches: Iterable[Any], repeats: Repeats | None = None) -> Iterator[Row]:
-    """Rows of Arrow record batches, counted from 1; without those that `repeats` drops."""
+def arrow_rows(
+    name: str, batches: Iterable[Any], duplicates: DuplicateFilter | None = None
+) -> Iterator[Row]:
+    """Yield rows of Arrow record batches, numbered from 1, without duplicates."""
     start = 1
     for batch in batches:
-        new = range(batch.num_rows) if repeats is None else repeats.fresh(batch)
+        new = range(batch.num_rows) if duplicates is None else duplicates.new_rows(batch)
         if len(new) == batch.num_rows:
             rows = batch.to_pylist()
         else:
@@ -195,4 +213,4 @@ SUFFIXES = {
     ".csv": _separated,
     ".tsv": _separated,
 }
-"""Readers by file suffix."""
+"""File suffix -> function that reads the file."""

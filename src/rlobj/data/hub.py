@@ -1,7 +1,7 @@
-"""Rows of data sets on the Hugging Face hub; a name may have several of them to try in turn.
+"""Read rows of data sets on the Hugging Face hub.
 
-The hub is asked for a sign of life first: the packages that read it repeat every question for half
-a minute before they call it out of reach. Where it is, the local cache has what was read before.
+One request first tests whether the hub can be reached, because the packages that read it repeat
+every request for half a minute before they fail. If it cannot be reached, the local cache is used.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import DataError, MissingExtra
-from rlobj.data.files import Row, arrow_rows
-from rlobj.data.repeats import Repeats
+from rlobj.data.duplicates import DuplicateFilter
+from rlobj.data.files import arrow_rows
+from rlobj.data.problems import Row
 
 __all__ = ["HubSource", "first_available", "hub_rows"]
 
 logger = logging.getLogger(__name__)
 
-MIRROR = "HF_ENDPOINT=URL in the environment names a mirror; HF_HUB_OFFLINE=1 asks the cache alone."
+ADVICE = "HF_ENDPOINT=URL in the environment sets a mirror; HF_HUB_OFFLINE=1 reads only the cache."
 
 
 @dataclass(frozen=True)
 class HubSource:
-    """Where on the hub a named data set lies.
+    """A data set on the hub.
 
     Attributes:
         id: `owner/name`.
-        split: which split, or several: `3ppl+4ppl`.
-        configs: the configurations to read one after the other; None = the only one.
+        split: one split, or several: `3ppl+4ppl`.
+        configs: the configurations to read, in this order; None = the only one.
     """
 
     id: str
@@ -45,25 +46,28 @@ class HubSource:
 
 
 def first_available(
-    candidates: Sequence[HubSource], name: str, instead: str, repeats: Repeats | None = None
+    candidates: Sequence[HubSource],
+    name: str,
+    instead: str,
+    duplicates: DuplicateFilter | None = None,
 ) -> tuple[HubSource, Iterator[Row]]:
-    """The first of the candidates that can be had, and its rows.
+    """Return the first candidate that can be loaded, and its rows.
 
-    Where the hub is out of reach, or falls silent, they are looked for in the local cache only.
+    If the hub cannot be reached, only the local cache is used.
 
     Args:
-        candidates: in the order to try.
-        name: what they all are, for errors.
-        instead: what to give where none can be had, a sentence.
-        repeats: drops rows that repeat an earlier one.
+        candidates: data sets, in the order in which they are tried.
+        name: name of the data set, for error messages.
+        instead: a sentence that says what to give if no candidate can be loaded.
+        duplicates: drops duplicate rows.
 
     Raises:
         MissingExtra: `datasets` is not installed.
-        DataError: none can be had; each with its reason.
+        DataError: no candidate can be loaded; the message has the reason for each.
     """
     datasets = _datasets(f"Loading {name} from the hub", instead)
-    silence = _silence(datasets, *(source.id for source in candidates))
-    failures, reachable = [], not silence
+    unreachable = _unreachable(datasets, *(source.id for source in candidates))
+    failures, reachable = [], not unreachable
     for source in candidates:
         try:
             with _offline(datasets, not reachable):
@@ -76,11 +80,17 @@ def first_available(
             failures.append(f"  {source}: {text[:200] if reachable else 'not in the local cache'}")
             reachable = reachable and not isinstance(error, ConnectionError)
         else:
-            if silence:
-                logger.warning("%s: %s comes from the local cache", silence, source)
-            return source, itertools.chain(*(_rows(str(source), part, repeats) for part in parts))
+            if unreachable:
+                logger.warning("%s: %s comes from the local cache", unreachable, source)
+            return source, itertools.chain(
+                *(_rows(str(source), part, duplicates) for part in parts)
+            )
     why = f"Could not load {name} from the Hugging Face hub:"
-    lines = [f"{why} {silence}" if silence else why, *failures, *([MIRROR] if silence else [])]
+    lines = [
+        f"{why} {unreachable}" if unreachable else why,
+        *failures,
+        *([ADVICE] if unreachable else []),
+    ]
     raise DataError("\n".join([*lines, instead]))
 
 
@@ -90,33 +100,38 @@ def hub_rows(
     split: str,
     *,
     fallback: bool,
-    repeats: Repeats | None = None,
+    duplicates: DuplicateFilter | None = None,
 ) -> Iterator[Row]:
-    """Rows of one split of a data set on the Hugging Face hub, or of a local copy of one.
+    """Yield the rows of one split of a data set on the hub, or of a local copy.
 
-    With `fallback`, a data set that has a single split gives it, whatever its name.
+    Args:
+        identifier: `owner/name`, or the folder of a copy.
+        name: configuration of the data set; None = the only one.
+        split: name of the split.
+        fallback: if the data set has a single split, use it whatever its name is.
+        duplicates: drops duplicate rows.
 
     Raises:
         MissingExtra: `datasets` is not installed.
-        DataError: the data set cannot be had, or has no such split.
+        DataError: the data set cannot be loaded, or has no such split.
     """
     datasets = _datasets(f"Loading '{identifier}' from the hub")
-    silence = _silence(datasets, identifier)
+    unreachable = _unreachable(datasets, identifier)
     try:
-        with _offline(datasets, bool(silence)):
+        with _offline(datasets, bool(unreachable)):
             parts: Any = datasets.load_dataset(identifier, name)
     except Exception as error:
         stem = identifier.rpartition("/")[2]
         reason = f"{type(error).__name__}: {error}"
-        if silence:
-            reason = f"{silence}, and it is not in the local cache\n{MIRROR}"
+        if unreachable:
+            reason = f"{unreachable}, and it is not in the local cache\n{ADVICE}"
         raise DataError(
             f"Could not load '{identifier}' from the Hugging Face hub: {reason}\n"
             "Without the hub, give a local copy: the folder of the data set, or a file such as "
             f"{stem}.jsonl, {stem}.parquet or {stem}.csv with the columns problem and answer."
         ) from error
-    if silence:
-        logger.warning("%s: %s comes from the local cache", silence, identifier)
+    if unreachable:
+        logger.warning("%s: %s comes from the local cache", unreachable, identifier)
     if split not in parts:
         if not (fallback and len(parts) == 1):
             raise DataError(
@@ -124,7 +139,7 @@ def hub_rows(
                 "data.split, data.test or data.test_fraction accordingly."
             )
         (split,) = parts
-    yield from _rows(f"{identifier}[{split}]", parts[split], repeats)
+    yield from _rows(f"{identifier}[{split}]", parts[split], duplicates)
 
 
 def _datasets(purpose: str, instead: str = "") -> Any:
@@ -135,16 +150,15 @@ def _datasets(purpose: str, instead: str = "") -> Any:
     return datasets
 
 
-def _rows(name: str, part: Any, repeats: Repeats | None) -> Iterator[Row]:
+def _rows(name: str, part: Any, duplicates: DuplicateFilter | None) -> Iterator[Row]:
     tables = part.with_format("arrow").iter(batch_size=8192)
-    return arrow_rows(name, (batch for table in tables for batch in table.to_batches()), repeats)
+    return arrow_rows(name, (batch for table in tables for batch in table.to_batches()), duplicates)
 
 
-def _silence(datasets: Any, *identifiers: str) -> str:
-    """Why the hub cannot be asked for these, in words; empty where it can, or need not be.
+def _unreachable(datasets: Any, *identifiers: str) -> str:
+    """Return why the hub cannot be reached; empty if it can be, or is not needed.
 
-    Any answer is a sign of life. A hub that takes long to connect to is waited for as long as
-    `HF_HUB_ETAG_TIMEOUT` says, 10 seconds where it says nothing.
+    Any response counts. The timeout is `HF_HUB_ETAG_TIMEOUT`, 10 seconds by default.
     """
     if datasets.config.HF_HUB_OFFLINE or all(Path(name).exists() for name in identifiers):
         return ""
@@ -153,14 +167,14 @@ def _silence(datasets: Any, *identifiers: str) -> str:
 
     try:
         get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception as error:  # of whichever HTTP package is behind it
+    except Exception as error:  # the type depends on the HTTP package
         return f"{constants.ENDPOINT} cannot be reached ({' '.join(str(error).split())[:200]})"
     return ""
 
 
 @contextmanager
 def _offline(datasets: Any, wanted: bool) -> Iterator[None]:
-    """The cache alone, where wanted."""
+    """Use only the cache if `wanted`."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = before or wanted
     try:

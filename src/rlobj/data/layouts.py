@@ -1,4 +1,4 @@
-"""Rows of published data sets: which column holds what, and in which shape.
+"""Turn rows of published data sets into problems. The known layouts:
 
 | layout | prompt | answer |
 |---|---|---|
@@ -7,23 +7,24 @@
 | gsm8k | `question` | `answer`: a worked solution that ends in `#### 18` |
 | AIME 2024 | `Problem` or `problem` | `Answer`, or `solution`: `\\boxed{204}` |
 | OlympiadBench | `question` | `final_answer`: a list |
-| Knights and Knaves | `quiz` | `solution_text_format`: `(1) Zoey is a knight`, one a line |
+| Knights and Knaves | `quiz` | `solution_text_format`: `(1) Zoey is a knight`, one per line |
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
+from rlobj.answers.extraction import last_box
 from rlobj.base.errors import DataError, nearest
 from rlobj.base.validation import Model
-from rlobj.data.problems import Problem, digest
+from rlobj.data.problems import Problem, Row, digest
 
-__all__ = ["Columns", "Reader", "answer_text", "column_names", "prompt_text"]
+__all__ = ["KNOWN", "Columns", "RowReader", "answer_text", "find_columns", "prompt_text"]
 
 KNOWN = {
     "prompt": ("problem", "question", "quiz", "prompt"),
@@ -38,7 +39,7 @@ KNOWN = {
     ),
     "id": ("id", "unique_id", "problem_idx", "extra_info.index"),
 }
-"""Candidates for each part, first found wins, in any case; a dot reaches into a nested column."""
+"""Part -> common column names by priority, in any case; a dot selects a nested column."""
 
 
 class Columns(Model):
@@ -59,56 +60,59 @@ class Columns(Model):
 
 
 Several = Literal["refuse", "alternatives", "values"]
-"""What a list of several answers is: no answer, several ways to be right, or one answer of many
-values."""
+"""The meaning of a list of answers: an error, alternatives that are all right, or one answer with
+several values."""
 
 
-class Reader:
-    """Turns the rows of one source into problems; the columns are settled by its first row.
+class RowReader:
+    """Turns the rows of one source into problems; its first row decides which columns are used.
 
     Args:
-        columns: what the columns are called.
-        where: names the source in errors.
-        first: its first row.
-        strict: a column that `columns` names must be there; else the usual names are tried next.
-        several: what a list of answers means. Of alternatives the first becomes `answer`, and all
-            of them `extra["alternatives"]`; values are joined by commas.
+        columns: the columns.
+        strict: a column named in `columns` must exist; else the common names are tried as well.
+        several: the meaning of a list of answers. Of alternatives, the first becomes `answer`, and
+            `extra["alternatives"]` lists all of them; several values are joined with commas.
+
+    Attributes:
+        has_ids: whether the rows have ids; None before the first row.
+        unanswered: number of rows without an answer.
     """
 
     def __init__(
-        self,
-        columns: Columns,
-        where: str,
-        first: Mapping[str, Any],
-        *,
-        strict: bool = True,
-        several: Several = "refuse",
+        self, columns: Columns | None = None, *, strict: bool = True, several: Several = "refuse"
     ) -> None:
-        names = column_names(first)
-        if not strict:
-            chosen = {part: name for part, name in columns if name in names}
-            columns = Columns(**chosen)
-        self.prompt = _find("prompt", columns.prompt, names, where)
-        self.answer = _find("answer", columns.answer, names, where)
-        optional = columns.id is None and not _candidates("id", names)
-        self.id = None if optional else _find("id", columns.id, names, where)
+        self._columns = columns or Columns()
+        self._strict = strict
         self._several = several
+        self.has_ids: bool | None = None
+        self.unanswered = 0
 
-    def problem(self, where: str, row: Mapping[str, Any]) -> Problem | None:
-        """The problem of a row, or None where the row has no answer.
+    def problems(self, rows: Iterable[Row]) -> Iterator[Problem]:
+        """Yield the problems of the rows that have an answer.
 
         Raises:
-            DataError: the row has no question, or a part of it in a shape that has no reading.
+            DataError: a column is missing, a row has no question, or a value has an unknown form.
         """
-        prompt = prompt_text(_get(row, self.prompt), f"{where}, column '{self.prompt}'")
+        for where, row in rows:
+            if self.has_ids is None:
+                self._columns = find_columns(self._columns, row, where, strict=self._strict)
+                self.has_ids = self._columns.id is not None
+            problem = self._problem(where, row)
+            if problem is None:
+                self.unanswered += 1
+            else:
+                yield problem
+
+    def _problem(self, where: str, row: Mapping[str, Any]) -> Problem | None:
+        names = str(self._columns.prompt), str(self._columns.answer), self._columns.id
+        prompt = prompt_text(_get(row, names[0]), f"{where}, column '{names[0]}'")
         if not prompt.strip():
-            raise DataError(f"{where}: column '{self.prompt}' is empty; expected a question.")
-        answers = self._answers(_get(row, self.answer), f"{where}, column '{self.answer}'")
+            raise DataError(f"{where}: column '{names[0]}' is empty; expected a question.")
+        answers = self._answers(_get(row, names[1]), f"{where}, column '{names[1]}'")
         if not answers:
             return None
-        name = None if self.id is None else _get(row, self.id)
-        taken = {self.prompt, self.answer, self.id}
-        extra = {key: value for key, value in row.items() if key not in taken}
+        name = None if names[2] is None else _get(row, names[2])
+        extra = {key: value for key, value in row.items() if key not in names}
         if len(answers) > 1:
             extra["alternatives"] = answers
         return Problem(
@@ -119,7 +123,7 @@ class Reader:
         )
 
     def _answers(self, value: Any, where: str) -> list[str]:
-        """The answers that are right, the first one first; none where the row has none."""
+        """The right answers; empty if the row has none."""
         if self._several == "refuse" or not isinstance(value, list):
             text = answer_text(value, where)
             return [text] if text else []
@@ -127,39 +131,58 @@ class Reader:
         return [", ".join(texts)] if self._several == "values" and texts else texts
 
 
-def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Column names of a row, nested ones with dots."""
+def find_columns(
+    columns: Columns, row: Mapping[str, Any], where: str, *, strict: bool = True
+) -> Columns:
+    """Return the columns of a source, with common names for those that are not named.
+
+    Args:
+        columns: the columns.
+        row: the first row of the source.
+        where: its place, for error messages.
+        strict: a column named in `columns` must exist; else the common names are tried as well.
+
+    Raises:
+        DataError: there is no such column, or no column with a common name.
+    """
+    names = _column_names(row)
+    found: dict[str, str] = {}
+    for part, chosen in columns:
+        known = _known_columns(part, names)
+        if chosen in names:
+            found[part] = chosen
+        elif chosen is not None and strict:
+            raise DataError(
+                f"{where}: there is no column '{chosen}' (data.columns.{part})."
+                f"{nearest(chosen, names)}"
+            )
+        elif known:
+            found[part] = known[0]
+        elif part != "id":
+            raise DataError(
+                f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
+                f"The columns are: {', '.join(names)}. Name one: data.columns.{part}=COLUMN"
+            )
+    return Columns(**found)
+
+
+def _column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Column names of a row; nested ones with dots."""
     names = []
     for key, value in row.items():
         names.append(prefix + key)
         if isinstance(value, dict):
-            names.extend(column_names(value, f"{prefix}{key}."))
+            names.extend(_column_names(value, f"{prefix}{key}."))
     return names
 
 
-def _candidates(part: str, names: Iterable[str]) -> list[str]:
+def _known_columns(part: str, names: Iterable[str]) -> list[str]:
     by_lower = {name.lower(): name for name in reversed(list(names))}
     return [by_lower[known] for known in KNOWN[part] if known in by_lower]
 
 
-def _find(part: str, chosen: str | None, names: list[str], where: str) -> str:
-    if chosen is None:
-        found = _candidates(part, names)
-        if found:
-            return found[0]
-        raise DataError(
-            f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
-            f"The columns are: {', '.join(names)}. Name one: data.columns.{part}=COLUMN"
-        )
-    if chosen in names:
-        return chosen
-    raise DataError(
-        f"{where}: there is no column '{chosen}' (data.columns.{part}).{nearest(chosen, names)}"
-    )
-
-
 def _get(row: Mapping[str, Any], name: str) -> Any:
-    """Value of a column; None where this row does not have it."""
+    """Value of a column; None if the row does not have it."""
     if name in row:
         return row[name]
     head, _, rest = name.partition(".")
@@ -168,10 +191,16 @@ def _get(row: Mapping[str, Any], name: str) -> Any:
 
 
 def prompt_text(value: Any, where: str) -> str:
-    """The question as one text.
+    """Return the question as one text.
 
-    Chat messages give their contents, joined by a blank line: a system message comes before the
-    user's. A message of the assistant has no place in a prompt.
+    The contents of chat messages are joined by blank lines.
+
+    Args:
+        value: text, or a list of messages of the system and the user.
+        where: the place of the value, for error messages.
+
+    Raises:
+        DataError: a message of the assistant, or a value of another type.
     """
     if value is None or isinstance(value, str):
         return value or ""
@@ -193,13 +222,17 @@ def prompt_text(value: Any, where: str) -> str:
 
 
 def answer_text(value: Any, where: str) -> str:
-    r"""The gold answer alone; "" where there is none.
+    r"""Return the gold answer alone; "" if there is none.
 
-    Whole floats lose their ".0", a list of one gives its item, `... #### 1,234` gives `1234`, and
+    27.0 gives `27`, a list with one item gives the item, `... #### 1,234` gives `1234`, and
     `...\boxed{204}...` gives the content of the last closed box.
 
+    Args:
+        value: text, a number, or a list with one of them.
+        where: the place of the value, for error messages.
+
     Raises:
-        DataError: several answers, or an object: neither is one answer.
+        DataError: a list with several answers, or an object.
 
     Example:
         >>> [answer_text(value, "row 1") for value in (27.0, ["x"], "so #### 1,234")]
@@ -213,8 +246,8 @@ def answer_text(value: Any, where: str) -> str:
         return "" if math.isnan(value) else f"{value:.0f}" if value.is_integer() else str(value)
     if isinstance(value, dict):
         raise DataError(
-            f"{where} has an object with the fields {', '.join(value)}. Select one with a dot: "
-            "data.columns.answer=COLUMN.FIELD"
+            f"{where} has an object with the fields {', '.join(value)}. Select one with a "
+            "dot: data.columns.answer=COLUMN.FIELD"
         )
     if isinstance(value, list):
         raise DataError(f"{where} has {len(value)} answers ({str(value)[:80]}); expected one.")
@@ -222,19 +255,4 @@ def answer_text(value: Any, where: str) -> str:
     marked = re.search(r"####\s*([^\n]*)\Z", text)
     if marked:
         return marked[1].strip().replace(",", "")
-    return _last_box(text) or text
-
-
-def _last_box(text: str) -> str:
-    r"""Content of the last `\boxed{...}` that is closed; "" where there is none."""
-    opening = "\\boxed{"
-    start = text.rfind(opening)
-    if start < 0:
-        return ""
-    depth = 0
-    for position in range(start + len(opening) - 1, len(text)):
-        if text[position] in "{}" and text[position - 1] != "\\":
-            depth += 1 if text[position] == "{" else -1
-            if depth == 0:
-                return text[start + len(opening) : position].strip()
-    return _last_box(text[:start])
+    return last_box(text) or text

@@ -1,4 +1,4 @@
-"""One problem, and the shuffled endless order in which training draws problems."""
+"""Problems, and the shuffled endless stream from which training draws them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 
 from rlobj.base.errors import DataError
 
-__all__ = ["Distinct", "Problem", "ProblemStream", "digest"]
+__all__ = ["Problem", "ProblemStream", "Row", "UniqueProblems", "digest"]
+
+Row = tuple[str, dict[str, Any]]
+"""The place of a row, for error messages, and its columns."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Problem:
     id: str
     """Unique within the data set."""
     prompt: str
-    """The raw question, without a template."""
+    """The question, without a template."""
     answer: str
     """The gold answer alone: no `\\boxed{}`, no worked solution."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -33,40 +36,49 @@ class Problem:
 
 
 def digest(text: str) -> str:
-    """SHA-256 of a text in hexadecimal: the same on every machine and Python version."""
+    """Return the SHA-256 of a text, in hexadecimal."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Distinct:
-    """Of problems with the same question the first, under an id of its own.
+class UniqueProblems:
+    """Problems with unique questions and ids; of equal questions, the first is kept.
 
     Attributes:
-        repeated: problems whose question came before.
-        disagreeing: those of them with another answer.
+        problems: the unique problems, in order.
+        repeated: number of problems with the question of an earlier one.
+        disagreeing: number of these with another answer.
     """
 
     def __init__(self) -> None:
+        self.problems: list[Problem] = []
         self.repeated = self.disagreeing = 0
         self._answers: dict[str, str] = {}
         self._ids: set[str] = set()
 
-    def add(self, problem: Problem) -> Problem | None:
-        """The problem, renamed if its id was taken; None for a question that came before."""
+    def add(self, problem: Problem) -> None:
+        """Append a problem if its question is new; change its id if that is in use."""
         if problem.prompt in self._answers:
             self.repeated += 1
             self.disagreeing += self._answers[problem.prompt] != problem.answer
-            return None
+            return
         self._answers[problem.prompt] = problem.answer
         if problem.id in self._ids:
             problem = replace(problem, id=f"{problem.id}-{digest(problem.prompt)[:16]}")
         self._ids.add(problem.id)
-        return problem
+        self.problems.append(problem)
 
 
 class ProblemStream:
-    """Endless draws: each epoch visits every problem once, in an order set by (seed, epoch).
+    """Draws problems forever: each epoch has every problem once, shuffled by (seed, epoch).
 
-    A draw may reach over the end of an epoch, so a problem can occur twice in one draw there.
+    A draw can cross the end of an epoch, so that it may contain a problem twice.
+
+    Args:
+        problems: at least one.
+        seed: seed of the order.
+
+    Raises:
+        DataError: there is no problem.
 
     Example:
         >>> stream = ProblemStream([Problem("a", "1+1", "2"), Problem("b", "2+2", "4")], seed=0)
@@ -88,15 +100,15 @@ class ProblemStream:
         random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
 
     def __len__(self) -> int:
-        """Problems per epoch."""
+        """Number of problems in an epoch."""
         return len(self._problems)
 
     def first(self, count: int) -> list[Problem]:
-        """The first few problems, whatever was drawn."""
+        """Return the first `count` problems of the data set; the stream does not advance."""
         return self._problems[:count]
 
     def next(self, count: int) -> list[Problem]:
-        """The next `count` problems of the endless order."""
+        """Return the next `count` problems."""
         drawn: list[Problem] = []
         while len(drawn) < count:
             if self._position == len(self._order):
@@ -107,7 +119,7 @@ class ProblemStream:
         return drawn
 
     def state(self) -> dict[str, Any]:
-        """Where the stream stands, ready for JSON."""
+        """Return the position of the stream, as JSON values."""
         return {
             "seed": self._seed,
             "epoch": self._epoch,
@@ -116,16 +128,16 @@ class ProblemStream:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state()` was taken.
+        """Continue from the position that `state()` returned.
 
         Raises:
-            DataError: the state belongs to other problems, or to the same in another file order.
+            DataError: the state belongs to other problems, or to another order of them.
         """
         if state["problems"] != self._fingerprint:
             raise DataError(
                 f"The saved position belongs to another data set: its problem ids have fingerprint "
                 f"{state['problems']}, these {len(self._problems)} problems have "
-                f"{self._fingerprint}. Resume with the data the run was started with."
+                f"{self._fingerprint}. Resume with the data that the run started with."
             )
         self._seed = state["seed"]
         self._start(state["epoch"], state["position"])

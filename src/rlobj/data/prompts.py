@@ -1,4 +1,4 @@
-"""From a problem to the token ids a model is asked to continue."""
+"""Turn problems into prompts: text, and the token ids that a model continues."""
 
 from __future__ import annotations
 
@@ -22,42 +22,46 @@ __all__ = [
 ]
 
 PLAIN_TEMPLATE = "{prompt}"
-"""The question and nothing else."""
+"""Only the question."""
 
 MATH_TEMPLATE = "{prompt} Please reason step by step, and put your final answer within \\boxed{}."
-"""The wording of the JustRL and Qwen evaluations, behind one space. Another space or newline is
-another protocol: scores move."""
+"""The wording of the JustRL and Qwen evaluations, after one space. Another space or a newline
+changes scores."""
 
 DAPO_TEMPLATE = (
     "Solve the following math problem step by step. The last line of your response should be of "
     "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
     '{prompt}\n\nRemember to put your answer on its own line after "Answer:".'
 )
-"""The wording inside the questions of DAPO-Math-17k and of DAPO's AIME 2024."""
+"""The wording in the questions of DAPO-Math-17k and of DAPO's AIME 2024."""
 
 LOGIC_TEMPLATE = (
     "{prompt}\n\nThink about it between <think> and </think>. Then say who is what between "
     "<answer> and </answer>, one person a line, in this form:\n"
     "<answer>\n(1) Zoey is a knight\n(2) Oliver is a knave\n</answer>"
 )
-"""For Knights and Knaves; the wording is rlobj's own."""
+"""For Knights and Knaves, with a wording of rlobj."""
 
 _PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
 
 
 def placeholders(template: str) -> list[str]:
-    """Names in single braces: `placeholders("{prompt} in \\boxed{}, {{x}}") == ["prompt"]`."""
+    """Return the names in single braces: `{prompt} in \\boxed{}, {{x}}` gives `["prompt"]`."""
     return [match[2] for match in _PLACEHOLDER.finditer(template) if match[2]]
 
 
 def format_prompt(template: str, problem: Problem) -> str:
-    r"""Put a problem into a template.
+    r"""Insert a problem into a template.
 
-    `{prompt}` is the question and `{name}` another column of the row. `{{name}}` stands for the
-    literal `{name}`; every other brace, in the template or in the problem, stays as it is.
+    `{prompt}` is the question and `{name}` another column of the row. `{{name}}` gives the text
+    `{name}`. Other braces in the template or in the problem do not change.
+
+    Args:
+        template: text with placeholders.
+        problem: the question and the other columns; the answer cannot be inserted.
 
     Raises:
-        ConfigError: a placeholder that is no column of this problem. The answer is never one.
+        ConfigError: a placeholder is not a column of the problem.
 
     Example:
         >>> problem = Problem("1", "What is 4^{2}?", "16")
@@ -83,16 +87,20 @@ def format_prompt(template: str, problem: Problem) -> str:
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: bool) -> list[int]:
-    """Token ids of a formatted prompt.
+    """Return the token ids of a formatted prompt.
 
-    With `chat` the text becomes one user message in the tokenizer's chat template, up to the point
-    where the assistant speaks; the template writes its own special tokens, so none are added.
-    Without it, the text follows the BOS token if the tokenizer puts one in front of texts and the
-    text does not start with it already. An EOS that a tokenizer appends is left out: the model is
-    to go on from here.
+    With `chat`, the text becomes one user message in the tokenizer's chat template, followed by the
+    start of the assistant's message. The template has its own special tokens, so none are added.
+    Without `chat`, the text follows the BOS token if the tokenizer uses one and the text does not
+    start with it. An EOS token is never added, because the model continues the prompt.
+
+    Args:
+        tokenizer: tokenizer of the model.
+        text: the prompt from `format_prompt`.
+        chat: whether to use the chat template.
 
     Raises:
-        ConfigError: `chat` for a tokenizer without a chat template, or a prompt without tokens.
+        ConfigError: the tokenizer has no chat template, or the prompt has no tokens.
     """
     if chat:
         if not tokenizer.chat_template:

@@ -1,6 +1,6 @@
-"""Problems from a task, a named data set, a file, a folder or the Hugging Face hub.
+"""Load problems from a task, a named data set, a file, a folder or the Hugging Face hub.
 
-names -> where they lie -> rows -> problems, each question once
+name -> source -> rows -> problems -> problems with unique questions
 """
 
 from __future__ import annotations
@@ -17,29 +17,24 @@ from rlobj.base.errors import DataError, nearest
 from rlobj.base.validation import Model
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.data.catalogue import NAMED_SOURCES
-from rlobj.data.files import SUFFIXES, Row, read_file, split_files
+from rlobj.data.duplicates import DuplicateFilter
+from rlobj.data.files import SUFFIXES, read_file, split_files
 from rlobj.data.hub import hub_rows
-from rlobj.data.layouts import Columns, Reader
-from rlobj.data.problems import Distinct, Problem, digest
+from rlobj.data.layouts import Columns, RowReader
+from rlobj.data.problems import Problem, Row, UniqueProblems, digest
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE, placeholders
-from rlobj.data.repeats import Repeats
+from rlobj.data.tasks import TASKS
 
 __all__ = ["DataConfig", "default_template", "load_problems"]
 
 logger = logging.getLogger(__name__)
 
 
-def _tasks() -> dict[str, Any]:
-    from rlobj.data.tasks import TASKS
-
-    return TASKS
-
-
 def default_template(source: str | None) -> str:
-    """The template of a source where nobody says another."""
+    """Return the default template of a source."""
     if source in NAMED_SOURCES:
         return NAMED_SOURCES[source].template
-    return PLAIN_TEMPLATE if source is None or source in _tasks() else MATH_TEMPLATE
+    return PLAIN_TEMPLATE if source is None or source in TASKS else MATH_TEMPLATE
 
 
 class DataConfig(Model):
@@ -100,17 +95,17 @@ class DataConfig(Model):
 
     @field_validator("template", "test_template")
     @classmethod
-    def _template_has_a_place(cls, template: str | None) -> str | None:
+    def _check_placeholder(cls, template: str | None) -> str | None:
         if template is not None and not placeholders(template):
             raise ValueError(f"the template {template!r} does not contain {{prompt}}, the question")
         return template
 
     @property
     def asked_in_tests(self) -> str:
-        """The text around a test question."""
+        """The template of the test problems."""
         if self.test_template is not None:
             return self.test_template
-        published = self.test in NAMED_SOURCES or self.test in BENCHMARKS or self.test in _tasks()
+        published = self.test in NAMED_SOURCES or self.test in BENCHMARKS or self.test in TASKS
         return default_template(self.test) if published else self.template
 
 
@@ -119,47 +114,48 @@ def load_problems(
     split: Literal["train", "test"],
     rows: Iterable[Mapping[str, Any]] | None = None,
 ) -> list[Problem]:
-    """The problems of one split, without duplicates.
+    """Load the problems of one split, with unique questions.
 
-    `train` is `source`, less the share of `test_fraction`. `test` is the `test` source if given;
-    else the share of `test_fraction`; else the part of `source` that calls itself test. Of problems
-    with the same question the first is kept; rows without an answer are left out; both are logged.
+    `train` is `source` without the share `test_fraction`. `test` is the source `test` if it is set,
+    else the share `test_fraction`, else the split `test` of `source`. Of rows with the same
+    question, the first is kept. Rows without an answer are left out. A warning has the number of
+    rows that are left out for either reason.
 
     Args:
         config: the sources.
-        split: which problems.
-        rows: rows given in Python, which are read in place of the source's.
+        split: train or test.
+        rows: rows given in Python, which replace those of the source.
 
     Raises:
-        DataError: nothing at the source, no such split, a column or a line that cannot be read, or
-            no problem at all.
-        MissingExtra: a hub source without the package `datasets`.
+        DataError: the source or the split does not exist, a column or a line cannot be read, or
+            there is no problem.
+        MissingExtra: the source is on the hub, and the package `datasets` is not installed.
     """
     if config.source is None and (split == "train" or config.test is None):
         raise DataError(
             "data.source is not set. Set it to a JSONL, JSON, Parquet or CSV file, a folder, a hub "
             f"id (owner/name), a named data set ({', '.join(NAMED_SOURCES)}) or a built-in task "
-            f"({', '.join(_tasks())})."
+            f"({', '.join(TASKS)})."
         )
-    source, part, own = str(config.source), config.split, True
+    source, part, fallback = str(config.source), config.split, True
     held_out = None
     if split == "test" and config.test is not None:
         source, part = config.test, "test"
     elif config.test is None and config.test_fraction > 0:
         held_out = split == "test"
     elif split == "test":
-        part, own = "test", False
+        part, fallback = "test", False
 
-    def wanted(problem: Problem) -> bool:
+    def in_split(problem: Problem) -> bool:
         share = _share(problem.prompt)
         return held_out is None or (share < config.test_fraction) == held_out
 
     checked = None if rows is None else _checked(rows)
-    kept = _kept(source, part, config, wanted, fallback=own, rows=checked)
-    if not kept:
+    problems = _unique_problems(source, part, config, in_split, fallback=fallback, rows=checked)
+    if not problems:
         raise DataError(f"{source}: no problem with an answer in the {split} split.")
-    logger.info("%s: %d %s problems", source, len(kept), split)
-    return kept
+    logger.info("%s: %d %s problems", source, len(problems), split)
+    return problems
 
 
 def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
@@ -173,51 +169,50 @@ def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
 
 
 def _share(prompt: str) -> float:
-    """A number in [0, 1) that belongs to the question alone."""
+    """A number in [0, 1) that depends on the question only."""
     return int(digest(prompt)[:12], 16) / 16**12
 
 
-def _kept(
+def _unique_problems(
     source: str,
     part: str,
     config: DataConfig,
-    wanted: Callable[[Problem], bool],
+    in_split: Callable[[Problem], bool],
     *,
     fallback: bool,
     rows: Iterator[Row] | None,
 ) -> list[Problem]:
-    """The wanted problems of a source, each question once, `config.limit` of them at most."""
+    """The unique problems of a split, at most `config.limit`."""
     columns, strict = _columns(source, config)
-    repeats, distinct = Repeats(columns), Distinct()
-    kept: list[Problem] = []
-    if rows is not None:
-        found: Iterable[Problem] = _problems(rows, columns, source, strict=strict)
-    elif source in _tasks():
-        found = _task(source, part)
-    elif source in BENCHMARKS:
-        found = _benchmark(source, part)
+    duplicates, unique = DuplicateFilter(columns), UniqueProblems()
+    reader = RowReader(columns, strict=strict)
+    if rows is None and source in TASKS:
+        problems: Iterable[Problem] = _task(source, part)
+    elif rows is None and source in BENCHMARKS:
+        problems = _benchmark(source, part)
     else:
-        rows = _rows(source, part, config, repeats, fallback=fallback)
-        found = _problems(rows, columns, source, strict=strict)
-    for problem in filter(wanted, found):
-        new = distinct.add(problem)
-        if new is not None:
-            kept.append(new)
-        if len(kept) == config.limit:
+        rows = rows or _rows(source, part, config, duplicates, fallback=fallback)
+        problems = reader.problems(rows)
+    for problem in filter(in_split, problems):
+        unique.add(problem)
+        if len(unique.problems) == config.limit:
             break
-    if repeated := distinct.repeated + repeats.dropped:
+    repeated = unique.repeated + duplicates.dropped
+    if repeated:
         logger.warning("%s: left out %d rows with repeated questions", source, repeated)
-    if distinct.disagreeing:
+    if unique.disagreeing:
         logger.warning(
             "%s: %d repeated questions have different answers; the first row was kept",
             source,
-            distinct.disagreeing,
+            unique.disagreeing,
         )
-    return kept
+    if reader.unanswered:
+        logger.warning("%s: left out %d rows without an answer", source, reader.unanswered)
+    return unique.problems
 
 
 def _columns(source: str, config: DataConfig) -> tuple[Columns, bool]:
-    """What the columns are called, and whether those that were named must be there."""
+    """The columns of a source, and whether the named ones must exist."""
     own = source == config.source and config.columns != Columns()
     if source in NAMED_SOURCES and not own:
         return NAMED_SOURCES[source].columns, False
@@ -227,7 +222,7 @@ def _columns(source: str, config: DataConfig) -> tuple[Columns, bool]:
 def _task(source: str, part: str) -> list[Problem]:
     if part not in ("train", "test"):
         raise DataError(f"The task {source} has the splits train and test, not '{part}'.")
-    return _tasks()[source].problems(part)
+    return TASKS[source].problems(part)
 
 
 def _benchmark(source: str, part: str) -> list[Problem]:
@@ -240,49 +235,31 @@ def _benchmark(source: str, part: str) -> list[Problem]:
 
 
 def _rows(
-    source: str, part: str, config: DataConfig, repeats: Repeats, *, fallback: bool
+    source: str, part: str, config: DataConfig, duplicates: DuplicateFilter, *, fallback: bool
 ) -> Iterator[Row]:
-    """Rows of a source as they come. `fallback`: a source that knows no such part gives all."""
+    """The rows of a source; with `fallback`, all of a source without splits."""
     path = Path(source).expanduser()
     if source in NAMED_SOURCES:
-        yield from NAMED_SOURCES[source].rows(part, repeats, fallback=fallback)
+        yield from NAMED_SOURCES[source].rows(part, duplicates, fallback=fallback)
     elif path.is_dir():
         for file in split_files(path, part, fallback=fallback):
-            yield from read_file(file, repeats)
+            yield from read_file(file, duplicates)
     elif path.is_file():
         if not fallback:
             raise DataError(
                 f"{source} is one file and has no test split. Set data.test=FILE, or hold out a "
                 "share of it: data.test_fraction=0.1"
             )
-        yield from read_file(path, repeats)
+        yield from read_file(path, duplicates)
     elif path.suffix in SUFFIXES or not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
-        raise _nothing_there(source, path)
+        raise _unknown_source(source, path)
     else:
         name = config.name if source == config.source else None
-        yield from hub_rows(source, name, part, fallback=fallback, repeats=repeats)
+        yield from hub_rows(source, name, part, fallback=fallback, duplicates=duplicates)
 
 
-def _problems(
-    rows: Iterator[Row], columns: Columns, source: str, *, strict: bool
-) -> Iterator[Problem]:
-    """Problems of rows; those without an answer are counted and left out."""
-    reader: Reader | None = None
-    unanswered = 0
-    for where, row in rows:
-        if reader is None:
-            reader = Reader(columns, where, row, strict=strict)
-        problem = reader.problem(where, row)
-        if problem is None:
-            unanswered += 1
-        else:
-            yield problem
-    if unanswered:
-        logger.warning("%s: left out %d rows without an answer", source, unanswered)
-
-
-def _nothing_there(source: str, path: Path) -> DataError:
-    names = [*_tasks(), *NAMED_SOURCES, *BENCHMARKS]
+def _unknown_source(source: str, path: Path) -> DataError:
+    names = [*TASKS, *NAMED_SOURCES, *BENCHMARKS]
     if path.parent.is_dir():
         names += [
             str(path.parent / item.name)
@@ -292,5 +269,5 @@ def _nothing_there(source: str, path: Path) -> DataError:
     return DataError(
         f"'{source}' is not a file, folder, named data set or built-in task, and a hub id has the "
         f"form owner/name.{nearest(source, names, spell_out=False)} Named data sets: "
-        f"{', '.join(NAMED_SOURCES)}. Built-in tasks: {', '.join(_tasks())}."
+        f"{', '.join(NAMED_SOURCES)}. Built-in tasks: {', '.join(TASKS)}."
     )

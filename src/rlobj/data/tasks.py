@@ -1,8 +1,8 @@
-"""Built-in synthetic tasks: arithmetic small enough for a tiny policy on one CPU thread.
+"""Built-in synthetic tasks: arithmetic for a tiny policy on one CPU thread.
 
-Every task is a finite list of problems, split once and for all into train and test. The split
-holds out whole families: a problem and its reorderings (3+4+8=, 8+3+4=) are on the same side, so
-that a test problem cannot be answered by remembering a reordered training problem.
+Every task is a finite list of problems with a fixed split into train and test. A problem and its
+reorderings (3+4+8=, 8+3+4=) form a family and are in the same split, so that a test problem cannot
+be answered from a reordered training problem.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["TASKS", "Task"]
 
 @dataclass(frozen=True)
 class Task:
-    """Problems over digits, of the form `operands=` -> `answer`.
+    """A task with problems over digits: `3+4+8=` -> `15`.
 
     Attributes:
-        name: what `data.source` calls it.
-        description: one line for people.
-        operands: digits in a problem; every combination of them is one.
-        separator: stands between the digits.
-        solve: digits -> the answer, a non-negative number.
-        held_out: least share of the problems in the test split.
+        name: its name in `data.source`.
+        description: one line for users.
+        operands: number of digits in a problem; every combination of digits is a problem.
+        separator: text between the digits.
+        solve: digits -> answer, a non-negative number.
+        held_out: smallest share of the problems in the test split.
 
     Example:
         >>> task = TASKS["addition"]
@@ -46,10 +46,10 @@ class Task:
     held_out: float = 0.2
 
     def problems(self, split: Literal["train", "test"]) -> list[Problem]:
-        """One side of the split: train in counting order, test in a fixed shuffled order.
+        """Return the problems of a split: train in counting order, test in a fixed shuffled order.
 
         Raises:
-            ValueError: no such split.
+            ValueError: the split is neither train nor test.
         """
         if split not in ("train", "test"):
             raise ValueError(f"split {split!r}: expected 'train' or 'test'")
@@ -66,7 +66,7 @@ class Task:
         )
 
     def _test_families(self) -> set[tuple[int, ...]]:
-        """Families in the order of a hash, until their problems are the share held out."""
+        """Families in the order of a hash, until they have the share `held_out` of the problems."""
         sizes: dict[tuple[int, ...], int] = {}
         for digits in itertools.product(range(10), repeat=self.operands):
             sizes[_family(digits)] = sizes.get(_family(digits), 0) + 1
@@ -91,4 +91,4 @@ TASKS = {
         Task("max-digits", "the larger of two digits: 3,7= -> 7", 2, ",", max),
     )
 }
-"""The built-in tasks by name."""
+"""Name -> task."""

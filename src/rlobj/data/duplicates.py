@@ -1,6 +1,6 @@
-"""Rows of Arrow batches that repeat an earlier one, dropped before they become Python objects.
+"""Drop duplicate rows of Arrow batches before they become Python objects.
 
-DAPO-Math-17k holds 1.79 million rows: each of its 17,000 questions a hundred times.
+DAPO-Math-17k has 1.79 million rows: each of its 17,000 questions about a hundred times.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlobj.base.errors import DataError
-from rlobj.data.layouts import Columns, Reader
+from rlobj.data.layouts import Columns, find_columns
 
-__all__ = ["Repeats"]
+__all__ = ["DuplicateFilter"]
 
 
-class Repeats:
-    """What was seen of one source; 16 bytes are kept of each question with its answer.
+class DuplicateFilter:
+    """Finds rows with the question and the answer of an earlier row of the source.
 
-    A question that comes back with another answer is no repetition here.
+    It keeps a hash of 16 bytes for each question with its answer.
 
     Args:
-        columns: what the columns are called; those that are not there are looked for under the
-            usual names.
+        columns: the columns; a column that does not exist is replaced by a common name.
+
+    Attributes:
+        dropped: number of duplicate rows.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -31,20 +33,20 @@ class Repeats:
         self.dropped = 0
         self._seen: set[bytes] = set()
 
-    def fresh(self, batch: Any) -> Sequence[int]:
-        """Indices of the batch's rows that repeat nothing, ascending.
+    def new_rows(self, batch: Any) -> Sequence[int]:
+        """Return the indices of the rows that are not duplicates, in ascending order.
 
-        Columns in a shape that has no text to compare, answers in lists for one, repeat nothing.
+        All rows are new if a column has no text to compare, such as a list of answers.
         """
-        everything = range(batch.num_rows)
+        all_rows = range(batch.num_rows)
         (first,) = batch.slice(0, 1).to_pylist() or [{}]
         try:
-            reader = Reader(self._columns, "", first, strict=False)
-        except DataError:  # the rows themselves will say what is missing
-            return everything
-        prompts, answers = (_texts(batch, name) for name in (reader.prompt, reader.answer))
+            columns = find_columns(self._columns, first, "", strict=False)
+        except DataError:  # reported with its place when the rows are read
+            return all_rows
+        prompts, answers = (_texts(batch, str(name)) for name in (columns.prompt, columns.answer))
         if prompts is None or answers is None:
-            return everything
+            return all_rows
         new = []
         for index, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             key = hashlib.blake2b(f"{prompt}\0{answer}".encode(), digest_size=16).digest()
@@ -56,7 +58,7 @@ class Repeats:
 
 
 def _texts(batch: Any, name: str) -> list[Any] | None:
-    """One plain value a row: of a list of chat messages the contents; None for other shapes."""
+    """One value for each row, joined for chat messages; None for other nested columns."""
     from pyarrow import types
 
     head, *path = [name] if name in batch.schema.names else name.split(".")
