@@ -1,4 +1,4 @@
-"""The launcher, with small real processes: what they get, how they end, what is reported."""
+"""The launcher with small real processes: environments, ends, and reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def python(code: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Waits of a test's size, temporary files where the test sees them, no launcher around."""
+    """Short waits, temporary files in the test's folder, and no other launcher."""
     monkeypatch.setattr(launching, "SETTLE", 0.5)
     monkeypatch.setattr(launching, "GRACE", 1.0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
@@ -75,7 +75,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent does not."""
+    """Whether a process runs. A process that ended and is not reaped does not count."""
     try:
         return not re.search(r"^State:\s*Z", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except (FileNotFoundError, ProcessLookupError):
@@ -98,7 +98,7 @@ def after(condition: Callable[[], Any], *signals: int, apart: float = 0.3) -> th
 
 @pytest.fixture
 def guarded() -> Iterator[None]:
-    """A stray signal fails no more than its own test."""
+    """Ignore SIGTERM outside of the launcher, so that it cannot end the tests."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -107,7 +107,7 @@ def guarded() -> Iterator[None]:
 # What the ranks get.
 
 
-def test_every_rank_gets_its_place_and_only_rank_0_the_terminal(
+def test_every_rank_gets_its_variables_and_only_rank_0_the_terminal(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
@@ -119,9 +119,9 @@ def test_every_rank_gets_its_place_and_only_rank_0_the_terminal(
     words = ["train", "--processes", "3", "--preset", "stapo", "--processes=3"]
     ended, shown, errors = run(code, *words, processes=3)
     assert (ended, errors) == (0, "")
-    told = [shown, *((tmp_path / "logs" / f"rank-{rank}.log").read_text() for rank in (1, 2))]
+    texts = [shown, *((tmp_path / "logs" / f"rank-{rank}.log").read_text() for rank in (1, 2))]
     ports = set()
-    for rank, text in enumerate(told):
+    for rank, text in enumerate(texts):
         environment, arguments, stdin, own_session = json.loads(text)
         assert environment["RANK"] == environment["LOCAL_RANK"] == str(rank)
         assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == "3"
@@ -141,7 +141,7 @@ def test_the_threads_that_the_user_set_are_kept(
     assert run("import os; print(os.environ['OMP_NUM_THREADS'])")[1] == "3\n"
 
 
-def test_where_all_ends_well_no_file_is_left(tmp_path: Path) -> None:
+def test_no_file_is_left_if_all_ranks_end_well(tmp_path: Path) -> None:
     assert launch([], 2, program=python("print('fine')")) == 0
     assert list((tmp_path / "temporary").iterdir()) == []
 
@@ -189,7 +189,7 @@ def test_the_log_of_a_failure_is_kept(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_a_rank_that_a_signal_ended_is_named_by_it(
+def test_the_report_names_the_signal_that_ended_a_rank(
     run: Callable[..., tuple[int, str, str]],
 ) -> None:
     code = (
@@ -204,7 +204,7 @@ def test_a_rank_that_a_signal_ended_is_named_by_it(
     assert "Its output is above." in report
 
 
-def test_the_last_words_of_a_rank_that_was_killed_are_shown(
+def test_the_last_output_of_a_killed_rank_is_shown(
     run: Callable[..., tuple[int, str, str]],
 ) -> None:
     code = (
@@ -215,7 +215,7 @@ def test_the_last_words_of_a_rank_that_was_killed_are_shown(
     assert "the last words" in run(code)[2]
 
 
-def test_a_crash_in_compiled_code_shows_where(
+def test_a_crash_in_compiled_code_shows_its_line(
     run: Callable[..., tuple[int, str, str]],
 ) -> None:
     code = "import os, signal\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSEGV)"
@@ -273,7 +273,7 @@ def test_a_rank_that_only_lost_its_connection_is_not_blamed(
 
 
 @pytest.mark.slow
-def test_where_all_lost_their_connections_the_first_is_shown(
+def test_the_first_failure_is_shown_if_all_ranks_lost_their_connections(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     """Rank 1 fails once rank 2 has ended, however long that takes on a busy machine."""
@@ -331,8 +331,8 @@ def test_a_signal_reaches_every_rank_once_and_is_waited_for_without_limit(
     ended, _, errors = run(LISTEN, str(tmp_path))
     thread.join()
     assert (ended, errors) == (0, "")
-    told = [(tmp_path / f"signals-{rank}").read_text() for rank in range(2)]
-    assert told == [str(int(signal.SIGTERM))] * 2
+    received = [(tmp_path / f"signals-{rank}").read_text() for rank in range(2)]
+    assert received == [str(int(signal.SIGTERM))] * 2
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -350,10 +350,10 @@ def test_a_second_signal_kills(run: Callable[..., tuple[int, str, str]], tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("guarded")
-def test_a_rank_that_the_signal_ended_holds_up_no_other(
+def test_a_rank_that_ended_from_the_signal_does_not_keep_the_others_waiting(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    """A rank that is still loading dies of SIGTERM; another would wait for it for ever."""
+    """SIGTERM ends a rank that is still loading; another rank would wait for it forever."""
     code = (
         "import os, signal, sys, time\n"
         "if os.environ['RANK'] == '0': signal.signal(signal.SIGTERM, lambda *_: None)\n"
@@ -390,8 +390,8 @@ def test_ctrl_c_in_a_terminal_reaches_every_rank_once(tmp_path: Path) -> None:
     finally:
         process.kill()
         os.close(master)
-    told = [(tmp_path / f"signals-{rank}").read_text() for rank in range(2)]
-    assert told == [str(int(signal.SIGINT))] * 2
+    received = [(tmp_path / f"signals-{rank}").read_text() for rank in range(2)]
+    assert received == [str(int(signal.SIGINT))] * 2
 
 
 @pytest.mark.slow

@@ -1,9 +1,14 @@
-"""Several processes of one program on this machine: what `rlobj train --processes K` does.
+"""Start several processes of one program on this machine, as `rlobj train --processes K` does.
 
-`torchrun` starts processes too, and any other launcher that sets its variables works as well. It is
-not used here because it ends with exit code 1 and a traceback of its own where every process, asked
-to stop, has ended well; kills processes 30 seconds after a signal, in the middle of a checkpoint;
-and shows the traceback of a failed process only where the program was written for it.
+`torchrun` and other launchers that set its variables work as well. They are not used here because,
+as tried with torch 2.13,
+
+- after SIGTERM or Ctrl-C torchrun ends with exit code 1 and a traceback, even if every process
+  ended well; it kills processes after 30 seconds, in the middle of a checkpoint; and if it is
+  killed itself, its processes keep running;
+- `torch.distributed.elastic.multiprocessing` can wait longer, but it also signals what the
+  processes have started (a vLLM engine, workers that check answers), and at the first failure it
+  ends all others at once: often the one whose traceback is the cause.
 """
 
 from __future__ import annotations
@@ -19,7 +24,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError
@@ -28,14 +32,14 @@ from rlobj.base.ports import free_port
 __all__ = ["launch"]
 
 SETTLE = 2.0
-"""Seconds after the first failure in which others may fail by themselves: a process that only lost
-its connection to another can end before the one that is to blame."""
+"""Seconds after the first failure before the other ranks are ended. A rank that only lost its
+connection can end before the rank that caused the failure."""
 GRACE = 20.0
-"""Seconds between SIGTERM and SIGKILL, for the others, once a process has failed."""
+"""Seconds between SIGTERM and SIGKILL for the other ranks after a failure."""
 POLL = 0.05
 """Seconds between two looks at the processes."""
 SHOWN_LINES, SHOWN_TRACEBACK = 30, 200
-"""Lines of a failed process's output in the report, and at most where a traceback is longer."""
+"""Lines of a failed rank's output in the report, and the most lines if a traceback is longer."""
 
 _LOST_A_PEER = re.compile(
     r"connection (?:was )?(?:likely )?(?:closed|reset|refused|aborted)|broken pipe|socket timeout"
@@ -52,123 +56,163 @@ def launch(
     *,
     program: Sequence[str] = (sys.executable, "-m", "rlobj_cli"),
 ) -> int:
-    """Start the program `processes` times, as the ranks of one process group, and wait for them.
+    """Start a program in several processes, the ranks of one process group, and wait for them.
 
-    Rank 0 has this process's terminal, the output of each other rank is a file. SIGTERM and SIGINT
-    are passed on to every rank once, and then waited for without a limit; a second one kills. Once
-    a rank has failed, the others get SIGTERM and, `GRACE` seconds later, SIGKILL; a report on
-    stderr names the one to blame and shows the end of its output. On Linux no rank outlives this
-    process. Only the main thread can launch.
+    Rank 0 uses this terminal; the output of every other rank goes to a file. SIGTERM and SIGINT are
+    passed on to every rank once, and then the ranks have unlimited time to end. A second signal
+    kills them. After a rank has failed, the others get SIGTERM and, `GRACE` seconds later, SIGKILL.
+    A report on stderr names the rank that caused the failure and shows the end of its output. On
+    Linux no rank keeps running when this process ends. Call it from the main thread only.
 
     Args:
-        arguments: of the program, as typed; `--processes` among them is left out.
+        arguments: of the program; `--processes` is removed from them.
         processes: how many ranks, at least 1.
-        log_dir: folder for `rank-1.log` and so on; a new temporary one by default, which is
-            removed where all ranks ended well.
-        program: what is started.
+        log_dir: folder for `rank-1.log` and so on. Default: a new temporary folder, which is
+            removed if all ranks end well.
+        program: the command that is started.
 
     Returns:
-        0 if every rank ended with 0; the exit code of the rank to blame, 1 if a signal ended it;
-        128 plus the signal's number where ranks ended of the signal that was passed on.
+        0 if every rank ended with 0. After a failure, the exit code of the rank that caused it, or
+        1 if a signal ended that rank. 128 + the signal's number if the ranks ended from the signal
+        that was passed on.
 
     Raises:
         ConfigError: fewer than 1 process, or a launcher has started this process already.
     """
-    _check(processes)
+    if processes < 1:
+        raise ConfigError(f"--processes {processes}: expected at least 1")
+    if (world := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ConfigError(
+            f"--processes {processes}, but WORLD_SIZE is {world}: torchrun or accelerate launch "
+            "has started the processes already. Leave out --processes, or that launcher."
+        )
     folder = log_dir or Path(tempfile.mkdtemp(prefix="rlobj-"))
     folder.mkdir(parents=True, exist_ok=True)
     command = [*program, *_without_processes(arguments)]
-    children: list[_Child] = []
+    ranks: list[_Rank] = []
     with _caught(signal.SIGTERM, signal.SIGINT) as arrived:
         try:
-            for rank, environment in enumerate(_environments(processes)):
-                log = folder / f"rank-{rank}.log" if rank else None
-                children.append(_start(command, environment, log))
-            _wait(children, arrived)
+            for number, environment in enumerate(_environments(processes)):
+                log = folder / f"rank-{number}.log" if number else None
+                ranks.append(_Rank(command, environment, log))
+            _wait(ranks, arrived)
         finally:
-            for child in children:
-                child.kill()
-    if all(child.code == 0 for child in children):
+            for rank in ranks:
+                rank.kill()
+    if all(rank.code == 0 for rank in ranks):
         if log_dir is None:
             shutil.rmtree(folder, ignore_errors=True)
         return 0
-    failed = [child for child in children if child.failed_by_itself]
+    failed = [rank for rank in ranks if rank.failed_by_itself()]
     if not failed:
         return 128 + arrived[0]
-    blamed = _to_blame(failed)
-    sys.stderr.write(_report(blamed, children))
-    return 1 if blamed.code < 0 else blamed.code
+    failed.sort(key=lambda rank: rank.ended or 0.0)
+    cause = next((rank for rank in failed if not rank.only_lost_a_peer()), failed[0])
+    sys.stderr.write(_report(cause, ranks))
+    return 1 if cause.code < 0 else cause.code
 
 
-@dataclass(eq=False)
-class _Child:
-    """A rank: a process with a session of its own, so that a terminal's Ctrl-C passes it by."""
+class _Rank:
+    """A process in a session of its own, so that the terminal does not send Ctrl-C to it.
 
-    process: subprocess.Popen[bytes]
-    log: Path | None
-    sent: set[int] = field(default_factory=set)
-    """The signals it got from here."""
-    ended: float | None = None
-    """When it was seen to have ended, on the monotonic clock."""
+    Args:
+        command: the program and its arguments.
+        environment: its environment.
+        log: the file of its output; None = the terminal.
+
+    Attributes:
+        log: as given.
+        ended: when it was seen to have ended, on the monotonic clock; None = it runs.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: dict[str, str], log: Path | None
+    ) -> None:
+        self.log = log
+        self.ended: float | None = None
+        self._sent: set[int] = set()
+        with contextlib.ExitStack() as stack:
+            output = None if log is None else stack.enter_context(log.open("wb"))
+            self._process = subprocess.Popen(
+                command,
+                env=environment if log is None else {**environment, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=None if output is None else subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_ending_with_this_process(),
+            )
 
     @property
     def code(self) -> int:
-        """As of subprocess: negative where a signal ended it. Only after the end."""
-        return self.process.returncode
-
-    @property
-    def failed_by_itself(self) -> bool:
-        """It ended badly, and not of a signal from here."""
-        own = {code for number in self.sent for code in (-number, 128 + number)}
-        return self.code not in {0, *own}
+        """The exit code, as of subprocess: negative if a signal ended it. Only after the end."""
+        return self._process.returncode
 
     def running(self) -> bool:
-        """Look whether it still runs; what a failed rank leaves behind is killed."""
-        if self.ended is None and self.process.poll() is not None:
+        """Whether it runs. If it has failed, the processes that it started are killed."""
+        if self.ended is None and self._process.poll() is not None:
             self.ended = time.monotonic()
             if self.code != 0:
                 self._kill_group()
         return self.ended is None
 
     def send(self, number: int) -> None:
-        """Send a signal to it, not to the processes that it has started."""
+        """Send a signal to it, and not to the processes that it started."""
         if self.running():
-            self.sent.add(number)
-            self.process.send_signal(number)
+            self._sent.add(number)
+            self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it, and all that it has started, now."""
+        """Kill it and the processes that it started."""
         if self.running():
-            self.sent.add(signal.SIGKILL)
+            self._sent.add(signal.SIGKILL)
             self._kill_group()
-            self.process.wait()
+            self._process.wait()
             self.running()
 
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def failed_by_itself(self) -> bool:
+        """Whether it failed, and not because of a signal from here."""
+        return self.code not in {0, *(code for n in self._sent for code in (-n, 128 + n))}
 
     def only_lost_a_peer(self) -> bool:
-        """Whether it may have failed only because another had. Rank 0's words went to the screen:
-        where others have failed as well, theirs are the news."""
+        """Whether it may have failed only because another rank had.
+
+        Always true for rank 0, whose output went to the screen: the others' output is news.
+        """
         if self.code not in (1, -signal.SIGABRT):
             return False
         return self.log is None or _LOST_A_PEER.search(_tail(self.log)) is not None
 
+    def how_it_ended(self) -> str:
+        """`exit code 3`, or the name of a signal."""
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        try:
+            return signal.Signals(-self.code).name
+        except ValueError:
+            return f"signal {-self.code}"
 
-def _check(processes: int) -> None:
-    if processes < 1:
-        raise ConfigError(f"--processes {processes}: expected at least 1")
-    world = os.environ.get("WORLD_SIZE", "1")
-    if world != "1":
-        raise ConfigError(
-            f"--processes {processes}, but WORLD_SIZE is {world}: torchrun or accelerate launch "
-            "has started the processes already. Leave out --processes, or that launcher."
-        )
+
+def _ending_with_this_process() -> Callable[[], None] | None:
+    """What a new process runs first on Linux: it asks to be killed when this process ends."""
+    if sys.platform != "linux":
+        return None
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def ask() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the request
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return ask
 
 
 def _without_processes(arguments: Sequence[str]) -> Iterator[str]:
-    """The arguments without `--processes K` and `--processes=K`: the ranks are not to launch."""
+    """The arguments without `--processes K` and `--processes=K`: ranks must not launch."""
     rest = iter(arguments)
     for argument in rest:
         if argument == "--processes":
@@ -178,7 +222,7 @@ def _without_processes(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _environments(processes: int) -> Iterator[dict[str, str]]:
-    """The variables of each rank: torchrun's, on a free port of this machine."""
+    """The environment of each rank: torchrun's variables, with a free port of this machine."""
     port = free_port()
     inherited = {
         key: value for key, value in os.environ.items() if not key.startswith("TORCHELASTIC_")
@@ -197,41 +241,9 @@ def _environments(processes: int) -> Iterator[dict[str, str]]:
         }
 
 
-def _start(command: Sequence[str], environment: dict[str, str], log: Path | None) -> _Child:
-    with contextlib.ExitStack() as stack:
-        output = None
-        if log is not None:
-            output = stack.enter_context(log.open("wb"))
-            environment = {**environment, "PYTHONUNBUFFERED": "1"}  # a killed rank's last words
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=None if output is None else subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_die_with_this_process(),
-        )
-    return _Child(process, log)
-
-
-def _die_with_this_process() -> Callable[[], None] | None:
-    """What a new process runs first: it asks Linux for SIGKILL at the end of its parent."""
-    if sys.platform != "linux":
-        return None
-    libc, parent = ctypes.CDLL(None), os.getpid()
-
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the question
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return ask
-
-
 @contextlib.contextmanager
 def _caught(*numbers: signal.Signals) -> Iterator[list[int]]:
-    """The signals that arrive meanwhile and do nothing else; one that is ignored stays ignored."""
+    """Collect these signals in a list, without any other effect. Ignored signals stay ignored."""
     arrived: list[int] = []
     before = {
         number: signal.signal(number, lambda got, _frame: arrived.append(got))
@@ -245,61 +257,44 @@ def _caught(*numbers: signal.Signals) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _wait(children: Sequence[_Child], arrived: Sequence[int]) -> None:
-    """Return once all have ended; see `launch` for what is done to them until then."""
+def _wait(ranks: Sequence[_Rank], arrived: Sequence[int]) -> None:
+    """Wait until all ranks have ended; pass signals on and end ranks as `launch` describes."""
     passed_on = terminated = False
-    while [child for child in children if child.running()]:
-        ends = [child.ended for child in children if child.ended is not None and child.code != 0]
-        failed_for = time.monotonic() - min(ends, default=time.monotonic())
+    while [rank for rank in ranks if rank.running()]:
+        failures = [rank.ended for rank in ranks if rank.ended is not None and rank.code != 0]
+        failed_for = time.monotonic() - min(failures, default=time.monotonic())
         if len(arrived) > 1 or failed_for > SETTLE + GRACE:
-            for child in children:
-                child.kill()
+            for rank in ranks:
+                rank.kill()
         elif arrived and not passed_on:
             passed_on = True
-            for child in children:
-                child.send(arrived[0])
+            for rank in ranks:
+                rank.send(arrived[0])
         elif failed_for > SETTLE and not terminated:
             terminated = True
-            for child in children:
-                child.send(signal.SIGTERM)
+            for rank in ranks:
+                rank.send(signal.SIGTERM)
         time.sleep(POLL)
 
 
-def _to_blame(failed: Sequence[_Child]) -> _Child:
-    """The first that failed for a reason of its own; the first of all where none is known to."""
-    in_order = sorted(failed, key=lambda child: child.ended or 0.0)
-    return next((child for child in in_order if not child.only_lost_a_peer()), in_order[0])
-
-
-def _report(blamed: _Child, children: Sequence[_Child]) -> str:
-    """Who failed, how, its last words, and what became of the others."""
-    rank = children.index(blamed)
-    shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # a killed screen leaves the cursor hidden
-    memory = " (often the system, out of memory)" if blamed.code == -signal.SIGKILL else ""
-    how = f"{_how(blamed.code)}{memory}"
-    lines = [f"{shown}\nrank {rank} of {len(children)} processes failed: {how}"]
-    if blamed.log is None:
+def _report(cause: _Rank, ranks: Sequence[_Rank]) -> str:
+    """Which rank failed, how, the end of its output, and how the others ended."""
+    cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a killed screen leaves the cursor hidden
+    memory = " (often the system, out of memory)" if cause.code == -signal.SIGKILL else ""
+    how = f"{cause.how_it_ended()}{memory}"
+    lines = [f"{cursor}\nrank {ranks.index(cause)} of {len(ranks)} processes failed: {how}"]
+    if cause.log is None:
         lines.append("Its output is above.")
     else:
-        words = _tail(blamed.log) or "(nothing)"
-        lines += ["The end of its output:", "", words, "", f"All of it is in {blamed.log}"]
+        output = _tail(cause.log) or "(nothing)"
+        lines += ["The end of its output:", "", output, "", f"All of it is in {cause.log}"]
     others = [
-        f"{_how(child.code)} (rank {rank})"
-        for rank, child in enumerate(children)
-        if child is not blamed
+        f"{rank.how_it_ended()} (rank {number})"
+        for number, rank in enumerate(ranks)
+        if rank is not cause
     ]
     lines += [f"The others ended with {', '.join(others)}"] if others else []
     return "\n".join(lines) + "\n"
-
-
-def _how(code: int) -> str:
-    """An exit code or the name of a signal."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def _tail(log: Path) -> str:
