@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import rlobj
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.config.layers import nested
 from rlobj.config.run_config import compose
+from rlobj.data import load_problems
 from rlobj.samplers import TransformersSampler
 from rlobj.training import Callback, RunDirectory, run, run_training
 
@@ -261,6 +264,39 @@ def test_two_processes_train_the_run_of_one(policy: Path) -> None:
     assert steps(two.path) == [1, 2, 3]
 
 
+TORCHRUN = """
+import sys
+import torch
+import rlobj
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+
+def reward(response, answer, **columns):
+    return float(response.strip() == answer)
+
+result = rlobj.train(
+    "grpo", model=model, tokenizer=tokenizer, data="max-digits", reward=reward, out="two",
+    settings={"training.steps": 2, "sampling.max_tokens": 2, "sampling.prompts_per_step": 4},
+)
+assert result.model is model
+"""
+
+
+@pytest.mark.slow
+def test_objects_are_trained_in_the_processes_of_torchrun(policy: Path) -> None:
+    settings = {"training.steps": 2, "sampling.max_tokens": 2, "sampling.prompts_per_step": 4}
+    names = {"data": "max-digits", "reward": "exact"}
+    rlobj.train("grpo", model=policy, **names, out="one", settings=settings)
+    Path("script.py").write_text(TORCHRUN)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([sys.executable, *launcher, "script.py", str(policy)], check=True, timeout=200)
+    one, two = ([line.get("reward/mean") for line in metrics(Path(run))] for run in ("one", "two"))
+    assert one == pytest.approx(two)
+    assert RunDirectory.open(Path("two"))[1].model.name == "<Python object: Qwen3ForCausalLM>"
+
+
 # Resuming.
 
 
@@ -321,6 +357,16 @@ def test_a_run_of_objects_needs_them_again(loaded: tuple[Any, Any], policy: Path
     assert result.model is fresh
     assert metrics(Path("run")) == metrics(Path("whole"))
     assert same(weights(Path("run")), weights(Path("whole")))
+
+
+def test_what_was_passed_from_python_is_not_searched_for_as_a_file() -> None:
+    settings = {**QUICK, "training.steps": 0}
+    rlobj.train("grpo", data=ROWS, reward=local_reward(), out="run", settings=settings)
+    config = RunDirectory.open(Path("run"))[1]
+    with pytest.raises(DataError, match=r"'<Python object: rows>' was passed from Python"):
+        load_problems(config.data, "train")
+    with pytest.raises(ConfigError, match=r"'<Python object: .*reward>' was passed from Python"):
+        config.rewards.open()
 
 
 def test_an_object_is_refused_by_a_run_that_was_started_with_a_name(policy: Path) -> None:

@@ -11,7 +11,10 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
 
-__all__ = ["import_target"]
+__all__ = ["PYTHON_OBJECT", "import_target"]
+
+PYTHON_OBJECT = "<Python object"
+"""How the text begins that stands for a Python object in a configuration."""
 
 _EXPECTED = 'Expected "package.module:name" or "path/to/file.py:name".'
 
@@ -26,6 +29,10 @@ def import_target(target: str | None) -> Any:
         >>> import_target("math:sqrt")(9)
         3.0
     """
+    if target is not None and target.startswith(PYTHON_OBJECT):
+        raise ConfigError(
+            f"target {target!r} was passed from Python, and no configuration can name it"
+        )
     place, _, name = (target or "").rpartition(":")
     if not place or not name:
         raise ConfigError(f"target is {target!r}. {_EXPECTED}")

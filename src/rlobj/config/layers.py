@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.embedded_profile import (
     EMBEDDED_PROFILE,
     MOST_UPDATES,
@@ -24,7 +25,6 @@ from rlobj.data.catalogue import NAMED_SOURCES
 
 __all__ = [
     "EMBEDDED_LAYER",
-    "PYTHON_OBJECT",
     "Layer",
     "file_layer",
     "layers_of",
@@ -36,9 +36,6 @@ __all__ = [
 
 Layer = tuple[str, dict[str, Any]]
 """Where settings come from, in words, and the settings: a partial RunConfig."""
-
-PYTHON_OBJECT = "<Python object"
-"""How the text begins that stands for a Python object in a configuration."""
 
 EMBEDDED_LAYER = "embedded profile"
 """Name of the layer that fits a run to the embedded policy."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from rlobj.base.errors import DataError, nearest
+from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.validation import Model
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.data.catalogue import NAMED_SOURCES
@@ -150,6 +151,10 @@ def load_problems(
         share = _share(problem.prompt)
         return held_out is None or (share < config.test_fraction) == held_out
 
+    if rows is None and source.startswith(PYTHON_OBJECT):
+        raise DataError(
+            f"the data {source!r} was passed from Python, and no configuration can name it"
+        )
     checked = None if rows is None else _checked(rows)
     problems = _unique_problems(source, part, config, in_split, fallback=fallback, rows=checked)
     if not problems:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.base.targets import import_target
-from rlobj.config.layers import PYTHON_OBJECT, Layer, nested, reward_settings
+from rlobj.base.targets import PYTHON_OBJECT, import_target
+from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, load_problems
 from rlobj.models.policy import policy_of

@@ -30,7 +30,7 @@ class TrainingResult:
     path: Path
     steps: int
     seconds: float
-    history: list[dict[str, Any]]
+    history: list[dict[str, Any]] = field(repr=False)
     policy: Policy | None = field(default=None, repr=False)
 
     @cached_property
