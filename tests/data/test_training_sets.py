@@ -12,8 +12,8 @@ from data_files import write_lines, write_parquet
 
 from rlobj.base.errors import DataError
 from rlobj.data import MATH_TEMPLATE, Columns, DataConfig, format_prompt, load_problems
-from rlobj.data.catalogue import NAMED_SOURCES
 from rlobj.data.hub import HubSource
+from rlobj.data.named_sources import NAMED_SOURCES
 from rlobj.rewards.kinds import Reward
 from rlobj.rewards.knights_and_knaves import grade_roles
 

@@ -21,7 +21,7 @@ from rlobj.config.embedded_profile import (
     PROFILES,
 )
 from rlobj.config.presets import load_preset, merge
-from rlobj.data.catalogue import NAMED_SOURCES
+from rlobj.data.named_sources import NAMED_SOURCES
 
 __all__ = [
     "EMBEDDED_LAYER",

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlobj.base.errors import DataError, nearest
-from rlobj.data.catalogue import data_folder
 from rlobj.data.files import SUFFIXES, letters_and_digits, local_copy, read_file, split_files
 from rlobj.data.hub import HubSource, first_available
 from rlobj.data.layouts import RowReader, Several
+from rlobj.data.named_sources import data_folder
 from rlobj.data.problems import Problem, Row, UniqueProblems
 
 __all__ = ["BENCHMARKS", "GROUPS", "Benchmark", "LoadedBenchmark", "load_benchmark"]

@@ -42,7 +42,7 @@ class DuplicateFilter:
         (first,) = batch.slice(0, 1).to_pylist() or [{}]
         try:
             columns = find_columns(self._columns, first, "", strict=False)
-        except DataError:  # reported with its place when the rows are read
+        except DataError:  # reported with its location when the rows are read
             return all_rows
         prompts, answers = (_texts(batch, str(name)) for name in (columns.prompt, columns.answer))
         if prompts is None or answers is None:

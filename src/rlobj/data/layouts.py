@@ -139,7 +139,7 @@ def find_columns(
     Args:
         columns: the columns.
         row: the first row of the source.
-        where: its place, for error messages.
+        where: its location, for error messages.
         strict: a column named in `columns` must exist; else the common names are tried as well.
 
     Raises:
@@ -197,7 +197,7 @@ def prompt_text(value: Any, where: str) -> str:
 
     Args:
         value: text, or a list of messages of the system and the user.
-        where: the place of the value, for error messages.
+        where: the location of the value, for error messages.
 
     Raises:
         DataError: a message of the assistant, or a value of another type.
@@ -229,7 +229,7 @@ def answer_text(value: Any, where: str) -> str:
 
     Args:
         value: text, a number, or a list with one of them.
-        where: the place of the value, for error messages.
+        where: the location of the value, for error messages.
 
     Raises:
         DataError: a list with several answers, or an object.

@@ -13,7 +13,7 @@ from rlobj.base.errors import DataError
 __all__ = ["Problem", "ProblemStream", "Row", "UniqueProblems", "digest"]
 
 Row = tuple[str, dict[str, Any]]
-"""The place of a row, for error messages, and its columns."""
+"""The location of a row, for error messages, and its columns."""
 
 
 @dataclass(frozen=True)

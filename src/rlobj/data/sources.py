@@ -17,11 +17,11 @@ from rlobj.base.errors import DataError, nearest
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.validation import Model
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
-from rlobj.data.catalogue import NAMED_SOURCES
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import SUFFIXES, read_file, split_files
 from rlobj.data.hub import hub_rows
 from rlobj.data.layouts import Columns, RowReader
+from rlobj.data.named_sources import NAMED_SOURCES
 from rlobj.data.problems import Problem, Row, UniqueProblems, digest
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE, placeholders
 from rlobj.data.tasks import TASKS
@@ -102,7 +102,7 @@ class DataConfig(Model):
         return template
 
     @property
-    def asked_in_tests(self) -> str:
+    def template_for_tests(self) -> str:
         """The template of the test problems."""
         if self.test_template is not None:
             return self.test_template

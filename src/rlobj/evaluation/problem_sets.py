@@ -18,7 +18,7 @@ from rlobj.config.layers import Layer
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.data import Problem, load_problems
 from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
-from rlobj.data.catalogue import NAMED_SOURCES
+from rlobj.data.named_sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.identity import text_digest
 from rlobj.evaluation.protocols import Protocol
@@ -221,7 +221,7 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
         )
     test = model[1]["data"].get("test")
     config = build_config([model, *overrides.above(test, "test_template")])
-    data = config.data.model_copy(update={"template": config.data.asked_in_tests})
+    data = config.data.model_copy(update={"template": config.data.template_for_tests})
     config = config.model_copy(update={"data": data})
     if test in BENCHMARKS:
         return _published(test, config, overrides, lower_to_context=False)

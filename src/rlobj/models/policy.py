@@ -108,7 +108,7 @@ def load_policy(
         model: Any = load_model(config, source)
     if config.lora is not None:
         model = lora.adapted(model, config.lora, adapter)
-    return Policy(model, tokenizer, source, chat, data.template, data.asked_in_tests)
+    return Policy(model, tokenizer, source, chat, data.template, data.template_for_tests)
 
 
 def policy_of(model: nn.Module, tokenizer: Any, config: ModelConfig, data: DataConfig) -> Policy:
@@ -132,7 +132,7 @@ def policy_of(model: nn.Module, tokenizer: Any, config: ModelConfig, data: DataC
     _no_dropout(model)
     source = str(getattr(model.config, "name_or_path", ""))
     chat = uses_chat_template(tokenizer, config, source)
-    return Policy(model, tokenizer, source, chat, data.template, data.asked_in_tests)
+    return Policy(model, tokenizer, source, chat, data.template, data.template_for_tests)
 
 
 def load_tokenizer(config: ModelConfig, source: str) -> tuple[Any, bool]:
