@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 
+from rlobj.config.embedded_profile import SCRATCH_PROFILE
 from rlobj.config.presets import load_preset
 from rlobj.config.run_config import RunConfig, build_config
-from rlobj.models.embedded import SCRATCH_PROFILE, build_policy, build_tokenizer
+from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.samplers import Sampler, SamplingSettings, Sent, TransformersSampler, eos_ids
 
 SHAPES = {"0.08M": (64, 2), "5M": (256, 5), "27M": (512, 7), "100M": (1024, 7)}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rlobj.config.embedded_profile import SCRATCH_PROFILE
 from rlobj.config.presets import load_preset, merge
 from rlobj.config.run_config import RunConfig, build_config
-from rlobj.models.embedded import SCRATCH_PROFILE, build_policy, build_tokenizer
+from rlobj.models.embedded import build_policy, build_tokenizer
 
 
 def save_tiny_policy(folder: Path, seed: int = 0) -> Path:

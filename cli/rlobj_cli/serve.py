@@ -92,7 +92,8 @@ def _interrupt(*_: object) -> None:
 
 def _source(console: Console, model: str) -> str:
     """The folder or hub id that vLLM loads; the embedded policy is made on first use."""
-    from rlobj.models.embedded import EMBEDDED_PROFILE, embedded_policy
+    from rlobj.config.embedded_profile import EMBEDDED_PROFILE
+    from rlobj.models.embedded import embedded_policy
     from rlobj.models.location import require_model
     from rlobj_cli.screen.console import preparing_policy
 

@@ -97,7 +97,7 @@ def test_check_and_diff_accept_a_configuration_file(
 
 def test_check_and_diff_accept_the_configuration_of_a_run(tmp_path: Path) -> None:
     file = tmp_path / "config.resolved.yaml"
-    file.write_text(dump_config(compose("stapo", [])[0]))
+    file.write_text(dump_config(compose("stapo")))
     assert f"{file} is valid" in output("presets", "check", str(file))
     assert "sampling.max_tokens" in output("presets", "diff", "stapo", str(file))
     assert "same settings" in output("presets", "diff", str(file), str(file))

@@ -38,7 +38,7 @@ def test_dry_run_is_the_configuration_and_touches_no_disk(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     text = output("--preset", "stapo", "--set", "training.updates_per_step=1", "--dry-run")
     start, end = text.index("preset: stapo"), text.index("\nloss = ")
-    expected, _ = compose("stapo", [("--set", {"training": {"updates_per_step": 1}})])
+    expected = compose("stapo", [("--set", {"training": {"updates_per_step": 1}})])
     assert RunConfig(**yaml.safe_load(text[start:end])) == expected
     assert "cannot act: the bounds of Clip" in text
     assert list(tmp_path.iterdir()) == []

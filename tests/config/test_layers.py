@@ -8,55 +8,53 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.layers import EMBEDDED_LAYER, file_layer, layers_of, origins
+from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
+from rlobj.config.layers import EMBEDDED_LAYER, Layer, file_layer, layers_of, origins
 from rlobj.config.presets import load_preset
 from rlobj.config.run_config import build_config, compose
-from rlobj.models.embedded import EMBEDDED_PROFILE, PROFILES
 
 MODEL: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}
 
 
-def names(layers: list[tuple[str, dict[str, Any]]]) -> list[str]:
+def names(layers: list[Layer]) -> list[str]:
     return [name for name, _ in layers]
 
 
-def test_the_embedded_profile_replaces_the_papers_scale_and_keeps_its_objective() -> None:
-    config, embedded = compose("stapo", [])
+def test_the_embedded_profile_replaces_the_scale_of_the_paper_and_keeps_its_objective() -> None:
+    config = compose("stapo")
     paper = load_preset("stapo")
-    assert embedded
     assert config.sampling.max_tokens == EMBEDDED_PROFILE["sampling"]["max_tokens"]
     assert config.sampling.max_tokens != paper.config["sampling"]["max_tokens"]
     assert config.resolved_objective() == paper.objective
 
 
-def test_a_model_keeps_the_papers_scale() -> None:
-    config, embedded = compose("stapo", [("options", MODEL)])
-    assert not embedded
+def test_a_named_model_keeps_the_scale_of_the_paper() -> None:
+    assert EMBEDDED_LAYER not in names(layers_of("stapo", [("options", MODEL)]))
+    config = compose("stapo", [("options", MODEL)])
     assert config.sampling.max_tokens == load_preset("stapo").config["sampling"]["max_tokens"]
 
 
-def test_overrides_win_over_profile_and_preset_and_later_ones_over_earlier() -> None:
+def test_the_last_override_wins_over_profile_and_preset() -> None:
     first = {"training": {"steps": 3, "learning_rate": 0.5}}
-    config, _ = compose("stapo", [("file", first), ("--set", {"training": {"steps": 4}})])
+    config = compose("stapo", [("file", first), ("--set", {"training": {"steps": 4}})])
     assert (config.training.steps, config.training.learning_rate) == (4, 0.5)
 
 
 def test_an_override_may_name_the_preset_and_an_explicit_one_wins() -> None:
     override = ("file", {"preset": "dapo", **MODEL})
-    assert compose(None, [override])[0].preset == "dapo"
-    assert compose(None, [override])[0].sampling.dynamic is not None
-    assert compose("grpo", [override])[0].preset == "grpo"
-    assert compose(None, [override, ("--set", {"preset": "gspo"})])[0].preset == "gspo"
+    assert compose(None, [override]).preset == "dapo"
+    assert compose(None, [override]).sampling.dynamic is not None
+    assert compose("grpo", [override]).preset == "grpo"
+    assert compose(None, [override, ("--set", {"preset": "gspo"})]).preset == "gspo"
 
 
 @pytest.mark.parametrize("task", PROFILES)
-def test_a_built_in_task_brings_its_own_profile(task: str) -> None:
-    config, embedded = compose("grpo", [("--data", {"data": {"source": task}})])
-    assert embedded
+def test_a_built_in_task_has_its_own_profile(task: str) -> None:
+    config = compose("grpo", [("--data", {"data": {"source": task}})])
     assert config.sampling.max_tokens == PROFILES[task]["sampling"]["max_tokens"]
 
 
-def test_other_problems_without_a_model_ask_for_one() -> None:
+def test_error_asks_for_a_model_for_other_problems() -> None:
     with pytest.raises(ConfigError, match=r"'mine\.jsonl' needs a model: --model"):
         layers_of("grpo", [("--data", {"data": {"source": "mine.jsonl"}})])
 
@@ -74,14 +72,14 @@ def test_a_configuration_file_may_name_preset_and_model(tmp_path: Path) -> None:
     assert (config.training.learning_rate, config.sampling.group_size) == (1e-3, 8)
 
 
-def test_a_preset_that_names_a_preset_is_told_of_base(tmp_path: Path) -> None:
+def test_error_names_base_if_a_preset_names_a_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("preset: stapo\n")
     with pytest.raises(ConfigError, match="base: stapo"):
         layers_of(str(file), [])
 
 
-def test_mistakes_of_all_layers_are_told_at_once_with_their_layer() -> None:
+def test_errors_of_all_layers_are_reported_together_with_their_layer() -> None:
     wrong = [("my.yaml", {"training": {"stepz": 3}}), ("--set", {"sampling": {"group_size": 0}})]
     with pytest.raises(ConfigError) as caught:
         compose("stapo", wrong)
@@ -89,7 +87,7 @@ def test_mistakes_of_all_layers_are_told_at_once_with_their_layer() -> None:
     assert "sampling.group_size (from --set)" in str(caught.value)
 
 
-def test_origins_follow_the_merge() -> None:
+def test_origins_name_the_last_layer_and_leave_out_replaced_settings() -> None:
     below = {"objective": {"surrogate": {"kind": "clip", "low": 0.2}}, "seed": 1}
     above = {"objective": {"surrogate": {"kind": "cispo", "max": 5.0}}}
     assert origins([("a", below), ("b", above)]) == {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError, DataError
+from rlobj.config.embedded_profile import EMBEDDED_PROFILE
 from rlobj.config.layers import Layer, nested
 from rlobj.config.run_config import compose
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
@@ -15,7 +16,6 @@ from rlobj.data.tasks import TASKS
 from rlobj.evaluation.evaluating import find_model
 from rlobj.evaluation.problem_sets import LONGEST, Overrides, Problems, ProblemSet, problem_sets
 from rlobj.evaluation.protocols import Protocol, find_protocol
-from rlobj.models.embedded import EMBEDDED_PROFILE
 from rlobj.training import RunDirectory
 
 
@@ -57,7 +57,7 @@ def run(tmp_path: Path, problems: Path) -> Path:
         "evaluation": {"temperature": 0.5, "samples": 9},
     }
     made = RunDirectory(tmp_path / "run")
-    made.create(compose("stapo", [("test", own)])[0])
+    made.create(compose("stapo", [("test", own)]))
     for step in (2, 10):
         (made.checkpoints / f"step-{step:06d}" / "model").mkdir(parents=True)
     return made.path
@@ -129,7 +129,7 @@ def test_error_names_the_nearest_folder_if_a_path_does_not_exist(run: Path) -> N
 
 
 def test_error_says_how_a_run_gets_a_checkpoint(tmp_path: Path) -> None:
-    RunDirectory(tmp_path / "run").create(compose("stapo", [])[0])
+    RunDirectory(tmp_path / "run").create(compose("stapo"))
     with pytest.raises(ConfigError, match="no checkpoint yet"):
         asked(str(tmp_path / "run"))
 
@@ -205,7 +205,7 @@ def test_a_run_tested_on_a_benchmark_is_asked_as_in_training(
         "sampling": {"max_tokens": 7},
     }
     made = RunDirectory(tmp_path / "run")
-    made.create(compose("stapo", [("test", own)])[0])
+    made.create(compose("stapo", [("test", own)]))
     (made.checkpoints / "step-000002" / "model").mkdir(parents=True)
     [aime] = asked(str(made.path), data_dir=data_dir)
     assert (aime.name, aime.config.data.template) == ("aime24", MATH_TEMPLATE)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.presets import load_preset, preset_names
 from rlobj.config.run_config import build_config
 from rlobj.data import DataConfig, load_problems
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import (
-    PROFILES,
     RECIPES,
     WarmStart,
     build_policy,

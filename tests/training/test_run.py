@@ -87,7 +87,7 @@ def test_train_gives_the_run_of_the_same_configuration_to_the_bit(policy: Path) 
     )
     layers = [("here", nested(path, value)) for path, value in QUICK.items()]
     names = {"model": {"name": str(policy)}, "data": {"source": "max-digits"}}
-    config, _ = compose("stapo", [("names", {**names, "rewards": {"kind": "exact"}}), *layers])
+    config = compose("stapo", [("names", {**names, "rewards": {"kind": "exact"}}), *layers])
     run_training(config, "config")
     assert metrics(Path("python")) == metrics(Path("config"))
     assert result.history == RunDirectory("python").lines()

@@ -46,7 +46,7 @@ def configuration(work: Work, asked: Asked, seed: int) -> RunConfig:
         "output": {"samples_every": 0, "tokens_every": 0},
         "seed": seed,
     }
-    return compose("dapo-loss", [("benchmark", settings)])[0]
+    return compose("dapo-loss", [("benchmark", settings)])
 
 
 class Watch(Callback):

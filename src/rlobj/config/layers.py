@@ -8,7 +8,8 @@ wrong preset, file or setting is refused at once.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,16 @@ __all__ = [
     "EMBEDDED_LAYER",
     "Layer",
     "file_layer",
+    "flattened",
     "layers_of",
+    "merged",
     "nested",
     "origins",
     "parse_setting",
     "reward_settings",
 ]
 
-Layer = tuple[str, dict[str, Any]]
+Layer = tuple[str, Mapping[str, Any]]
 """Where settings come from, in words, and the settings: a partial RunConfig."""
 
 EMBEDDED_LAYER = "embedded profile"
@@ -57,31 +60,30 @@ def layers_of(
     Raises:
         ConfigError: no such preset, or the embedded policy cannot train on `data.source`.
     """
-    above = [(name, dict(layer)) for name, layer in overrides]
-    named = [layer.pop("preset") for _, layer in above if layer.get("preset") is not None]
-    preset = preset or (str(named[-1]) if named else None)
+    above: list[Layer] = [(name, dict(layer)) for name, layer in overrides]
+    named = [layer.pop("preset", None) for _, layer in above if isinstance(layer, dict)]
+    preset = preset or next((str(name) for name in reversed(named) if name is not None), None)
     layers: list[Layer] = []
     if preset is not None:
-        config = dict(load_preset(str(preset)).config)
+        config = load_preset(preset).config
         if "preset" in config:
             raise ConfigError(
                 f"{preset}: a preset builds on another with 'base: {config['preset']}'; "
                 "'preset:' belongs in a configuration file (--config)"
             )
-        layers.append((f"preset {preset}", {"preset": str(preset), **config}))
-    everything = [*layers, *above]
-    if profile and _last(everything, "model", "name") in (None, "embedded"):
-        source = _last(everything, "data", "source")
-        chosen = any("name" in (layer.get("model") or {}) for _, layer in everything)
-        embedded = _profile(source, chosen=chosen or str(source).startswith(PYTHON_OBJECT))
-        updates = _last(layers, "training", "updates_per_step")
+        layers.append((f"preset {preset}", {"preset": preset, **config}))
+    updates = flattened(merged(layers)).get("training.updates_per_step")
+    settings = flattened(merged([*layers, *above]))
+    source = settings.get("data.source")
+    if profile and settings.get("model.name") in (None, "embedded"):
+        chosen = "model.name" in settings or str(source).startswith(PYTHON_OBJECT)
+        embedded = _profile(source, chosen=chosen)
         if isinstance(updates, int) and updates > MOST_UPDATES:
             embedded = merge(embedded, {"training": {"updates_per_step": MOST_UPDATES}})
         layers.append((EMBEDDED_LAYER, embedded))
-    source = _last([*layers, *above], "data", "source")
-    named = NAMED_SOURCES.get(source) if isinstance(source, str) else None
-    if named is not None and named.reward != "math":
-        layers.append((f"data {source}", {"rewards": {"kind": named.reward}}))
+    data_set = NAMED_SOURCES.get(source) if isinstance(source, str) else None
+    if data_set is not None and data_set.reward != "math":
+        layers.append((f"data {source}", {"rewards": {"kind": data_set.reward}}))
     return [*layers, *above]
 
 
@@ -148,40 +150,34 @@ def _value(text: str) -> Any:
     return value if not isinstance(value, str) else text
 
 
+def merged(layers: Iterable[Layer]) -> dict[str, Any]:
+    """Merge the settings of all layers, lowest first."""
+    return reduce(merge, (dict(layer) for _, layer in layers), {})
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of all settings by dotted path.
+
+    Example:
+        >>> flattened({"training": {"steps": 3}, "seed": 1})
+        {'training.steps': 3, 'seed': 1}
+    """
+    flat = {}
+    for key, value in settings.items():
+        inner = isinstance(value, Mapping) and bool(value)
+        flat |= flattened(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return flat
+
+
 def origins(layers: Sequence[Layer]) -> dict[str, str]:
-    """The layer that each setting comes from, by dotted path; defaults are left out.
+    """Return the layer that each setting comes from, by dotted path, without the defaults.
 
     Example:
         >>> origins([("a", {"x": {"y": 1, "z": 1}}), ("b", {"x": {"z": 2}})])
         {'x.y': 'a', 'x.z': 'b'}
     """
-    merged: dict[str, Any] = {}
-    found: dict[str, str] = {}
-    for name, layer in layers:
-        merged = merge(merged, layer)
-        present = _leaves(merged)
-        found = {path: origin for path, origin in found.items() if path in present}
-        found |= {path: name for path in _leaves(layer) if path in present}
-    return found
-
-
-def _leaves(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted paths of all values that are no mapping."""
-    paths = []
-    for key, value in settings.items():
-        inner = isinstance(value, Mapping) and bool(value)
-        paths += _leaves(value, f"{prefix}{key}.") if inner else [f"{prefix}{key}"]
-    return paths
-
-
-def _last(layers: Sequence[Layer], section: str, key: str) -> Any:
-    """The value that the topmost layer with this setting gives it."""
-    found = None
-    for _, layer in layers:
-        inner = layer.get(section)
-        if isinstance(inner, Mapping) and key in inner:
-            found = inner[key]
-    return found
+    names = {path: name for name, layer in layers for path in flattened(layer)}
+    return {path: names[path] for path in flattened(merged(layers)) if path in names}
 
 
 def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import InvalidFields, Model
-from rlobj.config.layers import EMBEDDED_LAYER, layers_of
-from rlobj.config.presets import merge
+from rlobj.config.layers import Layer, flattened, layers_of, merged
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
-from rlobj.samplers import SamplingSettings
+from rlobj.samplers import Distribution, SamplingSettings
 from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
 
 __all__ = [
@@ -121,20 +121,6 @@ class SamplingConfig(SamplingSettings):
     vllm: VllmSettings = Field(default=VllmSettings(), description="vLLM in the training process")
     server: ServerSettings = Field(default=ServerSettings(), description="a vLLM server")
 
-    def biased(self) -> list[tuple[str, str]]:
-        """List (field, problem) of settings with which samples do not come from the policy."""
-        whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
-        return [
-            (
-                f"sampling.{name}",
-                f"{getattr(self, name)} samples from only a part of the distribution, so that "
-                f"importance ratios are biased. Expected {value} in training; evaluations "
-                f"accept any value, as evaluation.{name}",
-            )
-            for name, value in whole.items()
-            if getattr(self, name) != value
-        ]
-
     def settings(self, **other: Any) -> SamplingSettings:
         """Return the settings of the sampler, with other values if given."""
         own = {name: getattr(self, name) for name in SamplingSettings.model_fields}
@@ -199,28 +185,13 @@ class TrainingConfig(Model):
     )
 
 
-class EvaluationConfig(Model):
+class EvaluationConfig(Distribution):
     """Held-out evaluation during training."""
 
     every: int = Field(default=10, ge=0, description="steps between evaluations; 0 = none")
     samples: int = Field(default=4, ge=1, description="responses per problem")
     problems: int | None = Field(
         default=256, ge=1, description="number of test problems, from the first; null = all"
-    )
-    temperature: float = Field(default=1.0, ge=0, description="sampling temperature")
-    top_p: float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="sample from the most likely tokens with this probability; 1 = all",
-    )
-    top_k: int = Field(default=0, ge=0, description="sample from the k most likely tokens; 0 = all")
-    min_p: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="sample from tokens with at least this share of the largest probability; "
-        "0 = all",
     )
 
 
@@ -263,49 +234,52 @@ class RunConfig(Model):
 
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:
+        """Check settings that depend on one another, all at once."""
         updates, prompts = self.training.updates_per_step, self.sampling.prompts_per_step
-        problems = []
-        if updates > prompts:
-            problems.append(
+        checks = [
+            (
+                updates > prompts,
+                "training.updates_per_step",
+                f"{updates} mini-batches of whole groups need at least {updates} prompts; "
+                f"sampling.prompts_per_step is {prompts}",
+            ),
+            (
+                self.model.name is not None and self.data.source is None,
+                "data.source",
+                f"model '{self.model.name}' needs problems to train on: --data FILE.jsonl, a hub "
+                "data set, or a built-in task",
+            ),
+            (
+                self.sampling.temperature == 0,
+                "sampling.temperature",
+                "with 0, all responses of a group are equal and give no signal; expected a number "
+                "above 0, such as 1.0",
+            ),
+            *(
                 (
-                    "training.updates_per_step",
-                    f"{updates} mini-batches of whole groups need at "
-                    f"least {updates} prompts; sampling.prompts_per_step is {prompts}",
+                    getattr(self.sampling, name) != whole,
+                    f"sampling.{name}",
+                    f"{getattr(self.sampling, name)} samples from only a part of the distribution, "
+                    f"so that importance ratios are biased. Expected {whole} in training; "
+                    f"evaluations accept any value, as evaluation.{name}",
                 )
-            )
-        if self.model.name is not None and self.data.source is None:
-            problems.append(
-                (
-                    "data.source",
-                    f"model '{self.model.name}' needs problems to train on: --data "
-                    "FILE.jsonl, a hub data set, or a built-in task",
-                )
-            )
-        if self.sampling.temperature == 0:
-            problems.append(
-                (
-                    "sampling.temperature",
-                    "with 0, all responses of a group are equal and give no "
-                    "signal; expected a number above 0, such as 1.0",
-                )
-            )
-        problems += self.sampling.biased()
-        if self.sampling.async_depth and self.sampling.engine == "vllm":
-            problems.append(
-                (
-                    "sampling.async_depth",
-                    "vLLM in the training process cannot sample during training; expected 0 with "
-                    "engine=vllm, or use engine=vllm-server",
-                )
-            )
+                for name, whole in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0))
+            ),
+            (
+                self.sampling.async_depth > 0 and self.sampling.engine == "vllm",
+                "sampling.async_depth",
+                "vLLM in the training process cannot sample during training; expected 0 with "
+                "engine=vllm, or use engine=vllm-server",
+            ),
+        ]
+        problems = [(path, text) for wrong, path, text in checks if wrong]
         if problems:
             raise InvalidFields(problems)
         return self
 
     def evaluation_settings(self) -> SamplingSettings:
         """Return the sampling settings for held-out problems."""
-        names = ("temperature", "top_p", "top_k", "min_p")
-        own = {name: getattr(self.evaluation, name) for name in names}
+        own = {name: getattr(self.evaluation, name) for name in Distribution.model_fields}
         return self.sampling.settings(**own)
 
     def resolved_objective(self) -> Objective:
@@ -318,55 +292,51 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", by_alias=True)
 
 
-def compose(
-    preset: str | None, overrides: Sequence[tuple[str, Mapping[str, Any]]]
-) -> tuple[RunConfig, bool]:
-    """The configuration, and whether the embedded profile is in force.
+def compose(preset: str | None, overrides: Sequence[Layer] = ()) -> RunConfig:
+    """Return the configuration of a preset and what overrides it.
 
     Args:
-        preset: name or YAML file; None = the one that an override names as `preset`, if any.
-        overrides: (where from, partial RunConfig), later over earlier.
+        preset: name or YAML file; None = the `preset` of an override, if any.
+        overrides: (origin, partial RunConfig), later over earlier.
 
     Raises:
-        ConfigError: every mistake at once, each with its path and the layer that set it.
+        ConfigError: all errors at once, each with its path and the layer that set it.
 
     Example:
-        >>> config, embedded = compose("stapo", [("here", {"training": {"steps": 5}})])
-        >>> config.training.steps, embedded
-        (5, True)
+        >>> compose("stapo", [("here", {"training": {"steps": 5}})]).training.steps
+        5
     """
-    layers = layers_of(preset, overrides)
-    return build_config(layers), any(name == EMBEDDED_LAYER for name, _ in layers)
+    return build_config(layers_of(preset, overrides))
 
 
-def build_config(layers: Iterable[tuple[str, Mapping[str, Any]]]) -> RunConfig:
-    """One RunConfig from layers, each with the name of where it came from.
+def build_config(layers: Iterable[Layer]) -> RunConfig:
+    """Merge layers of settings, lowest first, to one configuration.
 
     Raises:
-        ConfigError: every mistake at once, each with its path and the layer that set it.
+        ConfigError: all errors at once, each with its path and the layer that set it.
     """
     layers = list(layers)
     default = Objective()
     kinds = {name: getattr(default, name).kind for name in ("advantage", "surrogate", "divisor")}
-    merged: Any = {"objective": kinds}
-    for _, layer in layers:
-        merged = merge(merged, dict(layer))
     try:
-        return RunConfig(**merged)
+        return RunConfig(**merged([("defaults", {"objective": kinds}), *layers]))
     except InvalidFields as error:
         lines = [f"{path}{_origin(path, layers)}: {text}" for path, text in error.problems]
         raise ConfigError("\n".join(lines)) from None
 
 
-def _origin(path: str, layers: list[tuple[str, Mapping[str, Any]]]) -> str:
-    """' (from --set)' for the last layer that holds the path or a part of it."""
-    best = (0, "")
-    for name, layer in layers:
-        depth, here = 0, layer
-        for part in path.split("."):
-            if not isinstance(here, Mapping) or part not in here:
-                break
-            depth, here = depth + 1, here[part]
-        if depth and depth >= best[0]:
-            best = (depth, f" (from {name})")
-    return best[1]
+def _origin(path: str, layers: Sequence[Layer]) -> str:
+    """' (from --set)': the last of the layers that hold most of the path, if any holds a part."""
+    held = [
+        (_common_depth(path, setting), index)
+        for index, (_, layer) in enumerate(layers)
+        for setting in flattened(layer)
+    ]
+    depth, index = max(held, default=(0, 0))
+    return f" (from {layers[index][0]})" if depth else ""
+
+
+def _common_depth(path: str, other: str) -> int:
+    """The number of leading parts that two dotted paths share."""
+    pairs = zip(path.split("."), other.split("."), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))

@@ -269,7 +269,7 @@ def _protocol_layer(protocol: Protocol, benchmark: str) -> Layer:
     )
 
 
-def _with_template(layer: dict[str, Any], key: str) -> dict[str, Any]:
+def _with_template(layer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The layer with `data.template` under the key that applies to these problems."""
     data = layer.get("data", {})
     if key == "template" or not isinstance(data, Mapping) or "template" not in data:

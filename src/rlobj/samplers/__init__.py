@@ -6,10 +6,11 @@
 
 from rlobj.samplers.seeds import derive_seed
 from rlobj.samplers.transformers import TransformersSampler, eos_ids
-from rlobj.samplers.types import Done, Sample, Sampler, SamplingSettings
+from rlobj.samplers.types import Distribution, Done, Sample, Sampler, SamplingSettings
 from rlobj.samplers.weights import Received, Sent, checksum, compare
 
 __all__ = [
+    "Distribution",
     "Done",
     "Received",
     "Sample",

@@ -13,7 +13,7 @@ from torch import Tensor
 from rlobj.base.validation import Model
 from rlobj.samplers.weights import Received
 
-__all__ = ["Done", "Sample", "Sampler", "SamplingSettings", "packed"]
+__all__ = ["Distribution", "Done", "Sample", "Sampler", "SamplingSettings", "packed"]
 
 
 class Sample:
@@ -89,8 +89,8 @@ def packed(code: Literal["i", "f"], values: Iterable[Any]) -> array[Any]:
     return array(code, values)
 
 
-class SamplingSettings(Model):
-    """How responses are sampled. The defaults sample from the model's full distribution."""
+class Distribution(Model):
+    """The distribution that tokens are sampled from. The default is the model's own."""
 
     temperature: float = Field(
         default=1.0,
@@ -112,6 +112,11 @@ class SamplingSettings(Model):
         description="sample from tokens with at least this share of the largest probability; "
         "0 = all",
     )
+
+
+class SamplingSettings(Distribution):
+    """How responses are sampled."""
+
     max_tokens: int = Field(
         ge=1, description="largest number of tokens in a response, with the EOS token"
     )

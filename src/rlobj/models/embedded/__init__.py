@@ -1,9 +1,8 @@
-"""The embedded default: a tiny Qwen3 policy, its built-in task and the settings that fit it.
+"""The embedded policy: a tiny Qwen3 that rlobj trains on when no model is named.
 
-    embedded_policy(task) -> model folder in the user's cache, warm-started on first use
-    PROFILES[task]        -> partial RunConfig that replaces the paper's scale
+    embedded_policy(task) -> model folder in the user's cache, made on first use
 
-The profiles are plain data; what needs transformers is imported when it is first asked for.
+`rlobj.config.embedded_profile` holds the settings that fit a run to it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlobj.base.lazy import load
-from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES, SCRATCH_PROFILE
 
 if TYPE_CHECKING:
     from rlobj.models.embedded.architecture import build_policy
@@ -19,16 +17,7 @@ if TYPE_CHECKING:
     from rlobj.models.embedded.tokenizer import build_tokenizer
     from rlobj.models.embedded.warm_start import RECIPES, WarmStart
 
-__all__ = [
-    "EMBEDDED_PROFILE",
-    "PROFILES",
-    "RECIPES",
-    "SCRATCH_PROFILE",
-    "WarmStart",
-    "build_policy",
-    "build_tokenizer",
-    "embedded_policy",
-]
+__all__ = ["RECIPES", "WarmStart", "build_policy", "build_tokenizer", "embedded_policy"]
 
 _HOMES = {
     "RECIPES": "rlobj.models.embedded.warm_start",

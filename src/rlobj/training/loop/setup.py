@@ -206,7 +206,8 @@ def model_source(config: RunConfig, callback: Callback) -> str:
     """The folder or hub id of the policy before training; the embedded one is made on first use."""
     if config.model.name is not None:
         return config.model.name
-    from rlobj.models.embedded import EMBEDDED_PROFILE, PROFILES, embedded_policy
+    from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
+    from rlobj.models.embedded import embedded_policy
 
     source = config.data.source
     profile = PROFILES.get(source or "", EMBEDDED_PROFILE)
