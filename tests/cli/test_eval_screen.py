@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from rlobj.evaluation import score, summarise_folder
-from rlobj_cli.evaluate.screen import EvaluationScreen
+from rlobj_cli.evaluate.progress import EvaluationScreen
 
 
 def shown() -> Console:

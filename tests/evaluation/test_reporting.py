@@ -22,16 +22,16 @@ from rlobj.evaluation.report import (
     results_markdown,
     write_page,
 )
-from rlobj.evaluation.report.embedding import kept_texts, script_safe, verdict
-from rlobj.evaluation.report.entries import percent_signed
+from rlobj.evaluation.report.measures import percent_signed
+from rlobj.evaluation.report.page_data import kept_texts, verdict
 from rlobj.evaluation.summary import BenchmarkResult, summarise
+from rlobj.reporting import script_safe
 from rlobj.rewards import Graded
 
 ABOUT = {
     "model": "some/model",
     "versions": {"rlobj": "0.1.0", "torch": "2.13.0"},
     "hardware": "1 × GPU",
-    "seconds": 3725.4,
     "started": None,
 }
 
@@ -117,9 +117,7 @@ def test_results_markdown_is_a_table_with_its_settings() -> None:
     assert "one 1 (timeout)" in notes[1]
     shared = 'Settings: temperature 1.0; template "{prompt}\\\\nGo". one: n 4. two\\_b: n 1.'
     assert notes[2] == shared
-    assert notes[3] == (
-        "model some/model; versions rlobj 0.1.0, torch 2.13.0; hardware 1 × GPU; time 1 h 2 min."
-    )
+    assert notes[3] == ("model some/model; versions rlobj 0.1.0, torch 2.13.0; hardware 1 × GPU.")
 
 
 def test_comparison_markdown_shows_the_difference_and_who_flipped() -> None:

@@ -201,7 +201,8 @@ def evaluate(
     with loading(console):
         from rlobj.config.layers import nested, parse_setting
         from rlobj.evaluation import evaluate as evaluate_model
-        from rlobj_cli.evaluate.screen import EvaluationScreen, show_files
+        from rlobj_cli.evaluate.progress import EvaluationScreen
+        from rlobj_cli.evaluate.tables import show_files
 
     given = {
         "--limit": ("data.limit", limit),

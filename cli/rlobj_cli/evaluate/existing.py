@@ -24,7 +24,8 @@ def show(directory: Folder) -> None:
     console = Console()
     with loading(console):
         from rlobj.evaluation import summarise_folder
-        from rlobj_cli.evaluate.screen import EvaluationScreen, show_files
+        from rlobj_cli.evaluate.progress import EvaluationScreen
+        from rlobj_cli.evaluate.tables import show_files
 
     with EvaluationScreen(console) as screen:
         result = summarise_folder(directory, callback=screen)
@@ -53,7 +54,7 @@ def compare(
     with loading(console):
         from rlobj.base.errors import RunError
         from rlobj.evaluation import compare as compare_evaluations
-        from rlobj_cli.evaluate.comparing import show_comparison
+        from rlobj_cli.evaluate.tables import show_comparison
 
     comparison = compare_evaluations(first, second)
     show_comparison(console, comparison)
@@ -87,7 +88,8 @@ def regrade(
     console = Console()
     with loading(console):
         from rlobj.evaluation import regrade as grade_again
-        from rlobj_cli.evaluate.screen import EvaluationScreen, show_files
+        from rlobj_cli.evaluate.progress import EvaluationScreen
+        from rlobj_cli.evaluate.tables import show_files
 
     with EvaluationScreen(console, doing="grading ") as screen:
         result = grade_again(directory, reward=reward, deadline=deadline, callback=screen)
@@ -150,7 +152,8 @@ def score(
     console = Console()
     with loading(console):
         from rlobj.evaluation import score as score_files
-        from rlobj_cli.evaluate.screen import EvaluationScreen, show_files
+        from rlobj_cli.evaluate.progress import EvaluationScreen
+        from rlobj_cli.evaluate.tables import show_files
 
     with EvaluationScreen(console, "rlobj eval score", "grading ") as screen:
         result = score_files(

@@ -1,1 +1,19 @@
-"""What every HTML page of rlobj shares: its styles, scripts and fonts."""
+"""Reporting: what every HTML page and Markdown table of rlobj shares.
+
+render_page, write_page  one HTML file that needs no network
+definition_list          names and values
+markdown_table           a pipe table
+"""
+
+from rlobj.reporting.markdown import escaped, markdown_table
+from rlobj.reporting.page import definition_list, fill, render_page, script_safe, write_page
+
+__all__ = [
+    "definition_list",
+    "escaped",
+    "fill",
+    "markdown_table",
+    "render_page",
+    "script_safe",
+    "write_page",
+]

@@ -1,4 +1,4 @@
-"""Reporting: what an evaluation came to, for people and for programs.
+"""The results of an evaluation, for people and for programs.
 
 results_json         results.json: every number with its standard error and settings
 results_markdown     a table to paste into a README or a paper

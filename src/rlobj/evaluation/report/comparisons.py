@@ -1,4 +1,4 @@
-"""Two models beside each other, in Markdown."""
+"""Two evaluations beside each other: their numbers as text, and a Markdown table."""
 
 from __future__ import annotations
 
@@ -6,13 +6,45 @@ import math
 from collections.abc import Sequence
 
 from rlobj.evaluation.paired import Comparison
-from rlobj.evaluation.report.entries import UNKNOWN, percent, percent_signed
-from rlobj.evaluation.report.tables import escaped, markdown_table
+from rlobj.evaluation.report.measures import UNKNOWN, percent, percent_signed
+from rlobj.reporting import escaped, markdown_table
 
-__all__ = ["comparison_markdown", "interval_text", "p_value_text"]
+__all__ = ["comparison_markdown", "comparison_measures", "left_out"]
 
 NAMED = 10
-"""Ids that are listed where problems are left out."""
+"""Ids that are listed of problems that are left out."""
+
+
+def comparison_measures(comparison: Comparison) -> dict[str, str]:
+    """The numbers of a comparison as text, shares in percent, by name."""
+    low, high = comparison.interval[:2]
+    interval = f"{percent_signed(low)} to {percent_signed(high)}"
+    sign, p = "" if comparison.exact else "~", comparison.p_value
+    to_a = sum(flip.difference > 0 for flip in comparison.flips)
+    return {
+        "problems": f"{comparison.problems:,}",
+        "A": percent(comparison.accuracy_a),
+        "B": percent(comparison.accuracy_b),
+        "A − B": percent_signed(comparison.difference),
+        "95% interval": UNKNOWN if math.isnan(low) else interval,
+        "± standard error": percent(comparison.stderr),
+        "p": f"{sign}{p:.3f}" if p >= 0.001 else f"{sign}{p:.1g}",
+        "flips to A / to B": f"{to_a} / {len(comparison.flips) - to_a}",
+    }
+
+
+def left_out(comparison: Comparison, names: tuple[str, str] = ("A", "B")) -> list[str]:
+    """A line on each kind of problems that are left out."""
+    sides = (
+        (f"only {names[0]} answered", comparison.only_a),
+        (f"only {names[1]} answered", comparison.only_b),
+        ("undecided on one side:", comparison.undecided),
+    )
+    return [
+        f"{len(ids):,} left out, {why} {', '.join(ids[:NAMED])}{', ...' * (len(ids) > NAMED)}"
+        for why, ids in sides
+        if ids
+    ]
 
 
 def comparison_markdown(
@@ -26,26 +58,21 @@ def comparison_markdown(
         flips: the most problems to list, largest difference first.
     """
     a, b = names
-    header = ["benchmark", "problems", a, b, f"{a} − {b}", "95% interval", "p"]
-    rows = [
-        [
-            each.benchmark,
-            f"{each.problems:,}",
-            percent(each.accuracy_a),
-            percent(each.accuracy_b),
-            f"{percent_signed(each.difference)} ± {percent(each.stderr)}",
-            interval_text(each),
-            p_value_text(each),
-        ]
-        for each in comparisons
-    ]
+    rows = []
+    for each in comparisons:
+        texts = comparison_measures(each)
+        difference = f"{texts['A − B']} ± {texts['± standard error']}"
+        sides = (texts["problems"], texts["A"], texts["B"])
+        rows.append([each.benchmark, *sides, difference, texts["95% interval"], texts["p"]])
     notes = [
         "Percent of right responses, over the problems that both answered. Differences are paired: "
         "± is sd/sqrt(n) of the problems' differences, the interval resamples problems, p is a "
         "two-sided sign-flip permutation test, for each benchmark on its own."
     ]
-    for each in comparisons:
-        notes += [f"{each.benchmark}: {line}." for line in _left_out(each, names)]
+    notes += [
+        f"{each.benchmark}: {line}." for each in comparisons for line in left_out(each, names)
+    ]
+    header = ["benchmark", "problems", a, b, f"{a} − {b}", "95% interval", "p"]
     parts = [markdown_table(header, rows), *map(escaped, notes)]
     changed = [(each.benchmark, flip) for each in comparisons for flip in each.flips]
     if changed:
@@ -58,28 +85,3 @@ def comparison_markdown(
         parts.append(f"Problems with most responses right on one side only ({shown}):")
         parts.append(markdown_table(["problem", a, b], listed))
     return "\n\n".join(parts) + "\n"
-
-
-def interval_text(comparison: Comparison) -> str:
-    """The interval of the difference, in percent points with their signs."""
-    low, high = comparison.interval[:2]
-    return UNKNOWN if math.isnan(low) else f"{percent_signed(low)} to {percent_signed(high)}"
-
-
-def p_value_text(comparison: Comparison) -> str:
-    """The p-value, with ~ where it was sampled."""
-    sign, p = "" if comparison.exact else "~", comparison.p_value
-    return f"{sign}{p:.3f}" if p >= 0.001 else f"{sign}{p:.1g}"
-
-
-def _left_out(comparison: Comparison, names: tuple[str, str]) -> list[str]:
-    sides = (
-        (f"only {names[0]} answered", comparison.only_a),
-        (f"only {names[1]} answered", comparison.only_b),
-        ("undecided on one side:", comparison.undecided),
-    )
-    return [
-        f"{len(ids):,} left out, {why} {', '.join(ids[:NAMED])}{', ...' * (len(ids) > NAMED)}"
-        for why, ids in sides
-        if ids
-    ]

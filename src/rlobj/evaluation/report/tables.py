@@ -7,69 +7,59 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlobj.evaluation.estimators import Estimate
-from rlobj.evaluation.report.entries import (
-    estimated,
+from rlobj.evaluation.report.measures import (
     facts,
+    flat,
+    macro_measures,
+    measures,
     own_settings,
     percent,
-    percent_range,
-    shared_settings,
-    tokens,
+    shared,
     undecided_note,
 )
-from rlobj.evaluation.summary import (
-    BenchmarkResult,
-    BenchmarkSummary,
-    MacroAverage,
-    macro_average,
+from rlobj.evaluation.summary import BenchmarkResult, MacroAverage, macro_average
+from rlobj.reporting import escaped, markdown_table
+
+__all__ = ["COLUMNS", "results_json", "results_markdown"]
+
+COLUMNS = (
+    *("problems", "n", "avg@n", "95% interval", "pass@n", "maj@n"),
+    *("truncated", "no answer", "undecided", "tokens"),
 )
 
-__all__ = ["escaped", "markdown_table", "results_json", "results_markdown"]
 
-
-def results_json(entries: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> dict[str, Any]:
+def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> dict[str, Any]:
     """Every number, ready for `json.dump`. Shares are fractions; unknown is null.
 
-    `X_stderr` is over problems, sd/sqrt(n); `avg@n_stderr_sampling` asks these very problems again.
-    Intervals are at 95 %. A pass@k that fewer problems allow than there are, since some
-    responses are undecided or missing, comes with `pass@k_problems`.
+    `X_stderr` is over problems, sd/sqrt(n); `avg@n_stderr_sampling` is for these very problems.
+    Intervals are at 95%. `pass@k_problems` is the number of problems with at least k decided
+    responses, if it is not all of them.
 
     Args:
-        entries: one per benchmark.
-        about: `model`, `versions`, `hardware`, `started`, `seconds` and what else belongs on top.
+        results: one per benchmark.
+        about: `model`, `versions`, `hardware`, `started` and what else belongs on top.
     """
-    first, *others = [entry.settings for entry in entries] or [{}]
-    alike = {
-        name: value
-        for name, value in first.items()
-        if all(name in other and other[name] == value for other in others)
-    }
-    result = {
+    found = {
         **about,
-        "settings": alike,
-        "results": {entry.summary.benchmark: _benchmark(entry) for entry in entries},
+        "settings": shared([each.settings for each in results]),
+        "results": {each.summary.benchmark: _benchmark(each) for each in results},
     }
-    if len(entries) > 1:
-        result["macro_average"] = _macro(macro_average([entry.summary for entry in entries]))
-    return _known(result)
+    if len(results) > 1:
+        found["macro_average"] = _macro(macro_average([each.summary for each in results]))
+    return _without_nan(found)
 
 
-def results_markdown(entries: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> str:
-    """A table to paste, with a line of what its numbers mean and one of how they were measured.
+def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> str:
+    """A table to paste, with notes on what its numbers mean and how they were measured.
 
     Args:
-        entries: one per benchmark.
+        results: one per benchmark.
         about: as for `results_json`.
     """
-    header = ["benchmark", "problems", "n", "avg@n", "95% interval", "pass@n", "maj@n"]
-    header += ["truncated", "no answer", "undecided", "tokens"]
-    summaries = [entry.summary for entry in entries]
-    rows = [_row(summary) for summary in summaries]
-    if len(entries) > 1:
-        macro = macro_average(summaries)
-        average = f"{percent(macro.accuracy)} ± {percent(macro.standard_errors.problems)}"
-        interval = percent_range(*macro.interval[:2])
-        rows.append([f"mean of {len(entries)}", "", "", average, interval, *[""] * 6])
+    summaries = [each.summary for each in results]
+    rows = [_row(summary.benchmark, measures(summary)) for summary in summaries]
+    if len(results) > 1:
+        rows.append(_row(f"mean of {len(results)}", macro_measures(macro_average(summaries))))
     sampling = ", ".join(
         f"{summary.benchmark} ± {percent(summary.standard_errors.sampling)}"
         for summary in summaries
@@ -79,20 +69,34 @@ def results_markdown(entries: Sequence[BenchmarkResult], about: Mapping[str, Any
         f"Percent. ± is the standard error over problems: this model on problems like these. On "
         f"these very problems, over samples alone: {sampling}. Intervals: {', '.join(methods)}.",
         *undecided_note(summaries),
-        *_settings(entries, about),
+        *_settings(results),
+        *([f"{_listed(facts(about))}."] if about else []),
     ]
-    return "\n\n".join([markdown_table(header, rows), *map(escaped, notes)]) + "\n"
+    table = markdown_table(["benchmark", *COLUMNS], rows)
+    return "\n\n".join([table, *map(escaped, notes)]) + "\n"
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A pipe table; the first column to the left, the others to the right."""
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    first, *rest = [[escaped(cell) for cell in row] for row in (header, *rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
+def _row(name: str, texts: Mapping[str, str]) -> list[str]:
+    accuracy = {"avg@n": f"{texts['avg@n']} ± {texts['± problems']}"}
+    return [name, *({**texts, **accuracy}.get(column, "") for column in COLUMNS)]
 
 
-def _benchmark(entry: BenchmarkResult) -> dict[str, Any]:
-    summary, n = entry.summary, entry.summary.samples_per_problem
+def _settings(results: Sequence[BenchmarkResult]) -> list[str]:
+    common = shared([flat(each.settings) for each in results])
+    parts = [_listed(common)] if common else []
+    for each in results:
+        own = own_settings(each.settings, common)
+        parts += [f"{each.summary.benchmark}: {_listed(own)}"] if own else []
+    return [f"Settings: {'. '.join(parts)}."] if parts else []
+
+
+def _listed(settings: Mapping[str, str]) -> str:
+    return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
+
+
+def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
+    summary, n = result.summary, result.summary.samples_per_problem
+    lengths = summary.lengths
     numbers: dict[str, Any] = {
         "problems": summary.problems,
         "samples": n,
@@ -106,10 +110,9 @@ def _benchmark(entry: BenchmarkResult) -> dict[str, Any]:
     for name, estimates in (("pass", summary.pass_at), ("maj", summary.maj_at)):
         for k, estimate in estimates.items():
             numbers |= _estimate(f"{name}@{k}", estimate, summary.problems)
-    every = {k: summary.pass_at_k(k) for k in range(1, n + 1)}
-    numbers["pass@k"] = [estimate.mean for estimate in every.values() if estimate.values]
-    lengths = summary.lengths
+    every = [summary.pass_at_k(k) for k in range(1, n + 1)]
     return numbers | {
+        "pass@k": [estimate.mean for estimate in every if estimate.values],
         "solve_all": summary.solve_all,
         "solve_none": summary.solve_none,
         "truncated": summary.truncated,
@@ -121,7 +124,7 @@ def _benchmark(entry: BenchmarkResult) -> dict[str, Any]:
         "length_median": lengths.median,
         "length_right": lengths.right,
         "length_wrong": lengths.wrong,
-        "settings": dict(entry.settings),
+        "settings": dict(result.settings),
     }
 
 
@@ -131,9 +134,8 @@ def _estimate(name: str, estimate: Estimate, problems: int) -> dict[str, Any]:
         f"{name}_stderr": estimate.stderr,
         f"{name}_interval": list(estimate.interval[:2]),
     }
-    return numbers | (
-        {f"{name}_problems": estimate.problems} if estimate.problems < problems else {}
-    )
+    fewer = estimate.problems < problems
+    return numbers | ({f"{name}_problems": estimate.problems} if fewer else {})
 
 
 def _macro(macro: MacroAverage) -> dict[str, Any]:
@@ -146,50 +148,10 @@ def _macro(macro: MacroAverage) -> dict[str, Any]:
     }
 
 
-def _row(summary: BenchmarkSummary) -> list[str]:
-    n = summary.samples_per_problem
-    best, vote = summary.pass_at.get(n), summary.maj_at.get(n)
-    return [
-        summary.benchmark,
-        f"{summary.problems:,}",
-        str(n),
-        f"{percent(summary.accuracy)} ± {percent(summary.standard_errors.problems)}",
-        percent_range(*summary.interval[:2]),
-        estimated(best, summary.problems),
-        estimated(vote, summary.problems),
-        percent(summary.truncated),
-        percent(summary.no_answer),
-        f"{summary.undecided:,}",
-        tokens(summary.lengths.mean),
-    ]
-
-
-def _settings(entries: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> list[str]:
-    shared = shared_settings(entries)
-    parts = [_listed(shared)] if shared else []
-    for entry in entries:
-        own = own_settings(entry, shared)
-        parts += [f"{entry.summary.benchmark}: {_listed(own)}"] if own else []
-    told = facts(about)
-    settings = [f"Settings: {'. '.join(parts)}."] if parts else []
-    return [*settings, *([f"{_listed(told)}."] if told else [])]
-
-
-def _listed(settings: Mapping[str, str]) -> str:
-    return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
-
-
-def escaped(text: str) -> str:
-    """Text that Markdown and the table leave as it is, on one line."""
-    for mark in ("\\", "|", "<", "`", "*", "_", "$"):
-        text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
-
-
-def _known(value: Any) -> Any:
-    """JSON has no not-a-number."""
+def _without_nan(value: Any) -> Any:
+    """The value with null in place of numbers that JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _known(each) for key, each in value.items()}
-    return [_known(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _without_nan(each) for key, each in value.items()}
+    return [_without_nan(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,189 @@
+"""The results of evaluations, and comparisons of two, as tables on screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlobj.evaluation import EvaluationComparison, EvaluationResult, GradeChange
+from rlobj.evaluation.report.comparisons import comparison_measures, left_out
+from rlobj.evaluation.report.measures import (
+    UNKNOWN,
+    measures,
+    percent,
+    percent_range,
+    percent_signed,
+)
+
+__all__ = ["show_changes", "show_comparison", "show_files", "show_result"]
+
+MOST_ACROSS = 3
+"""Benchmarks that stand side by side on 80 columns."""
+MOST_FLIPS = 15
+"""Problems that changed sides, listed for each benchmark."""
+MOST_CHANGES = 20
+"""Changed grades that are listed."""
+ABOVE = {
+    "problems": "problems",
+    "responses per problem, n": "n",
+    "avg@n, %": "avg@n",
+    "  95% interval": "95% interval",
+    "  ± standard error, problems": "± problems",
+    "  ± standard error, sampling": "± sampling",
+}
+"""Row on screen -> measure; pass@k and maj@n follow."""
+BELOW = {
+    "mean length, tokens": "mean length",
+    "truncated, %": "truncated",
+    "without an answer, %": "no answer",
+    "undecided responses": "undecided",
+}
+COMPARED = {
+    "problems": "problems",
+    "A, avg@n, %": "A",
+    "B, avg@n, %": "B",
+    "A − B": "A − B",
+    "  95% interval": "95% interval",
+    "  ± standard error": "± standard error",
+    "p-value": "p",
+    "flips to A / to B": "flips to A / to B",
+}
+BOLD = ("avg@n, %", "A − B")
+
+
+def show_files(console: Console, result: EvaluationResult) -> None:
+    """Print which files were written."""
+    written = f"wrote results.json, results.md and report.html to {result.path}"
+    console.print(Text(written), soft_wrap=True)
+
+
+def show_result(console: Console, result: EvaluationResult) -> None:
+    """Print the numbers of each benchmark, their average, and notes."""
+    texts = {name: measures(each.summary) for name, each in result.benchmarks.items()}
+    if len(texts) > MOST_ACROSS:
+        console.print(_benchmarks_down(texts))
+    else:
+        votes = {k for each in result.benchmarks.values() for k in each.summary.pass_at if k > 1}
+        rows = ABOVE | {f"pass@{k}": f"pass@{k}" for k in sorted(votes)}
+        if any(each.summary.maj_at for each in result.benchmarks.values()):
+            rows["maj@n"] = "maj@n"
+        console.print(_measures_down(texts, rows, BELOW))
+    if result.unfinished:
+        console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
+    if len(texts) > 1:
+        text = (
+            f"average of {len(texts)} benchmarks: {percent(result.accuracy)} %, "
+            f"95% interval {percent_range(*result.interval[:2])}"
+        )
+        console.print(Text(text, style="bold"))
+    for note in _notes(result):
+        console.print(Text(note, style="dim"))
+
+
+def _table(*right: str, left: Sequence[str] = ("",)) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in (*left, *right):
+        justify = "right" if title in right else "left"
+        table.add_column(Text(title), justify=justify, overflow="fold")
+    return table
+
+
+def _measures_down(texts: Mapping[str, Mapping[str, str]], *sections: Mapping[str, str]) -> Table:
+    """Benchmarks across; each section maps a row's title to a measure."""
+    table = _table(*texts)
+    for rows in sections:
+        for title, measure in rows.items():
+            style = "bold" if title in BOLD else "dim" if "± standard error," in title else None
+            values = [each.get(measure, UNKNOWN) for each in texts.values()]
+            if "±" in title:  # 0: no problem differs from another, so the error is not known
+                values = [UNKNOWN if value == "0.0" else value for value in values]
+            table.add_row(title, *values, style=style)
+        table.add_section()
+    return table
+
+
+def _benchmarks_down(texts: Mapping[str, Mapping[str, str]]) -> Table:
+    """The first measures across: for many benchmarks."""
+    titles = ("n", "avg@n", "95% interval", "± SE", "pass@n", "maj@n", "cut", "undecided")
+    table = _table(*titles)
+    for name, each in texts.items():
+        table.add_row(
+            Text(name),
+            f"{each['problems']}×{each['n']}",
+            Text(each["avg@n"], style="bold"),
+            each["95% interval"].replace(" to ", "–"),
+            *(each[name] for name in ("± problems", "pass@n", "maj@n", "truncated", "undecided")),
+        )
+    return table
+
+
+def _notes(result: EvaluationResult) -> list[str]:
+    notes = [
+        "shares in percent; interval, and error over problems: this model on problems like these; "
+        "sampling: on these very problems, asked again"
+    ]
+    for name, each in result.benchmarks.items():
+        own = each.settings
+        if "temperature" in own:
+            notes.append(
+                f"{name}: temperature {own['temperature']}, top-p {own['top_p']}, at most "
+                f"{own['max_tokens']} tokens, seed {own['seed']}"
+            )
+        notes += [f"{name}: {note}" for note in own.get("notes", ())]
+        for reason, count in each.summary.undecided_reasons.items():
+            notes.append(f"{name}: {count} undecided, {reason}")
+    return notes
+
+
+def show_changes(
+    console: Console, result: EvaluationResult, changes: Sequence[GradeChange]
+) -> None:
+    """Print which verdicts changed when an evaluation was graded again."""
+    graded = sum(each.summary.responses for each in result.benchmarks.values())
+    console.print(Text(f"{graded:,} responses graded again, {len(changes):,} grades changed"))
+    table = _table(left=("benchmark", "problem", "sample", "answer", "was", "is", "reason"))
+    words = {True: "right", False: "wrong", None: "undecided"}
+    for each in changes[:MOST_CHANGES]:
+        benchmark, problem, sample = each.key
+        texts = (benchmark, problem, str(sample), (each.after.answer or UNKNOWN)[:60])
+        verdicts = (words[each.before.correct], words[each.after.correct], each.after.reason[:60])
+        table.add_row(*map(Text, (*texts, *verdicts)))
+    _show_first(console, table, len(changes))
+
+
+def show_comparison(console: Console, comparison: EvaluationComparison) -> None:
+    """Print the differences, the problems that changed sides, and settings that differ."""
+    console.print(Text.assemble(("A  ", "bold"), comparison.a, ("\nB  ", "bold"), comparison.b))
+    texts = {each.benchmark: comparison_measures(each) for each in comparison.benchmarks}
+    console.print(_measures_down(texts, COMPARED))
+    note = (
+        "accuracies and differences in percent, paired problem by problem; p-value: sign flips of "
+        "the differences, two-sided"
+    )
+    console.print(Text(note, style="dim"))
+    for each in comparison.benchmarks:
+        table = _table("A", "B", "A − B", left=("problem",))
+        table.title = f"{each.benchmark}: problems mostly right on one side only"
+        table.title_justify = "left"
+        for flip in each.flips[:MOST_FLIPS]:
+            shares = (flip.share_a, flip.share_b)
+            table.add_row(Text(flip.id), *map(percent, shares), percent_signed(flip.difference))
+        _show_first(console, table, len(each.flips))
+        for line in left_out(each):
+            console.print(Text(f"{each.benchmark}: {line}", style="yellow"))
+    if comparison.settings:
+        console.print(Text("Settings that differ:", style="yellow"))
+        for name, a, b in comparison.settings:
+            console.print(Text(f"  {name}: {a!r} in A, {b!r} in B", style="yellow"))
+
+
+def _show_first(console: Console, table: Table, total: int) -> None:
+    """Print a table of the first rows, and how many more there are."""
+    if total:
+        console.print(table)
+    if total > table.row_count:
+        console.print(Text(f"and {total - table.row_count:,} more", style="dim"))

@@ -1,0 +1,122 @@
+"""HTML pages: one file that needs no network, with KaTeX, its fonts, styles and scripts inside.
+
+A page may hold texts that a model wrote, and these count as hostile. They go into JSON that no text
+can break out of, and the page's Content-Security-Policy names its own scripts by hash and nothing
+else, so that no text can run or load anything, even if a browser took it for markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import RunError
+
+__all__ = ["definition_list", "fill", "render_page", "script_safe", "write_page"]
+
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def render_page(
+    title: str, body: str | bytes, *, styles: str = "", script: str = "", data: Mapping[str, Any]
+) -> bytes:
+    """A page.
+
+    Args:
+        title: plain text.
+        body: HTML.
+        styles: CSS of this page, after the shared styles.
+        script: JavaScript of this page, after KaTeX and `typeset`.
+        data: id -> JSON value; the script reads it from the element with this id.
+    """
+    scripts = [_asset("katex/katex.min.js"), _asset("math.js"), *filter(None, [script])]
+    elements = (
+        b'<script type="application/json" id="%s">%s</script>\n'
+        % (name.encode(), script_safe(each))
+        for name, each in data.items()
+    )
+    return fill(
+        _asset("shell.html"),
+        {
+            "policy": _policy(scripts),
+            "title": escape(title),
+            "styles": f"{_katex_styles()}\n{_asset('shell.css')}\n{styles}",
+            "body": body,
+            "data": b"".join(elements),
+            "scripts": "".join(f"<script>{each}</script>\n" for each in scripts),
+        },
+    )
+
+
+def write_page(path: Path, content: bytes) -> None:
+    """Write a page; it appears whole or not at all.
+
+    Raises:
+        RunError: the disk refused.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def fill(template: str, parts: Mapping[str, str | bytes]) -> bytes:
+    """The template with each `<!--name-->` replaced by the part of that name."""
+    encoded = {k: v if isinstance(v, bytes) else v.encode() for k, v in parts.items()}
+    return re.sub(rb"<!--(\w+)-->", lambda mark: encoded[mark[1].decode()], template.encode())
+
+
+def definition_list(lines: Mapping[str, str]) -> str:
+    """Names and values as HTML; "" for none."""
+    terms = (
+        f"<div><dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(text)}</dd></div>"
+        for name, text in lines.items()
+    )
+    return f"<dl>{''.join(terms)}</dl>" if lines else ""
+
+
+def script_safe(value: Any) -> bytes:
+    """JSON for a <script> element: without `<`, `>` and `&`, whatever the text.
+
+    Lone surrogates, which UTF-8 does not have, become JSON's own escapes.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for mark, replacement in _ESCAPES.items():
+        text = text.replace(mark, replacement)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _asset(name: str) -> str:
+    return (files("rlobj.reporting") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _katex_styles() -> str:
+    """KaTeX's style sheet with its woff2 fonts inside, and no other format."""
+    fonts = files("rlobj.reporting") / "assets" / "katex" / "fonts"
+
+    def inlined(source: re.Match[str]) -> str:
+        content = base64.b64encode((fonts / source[1]).read_bytes()).decode()
+        return f'src:url(data:font/woff2;base64,{content}) format("woff2")'
+
+    return re.sub(r"src:url\(fonts/([\w-]+\.woff2)\)[^;}]*", inlined, _asset("katex/katex.min.css"))
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; font-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
