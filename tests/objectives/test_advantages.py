@@ -1,4 +1,4 @@
-"""Advantages: the formulas by hand, undecided and equal rewards, independence of the order."""
+"""Advantages: formulas by hand, undecided and equal rewards, independence of the order."""
 
 from __future__ import annotations
 
@@ -74,11 +74,13 @@ def run(estimate: Advantage, rewards: Any, groups: Any = None, lengths: Any = No
     ],
     ids=str,
 )
-def test_three_responses_by_hand(estimate: Advantage, expected: list[float]) -> None:
+def test_advantages_of_three_responses_equal_values_by_hand(
+    estimate: Advantage, expected: list[float]
+) -> None:
     assert run(estimate, [1, 0, 2], lengths=[1, 2, 3]) == pytest.approx(expected, rel=1e-14)
 
 
-def test_scale_batch_divides_by_the_deviation_of_all_rewards() -> None:
+def test_scale_batch_divides_by_the_standard_deviation_of_all_rewards() -> None:
     rewards = [1, 0, 5, 1]
     scale = statistics.stdev(rewards)
     actual = run(GroupNormalized(scale="batch", epsilon=0), rewards, groups=[0, 0, 1, 1])
@@ -87,21 +89,23 @@ def test_scale_batch_divides_by_the_deviation_of_all_rewards() -> None:
 
 @pytest.mark.parametrize("estimate", RELATIVE, ids=str)
 @pytest.mark.parametrize("reward", [0.1, 1 / 3, -0.7, 1e-12, 0.0])
-def test_equal_rewards_carry_exactly_no_signal(estimate: Advantage, reward: float) -> None:
-    """0.1 + 0.1 + 0.1 is not 0.3: without care a rounding becomes the advantage's sign."""
+def test_equal_rewards_give_advantages_of_exactly_zero(estimate: Advantage, reward: float) -> None:
+    """In floats 0.1 + 0.1 + 0.1 is not 0.3: the difference must not become an advantage."""
     rewards = [reward] * 7 + [1.0, 0.0]
     assert run(estimate, rewards, groups=[0] * 7 + [1, 1])[:7] == [0.0] * 7
 
 
 @pytest.mark.parametrize("lengths", [[3, 3, 3, 0], [1, 2, 3, 0]])
-def test_whitening_equal_rewards_gives_exactly_no_signal(lengths: list[int]) -> None:
+def test_whitened_equal_rewards_are_exactly_zero(lengths: list[int]) -> None:
     rewards = [0.1, 0.1, 0.1, 1.0]  # the other reward is that of a response without tokens
     assert run(BatchWhitened(), rewards, lengths=lengths)[:3] == [0.0] * 3
     assert run(BatchWhitened(), [0.1] * 4, lengths=lengths) == [0.0] * 4
 
 
 @pytest.mark.parametrize("estimate", RELATIVE, ids=str)
-def test_fewer_than_two_decided_members_carry_no_signal(estimate: Advantage) -> None:
+def test_groups_with_fewer_than_two_decided_responses_have_advantage_zero(
+    estimate: Advantage,
+) -> None:
     rewards, groups = [NAN, 1.0, NAN, 1.0, 0.0], [0, 0, 0, 1, 1]
     actual = run(estimate, rewards, groups)
     assert actual[:3] == [0.0] * 3
@@ -121,18 +125,18 @@ def test_fewer_than_two_decided_members_carry_no_signal(estimate: Advantage) -> 
     ],
     ids=str,
 )
-def test_a_true_group_of_one_has_mean_0_and_deviation_1(
+def test_a_group_of_one_response_has_mean_0_and_standard_deviation_1(
     estimate: Advantage, expected: float
 ) -> None:
     assert run(estimate, [3.0, 1.0, 1.0], groups=[5, 6, 6])[0] == expected
 
 
-def test_the_best_of_a_group_is_nobody_where_it_is_shared() -> None:
+def test_pass_at_k_gives_zero_if_two_responses_share_the_best_reward() -> None:
     assert run(PassAtK(), [1.0, 1.0, 0.0]) == [0.0] * 3
 
 
 @by_name
-def test_nothing_and_nobody_decided(estimate: Advantage) -> None:
+def test_advantages_of_no_responses_and_of_undecided_responses(estimate: Advantage) -> None:
     assert run(estimate, []) == []
     assert run(estimate, [NAN, NAN]) == [0.0, 0.0]
 
@@ -144,7 +148,9 @@ rows = st.lists(st.tuples(rewards_of, st.integers(0, 3), st.integers(0, 99)), ma
 @by_name
 @settings(max_examples=60)
 @given(rows=rows, random=st.randoms())
-def test_the_order_of_responses_changes_no_bit(estimate: Advantage, rows: Any, random: Any) -> None:
+def test_advantages_do_not_depend_on_the_order_of_responses(
+    estimate: Advantage, rows: Any, random: Any
+) -> None:
     order = random.sample(range(len(rows)), len(rows))
     straight = run(estimate, *zip(*rows, strict=True)) if rows else []
     shuffled = run(estimate, *zip(*(rows[i] for i in order), strict=True)) if rows else []
@@ -153,8 +159,8 @@ def test_the_order_of_responses_changes_no_bit(estimate: Advantage, rows: Any, r
 
 @by_name
 @given(rows=rows)
-def test_undecided_responses_are_in_no_mean(estimate: Advantage, rows: Any) -> None:
-    """Beside two decided members, an undecided one may as well not be there."""
+def test_undecided_responses_do_not_change_other_advantages(estimate: Advantage, rows: Any) -> None:
+    """In groups of two decided responses and an undecided one."""
     rows = [*rows, *((float(i), group, 1) for group in range(4) for i in (0, 1))]
     decided = [row for row in rows if not math.isnan(row[0])]
     with_them = run(estimate, *zip(*rows, strict=True))

@@ -1,4 +1,4 @@
-"""Controllers: gates open and shut, levels keep to their bounds, the state is JSON."""
+"""Controllers: when gates open, bounds of levels, the state as JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_gate_is_open_only_below_its_target() -> None:
         assert state == {"W": {"value": value, "entropy": entropy}}
 
 
-def test_the_mean_entropy_is_aggregated_as_the_loss_is() -> None:
+def test_the_mean_entropy_uses_the_divisor_of_the_loss() -> None:
     """Entropies 0, 0, 0 and 1: 1/4 by token, 1/2 by response."""
     gate = held(Gate(target=0.3, on=1.1))
     table = rollout([0, 0, 0, 1], lengths=[3, 1])
@@ -41,7 +41,7 @@ def test_the_mean_entropy_is_aggregated_as_the_loss_is() -> None:
     assert by_response == {"value": 1.0, "entropy": 0.5}
 
 
-def test_the_mean_entropy_leaves_out_undecided_responses_and_spans_tables() -> None:
+def test_the_mean_entropy_is_over_decided_responses_of_all_tables() -> None:
     gate = held(Gate(target=0.3, on=1.1))
     table = rollout([0, 1, NAN], lengths=[1, 1, 1]).replace(rewards=[1.0, 0.0, NAN])
     assert gate.observe([table])["W"]["entropy"] == 0.5
@@ -61,7 +61,7 @@ def test_an_adaptive_level_moves_by_its_step_within_its_bounds() -> None:
     assert values == pytest.approx([1.35, 1.5, 1.5, 1, 1, 1, 1])
 
 
-def test_a_negative_step_falls_where_entropy_is_low() -> None:
+def test_a_negative_step_lowers_the_level_while_entropy_is_low() -> None:
     objective = held(AdaptiveGate(target=0.3, start=0.9, step=-0.3, low=0.5, high=1.0))
     state = objective.observe([rollout([0.1])])
     state = objective.observe([rollout([0.1])], state)
@@ -73,7 +73,7 @@ def test_a_negative_step_falls_where_entropy_is_low() -> None:
     "controller",
     [Gate(target=9, on=1.1), AdaptiveGate(target=9, start=1.1, low=1, high=1.5)],
 )
-def test_an_empty_rollout_leaves_the_state_alone(controller: Gate | AdaptiveGate) -> None:
+def test_an_empty_rollout_does_not_change_the_state(controller: Gate | AdaptiveGate) -> None:
     objective = held(controller)
     state = objective.observe([rollout([0.5])])
     nothing = rollout([], lengths=[0])
@@ -83,7 +83,7 @@ def test_an_empty_rollout_leaves_the_state_alone(controller: Gate | AdaptiveGate
     assert objective.observe([], state) == state
 
 
-def test_the_state_is_json_and_observe_edits_nothing() -> None:
+def test_the_state_is_json_and_observe_does_not_modify_its_arguments() -> None:
     objective = held(AdaptiveGate(target=0.3, start=1.1, low=1.0, high=1.5))
     before = {**objective.init(), "update": 7}
     kept = json.dumps(before)
@@ -103,7 +103,7 @@ def test_the_weight_of_a_plan_is_the_controllers_value() -> None:
     assert objective.plan([table], opened).metrics["controller/W"] == 1.5
 
 
-def test_stare_is_its_base_while_the_gate_is_shut() -> None:
+def test_stare_equals_its_base_while_the_gate_is_closed() -> None:
     stare = load_preset("stare").objective
     table = rollout([0.3, 2.0, 0.1], lengths=[2, 1]).replace(rewards=[1.0, 0.0])
     base = load_preset("justrl").objective
@@ -114,7 +114,7 @@ def test_stare_is_its_base_while_the_gate_is_shut() -> None:
     assert stare.plan([low], stare.observe([low])).weights[0].tolist() != shut.tolist()
 
 
-def test_bounds_out_of_order_are_refused() -> None:
+def test_an_error_is_raised_if_low_start_high_are_not_in_order() -> None:
     with pytest.raises(ConfigError, match="expected low <= start <= high"):
         AdaptiveGate(target=0.3, start=2.0, low=1.0, high=1.5)
 

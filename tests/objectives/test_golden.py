@@ -1,4 +1,4 @@
-"""Numbers of the released implementations: loss and gradient, advantages, KL, to 1e-8."""
+"""Loss, gradient, advantages and KL equal the numbers of released implementations to 1e-8."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def preset(name: str, **fields: Any) -> Objective:
 
 
 def stare(name: str, gate: str) -> Objective:
-    """The preset with its gate held open or shut, as in the case."""
+    """The preset with its gate open or closed, as in the case."""
     objective = load_preset(name).objective
     target = 1e9 if gate == "on" else 1e-9
     gates = {"W": Gate(target=target, on=1.1), "M": Gate(target=target, on=0.9)}
@@ -88,7 +88,7 @@ OBJECTIVES: dict[str, Any] = {
 
 
 def kind(*heads: str) -> list[Any]:
-    """The cases whose name begins with one of these, with readable ids."""
+    """The cases whose name begins with one of these prefixes, with readable ids."""
     found = [case for case in CASES if case["name"].startswith(heads)]
     return [pytest.param(case, id=f"{case['name']}-{case['seed']}") for case in found]
 
@@ -107,7 +107,7 @@ def test_every_golden_case_is_covered() -> None:
 
 
 @pytest.mark.parametrize("case", kind(*OBJECTIVES))
-def test_loss_and_gradient_are_those_of_the_release(case: dict[str, Any]) -> None:
+def test_loss_and_gradient_equal_the_released_code(case: dict[str, Any]) -> None:
     columns = {name: column(case, name) for name in COLUMNS}
     columns["logprobs"].requires_grad_()
     batch = TokenBatch(
@@ -123,7 +123,7 @@ def test_loss_and_gradient_are_those_of_the_release(case: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("case", kind("advantage/"))
-def test_advantages_are_those_of_the_release(case: dict[str, Any]) -> None:
+def test_advantages_equal_the_released_code(case: dict[str, Any]) -> None:
     lengths = torch.tensor(case["lengths"])
     estimate = ADVANTAGES[case["name"].partition("/")[2]]
     actual = estimate(column(case, "rewards"), torch.tensor(case["group"]), lengths)
@@ -131,13 +131,13 @@ def test_advantages_are_those_of_the_release(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", kind("kl/"))
-def test_kl_values_are_those_of_the_release(case: dict[str, Any]) -> None:
+def test_kl_values_equal_the_released_code(case: dict[str, Any]) -> None:
     estimate = ESTIMATORS[case["name"].partition("/")[2]]
     close(estimate(column(case, "logprobs"), column(case, "ref_logprobs")), column(case, "values"))
 
 
 @pytest.mark.parametrize("case", kind("advantage-reweighting"))
-def test_advantage_reweighting_is_that_of_the_release(case: dict[str, Any]) -> None:
+def test_advantage_reweighting_equals_the_released_code(case: dict[str, Any]) -> None:
     old, given = column(case, "old_logprobs"), column(case, "advantages")
     lengths = torch.tensor(case["lengths"])
     batch = TokenBatch(lengths, torch.tensor(case["group"]), old, advantages=given)

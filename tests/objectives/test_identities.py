@@ -1,4 +1,4 @@
-"""Neutral settings, phases and equal ways to say a rule: the same loss, to the bit."""
+"""Neutral settings, phases and equivalent rules give the same loss to the bit."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def result(objective: Objective, batch: TokenBatch | None = None) -> tuple[Tenso
         (load_preset("stare").objective, DAPO.replace(surrogate=Clip(low=0.2, high=0.28, dual=10))),
     ],
 )
-def test_a_neutral_setting_is_the_base_to_the_bit(neutral: Objective, base: Objective) -> None:
+def test_a_neutral_setting_equals_the_base_to_the_bit(neutral: Objective, base: Objective) -> None:
     loss, gradient = result(neutral)
     expected, expected_gradient = result(base)
     assert torch.equal(loss, expected)
     assert torch.equal(gradient, expected_gradient)
 
 
-def test_the_mismatch_of_equal_policies_is_the_base_to_the_bit() -> None:
+def test_mismatch_correction_of_equal_policies_equals_the_base_to_the_bit() -> None:
     batch = awkward_batch(2)
     batch = batch.replace(sampler_logprobs=batch.old_logprobs)
     for level in ("token", "sequence"):
@@ -83,7 +83,7 @@ def test_sapo_on_policy_has_the_gradient_of_the_unclipped_objective() -> None:
 
 
 @pytest.mark.parametrize("name", ["lopti", "ar-lopti"])
-def test_the_phases_of_lopti_sum_to_the_unsplit_objective(name: str) -> None:
+def test_the_losses_of_lopti_phases_add_up_to_the_unsplit_loss(name: str) -> None:
     objective = load_preset(name).objective
     whole = objective.replace(split=None, penalties=[])
     phases = objective.replace(penalties=[]).phases

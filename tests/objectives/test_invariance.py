@@ -1,7 +1,7 @@
-"""The headline: an update's selection, loss and gradient do not depend on how it is cut.
+"""Selection, loss and gradient of an update do not depend on how its tokens are split.
 
-Every preset and every composition: 1 rank x 8 tables, 2 x 4, 4 x 2, ranks without tables or rows,
-responses in random order, groups across ranks. Ranks are real processes over gloo.
+All presets and compositions are tested with 1 rank x 8 tables, 2 x 4, 4 x 2, ranks without tables or
+rows, responses in random order, and groups on several ranks. Ranks are processes with gloo.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Group:
 
 
 def cut(batch: TokenBatch, parts: int, seed: int) -> list[list[int]]:
-    """The responses in random order, in so many parts."""
+    """The responses in random order, in this number of parts."""
     order = torch.randperm(len(batch.lengths), generator=torch.Generator().manual_seed(seed))
     return [part.tolist() for part in order.tensor_split(parts)]
 
 
 def tables_of(layout: str, rank: int, batch: TokenBatch) -> list[TokenBatch]:
-    """What one rank holds: of the idle ones, one has no table, the other one without rows."""
+    """The tables of one rank. Of two idle ranks, one has no table and one has an empty table."""
     if rank >= 2 and layout.endswith("idle"):
         return [] if rank == 2 else [batch.select([], index=0)]
     ranks, micro = int(layout[0]), int(layout[2])
@@ -61,7 +61,7 @@ def tables_of(layout: str, rank: int, batch: TokenBatch) -> list[TokenBatch]:
 def outcome(
     objective: Objective, tables: Sequence[TokenBatch], starts: Tensor, comm: Any = None
 ) -> dict[str, Any]:
-    """Everything that observe, plan, loss and backward give, rows as those of the whole batch."""
+    """All results of observe, plan, loss and backward, with rows numbered as in the batch."""
     tables = [leaf(table) for table in tables]
     state = objective.observe(tables, {"update": 3}, comm)
     plan = objective.plan(tables, state, comm)
@@ -93,7 +93,7 @@ def outcome(
 
 
 def joined(shares: list[dict[str, Any]]) -> dict[str, Any]:
-    """The ranks' outcomes as one, rows in the order of the whole batch."""
+    """The joined outcomes of all ranks, with rows in the order of the batch."""
     order = torch.cat([share["rows"] for share in shares]).argsort()
     frozen = [share["frozen"] for share in shares if share["frozen"] is not None]
     names = {name for share in shares for name in share["metrics"]}
@@ -109,7 +109,7 @@ def joined(shares: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def agree(shares: list[dict[str, Any]], whole: dict[str, Any]) -> None:
-    """Masks, weights and facts to the bit; loss and gradient to rounding."""
+    """Masks, weights and facts are equal to the bit, loss and gradient up to rounding."""
     together = joined(shares)
     assert torch.equal(together["rows"], whole["rows"])
     assert torch.equal(together["frozen"], whole["frozen"])
@@ -189,7 +189,7 @@ def faults() -> dict[str, Fault]:
 
 
 def rank_main(rank: int, size: int, folder: str) -> None:
-    """One rank: every objective over its layouts; the pair also meets every fault."""
+    """The program of one rank: all objectives with all layouts; two ranks also test all faults."""
     torch.set_num_threads(1)
     store, patience = f"file://{folder}/store", timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=patience)
@@ -205,7 +205,7 @@ def rank_main(rank: int, size: int, folder: str) -> None:
 
 
 def meet_faults(comm: Group, batch: TokenBatch) -> dict[Any, Any]:
-    """The messages of every fault, and the tokens of a sound update after them."""
+    """The messages of all faults, and the tokens of a valid update after them."""
     found: dict[Any, Any] = {}
     for name, (objective, change, _) in faults().items():
         tables = change(comm.rank, tables_of("2x4", comm.rank, batch))
@@ -219,7 +219,7 @@ def meet_faults(comm: Group, batch: TokenBatch) -> dict[Any, Any]:
 
 
 def launch(size: int, folder: Path) -> Found:
-    """What each rank found; one launch serves every objective."""
+    """The results of each rank; one launch computes all objectives."""
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["torch", "rlobj", "strategies"])
     ranks = [context.Process(target=rank_main, args=(i, size, str(folder))) for i in range(size)]
@@ -247,14 +247,14 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 @pytest.fixture(scope="module")
 def whole() -> dict[str, dict[str, Any]]:
-    """The outcomes over one table that holds the whole update."""
+    """The outcomes of one table with the whole update."""
     batch = awkward_batch(1)
     return {name: uncut(name, batch) for name in NAMES}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_two_ranks_give_what_one_table_gives(
+def test_two_ranks_give_the_same_result_as_one_table(
     name: str, pair: Found, whole: dict[str, dict[str, Any]]
 ) -> None:
     agree([found["2x4", name] for found in pair], whole[name])
@@ -263,14 +263,14 @@ def test_two_ranks_give_what_one_table_gives(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("layout", FOUR)
-def test_four_ranks_give_what_one_table_gives(
+def test_four_ranks_give_the_same_result_as_one_table(
     name: str, layout: str, four: Found, whole: dict[str, dict[str, Any]]
 ) -> None:
     agree([found[layout, name] for found in four], whole[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_eight_tables_give_what_one_table_gives(
+def test_eight_tables_give_the_same_result_as_one_table(
     name: str, whole: dict[str, dict[str, Any]]
 ) -> None:
     batch = awkward_batch(1)
@@ -289,7 +289,7 @@ def test_eight_tables_give_what_one_table_gives(
     parts=st.integers(1, 8),
     groups=st.integers(3, 8),
 )
-def test_any_cut_selects_the_same_tokens(
+def test_any_split_of_the_batch_selects_the_same_tokens(
     dtype: torch.dtype, name: str, seed: int, parts: int, groups: int
 ) -> None:
     batch = awkward_batch(seed, groups, dtype, longest=9)
@@ -304,20 +304,20 @@ def test_any_cut_selects_the_same_tokens(
         torch.testing.assert_close(together["gradients"], one["gradients"], rtol=1e-4, atol=1e-8)
 
 
-def test_the_cuts_of_the_batch_fall_on_ties() -> None:
-    """Else the tests above would not see a cut that ranks tokens by their place."""
+def test_the_batch_has_ties_at_the_threshold_of_each_rule() -> None:
+    """Without ties, the tests above could not detect a selection that depends on position."""
     batch = awkward_batch(1)
     plan = Objective(keep=entropy.top(0.2)).plan([batch])
     assert plan.kept > -(-plan.tokens // 5)
 
 
 @pytest.mark.parametrize("name", sorted(faults()))
-def test_a_fault_on_one_rank_raises_on_all(name: str, pair: Found) -> None:
+def test_an_error_on_one_rank_is_raised_on_all_ranks(name: str, pair: Found) -> None:
     messages = [found["fault", name] for found in pair]
     expected = faults()[name][2]
     assert any(expected in message for message in messages), messages
     assert all(expected in m or "another rank" in m for m in messages), messages
 
 
-def test_advantages_that_tables_bring_need_no_table_on_every_rank(pair: Found) -> None:
+def test_given_advantages_work_if_a_rank_has_no_table(pair: Found) -> None:
     assert [found["brought"] for found in pair] == [int(awkward_batch(1).decided.sum())] * 2

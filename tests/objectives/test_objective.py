@@ -1,4 +1,4 @@
-"""Objective as data: builders, dumps, what it reads, messages, words."""
+"""Objective: copies with changes, dumps, columns that it needs, errors, explanations."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def test_an_objective_cannot_be_edited() -> None:
 
 
 @pytest.mark.parametrize("value", [None, [1], 3, {"kind": ["clip"]}, {"low": 0.1}, "clipp"])
-def test_something_that_is_no_primitive_is_refused(value: Any) -> None:
+def test_an_error_is_raised_for_a_value_that_is_not_a_primitive(value: Any) -> None:
     with pytest.raises(ConfigError, match="surrogate: "):
         Objective(surrogate=value)
 
 
-def test_all_mistakes_are_raised_at_once() -> None:
+def test_one_error_lists_all_mistakes() -> None:
     with pytest.raises(ConfigError) as caught:
         Objective(drop="probb < 1", surrogate={"kind": "clip", "hi": 1}, divisor="token_men")  # type: ignore[arg-type]
     lines = str(caught.value)
@@ -87,7 +87,7 @@ def test_all_mistakes_are_raised_at_once() -> None:
 
 
 class Doubled(Surrogate):
-    """S = 2·r·A, somebody's own."""
+    """S = 2·r·A, a custom surrogate."""
 
     factor: float = 2.0
 
@@ -116,7 +116,9 @@ def test_a_custom_primitive_is_named_by_its_target() -> None:
         (f"{__name__}:Objective", "must be a subclass of rlobj's Surrogate"),
     ],
 )
-def test_a_wrong_target_is_explained(target: str | None, message: str) -> None:
+def test_errors_of_custom_targets_name_the_target_and_the_reason(
+    target: str | None, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         Objective(surrogate={"kind": "custom", "target": target})  # type: ignore[arg-type]
 
@@ -125,8 +127,8 @@ def test_a_wrong_target_is_explained(target: str | None, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_needs_is_all_that_is_read(name: str) -> None:
-    """The columns of `needs` are enough; each of them alone is asked for by name."""
+def test_needs_lists_exactly_the_columns_that_are_read(name: str) -> None:
+    """The columns of `needs` are sufficient, and an error names each one that is missing."""
     objective = OBJECTIVES[name]
     needs = objective.needs
     whole = awkward_batch(2)
@@ -141,7 +143,7 @@ def test_needs_is_all_that_is_read(name: str) -> None:
             objective(least.replace(**{column: None}))
 
 
-def test_a_missing_column_is_named_with_the_rule_that_asked() -> None:
+def test_error_of_a_missing_column_names_the_column_and_the_rule() -> None:
     batch = tokens([1], [-1.0], advantages=[1.0])
     with pytest.raises(BatchError, match=r"keep 'entropy.top\(0.2\)' needs the column 'entropy'"):
         DAPO.keep(entropy.top(0.2))(batch)
@@ -163,7 +165,7 @@ def test_a_missing_column_is_named_with_the_rule_that_asked() -> None:
     ],
 )
 @pytest.mark.parametrize("value", [NAN, float("inf")])
-def test_a_number_that_is_not_finite_is_named_with_its_row(
+def test_error_of_a_value_that_is_not_finite_names_column_and_row(
     objective: Objective, column: str, value: float
 ) -> None:
     batch = tokens(
@@ -183,7 +185,7 @@ def test_a_number_that_is_not_finite_is_named_with_its_row(
     assert objective(undecided).loss.isfinite()
 
 
-def test_advantages_must_come_with_all_tables_or_none() -> None:
+def test_advantages_must_be_in_all_tables_or_in_none() -> None:
     bare = tokens([1], [-1.0], rewards=[1.0])
     with pytest.raises(BatchError, match="'advantages' is in some tables of the update"):
         Objective().plan([bare, bare.replace(advantages=[1.0])])
@@ -192,7 +194,7 @@ def test_advantages_must_come_with_all_tables_or_none() -> None:
 # Words.
 
 
-def test_explain_says_what_each_rule_selects_and_what_cannot_act() -> None:
+def test_explain_describes_each_rule_and_settings_without_effect() -> None:
     words = str(load_preset("stare").objective.explain(updates_per_step=1))
     assert "loss = − (1/Z) Σ ω · S(r, A)" in words
     assert "the k largest surprisal of the update's n tokens with advantage > 0" in words
@@ -220,7 +222,7 @@ def test_explain_says_what_each_rule_selects_and_what_cannot_act() -> None:
         ),
     ],
 )
-def test_settings_that_cannot_act_are_named(objective: Objective, expected: str) -> None:
+def test_explain_names_settings_without_effect(objective: Objective, expected: str) -> None:
     assert any(expected in text for text in objective.explain().inert)
 
 

@@ -1,4 +1,4 @@
-"""Plan and loss: divisors and metrics by hand, frozen weights, empty updates, contributions."""
+"""Plan and loss: divisors and metrics by hand, frozen weights, empty updates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OBJECTIVES = objectives()
 DAPO = load_preset("dapo").objective
 
 
-def test_a_table_that_does_not_fit_the_plan_is_refused() -> None:
+def test_an_error_is_raised_for_a_table_that_does_not_fit_the_plan() -> None:
     tables = tokens([2, 1], [-1.0] * 3, advantages=[1.0, -1.0]).split(2)
     plan = DAPO.plan(tables)
     with pytest.raises(BatchError, match=r"table 0 has 1 tokens; the plan was made for .*\[2, 1\]"):
@@ -41,7 +41,7 @@ def test_a_table_that_does_not_fit_the_plan_is_refused() -> None:
     assert torch.equal(DAPO.loss(tables[1], plan).weights, plan.weights[1])
 
 
-def test_the_plan_is_frozen_while_log_probs_move() -> None:
+def test_weights_of_a_plan_do_not_change_with_new_log_probs() -> None:
     batch = tokens([2], [-1.0, -8.0], rewards=[1.0], advantages=[1.0], entropy=[1.0, 1.0])
     objective = DAPO.drop(prob < 0.1)
     plan = objective.plan([batch])
@@ -49,7 +49,7 @@ def test_the_plan_is_frozen_while_log_probs_move() -> None:
     assert objective.loss(moved, plan).weights.tolist() == [1, 0]
 
 
-def test_plan_and_loss_edit_nothing_and_plan_carries_no_graph() -> None:
+def test_plan_and_loss_do_not_modify_tables_and_a_plan_has_no_graph() -> None:
     batch = leaf(awkward_batch(2))
     before = copy.deepcopy({k: v for k, v in vars(batch).items() if isinstance(v, Tensor)})
     for objective in OBJECTIVES.values():
@@ -63,7 +63,7 @@ def test_plan_and_loss_edit_nothing_and_plan_carries_no_graph() -> None:
         assert torch.equal(column.nan_to_num(), getattr(batch, name).nan_to_num()), name
 
 
-def test_an_update_that_keeps_nothing_has_loss_zero_with_a_graph() -> None:
+def test_an_update_without_kept_tokens_has_loss_zero_with_a_graph() -> None:
     batch = leaf(awkward_batch(2))
     for divisor in (TokenMean(), SequenceMean(), SequenceSum(), PromptMean()):
         objective = DAPO.replace(divisor=divisor, drop=prob <= 1)
@@ -77,7 +77,7 @@ def test_an_update_that_keeps_nothing_has_loss_zero_with_a_graph() -> None:
     assert not DAPO.replace(drop=prob <= 1, penalties=[KL()]).plan([batch]).empty
 
 
-def test_dropped_tokens_silence_values_that_are_not_finite() -> None:
+def test_values_that_are_not_finite_have_no_effect_on_dropped_tokens() -> None:
     logprobs = torch.tensor([-1.0, -200.0], dtype=torch.float64, requires_grad=True)
     batch = TokenBatch(
         lengths=torch.tensor([2]),
@@ -98,7 +98,7 @@ def test_dropped_tokens_silence_values_that_are_not_finite() -> None:
 
 
 @given(seed=st.integers(0, 1000), parts=st.integers(2, 6))
-def test_metrics_of_micro_batches_add_up(seed: int, parts: int) -> None:
+def test_metrics_of_micro_batches_add_up_to_those_of_the_update(seed: int, parts: int) -> None:
     batch = awkward_batch(seed, groups=5)
     objective = DAPO.replace(penalties=[KL(coefficient=0.1), EntropyBonus(coefficient=0.2)])
     tables = batch.split(parts)
@@ -122,7 +122,7 @@ def test_metrics_of_micro_batches_add_up(seed: int, parts: int) -> None:
     torch.testing.assert_close(whole.loss.detach(), parts_of_loss)
 
 
-def test_metrics_by_hand() -> None:
+def test_metrics_equal_values_by_hand() -> None:
     """Ratios 2 and 1; the first is clipped; one of three tokens is dropped."""
     batch = tokens(
         [2, 1],
@@ -145,7 +145,7 @@ def test_metrics_by_hand() -> None:
     assert output.extremes["policy/ratio_max"].item() == pytest.approx(2)
 
 
-def test_the_realised_share_of_a_cut_is_logged() -> None:
+def test_the_selected_fraction_of_a_cut_is_a_metric() -> None:
     batch = tokens([4], [-1.0] * 4, advantages=[1.0], entropy=[1.0, 2.0, 2.0, 0.0])
     metrics = DAPO.keep(entropy.top(0.25)).plan([batch]).metrics
     assert metrics["selected/entropy.top(0.25)"] == 0.5  # a tie at the cut is kept
@@ -162,12 +162,12 @@ def test_low_precision_tables_keep_their_advantages_and_weights_in_float32() -> 
     assert DAPO(batch).loss.isfinite()
 
 
-def test_advantages_that_a_table_brings_are_used() -> None:
+def test_given_advantages_are_used() -> None:
     batch = tokens([1, 1], [-1.0, -1.0], rewards=[1.0, 0.0], advantages=[5.0, 7.0])
     assert DAPO.plan([batch]).advantages[0].tolist() == [5, 7]
 
 
-def test_the_reward_kl_is_taken_from_the_response_before_the_advantage() -> None:
+def test_reward_kl_is_subtracted_from_the_reward_before_the_advantage() -> None:
     batch = tokens(
         [2, 1],
         [-1.0] * 3,
@@ -180,7 +180,7 @@ def test_the_reward_kl_is_taken_from_the_response_before_the_advantage() -> None
     assert table.advantages.tolist() == [-0.75, -0.75, 0.75]  # type: ignore[union-attr]
 
 
-def test_max_tokens_must_be_resolved() -> None:
+def test_an_error_is_raised_if_max_tokens_is_not_resolved() -> None:
     limit = FixedLength(length="max_tokens")
     objective = Objective(divisor=limit, penalties=[KL(divisor=limit)])
     batch = tokens([1], [-1.0], advantages=[1.0], ref_logprobs=[-1.0])
@@ -207,7 +207,7 @@ def test_max_tokens_must_be_resolved() -> None:
     ],
     ids=str,
 )
-def test_divisors_by_hand(divisor: Any, expected: list[float]) -> None:
+def test_divisors_equal_values_by_hand(divisor: Any, expected: list[float]) -> None:
     batch = tokens([2, 1, 0], [-5.0, -0.1, -0.2], groups=[0, 0, 1], advantages=[1.0, -1.0, 0.0])
     plan = Objective(divisor=divisor, drop=prob < 0.1).plan([batch])
     assert plan.weights[0].tolist() == pytest.approx(expected)
@@ -243,7 +243,7 @@ def test_two_penalties_of_one_kind_are_logged_together() -> None:
 # Random choice.
 
 
-def test_a_sample_depends_on_seed_and_update_and_has_its_size() -> None:
+def test_a_sample_has_its_size_and_depends_on_seed_and_update() -> None:
     batch = awkward_batch(2)
     rule = (prob > 0.1).sample(20, seed=1)
 
@@ -259,8 +259,8 @@ def test_a_sample_depends_on_seed_and_update_and_has_its_size() -> None:
     assert set(first) <= set(chosen(prob > 0.1, 0))
 
 
-def test_advantage_signs_survive_a_tiny_spread() -> None:
-    """0.1 + 1e-9 against 0.1: the difference is rounding in float32, a signal in float64."""
+def test_advantages_keep_their_sign_for_tiny_differences_of_rewards() -> None:
+    """0.1 + 1e-9 and 0.1 are equal in float32 and different in float64."""
     rewards = torch.tensor([0.1, 0.1 + 1e-9], dtype=torch.float64)
     batch = TokenBatch(
         lengths=torch.tensor([1, 1]),

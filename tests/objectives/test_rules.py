@@ -1,4 +1,4 @@
-"""The rule language: text and Python are one; every mistake has its caret and its advice."""
+"""Rules: text and Python build the same expressions; errors have a caret and advice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STAPO = (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
 @pytest.mark.slow
 @settings(max_examples=1000)
 @given(NUMBERS | RULES)
-def test_parse_is_the_inverse_of_str(expression: Expr) -> None:
+def test_parsing_the_text_of_an_expression_gives_the_expression(expression: Expr) -> None:
     again = parse(str(expression))
     assert again == expression
     assert str(again) == str(expression)
@@ -129,7 +129,7 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("\N{LATIN CAPITAL LETTER E WITH ACUTE} < 1 and probb < 1", "probb", "'prob'"),
     ],
 )
-def test_a_mistake_in_a_text_has_its_caret_and_its_advice(
+def test_errors_in_a_text_have_a_caret_and_advice(
     text: str, caret: str | None, message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -182,12 +182,12 @@ def test_a_mistake_in_a_text_has_its_caret_and_its_advice(
     ],
     ids=lambda text: repr(text[:24]),
 )
-def test_nothing_outside_the_language_is_read(text: str) -> None:
+def test_texts_outside_the_language_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse(text)
 
 
-def test_the_deepest_text_that_is_read_can_be_used() -> None:
+def test_the_deepest_accepted_text_can_be_printed_and_used() -> None:
     rule = parse(" or ".join(["prob < 1"] * (MAX_DEPTH - 1)))
     assert parse(str(rule)) == rule
     assert Objective(drop=rule) == Objective(drop=str(rule))  # type: ignore[arg-type]
@@ -222,7 +222,7 @@ def test_the_deepest_text_that_is_read_can_be_used() -> None:
         lambda: Objective().reweight("prob < 1"),
     ],
 )
-def test_mixing_numbers_and_rules_raises_when_built(build: Any) -> None:
+def test_mixing_numbers_and_rules_raises_an_error(build: Any) -> None:
     with pytest.raises(ConfigError):
         build()
 
@@ -242,7 +242,7 @@ def test_an_expression_has_no_truth_value(use: Any) -> None:
         use()
 
 
-def test_equality_is_that_of_the_text_and_never_of_tokens() -> None:
+def test_equality_compares_expressions_and_not_tokens() -> None:
     assert (prob < 0.5) == (prob < 0.5)
     assert (prob < 0.5) != (prob < 0.25)
     assert (prob < 0.5) != "prob < 0.5"
@@ -256,7 +256,7 @@ def test_numbers_of_other_libraries_print_as_plain_numbers() -> None:
     assert (numpy.float64(0.5) > prob) == (prob < 0.5)
 
 
-def test_a_controller_must_be_held_by_the_objective() -> None:
+def test_an_error_is_raised_for_a_controller_that_the_objective_lacks() -> None:
     with pytest.raises(ConfigError, match=r"reads unknown 'Advantage'\. Did you mean 'advantage'"):
         Objective(drop="Advantage > 0")  # type: ignore[arg-type]
 
@@ -276,16 +276,16 @@ def test_a_controller_must_be_held_by_the_objective() -> None:
         ({"fraction": 0.5}, 0, 0),
     ],
 )
-def test_the_size_of_a_cut(settings: Any, population: int, size: int) -> None:
+def test_the_size_of_a_cut_equals_values_by_hand(settings: Any, population: int, size: int) -> None:
     assert Cut("top", entropy, **settings).size(population) == size
 
 
-def test_a_share_reads_the_fraction_as_the_decimal_that_was_written() -> None:
+def test_share_computes_with_the_fraction_as_a_decimal() -> None:
     assert [share(0.29, 100, "floor"), share(0.57, 100, "floor")] == [29, 57]
     assert share(2e-4, 5000, "ceil") == 1
 
 
-def test_walk_meets_every_node_once() -> None:
+def test_walk_returns_every_node_once() -> None:
     rule = entropy.top(0.2, within=advantage > 0) & (prob < when(ratio > 2, "W", 1))
     names = [node.name for node in rule.walk() if isinstance(node, (Column, Controlled))]
     assert sorted(names) == ["W", "advantage", "entropy", "prob", "ratio"]

@@ -1,4 +1,4 @@
-"""STAPO from its formula in plain Python floats, and the paper's bounds on the gradient."""
+"""STAPO equals its formula in plain Python floats, and keeps the paper's gradient bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOW, HIGH, TAU_P, LOW_SHARE, EPSILON = 0.2, 0.28, 0.002, 0.8, 1e-6
 
 
 def reference(batch: TokenBatch) -> tuple[list[bool], float, list[float]]:
-    """(kept, loss, gradient) by loops over responses and tokens."""
+    """(kept, loss, gradient) computed with loops over responses and tokens."""
     assert batch.rewards is not None
     assert batch.entropy is not None
     lengths, groups = batch.lengths.tolist(), batch.groups.tolist()
@@ -53,7 +53,7 @@ def reference(batch: TokenBatch) -> tuple[list[bool], float, list[float]]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_preset_is_the_papers_formula_token_by_token(seed: int) -> None:
+def test_the_preset_equals_the_formula_of_the_paper_for_each_token(seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, 12, (16,), generator=random)
     lengths[:4] = 5
@@ -80,8 +80,8 @@ def test_the_preset_is_the_papers_formula_token_by_token(seed: int) -> None:
     assert batch.logprobs.grad.tolist() == pytest.approx(gradient, rel=1e-12, abs=1e-18)
 
 
-def test_five_tokens_by_hand() -> None:
-    """Of the two positive rare tokens only the one of low entropy is dropped; 4 are counted.
+def test_loss_and_gradient_of_five_tokens_equal_values_by_hand() -> None:
+    """Of two rare tokens with A > 0, only the one with low entropy is dropped; 4 are counted.
 
     The cut is the ceil(0.8·5) = 4th smallest entropy, 2.0, which two tokens share.
     """
@@ -98,7 +98,9 @@ def test_five_tokens_by_hand() -> None:
 
 
 @given(st.data())
-def test_the_gradient_in_the_logits_lies_within_the_papers_bounds(data: st.DataObject) -> None:
+def test_the_gradient_norm_of_the_logits_is_within_the_bounds_of_the_paper(
+    data: st.DataObject,
+) -> None:
     """|w|²(1 − 2π + e^{−H}) ≤ ‖∂J/∂logits‖² = |w|²(1 − 2π + Σ_k π_k²), w = ω·A·r of the token."""
     vocabulary = data.draw(st.integers(2, 12))
     scores = st.lists(st.floats(-8, 8), min_size=vocabulary, max_size=vocabulary)

@@ -1,4 +1,4 @@
-"""Exact order statistics and sums: equal to a full sort and to math.fsum, in any order."""
+"""Order statistics equal a full sort, and sums equal math.fsum, in any order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ dtypes = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.fl
 
 
 @given(st.lists(doubles, min_size=1, max_size=40), dtypes)
-def test_kth_smallest_is_that_of_a_sort(values: list[float], dtype: torch.dtype) -> None:
+def test_kth_smallest_equals_a_full_sort(values: list[float], dtype: torch.dtype) -> None:
     column = torch.tensor(values, dtype=torch.float64).to(dtype)
     keys = order_keys(column)
     ranked = column.sort().values
@@ -39,7 +39,7 @@ def test_kth_smallest_is_that_of_a_sort(values: list[float], dtype: torch.dtype)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_kth_smallest_of_integers_is_that_of_a_sort(values: list[int]) -> None:
+def test_kth_smallest_of_integers_equals_a_full_sort(values: list[int]) -> None:
     keys = order_keys(torch.tensor(values))
     assert [kth_smallest(keys, k + 1, ALONE) for k in range(len(values))] == sorted(values)
 
@@ -63,7 +63,7 @@ def test_kth_smallest_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @example(0.0, -0.0, torch.float64)
 @example(-0.0, 0.0, torch.float32)
 @given(doubles, doubles, dtypes)
-def test_keys_order_as_values_do(a: float, b: float, dtype: torch.dtype) -> None:
+def test_keys_have_the_order_of_the_values(a: float, b: float, dtype: torch.dtype) -> None:
     column = torch.tensor([a, b], dtype=torch.float64).to(dtype)
     keys = order_keys(column)
     assert (keys[0] < keys[1]) == (column[0] < column[1])
@@ -72,7 +72,7 @@ def test_keys_order_as_values_do(a: float, b: float, dtype: torch.dtype) -> None
 
 
 @given(st.lists(st.floats(-1e12, 1e12), max_size=60), st.randoms())
-def test_exact_sum_is_correctly_rounded_and_order_free(values: list[float], random: Any) -> None:
+def test_exact_sum_is_correctly_rounded_in_any_order(values: list[float], random: Any) -> None:
     largest = max(map(abs, values), default=0.0)
     assume(all(x == 0 or abs(x) > largest * 2.0**-96 for x in values))
     shuffled = random.sample(values, len(values))
@@ -96,23 +96,25 @@ def test_exact_sum_is_correctly_rounded_and_order_free(values: list[float], rand
         [],
     ],
 )
-def test_exact_sum_survives_cancellation_and_extreme_exponents(values: list[float]) -> None:
+def test_exact_sum_is_correct_for_cancellation_and_extreme_exponents(values: list[float]) -> None:
     assert exact_sum(torch.tensor(values, dtype=torch.float64), ALONE) == math.fsum(values)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=30), st.randoms())
-def test_exact_sum_is_order_free_also_beyond_its_grid(values: list[float], random: Any) -> None:
+def test_exact_sum_does_not_depend_on_order_beyond_its_grid(
+    values: list[float], random: Any
+) -> None:
     column = torch.tensor(values, dtype=torch.float64) / 64  # no overflow
     shuffled = column[random.sample(range(len(values)), len(values))]
     assert exact_sum(column, ALONE) == exact_sum(shuffled, ALONE)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_exact_sum_of_something_not_finite_is_nan(bad: float) -> None:
+def test_exact_sum_is_nan_if_a_value_is_not_finite(bad: float) -> None:
     assert math.isnan(exact_sum(torch.tensor([1.0, bad, 1e300]), ALONE))
 
 
-def test_exact_mean_over_a_mask() -> None:
+def test_exact_mean_is_over_the_mask() -> None:
     values = torch.tensor([1.0, 2.0, math.nan, 4.0])
     assert exact_mean(values, torch.tensor([True, True, False, True]), ALONE) == 7 / 3
     assert math.isnan(exact_mean(values, torch.zeros(4, dtype=torch.bool), ALONE))
@@ -136,7 +138,7 @@ def test_hash_keys_depend_on_every_column_and_their_order() -> None:
     assert hash_keys((0, 1, rows, rows)).tolist() == keys[0].tolist()
 
 
-def test_hash_keys_are_spread_evenly() -> None:
+def test_hash_keys_are_uniform() -> None:
     rows, positions = torch.arange(200).repeat_interleave(500), torch.arange(500).repeat(200)
     keys = hash_keys((0, 0, rows, positions))
     assert len(keys.unique()) == 100_000
@@ -148,6 +150,6 @@ def test_hash_keys_are_spread_evenly() -> None:
     assert (below - 0.5).abs().max() < 0.12  # no response is favoured
 
 
-def test_the_first_hash_is_splitmix64s() -> None:
+def test_hash_keys_equal_splitmix64() -> None:
     # SplitMix64 with state 0: its first published output
     assert int(hash_keys((0,))) == 0xE220A8397B1DCDAF - (1 << 64)

@@ -1,4 +1,4 @@
-"""Surrogates and penalties: gradients by finite differences, closed forms, limits, by hand."""
+"""Surrogates and penalties: finite differences, closed forms, limits, values by hand."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def gradient_of(term: Surrogate | Penalty, **columns: Any) -> Tensor:
     ],
     ids=str,
 )
-def test_the_gradient_is_that_of_the_value(surrogate: Surrogate) -> None:
+def test_gradients_of_surrogates_equal_finite_differences(surrogate: Surrogate) -> None:
     masks = {RULE: torch.tensor([True, False, True, False, True, False])}
 
     def value(logprobs: Tensor) -> Tensor:
@@ -89,14 +89,14 @@ def test_the_gradient_is_that_of_the_value(surrogate: Surrogate) -> None:
     ],
     ids=str,
 )
-def test_the_gradient_of_a_penalty_is_that_of_its_value(penalty: Penalty) -> None:
+def test_gradients_of_penalties_equal_finite_differences(penalty: Penalty) -> None:
     def value(logprobs: Tensor) -> Tensor:
         return penalty(terms(logprobs, ref_logprobs=OLD - 0.21, proxy_logprobs=OLD + 0.11))
 
     assert gradcheck(value, ((OLD + MOVED).requires_grad_(),))
 
 
-def test_the_entropy_bonus_pays_for_entropy() -> None:
+def test_the_entropy_bonus_lowers_the_loss_for_higher_entropy() -> None:
     def value(entropy: Tensor) -> Tensor:
         return EntropyBonus()(terms(OLD, entropy=entropy))
 
@@ -109,13 +109,13 @@ def test_reinforce_has_the_advantage_as_gradient() -> None:
     assert gradient_of(Reinforce()).tolist() == ADVANTAGES.tolist()
 
 
-def test_cispo_weighs_log_pi_with_a_clipped_ratio_that_has_no_gradient() -> None:
+def test_cispo_weights_log_probs_with_a_detached_clipped_ratio() -> None:
     expected = MOVED.exp().clamp(0.8, 1.2) * ADVANTAGES
     torch.testing.assert_close(gradient_of(Cispo(max=1.2, min=0.8)), expected)
 
 
 @pytest.mark.parametrize("cap", [None, 1.2])
-def test_dppo_trains_inside_its_region_with_a_capped_ratio(cap: float | None) -> None:
+def test_dppo_has_a_gradient_only_inside_its_region_with_a_capped_ratio(cap: float | None) -> None:
     shift = (OLD + MOVED).exp() - OLD.exp()
     inside = torch.where(ADVANTAGES > 0, shift <= 0.1, shift >= -0.04)
     ratio = MOVED.exp() if cap is None else MOVED.exp().clamp(max=cap)
@@ -132,7 +132,7 @@ def test_dppo_against_the_sampler_reads_the_samplers_logprobs() -> None:
     assert actual.tolist() == ADVANTAGES.tolist()
 
 
-def test_vespo_weighs_log_pi_by_the_product_of_ratios() -> None:
+def test_vespo_weights_log_probs_by_the_product_of_ratios() -> None:
     w = torch.exp(torch.stack([MOVED[:3].sum(), MOVED[3:5].sum(), MOVED[5]]))
     w = w.repeat_interleave(torch.tensor([3, 2, 1]))
     positive, negative = w**2 * (3 * (1 - w)).exp(), w**3 * (2 * (1 - w)).exp()
@@ -141,7 +141,7 @@ def test_vespo_weighs_log_pi_by_the_product_of_ratios() -> None:
 
 
 def test_the_sequence_ratio_gives_each_token_the_gradient_of_the_sequence() -> None:
-    """s·∂mean(l)/∂l·|o| = s·A per token: GSPO's gradient, spread over the response's tokens."""
+    """s·∂mean(l)/∂l·|o| = s·A for each token, as in GSPO."""
     s = torch.exp(torch.stack([MOVED[:3].mean(), MOVED[3:5].mean(), MOVED[5]]))
     expected = s.repeat_interleave(torch.tensor([3, 2, 1])) * ADVANTAGES
     surrogate = Clip(low=0.9, high=9, ratio="sequence")
@@ -149,7 +149,7 @@ def test_the_sequence_ratio_gives_each_token_the_gradient_of_the_sequence() -> N
     torch.testing.assert_close(surrogate(terms(OLD + MOVED)), expected)
 
 
-def test_clipping_by_hand() -> None:
+def test_clipping_equals_values_by_hand() -> None:
     """r = 2, 0.5, 1.25 with A = 1 and A = -1; low 0.2, high 0.28, dual 1.5."""
     ratios = torch.tensor([2, 0.5, 1.25, 2, 0.5, 1.25], dtype=torch.float64)
     advantages = torch.tensor([1.0, 1, 1, -1, -1, -1], dtype=torch.float64)
@@ -167,7 +167,7 @@ def test_sapo_on_policy_has_the_gradient_of_the_unclipped_surrogate() -> None:
     torch.testing.assert_close(logprobs.grad, ADVANTAGES, rtol=1e-14, atol=0)
 
 
-def test_gmpo_carries_the_geometric_mean_of_its_response() -> None:
+def test_gmpo_has_the_geometric_mean_of_the_response_on_each_token() -> None:
     value = GeometricMean(eps=0.2)(terms(OLD + MOVED))
     first = 1.5 * math.exp((0.2 - 0.35 + 0.05) / 3)  # A > 0 clips rises only
     second = -0.5 * math.exp((0.31 - 0.2) / 2)  # A < 0 clips falls only
@@ -175,7 +175,7 @@ def test_gmpo_carries_the_geometric_mean_of_its_response() -> None:
     assert value.tolist() == pytest.approx(expected)
 
 
-def test_kl_estimates_by_hand() -> None:
+def test_kl_estimates_equal_values_by_hand() -> None:
     logprobs, reference = torch.tensor([-1.0]), torch.tensor([-1.5])
     assert k1(logprobs, reference).item() == 0.5
     assert k2(logprobs, reference).item() == 0.125
@@ -191,7 +191,7 @@ def test_extreme_log_ratios_stay_finite() -> None:
         assert far.isfinite().all(), surrogate
 
 
-def test_a_switch_takes_its_branch_by_the_frozen_mask() -> None:
+def test_a_switch_selects_its_branch_by_the_mask_of_the_plan() -> None:
     mask = torch.tensor([True, False, True, False, True, False])
     switch = Switch(RULE, Unclipped(), Reinforce())
     given = terms(OLD + MOVED, {RULE: mask})
@@ -209,7 +209,7 @@ def test_the_mismatch_factor_of_equal_policies_is_one(level: Any) -> None:
         assert base.replace(mismatch=mismatch)(plain).loss.item() == base(plain).loss.item()
 
 
-def test_the_mismatch_factor_by_hand() -> None:
+def test_the_mismatch_factor_equals_values_by_hand() -> None:
     table = tokens([2, 1], [-1.0] * 3)
     gap = torch.tensor([math.log(4), math.log(0.5), math.log(2.5)], dtype=torch.float64)
     assert Truncate(cap=3)(gap, table).tolist() == pytest.approx([3, 0.5, 2.5])
@@ -227,7 +227,7 @@ def test_the_mismatch_factor_by_hand() -> None:
         (Objective(surrogate=DppoTv(against="sampler")), "sampler_logprobs", "DppoTv"),
     ],
 )
-def test_a_missing_column_is_named_with_who_asked(
+def test_error_of_a_missing_column_names_the_column_and_the_term(
     objective: Objective, column: str, who: str
 ) -> None:
     assert column in objective.needs.loss

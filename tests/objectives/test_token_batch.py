@@ -1,4 +1,4 @@
-"""TokenBatch: the flat table, its messages, splitting, joining and the padded layout."""
+"""TokenBatch: columns, errors, splitting, joining, and padded tensors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def same(left: TokenBatch, right: TokenBatch) -> None:
             torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def test_rows_responses_and_positions() -> None:
+def test_rows_responses_and_positions_equal_values_by_hand() -> None:
     batch = tokens([2, 0, 1], [-0.1, -0.2, -0.3], groups=[0, 0, 1])
     assert len(batch) == 3
     assert batch.starts.tolist() == [0, 2, 2]
@@ -47,7 +47,7 @@ def test_rows_responses_and_positions() -> None:
     assert repr(batch) == "TokenBatch(3 responses, 3 tokens: ['lengths', 'groups', 'logprobs'])"
 
 
-def test_sums_and_means_by_response() -> None:
+def test_sums_and_means_by_response_equal_values_by_hand() -> None:
     batch = tokens([2, 0, 1], [-0.1, -0.2, -0.3])
     values = torch.tensor([1.0, 2.0, 5.0])
     assert batch.sum_by_response(values).tolist() == [3, 0, 5]
@@ -55,14 +55,14 @@ def test_sums_and_means_by_response() -> None:
     assert batch.spread(torch.tensor([7, 8, 9])).tolist() == [7, 7, 9]
 
 
-def test_plain_lists_become_columns_of_one_dtype() -> None:
+def test_lists_become_columns_of_one_dtype() -> None:
     batch = TokenBatch([1, 1], [0, 0], [-0.5, -1.0], rewards=[1, 0], old_logprobs=[0, -1])  # type: ignore[arg-type]
     assert batch.rewards is not None
     assert batch.rewards.dtype == batch.logprobs.dtype == torch.float32
     assert batch.lengths.dtype == batch.groups.dtype == torch.int64
 
 
-def test_advantages_per_response_are_spread_once() -> None:
+def test_advantages_per_response_become_advantages_per_token() -> None:
     batch = tokens([2, 1], [-1.0] * 3, advantages=[5.0, 7.0])
     assert batch.advantages is not None
     assert batch.advantages.tolist() == [5, 5, 7]
@@ -70,8 +70,8 @@ def test_advantages_per_response_are_spread_once() -> None:
     assert batch.replace(advantages=[1.0, 2.0]).advantages.tolist() == [1, 1, 2]  # type: ignore[union-attr]
 
 
-def test_advantages_per_token_survive_split_and_concat_where_tokens_equal_responses() -> None:
-    """[N] must not be taken for [B] again when a part has as many tokens as responses."""
+def test_split_and_concat_keep_advantages_per_token_if_each_response_has_one() -> None:
+    """[N] must not be read as [B] if a part has as many tokens as responses."""
     batch = tokens([0, 2, 3], [-1.0] * 5, advantages=[1.0, 2.0, 3.0, 4.0, 5.0])
     parts = batch.split([2, 1])
     assert parts[0].advantages.tolist() == [1, 2]  # type: ignore[union-attr]
@@ -110,13 +110,13 @@ def test_defaults_are_those_of_an_on_policy_table() -> None:
         ({"logprobs": [[-1.0] * 3]}, "column 'logprobs' has shape"),
     ],
 )
-def test_a_wrong_column_is_named(columns: dict[str, Any], message: str) -> None:
+def test_errors_name_the_wrong_column(columns: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"lengths": [2, 1], "groups": [0, 0], "logprobs": [-1.0] * 3}
     with pytest.raises(BatchError, match=message):
         TokenBatch(**{**given, **columns})
 
 
-def test_an_unknown_column_has_the_nearest_name() -> None:
+def test_error_of_an_unknown_column_gives_the_nearest_name() -> None:
     batch = tokens([1], [-1.0])
     with pytest.raises(BatchError, match=r"no column 'entropies'\. Did you mean 'entropy'"):
         batch.replace(entropies=[1.0])
@@ -134,7 +134,7 @@ def test_concat_is_the_inverse_of_split(seed: int, parts: int) -> None:
     same(TokenBatch.concat(tables), batch)
 
 
-def test_split_by_sizes_and_its_mistakes() -> None:
+def test_split_by_sizes_and_errors_for_wrong_sizes() -> None:
     batch = tokens([1] * 5, [-1.0] * 5)
     assert [len(table.lengths) for table in batch.split([2, 0, 3])] == [2, 0, 3]
     for wrong in (0, [1, 1], [6, -1]):
@@ -142,12 +142,12 @@ def test_split_by_sizes_and_its_mistakes() -> None:
             batch.split(wrong)
 
 
-def test_split_hands_out_ids_of_the_whole() -> None:
+def test_split_gives_ids_that_are_unique_over_all_tables() -> None:
     parts = tokens([1, 1, 1], [-1.0] * 3).split(2)
     assert [part.ids.tolist() for part in parts] == [[0, 1], [2]]  # type: ignore[union-attr]
 
 
-def test_concat_refuses_nothing_and_half_a_column() -> None:
+def test_concat_refuses_no_tables_and_columns_of_some_tables() -> None:
     full, bare = tokens([1], [-1.0], entropy=[1.0]), tokens([1], [-1.0])
     with pytest.raises(BatchError, match="at least one"):
         TokenBatch.concat([])
@@ -163,8 +163,8 @@ def test_gradients_flow_through_split_and_concat() -> None:
 
 
 @given(st.data())
-def test_padded_columns_come_back_where_they_stood(data: st.DataObject) -> None:
-    """The mask may have holes (tool output), empty rows and no row at all."""
+def test_to_padded_restores_the_positions_of_from_padded(data: st.DataObject) -> None:
+    """The mask may have holes (tool output), empty rows, or no rows."""
     height, width = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 6))
     bits = data.draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
     mask = torch.tensor(bits, dtype=torch.bool).reshape(height, width)
@@ -181,7 +181,7 @@ def test_padded_columns_come_back_where_they_stood(data: st.DataObject) -> None:
         assert whole.to_padded(whole.logprobs, fill=7.0).tolist() == expected.tolist()
 
 
-def test_padded_advantages_per_token_or_per_response() -> None:
+def test_padded_advantages_can_be_per_token_or_per_response() -> None:
     mask = torch.tensor([[1, 1], [1, 0]])
     zeros = torch.zeros(2, 2)
     per_token = TokenBatch.from_padded(mask, zeros, advantages=torch.tensor([[1.0, 2.0], [3, 4]]))
@@ -190,14 +190,14 @@ def test_padded_advantages_per_token_or_per_response() -> None:
     assert per_response.advantages.tolist() == [1, 1, 2]  # type: ignore[union-attr]
 
 
-def test_a_table_that_never_was_padded_is_left_aligned() -> None:
+def test_to_padded_aligns_a_table_without_mask_to_the_left() -> None:
     batch = tokens([1, 0, 2], [-1.0, -2.0, -3.0])
     assert batch.to_padded(batch.logprobs).tolist() == [[-1, 0], [0, 0], [-2, -3]]
     with pytest.raises(BatchError, match=r"expects \[3\], got \[2\]"):
         batch.to_padded(batch.logprobs[:2])
 
 
-def test_from_padded_names_a_wrong_shape() -> None:
+def test_error_of_from_padded_names_a_wrong_shape() -> None:
     with pytest.raises(BatchError, match=r"column 'entropy' has shape \[2\], expected \[2, 3\]"):
         TokenBatch.from_padded(torch.ones(2, 3), torch.zeros(2, 3), entropy=torch.zeros(2))
     with pytest.raises(BatchError, match=r"mask must be \[B, T\]"):
@@ -205,8 +205,8 @@ def test_from_padded_names_a_wrong_shape() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(objectives()))
-def test_an_undecided_response_is_an_absent_one(name: str) -> None:
-    """Its rows may hold anything; removing it changes no weight, no loss, no gradient."""
+def test_an_undecided_response_has_the_same_result_as_an_absent_one(name: str) -> None:
+    """Removing it does not change weights, loss or gradient, whatever its values are."""
     objective = objectives()[name]
     whole = awkward_batch(3)
     lone = torch.zeros(len(whole.lengths), dtype=torch.bool)
@@ -230,7 +230,7 @@ def test_an_undecided_response_is_an_absent_one(name: str) -> None:
     torch.testing.assert_close(outputs[0].loss, outputs[1].loss, rtol=1e-14, atol=0)
 
 
-def test_nothing_decided_is_an_empty_update() -> None:
+def test_an_update_with_no_decided_response_is_empty() -> None:
     for name, objective in objectives().items():
         table = leaf(tokens([2, 1], [NAN] * 3, rewards=[NAN, NAN]))
         empty = dict.fromkeys(sorted({*objective.needs.plan, *objective.needs.loss}), [NAN] * 3)

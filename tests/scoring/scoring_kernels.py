@@ -1,7 +1,7 @@
-"""Triton's kernels under its interpreter; `test_scoring_kernels.py` starts a process for these.
+"""Tests of the kernels in Triton's interpreter; `test_kernels.py` runs them in a process.
 
-Triton reads TRITON_INTERPRET when a kernel is defined, and an interpreter in the process of all
-tests would be found by others that ask for Triton.
+Triton reads TRITON_INTERPRET when a kernel is defined. In the process of all tests the interpreter
+would also affect other libraries that use Triton.
 """
 
 import pytest
@@ -27,14 +27,14 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
 
 @pytest.fixture(autouse=True)
 def triton_rows(monkeypatch):
-    """Kernels for every tile, in blocks so small that a row of a tile takes several."""
+    """Use the kernels for every tile, with blocks smaller than a row of a tile."""
     monkeypatch.setattr(tiles, "row_work", lambda device, dtype: TritonRows)
     monkeypatch.setattr(kernels, "BLOCK", 64)
 
 
 @pytest.fixture
 def head():
-    """In float32, the type of the kernels' tiles; few rows, for the interpreter is slow."""
+    """A head in float32, the type of the kernels' tiles, with few rows: the interpreter is slow."""
     hidden, weight, targets, bias = make_head()
     return hidden[:FEW].float(), weight.float(), targets[:FEW], bias.float()
 
@@ -45,7 +45,7 @@ def products_of_half_operands(monkeypatch):
 
 
 def everything(hidden, weight, targets, chunk_bytes, **options):
-    """All columns, and the gradients of a sum over the differentiable ones."""
+    """All columns, and the gradients of a sum over the differentiable columns."""
     bias = options.pop("bias", None)
     free = leaves(hidden, weight, *([] if bias is None else [bias]))
     if bias is not None:
@@ -127,7 +127,7 @@ def test_extreme_logits_stay_exact():
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_no_row_or_one_row(head, count):
+def test_kernels_handle_no_row_and_one_row(head, count):
     hidden, weight, targets, bias = head
     found = everything(hidden[:count], weight, targets[:count], SMALL_TILE, bias=bias)
     assert found["logprobs"].shape == (count,)
@@ -137,7 +137,9 @@ def test_no_row_or_one_row(head, count):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30])
-def test_half_operands_give_float32_scores_and_rounded_gradients(half_operands, dtype, chunk_bytes):
+def test_half_precision_products_give_float32_scores_and_rounded_gradients(
+    half_operands, dtype, chunk_bytes
+):
     torch.manual_seed(0)
     hidden, weight = torch.randn(9, 64).to(dtype), (torch.randn(301, 64) / 2).to(dtype)
     targets = torch.randint(301, (9,))
@@ -154,7 +156,7 @@ def test_half_operands_give_float32_scores_and_rounded_gradients(half_operands, 
 
 
 def test_bfloat16_gradient_of_an_almost_certain_token_keeps_its_digits(half_operands):
-    """1 − π is taken before rounding: of two rounded terms nothing would be left."""
+    """1 − π must be computed before rounding; the difference of two rounded terms is 0."""
     hidden = torch.tensor([[8.0]], dtype=torch.bfloat16)
     weight = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16)
     free = leaves(hidden, weight)
@@ -165,7 +167,7 @@ def test_bfloat16_gradient_of_an_almost_certain_token_keeps_its_digits(half_oper
 
 
 def test_float16_gradient_of_many_small_probabilities_is_not_lost(half_operands):
-    """Each is below what float16 tells apart, and together they are half of the gradient."""
+    """Each one is below the resolution of float16; together they are half of the gradient."""
     free = leaves(torch.zeros(1, 1).half(), torch.ones(4000, 1).half())
     with torch.no_grad():
         free[1][0] = 2
@@ -174,7 +176,7 @@ def test_float16_gradient_of_many_small_probabilities_is_not_lost(half_operands)
     assert free[0].grad.item() == pytest.approx(1e-3, rel=0.01)
 
 
-def test_tokens_that_a_bias_masks_take_no_part(head):
+def test_tokens_masked_by_the_bias_have_no_effect(head):
     hidden, weight, targets, bias = head
     everywhere, kept = torch.ones(len(bias), dtype=torch.bool), torch.arange(len(bias)) % 3 != 1
     kept[:128] = False  # a whole tile
@@ -192,8 +194,8 @@ def test_tokens_that_a_bias_masks_take_no_part(head):
         torch.testing.assert_close(masked[name], column, **CLOSE, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def test_float16_gradient_is_that_of_the_rounded_numbers(half_operands, monkeypatch):
-    """As under autocast: backward multiplies in float32, but what forward has multiplied."""
+def test_float16_gradients_equal_those_of_the_rounded_inputs(half_operands, monkeypatch):
+    """As under autocast: backward multiplies the rounded inputs of forward, in float32."""
     monkeypatch.setattr(token_scores, "_operand", lambda hidden, weight, dtype: torch.float16)
     torch.manual_seed(0)
     hidden, weight, targets = 4 * torch.randn(5, 64), torch.randn(301, 64), torch.arange(5)
@@ -207,7 +209,7 @@ def test_float16_gradient_is_that_of_the_rounded_numbers(half_operands, monkeypa
 
 @pytest.mark.parametrize("rows", [3, 64, 500])
 def test_all_tiles_of_a_sweep_run_the_same_compiled_kernel(rows, monkeypatch):
-    """The last one is of any width, and each size of a block would be compiled."""
+    """The last tile is narrower, and another block size would be compiled again."""
     launched = []
     monkeypatch.setattr(kernels, "BLOCK", 4096)
     monkeypatch.setattr(
@@ -220,7 +222,7 @@ def test_all_tiles_of_a_sweep_run_the_same_compiled_kernel(rows, monkeypatch):
 
 
 def test_kernels_run_on_the_device_of_their_tile(monkeypatch, head):
-    """Triton launches on the current device, which need not be that of the policy."""
+    """Triton launches on the current device, which may not be the policy's device."""
     asked = []
     device_of = torch.cuda.device_of
     monkeypatch.setattr(torch.cuda, "device_of", lambda x: (asked.append(x.shape), device_of(x))[1])
@@ -229,7 +231,7 @@ def test_kernels_run_on_the_device_of_their_tile(monkeypatch, head):
 
 
 @pytest.mark.parametrize("vocabulary", [1, 127, 129])
-def test_vocabularies_of_any_size(vocabulary):
+def test_kernels_handle_vocabularies_of_any_size(vocabulary):
     torch.manual_seed(0)
     hidden, weight = torch.randn(2, 4), torch.randn(vocabulary, 4)
     targets = torch.tensor([0, vocabulary - 1])
@@ -239,8 +241,8 @@ def test_vocabularies_of_any_size(vocabulary):
     torch.testing.assert_close(found["entropy"], entropy, **CLOSE)
 
 
-def test_kernels_follow_the_stride_of_a_tile():
-    """On a GPU the rows of a tile begin at multiples of 16 bytes, whatever its width."""
+def test_kernels_use_the_stride_of_a_tile():
+    """On a GPU the rows of a tile start at multiples of 16 elements, for any width."""
     torch.manual_seed(0)
     memory = torch.full((5, 24), torch.nan)
     tile = memory[:, :19]

@@ -1,4 +1,4 @@
-"""What test_scoring_ranks runs in two processes: the gradient of a loss over both ranks' sequences.
+"""The program of test_scoring_ranks: the gradient of a loss over the sequences of two ranks.
 
     scoring_ranks.py STRATEGY,... FOLDER
 
@@ -29,7 +29,7 @@ SHARES = [[[0, 1], [2]], [[], [3]]]
 
 
 def policy(name: str) -> Any:
-    """A tiny model, the same wherever it is made."""
+    """A tiny model with the same weights on each rank."""
     model = tiny("qwen3-tied" if " tied " in f" {name} " else "qwen3-untied").train()
     if name == "frozen head":
         model.lm_head.weight.requires_grad_(False)
@@ -47,7 +47,7 @@ def policy(name: str) -> Any:
 
 
 def row_weights(index: int) -> Tensor:
-    """What the loss gives each token of a sequence, for its log-prob and its entropy; [2, n]."""
+    """The loss weights of each token's log-prob and entropy, [2, n]."""
     places = torch.arange(len(SEQUENCES[index][1]))
     weights = torch.stack([torch.sin(1.0 + index + places), torch.cos(2.0 * index + places)])
     weights[:, places == 2] = 0  # a row without a gradient
@@ -55,7 +55,7 @@ def row_weights(index: int) -> Tensor:
 
 
 def gradient(parallel: Parallel, name: str, parts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """Of every parameter that is trained: what AdamW remembers of the first step, times ten."""
+    """The gradients of all trained parameters, as ten times AdamW's first moment."""
     model = policy(name)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.999))

@@ -1,4 +1,4 @@
-"""What tests of rlobj.scoring share: a head, and the plain computation that holds all logits."""
+"""Shared by the tests of rlobj.scoring: a head, and the plain computation with all logits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_head():
 
 
 def plain(hidden, weight, targets, *, temperature=1.0, bias=None, scale=1.0, softcap=None):
-    """log-probs of the targets, entropy and all log-probs, from all logits at once."""
+    """Log-probs of the targets, entropy and all log-probs, computed from all logits."""
     logits = (hidden @ weight.T + (0 if bias is None else bias)) * scale
     if softcap:
         logits = softcap * torch.tanh(logits / softcap)
@@ -45,7 +45,7 @@ def plain(hidden, weight, targets, *, temperature=1.0, bias=None, scale=1.0, sof
 
 
 def plain_proxy(logprobs, targets, min_p, filtered):
-    """The min-p proxy's log-probs, from all log-probs."""
+    """The log-probs of the min-p proxy, computed from all log-probs."""
     probs = logprobs.exp()
     kept = probs >= min_p * probs.amax(-1, keepdim=True)
     proxy = torch.log_softmax(logprobs.masked_fill(~kept, -torch.inf), -1)
@@ -58,7 +58,7 @@ def leaves(*tensors):
 
 
 def half_operands(monkeypatch):
-    """Products of half-precision numbers summed in float32, which only a GPU has, by float32."""
+    """Emulates half-precision products with float32 sums, which only a GPU has, in float32."""
 
     def multiply(left, right, out):
         return out.copy_(left.float() @ right.float())
@@ -126,7 +126,7 @@ def tiny(name, dtype=torch.float32):
 
 
 def plain_samples(model, temperature):
-    """Log-probs and entropies, one sequence at a time, through the model's own logits."""
+    """Log-probs and entropies from the model's logits, one sequence at a time."""
     columns = []
     for prompt, response in SEQUENCES:
         ids = torch.tensor([[*prompt, *response]])

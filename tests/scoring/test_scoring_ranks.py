@@ -1,4 +1,4 @@
-"""Scoring in two real processes: the gradient is that of the model's own logits in one."""
+"""Scoring in two processes: the gradient equals that of the model's logits in one process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def deepspeeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_gradient_over_two_ranks_is_that_of_plain_logits_in_one(strategy, name, request):
+def test_the_gradient_over_two_ranks_equals_that_of_plain_logits_in_one_process(
+    strategy, name, request
+):
     folder = request.getfixturevalue("deepspeeds" if strategy == "zero3" else "torchs_own")
     found = torch.load(folder / f"{strategy}.pt")[name]
     model = policy(name)

@@ -1,4 +1,4 @@
-"""PolicyScorer over transformers' causal language models: tiny ones, random weights."""
+"""PolicyScorer with tiny causal language models of many architectures."""
 
 import warnings
 
@@ -104,7 +104,7 @@ def test_scores_equal_the_models_own_logits(kind):
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.filterwarnings("ignore")
-def test_packed_sequences_score_as_padded_ones(kind, attention):
+def test_packed_sequences_have_the_scores_of_padded_ones(kind, attention):
     model = build(kind)
     model.set_attn_implementation(attention)
     results = []
@@ -123,19 +123,19 @@ def test_packed_sequences_score_as_padded_ones(kind, attention):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECURRENT)
 @pytest.mark.filterwarnings("ignore")
-def test_models_that_carry_a_state_refuse_to_pack(kind):
+def test_models_with_a_recurrent_state_refuse_packing(kind):
     model = build(kind)
     with pytest.raises(ConfigError, match="cannot score packed sequences: layers of the kind"):
         PolicyScorer(model, packed=True)
     assert not PolicyScorer(model).packed
 
 
-def test_models_without_position_ids_refuse_to_pack():
+def test_models_without_position_ids_refuse_packing():
     with pytest.raises(ConfigError, match="its trunk takes no position_ids"):
         PolicyScorer(build("Bloom"), packed=True)
 
 
-def test_a_model_that_lets_packed_sequences_meet_is_found_out():
+def test_an_error_is_raised_if_packed_sequences_affect_each_other():
     with pytest.raises(ConfigError, match="hidden states differ by"):
         PolicyScorer(build("OPT"), packed=True)
 
@@ -143,7 +143,7 @@ def test_a_model_that_lets_packed_sequences_meet_is_found_out():
 @pytest.mark.parametrize(
     ("attention", "packed"), [("sdpa", False), ("eager", False), ("flash_attention_2", True)]
 )
-def test_auto_packs_under_flash_attention_alone(attention, packed, monkeypatch):
+def test_auto_packs_only_with_flash_attention(attention, packed, monkeypatch):
     model = build("Qwen3")
     model.config._attn_implementation = attention
     if packed:  # what flash attention would compute, without a GPU
@@ -152,7 +152,7 @@ def test_auto_packs_under_flash_attention_alone(attention, packed, monkeypatch):
     assert PolicyScorer(model).packed is packed
 
 
-def test_packing_keeps_dropout_and_the_modes_of_modules():
+def test_the_packing_check_keeps_dropout_and_training_modes():
     model = build("Qwen3").train()
     model.model.layers[0].eval()
     before = [module.training for module in model.modules()]

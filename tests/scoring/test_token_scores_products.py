@@ -1,4 +1,4 @@
-"""What score_tokens computes and what it leaves out, counted in operations of matrix products."""
+"""The matrix products that score_tokens computes and those that it skips."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_log_probs_entropy_collision_and_sensitivity_share_one_product(head, chu
     assert products.operations == work()
 
 
-def test_the_proxy_shares_it_too_where_whole_rows_fit(head):
+def test_the_proxy_shares_the_product_if_whole_rows_fit(head):
     with Products() as products:
         score_tokens(*head[:3], entropy=True, collision=True, sensitivity=True, min_p=0.02)
     assert products.operations == work()
@@ -60,7 +60,7 @@ WANTED = {"all": (True, True, 3), "frozen head": (True, False, 2), "frozen trunk
 
 
 @pytest.mark.parametrize(("trunk", "weight", "products"), WANTED.values(), ids=WANTED)
-def test_backward_makes_no_product_for_what_is_frozen(head, trunk, weight, products):
+def test_backward_computes_no_product_for_frozen_inputs(head, trunk, weight, products):
     hidden, embeddings = leaves(*head[:2])
     hidden.requires_grad_(trunk)
     embeddings.requires_grad_(weight)
@@ -72,7 +72,7 @@ def test_backward_makes_no_product_for_what_is_frozen(head, trunk, weight, produ
     assert (largest >= 128) == weight  # a tile of W's gradient has as many rows as a tile columns
 
 
-def test_under_adapters_on_the_head_its_own_gradient_is_left_out(head):
+def test_a_head_under_adapters_has_no_gradient_of_its_own(head):
     hidden, low, high = leaves(head[0], torch.ones(ROWS, RANK), torch.ones(VOCABULARY, RANK))
     scores = score_tokens(
         hidden, head[1], head[2], low_rank=(low, high), chunk_bytes=SMALL_TILE
@@ -84,7 +84,7 @@ def test_under_adapters_on_the_head_its_own_gradient_is_left_out(head):
 
 @pytest.mark.parametrize("active", [[], [3], [2, 5, 11]])
 @pytest.mark.parametrize("through", ["logprobs", "entropy"])
-def test_rows_without_a_gradient_cost_nothing_backward(head, active, through):
+def test_rows_without_gradient_need_no_backward_products(head, active, through):
     hidden, weight, bias = leaves(head[0], head[1], head[3])
     incoming = torch.zeros(ROWS, dtype=torch.float64)
     incoming[active] = 1.5
@@ -97,7 +97,7 @@ def test_rows_without_a_gradient_cost_nothing_backward(head, active, through):
 
 
 @pytest.mark.parametrize("rows", [1, ROWS])
-def test_every_tile_of_the_heads_gradient_is_written_once(head, rows):
+def test_every_tile_of_the_gradient_of_the_head_is_written_once(head, rows):
     hidden, weight = leaves(head[0][:rows], head[1])
     scores = score_tokens(hidden, weight, head[2][:rows], chunk_bytes=SMALL_TILE)
     with Products() as made:
@@ -109,7 +109,7 @@ def test_every_tile_of_the_heads_gradient_is_written_once(head, rows):
     assert sum(tile.numel() for tile in tiles) == gradient.numel()
 
 
-def test_a_row_that_is_no_number_spoils_nothing_when_it_is_dropped(head):
+def test_a_dropped_row_with_nan_has_no_effect(head):
     hidden, weight = leaves(head[0], head[1])
     with torch.no_grad():
         hidden[4, 0], hidden[5, 1], hidden[6, 2] = torch.nan, torch.inf, -torch.inf
@@ -127,7 +127,7 @@ def test_a_row_that_is_no_number_spoils_nothing_when_it_is_dropped(head):
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_a_weight_laid_out_by_columns_is_scored_and_trained(head, rows):
+def test_a_column_major_weight_is_scored_and_trained(head, rows):
     hidden = head[0][:rows]
     (columns,) = leaves(head[1].T.contiguous())
     (plain,) = leaves(head[1])
@@ -138,8 +138,8 @@ def test_a_weight_laid_out_by_columns_is_scored_and_trained(head, rows):
     torch.testing.assert_close(columns.grad.T, plain.grad)
 
 
-def test_weights_of_another_type_are_widened_twice_at_most_for_the_proxy(monkeypatch):
-    """And not once for each part of the rows."""
+def test_the_proxy_converts_weights_of_another_type_at_most_twice(monkeypatch):
+    """They are not converted again for each part of the rows."""
     widened, operands = [], tiles.Head.operands
 
     def noted(self, span):

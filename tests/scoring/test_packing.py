@@ -1,4 +1,4 @@
-"""Which sequences are scored together, and how they are laid out."""
+"""Micro-batches, padding and packing."""
 
 from array import array
 from functools import partial
@@ -19,14 +19,14 @@ def test_response_without_a_prompt_is_refused(collate):
         collate([([1], [2]), ([], [3])])
 
 
-def test_padded_sequences_by_hand():
+def test_padded_sequences_equal_values_by_hand():
     input_ids, attention_mask, response_mask = pad_sequences([([1, 2], [3]), ([4], []), ([], [])])
     assert input_ids.tolist() == [[1, 2, 3], [4, 0, 0], [0, 0, 0]]
     assert attention_mask.tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
     assert response_mask.tolist() == [[False, False, True], [False] * 3, [False] * 3]
 
 
-def test_packed_sequences_by_hand():
+def test_packed_sequences_equal_values_by_hand():
     input_ids, attention_mask, response_mask, position_ids = pack_sequences(
         [([1, 2], [3]), ([], []), ([4], []), ([5], [6, 7])]
     )
@@ -36,7 +36,7 @@ def test_packed_sequences_by_hand():
     assert response_mask.tolist() == [[False, False, True, False, False, True, True]]
 
 
-def test_packing_nothing_gives_one_token_that_is_not_scored():
+def test_packing_no_sequences_gives_one_token_that_is_not_scored():
     input_ids, _, response_mask, position_ids = pack_sequences([])
     assert input_ids.shape == position_ids.shape == (1, 1)
     assert not response_mask.any()
@@ -48,7 +48,7 @@ def test_packing_nothing_gives_one_token_that_is_not_scored():
     ids=["list", "tuple", "int array", "long array", "numpy", "torch"],
 )
 @pytest.mark.parametrize("collate", [pad_sequences, pack_sequences])
-def test_tokens_may_be_any_sequence_of_whole_numbers(collate, kind):
+def test_token_ids_can_be_any_sequence_of_integers(collate, kind):
     pairs = [([7, 2**31 - 1, 0], [5]), ([151_935], [])]
     expected = collate(pairs)[0]
     assert expected.dtype == torch.long
@@ -57,7 +57,7 @@ def test_tokens_may_be_any_sequence_of_whole_numbers(collate, kind):
     assert torch.equal(found, expected)
 
 
-def test_tokens_that_are_no_whole_numbers_are_refused():
+def test_token_ids_that_are_not_integers_are_refused():
     with pytest.raises(TypeError, match="float64"):
         pad_sequences([([1], [2.5])])
 
@@ -66,7 +66,7 @@ def test_tokens_that_are_no_whole_numbers_are_refused():
 
 
 @given(lengths=st.lists(st.integers(0, 60), max_size=40), budget=st.integers(1, 200))
-def test_micro_batches_hold_every_index_once_within_the_budget(lengths, budget):
+def test_padded_micro_batches_have_every_index_once_within_the_budget(lengths, budget):
     batches = micro_batches(lengths, budget)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
@@ -76,7 +76,7 @@ def test_micro_batches_hold_every_index_once_within_the_budget(lengths, budget):
 
 @settings(max_examples=30, deadline=None)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), budget=st.integers(5, 30))
-def test_no_packing_has_fewer_micro_batches(lengths, budget):
+def test_no_other_padded_grouping_has_fewer_micro_batches(lengths, budget):
     def fits(batch):
         return len(batch) == 1 or len(batch) * max(batch) <= budget
 
@@ -94,7 +94,7 @@ def test_no_packing_has_fewer_micro_batches(lengths, budget):
     assert len(micro_batches(lengths, budget)) == fewest
 
 
-def test_micro_batches_of_spread_lengths_are_nearly_all_useful():
+def test_padded_micro_batches_of_many_lengths_have_little_padding():
     torch.manual_seed(0)
     lengths = (400 * torch.exp(0.8 * torch.randn(512))).long().clamp(8, 8192).tolist()
     batches = micro_batches(lengths, 16384)
@@ -102,7 +102,7 @@ def test_micro_batches_of_spread_lengths_are_nearly_all_useful():
     assert sum(lengths) / padded > 0.9
 
 
-def test_micro_batch_budget_below_one_is_refused():
+def test_a_micro_batch_budget_below_one_is_refused():
     with pytest.raises(ConfigError, match="budget_tokens is 0"):
         micro_batches([1], 0)
     with pytest.raises(BatchError, match="-3"):
@@ -110,7 +110,7 @@ def test_micro_batch_budget_below_one_is_refused():
 
 
 @given(lengths=st.lists(st.integers(0, 60), max_size=40), budget=st.integers(1, 200))
-def test_packed_micro_batches_hold_every_index_once_within_the_budget(lengths, budget):
+def test_packed_micro_batches_have_every_index_once_within_the_budget(lengths, budget):
     batches = micro_batches(lengths, budget, packed=True)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
@@ -119,7 +119,7 @@ def test_packed_micro_batches_hold_every_index_once_within_the_budget(lengths, b
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_packed_micro_batches_of_spread_lengths_are_nearly_full():
+def test_packed_micro_batches_of_many_lengths_are_nearly_full():
     torch.manual_seed(0)
     lengths = (400 * torch.exp(0.8 * torch.randn(512))).long().clamp(8, 8192).tolist()
     batches = micro_batches(lengths, 16384, packed=True)

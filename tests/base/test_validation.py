@@ -1,4 +1,4 @@
-"""A setting that may be one of several kinds: one message for all of them, at the field's path."""
+"""Settings with a union type: one message for all members, with the path of the field."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rlobj.config.run_config import (
         (LoraConfig, "targets", ["a", 3], "expected all-linear or a list of texts, got ['a', 3]"),
     ],
 )
-def test_what_no_member_of_a_union_takes_is_told_once(
+def test_a_value_that_fits_no_member_of_a_union_gives_one_message(
     model: type[Model], name: str, given: Any, says: str
 ) -> None:
     with pytest.raises(InvalidFields) as caught:
@@ -42,7 +42,7 @@ def test_what_no_member_of_a_union_takes_is_told_once(
     assert caught.value.problems == [(name, says)]
 
 
-def test_the_path_of_a_union_is_that_which_the_user_wrote() -> None:
+def test_the_path_in_a_union_error_is_the_key_of_the_user() -> None:
     with pytest.raises(InvalidFields) as caught:
         RunConfig(training={"packed": "maybe", "step": 1})  # type: ignore[arg-type]
     packed, unknown = caught.value.problems
@@ -57,7 +57,7 @@ class Aliased(Model):
     nested: LoraConfig | int = 0
 
 
-def test_an_alias_names_its_union_and_other_unions_are_left_to_pydantic() -> None:
+def test_union_errors_use_aliases_and_other_unions_keep_pydantics_message() -> None:
     with pytest.raises(InvalidFields) as caught:
         Aliased(rows="alll", nested=0)  # type: ignore[call-arg]
     words = "expected a whole number, all or half, got 'alll'. Did you mean 'all'?"

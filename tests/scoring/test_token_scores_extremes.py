@@ -1,4 +1,4 @@
-"""score_tokens at extremes: of logits, sizes, types and memory."""
+"""score_tokens with extreme logits, sizes, types and memory budgets."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def test_extreme_logits_stay_exact(dtype):
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e3])
 def test_extreme_temperatures_stay_exact(head, temperature):
-    """Logits of thousands, most of them a certainty; and logits of thousandths."""
+    """Logits of thousands, where most rows have one certain token, and of thousandths."""
     hidden, weight, targets, _ = head
     targets = targets.clone()
     targets[6:] = (hidden @ weight.T).argmax(-1)[6:]
@@ -73,7 +73,7 @@ def test_extreme_temperatures_stay_exact(head, temperature):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("softcap", [None, 50.0])
-def test_tokens_that_a_bias_masks_take_no_part(head, dtype, softcap):
+def test_tokens_masked_by_the_bias_have_no_effect(head, dtype, softcap):
     hidden, weight, targets, bias = (x.to(dtype) if x.is_floating_point() else x for x in head)
     kept = torch.arange(len(bias)) % 3 != 1
     kept[:128] = False  # a whole tile
@@ -154,7 +154,7 @@ def test_gradcheck_of_every_input_at_once(softcap):
 
 
 @pytest.mark.parametrize("place", [0, 127, 128, 300])
-def test_all_targets_may_lie_in_one_tile(head, place):
+def test_scores_are_correct_if_all_targets_are_in_one_tile(head, place):
     hidden, weight, _, bias = head
     targets = torch.full((ROWS,), place)
     free, free_weight = leaves(hidden, weight)
@@ -169,7 +169,7 @@ def test_all_targets_may_lie_in_one_tile(head, place):
 
 
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None])
-def test_a_maximum_that_several_tokens_share_counts_each_of_them(chunk_bytes):
+def test_scores_are_correct_if_several_tokens_share_the_maximum(chunk_bytes):
     hidden, weight = torch.ones(2, 1), torch.zeros(301, 1)
     weight[[3, 130, 290]] = 50.0
     targets = torch.tensor([130, 0])
@@ -184,8 +184,8 @@ def test_a_maximum_that_several_tokens_share_counts_each_of_them(chunk_bytes):
 
 
 @pytest.mark.parametrize("margin", [5.0, 12.0, 16.0, 30.0])
-def test_entropy_and_its_gradient_keep_their_digits_near_one_hot(margin):
-    """In float32, where 1 − π is lost beyond a margin of 16 nats."""
+def test_entropy_and_its_gradient_are_accurate_near_one_hot(margin):
+    """In float32, where 1 − π is 0 for a margin above 16 nats."""
     logits = torch.zeros(1, 300)
     logits[0, 7] = margin + torch.tensor(299.0).log()
     (free,) = leaves(logits)
@@ -199,7 +199,7 @@ def test_entropy_and_its_gradient_keep_their_digits_near_one_hot(margin):
 
 
 @pytest.mark.parametrize("options", [{"softcap": 30.0}, {"scale": 0.0625}, {"temperature": 0.6}])
-def test_float32_scores_of_large_heads_are_exact_to_a_tenth_of_a_millinat(options):
+def test_float32_scores_of_large_heads_are_accurate_to_1e_4_nats(options):
     torch.manual_seed(0)
     hidden, weight = torch.randn(50, 128), torch.randn(50_257, 128)
     targets = torch.randint(50_257, (50,))
@@ -210,7 +210,7 @@ def test_float32_scores_of_large_heads_are_exact_to_a_tenth_of_a_millinat(option
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_no_row_or_one_row_gives_a_graph(head, rows):
+def test_no_row_and_one_row_give_a_graph(head, rows):
     hidden, weight, targets, bias = head
     hidden, weight, bias = leaves(hidden[:rows], weight, bias)
     scores = score_tokens(
@@ -261,14 +261,14 @@ def test_tiles_of_any_size_give_the_same_result(rows, vocabulary, columns):
         torch.testing.assert_close(tiled, whole, rtol=1e-10, atol=1e-10)
 
 
-def test_tile_columns_keep_to_the_budget_and_the_least_width():
+def test_tile_columns_fit_the_budget_and_the_minimum():
     assert tile_columns(2048, 8 << 20) * 2048 * 4 == 8 << 20
     assert tile_columns(2048, 8 << 20, itemsize=8) == tile_columns(2048, 8 << 20) // 2
     assert tile_columns(1 << 30, 1) == 128
     assert tile_columns(0, 1 << 10) == 256
 
 
-def test_whole_rows_are_used_where_enough_of_them_fit():
+def test_whole_rows_are_used_if_enough_of_them_fit():
     assert whole_rows(2048, 1000, 64 * 4000) == 64
     assert whole_rows(2048, 1000, 64 * 4000 - 1) == 0
     assert whole_rows(5, 1000, 5 * 4000) == 5
@@ -276,7 +276,7 @@ def test_whole_rows_are_used_where_enough_of_them_fit():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_inputs_are_scored_to_float32_accuracy(dtype):
+def test_half_precision_inputs_have_scores_of_float32_accuracy(dtype):
     torch.manual_seed(0)
     hidden = torch.randn(64, 256).to(dtype)
     weight = (torch.randn(5000, 256) / 4).to(dtype)
@@ -298,7 +298,7 @@ def test_half_precision_inputs_are_scored_to_float32_accuracy(dtype):
 
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_autocast_rounds_neither_scores_nor_gradients(head, dtype, with_bias):
+def test_autocast_does_not_round_scores_or_gradients(head, dtype, with_bias):
     hidden, weight, bias = (x.to(dtype) for x in (head[0], head[1], head[3]))
 
     def run():
@@ -314,7 +314,7 @@ def test_autocast_rounds_neither_scores_nor_gradients(head, dtype, with_bias):
     assert all(map(torch.equal, found, expected))
 
 
-def test_inputs_are_left_as_they_were(head):
+def test_inputs_are_not_modified(head):
     copies = [x.clone() for x in head]
     hidden, weight, targets, bias = head
     free, free_weight = leaves(hidden, weight)
@@ -326,8 +326,8 @@ def test_inputs_are_left_as_they_were(head):
 
 
 @pytest.mark.slow
-def test_peak_memory_holds_no_logits():
-    """Forward and backward of 1024 x 100k: the logits alone would be 410 MB, as would each copy."""
+def test_peak_memory_is_below_the_size_of_the_logits():
+    """For 1024 x 100k, the logits and each copy of them would have 410 MB."""
     program = """
 import resource, torch
 from rlobj.scoring import score_tokens

@@ -1,4 +1,4 @@
-"""rlobj.scoring.score_tokens against the plain computation that holds all logits."""
+"""rlobj.scoring.score_tokens equals the plain computation with all logits."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def head():
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_values_equal_the_plain_computation(head, shape, with_bias):
+def test_scores_equal_the_plain_computation(head, shape, with_bias):
     hidden, weight, targets, bias = head
     shape = {**shape, "bias": bias if with_bias else None}
     scores = score_tokens(hidden, weight, targets, entropy=True, chunk_bytes=SMALL_TILE, **shape)
@@ -89,14 +89,14 @@ def test_entropy_sensitivity_predicts_the_entropy_after_a_small_step(head):
     torch.testing.assert_close(-scores.entropy_sensitivity, slope, rtol=1e-5, atol=1e-7)
 
 
-def test_min_p_keeps_equal_tokens_at_the_largest_share():
+def test_min_p_of_one_keeps_all_tokens_with_the_largest_probability():
     hidden, weight = torch.ones(1, 1), torch.tensor([[3.0], [3.0], [1.0]])
     scores = score_tokens(hidden, weight, torch.tensor([1]), min_p=1.0)
     torch.testing.assert_close(scores.proxy_logprobs, torch.tensor([0.5]).log())
 
 
 @pytest.mark.parametrize("rows", [2, 20, 200])
-def test_min_p_of_one_keeps_the_largest_token_whatever_the_rounding(rows):
+def test_min_p_of_one_keeps_the_largest_token_for_any_rounding(rows):
     torch.manual_seed(0)
     hidden, weight = 100 * torch.randn(rows, 256), torch.randn(4000, 256)
     targets = (hidden @ weight.T).argmax(-1)
@@ -105,7 +105,7 @@ def test_min_p_of_one_keeps_the_largest_token_whatever_the_rounding(rows):
 
 
 @pytest.mark.parametrize("rows", [5, 64, 200])
-def test_the_proxy_needs_no_second_product_where_whole_rows_fit(rows, monkeypatch):
+def test_the_proxy_needs_no_second_product_if_whole_rows_fit(rows, monkeypatch):
     torch.manual_seed(0)
     hidden, weight = torch.randn(rows, 8), torch.randn(900, 8)
     targets = torch.randint(900, (rows,))
@@ -168,7 +168,7 @@ def test_gradient_of_logprobs_is_the_same_without_the_entropy(head):
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_gradcheck(softcap):
+def test_gradients_pass_gradcheck(softcap):
     torch.manual_seed(0)
     inputs = leaves(*(torch.randn(*s, dtype=torch.float64) for s in [(3, 4), (130, 4), (130,)]))
     targets = torch.tensor([0, 129, 64])
@@ -189,7 +189,7 @@ def test_gradcheck(softcap):
     assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
 
 
-def test_frozen_head_gets_no_gradient_and_the_hidden_states_the_same(head):
+def test_a_frozen_head_has_no_gradient_and_the_hidden_states_keep_theirs(head):
     hidden, weight, targets, _ = head
     (free,) = leaves(hidden)
     score_tokens(free, weight, targets).logprobs.sum().backward()
@@ -199,7 +199,7 @@ def test_frozen_head_gets_no_gradient_and_the_hidden_states_the_same(head):
     assert torch.equal(free.grad, both.grad)
 
 
-def test_frozen_trunk_still_trains_the_head(head):
+def test_the_head_has_a_gradient_if_the_trunk_is_frozen(head):
     hidden, weight, targets, _ = head
     (free,) = leaves(weight)
     score_tokens(hidden, free, targets).logprobs.sum().backward()
@@ -209,7 +209,7 @@ def test_frozen_trunk_still_trains_the_head(head):
 
 
 @pytest.mark.parametrize("active", [[], [2, 5], list(range(ROWS))])
-def test_rows_with_zero_gradient_leave_the_backward_products(head, active, monkeypatch):
+def test_backward_products_skip_rows_with_zero_gradient(head, active, monkeypatch):
     hidden, weight, targets, _ = head
     incoming = torch.zeros(ROWS, dtype=torch.float64)
     incoming[active] = 1.5
@@ -251,7 +251,7 @@ def test_rows_with_zero_gradient_leave_the_backward_products(head, active, monke
         ({"bias": torch.zeros(5)}, BatchError, r"bias has shape \[5\]"),
     ],
 )
-def test_what_cannot_mean_anything_is_refused(head, change, error, says):
+def test_invalid_arguments_raise_an_error(head, change, error, says):
     hidden, weight, targets, _ = head
     arguments = {"hidden": hidden, "weight": weight, "targets": targets, **change}
     with pytest.raises(error, match=says):

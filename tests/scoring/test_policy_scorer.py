@@ -1,4 +1,4 @@
-"""PolicyScorer against models' own logits."""
+"""PolicyScorer: scores equal the logits of the model."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from rlobj.scoring import tiles as tiles_module
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_samples_and_every_gradient_equal_the_models_own_logits(name):
+def test_scores_of_samples_and_all_gradients_equal_those_of_the_models_logits(name):
     model = tiny(name, torch.float64)
     weights = torch.randn(2, 7, dtype=torch.float64)
     expected = plain_samples(model, 0.8)
@@ -36,7 +36,7 @@ def test_samples_and_every_gradient_equal_the_models_own_logits(name):
         )
 
 
-def test_scorer_makes_no_logits_for_prompt_tokens(monkeypatch):
+def test_the_scorer_computes_no_logits_for_prompt_tokens(monkeypatch):
     model = tiny("qwen3-tied")
     seen = []
     sweep = tiles_module.forward_sweep
@@ -51,7 +51,7 @@ def test_scorer_makes_no_logits_for_prompt_tokens(monkeypatch):
     assert seen == [7]
 
 
-def test_samples_without_any_response_token_give_a_graph_to_every_parameter():
+def test_samples_without_response_tokens_give_a_graph_through_all_parameters():
     model = tiny("qwen3-untied")
     scores = score_samples(model, [([1, 2], []), ([], [])], entropy=True)
     assert scores.logprobs.shape == (0,)
@@ -61,7 +61,7 @@ def test_samples_without_any_response_token_give_a_graph_to_every_parameter():
         assert not parameter.grad.any()
 
 
-def test_scorer_keeps_training_mode_and_the_models_parameters():
+def test_the_scorer_keeps_training_mode_and_parameters_of_the_model():
     model = tiny("gpt2-tied").train()
     scorer = PolicyScorer(model)
     assert all(module.training for module in model.modules())
@@ -71,8 +71,8 @@ def test_scorer_keeps_training_mode_and_the_models_parameters():
 
 
 @pytest.mark.slow
-def test_scorer_runs_wrapped_in_data_parallel():
-    """In a process of its own that leaves without tearing its threads down, which can deadlock."""
+def test_a_scorer_can_be_wrapped_in_data_parallel():
+    """Runs in another process that exits without joining its threads, which could deadlock."""
     program = """
 import os
 import torch
@@ -112,12 +112,12 @@ def test_autocast_trunk_gives_float32_scores_and_gradients():
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_bfloat16_model_passes_its_own_check():
+def test_a_bfloat16_model_passes_the_check_of_its_logits():
     scores = score_samples(tiny("gemma2-softcap", torch.bfloat16), SEQUENCES)
     assert scores.logprobs.dtype == torch.float32
 
 
-def test_unknown_treatment_of_the_logits_is_refused_by_name():
+def test_error_of_an_unknown_treatment_of_logits_names_the_settings():
     model = tiny("llama")
     forward = model.forward
 
@@ -133,19 +133,19 @@ def test_unknown_treatment_of_the_logits_is_refused_by_name():
 
 
 @pytest.mark.parametrize(("kind", "scale"), [("Granite", 0.25), ("HyperCLOVAX", 4.0)])
-def test_logits_scaling_is_read_as_the_model_means_it(kind, scale):
+def test_logits_scaling_divides_or_multiplies_as_in_the_model(kind, scale):
     model = tiny((kind, {**SIZES, "logits_scaling": 4.0}))
     assert PolicyScorer(model).shape.scale == scale
 
 
-def test_head_that_is_not_linear_is_refused():
+def test_a_head_that_is_not_linear_is_refused():
     model = tiny("llama")
     model.lm_head = nn.Sequential(model.lm_head)
     with pytest.raises(ConfigError, match="head of LlamaForCausalLM is a Sequential"):
         PolicyScorer(model)
 
 
-def test_no_sequences_give_no_scores_but_a_graph_through_all_parameters():
+def test_no_sequences_give_empty_scores_with_a_graph_through_all_parameters():
     model = tiny("llama")
     scores = score_samples(model, [], entropy=True)
     assert scores.logprobs.shape == scores.entropy.shape == (0,)

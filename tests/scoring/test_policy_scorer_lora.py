@@ -1,4 +1,4 @@
-"""LoRA on the head, against peft's own logits."""
+"""LoRA on the head: scores equal peft's logits."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ TARGETS = {"head": ["lm_head"], "head-and-trunk": ["lm_head", "q_proj", "down_pr
 
 
 def adapted(name="qwen3-untied", targets=("lm_head",), **options):
-    """A tiny model in float64 with adapters whose B is not zero any more."""
+    """A tiny model in float64 with adapters whose B is not zero."""
     settings = {"r": 3, "lora_alpha": 12, "target_modules": list(targets), "task_type": "CAUSAL_LM"}
     config = peft.LoraConfig(**settings, **options)
     with warnings.catch_warnings():
@@ -31,7 +31,7 @@ def adapted(name="qwen3-untied", targets=("lm_head",), **options):
 
 @pytest.mark.parametrize("name", ["qwen3-untied", "gemma2-softcap", "granite-scale"])
 @pytest.mark.parametrize("targets", TARGETS.values(), ids=TARGETS)
-def test_scores_and_gradients_equal_pefts_own(name, targets):
+def test_scores_and_gradients_equal_those_of_peft(name, targets):
     model = adapted(name, targets)
     expected = plain_samples(model, 0.8)
     weights = torch.randn(2, 7, dtype=torch.float64)
@@ -50,7 +50,7 @@ def test_scores_and_gradients_equal_pefts_own(name, targets):
             torch.testing.assert_close(parameter.grad, wanted[key], rtol=1e-5, atol=1e-6)
 
 
-def test_without_its_adapters_a_model_scores_as_the_one_below():
+def test_a_model_with_disabled_adapters_scores_like_its_base_model():
     model = adapted()
     scorer = PolicyScorer(model)
     with model.disable_adapter():
@@ -80,7 +80,7 @@ def test_several_active_adapters_add_up():
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_head_that_peft_trains_in_full_is_scored():
+def test_a_head_that_peft_trains_as_a_copy_is_scored():
     model = adapted(targets=["q_proj"], modules_to_save=["lm_head"])
     head = model.get_output_embeddings().modules_to_save["default"]
     torch.nn.init.normal_(head.weight, std=0.2)
@@ -94,7 +94,7 @@ def test_a_head_that_peft_trains_in_full_is_scored():
     assert (below - expected).abs().max() > 0.1
 
 
-def test_dropout_of_a_resumed_adapter_does_not_upset_the_check():
+def test_dropout_of_a_resumed_adapter_does_not_affect_the_check():
     model = adapted(lora_dropout=0.5).train()
     PolicyScorer(model)
     assert model.get_output_embeddings().training
@@ -156,12 +156,12 @@ def test_low_rank_of_another_shape_is_refused(low, high):
 
 @pytest.mark.slow
 def test_adapters_on_the_head_train_in_data_parallel():
-    """In a process of its own that leaves without tearing its threads down, which can deadlock."""
+    """Runs in another process that exits without joining its threads, which could deadlock."""
     program = """
 import os
 import torch
 from torch import distributed, nn
-from test_scoring_lora import adapted
+from test_policy_scorer_lora import adapted
 from scoring_tools import SEQUENCES
 from rlobj.scoring import PolicyScorer, score_samples
 torch.set_num_threads(1)

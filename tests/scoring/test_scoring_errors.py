@@ -1,4 +1,4 @@
-"""What scoring refuses, by name, and what its page tells of its arguments."""
+"""Errors of scoring, and the arguments in its documentation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "scoring.md"
 
 @pytest.fixture(scope="module")
 def scorer() -> PolicyScorer:
-    """Of a GPT-2 with 97 tokens and 64 learned positions."""
+    """The scorer of a GPT-2 with 97 tokens and 64 learned positions."""
     return PolicyScorer(tiny("gpt2-tied"))
 
 
 class Wrapped(nn.Module):
-    """As DDP holds what it wraps."""
+    """A wrapper with the module as an attribute, like DDP."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Wrapped(nn.Module):
         (([1] * 60, [1] * 5), "a sequence has 65 tokens; GPT2LMHeadModel has positions for 64"),
     ],
 )
-def test_tokens_that_the_model_has_no_row_for_are_refused(scorer, wrap, pair, says):
+def test_tokens_and_positions_outside_the_model_are_refused(scorer, wrap, pair, says):
     with pytest.raises(BatchError, match=says):
         score_samples(wrap(scorer), [([1], [2]), pair])
 
@@ -56,24 +56,24 @@ def test_the_last_token_and_the_last_position_are_scored(scorer):
     assert scores.logprobs.shape == (4,)
 
 
-def test_rotated_positions_have_no_last_one():
+def test_rotary_positions_have_no_limit():
     assert score_samples(tiny("llama"), [([1] * 60, [1] * 5)]).logprobs.shape == (5,)
 
 
 @pytest.mark.parametrize("collate", [pad_sequences, pack_sequences])
 @pytest.mark.parametrize("given", ["hello", 5, ([1], [2], [3]), ("one", "two"), (1, 2)])
-def test_what_is_no_pair_of_token_ids_is_refused(collate, given):
+def test_items_that_are_not_pairs_of_token_ids_are_refused(collate, given):
     with pytest.raises(BatchError, match=r"sequence 1 is .* expected a pair of prompt"):
         collate([([1], [2]), given])
 
 
 @pytest.mark.parametrize("packed", ["maybe", "false", 3, None])
-def test_packed_is_true_false_or_auto(scorer, packed):
+def test_packed_must_be_true_false_or_auto(scorer, packed):
     with pytest.raises(ConfigError, match=f"packed is {packed!r}; expected True, False or 'auto'"):
         PolicyScorer(scorer.model, packed=packed)
 
 
-def test_models_with_an_encoder_are_refused_by_name():
+def test_error_of_a_model_with_an_encoder_names_the_model():
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 97, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1}
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, num_heads=2))
@@ -81,28 +81,28 @@ def test_models_with_an_encoder_are_refused_by_name():
         score_samples(model, [([1], [2])])
 
 
-def test_what_holds_no_scorer_is_refused(scorer):
+def test_modules_without_a_scorer_are_refused(scorer):
     with pytest.raises(ConfigError, match="Wrapped is neither a PolicyScorer"):
         score_samples(Wrapped(scorer.model), [([1], [2])])
 
 
 @pytest.mark.parametrize("name", ["temperature", "min_p", "scale", "softcap", "chunk_bytes"])
 @pytest.mark.parametrize("value", [torch.ones(ROWS), "1"], ids=["tensor", "text"])
-def test_settings_are_one_number(name, value):
+def test_settings_must_be_single_numbers(name, value):
     hidden, weight, targets, _ = make_head()
     with pytest.raises(ConfigError, match=f"{name} is .*expected one number"):
         score_tokens(hidden, weight, targets, **{name: value})
 
 
 @pytest.mark.parametrize("name", ["hidden", "weight", "targets", "bias"])
-def test_tensors_are_tensors(name):
+def test_tensor_arguments_must_be_tensors(name):
     inputs = dict(zip(("hidden", "weight", "targets", "bias"), make_head(), strict=True))
     with pytest.raises(BatchError, match=f"{name} is a list; expected a torch tensor"):
         score_tokens(**{**inputs, name: inputs[name].tolist()})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_target_that_the_bias_masks_has_no_probability(dtype):
+def test_a_target_masked_by_the_bias_has_probability_zero(dtype):
     hidden, weight, targets, bias = (
         x.to(dtype) if x.is_floating_point() else x for x in make_head()
     )
@@ -115,7 +115,7 @@ def test_a_target_that_the_bias_masks_has_no_probability(dtype):
     assert (score_tokens(hidden, weight, targets, bias=everything).logprobs == -torch.inf).all()
 
 
-def test_the_page_names_every_argument_of_scoring():
+def test_the_docs_page_names_every_argument_of_scoring():
     arguments = inspect.signature(score_tokens).parameters
     named = set(re.findall(r"`(\w+)[=`]", PAGE.read_text(encoding="utf-8")))
     assert [name for name in arguments if name not in named] == []

@@ -1,4 +1,4 @@
-"""The Triton back end: its kernels under the interpreter, and who gets it."""
+"""The Triton kernels: results in the interpreter, and when they are used."""
 
 import importlib.util
 import os
@@ -21,8 +21,8 @@ GPU = torch.device("cuda")
 
 
 @needs_triton
-def test_kernels_under_the_interpreter():
-    """Those of scoring_kernels.py, in a process where Triton interprets."""
+def test_kernels_pass_their_tests_in_the_interpreter():
+    """Runs the tests of scoring_kernels.py in a process with TRITON_INTERPRET."""
     done = subprocess.run(
         [
             sys.executable,
@@ -43,8 +43,8 @@ def test_kernels_under_the_interpreter():
 
 @needs_triton
 @pytest.mark.slow
-def test_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
-    """To machine code of the Hopper generation that stays in registers, flags on and off."""
+def test_kernels_compile_for_a_gpu_on_a_machine_without_one(tmp_path):
+    """For all flags, to Hopper machine code without register spilling."""
     program = """
 import re, subprocess, sys
 from pathlib import Path
@@ -89,13 +89,13 @@ print("compiled")
 
 
 @needs_triton
-def test_a_gpu_with_triton_gets_its_kernels():
+def test_triton_kernels_are_used_on_a_gpu_with_triton():
     from rlobj.scoring.kernels import TritonRows
 
     assert tiles.row_work(GPU, torch.float32) is TritonRows
 
 
-def test_without_triton_a_gpu_gets_torch(monkeypatch):
+def test_torch_is_used_on_a_gpu_without_triton(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "triton" else find(name)
@@ -104,7 +104,7 @@ def test_without_triton_a_gpu_gets_torch(monkeypatch):
 
 
 @pytest.mark.slow
-def test_without_triton_the_kernels_are_still_a_module_to_read():
+def test_the_kernels_module_can_be_imported_without_triton():
     program = """
 import sys
 sys.modules["triton"] = None
@@ -119,8 +119,10 @@ assert kernels.triton is None
 
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["tiles", "whole-rows"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_without_triton_half_operands_give_float32_scores(monkeypatch, dtype, chunk_bytes):
-    """What a GPU without Triton computes: products of half-precision numbers, rows in torch."""
+def test_half_precision_products_give_float32_scores_without_triton(
+    monkeypatch, dtype, chunk_bytes
+):
+    """As on a GPU without Triton: half-precision products, rows in torch."""
     half_operands(monkeypatch)
     torch.manual_seed(0)
     inputs = torch.randn(9, 64).to(dtype), (torch.randn(301, 64) / 2).to(dtype)
@@ -143,12 +145,12 @@ def test_without_triton_half_operands_give_float32_scores(monkeypatch, dtype, ch
 @pytest.mark.parametrize(
     ("device", "dtype"), [(GPU, torch.float64), (torch.device("cpu"), torch.float32)]
 )
-def test_float64_and_cpus_get_torch(device, dtype):
+def test_torch_is_used_for_float64_and_on_cpus(device, dtype):
     assert tiles.row_work(device, dtype) is TorchRows
 
 
-def test_products_of_half_precision_are_written_in_float32():
-    """By torch's own shape functions: the products themselves need a GPU."""
+def test_half_precision_products_are_stored_in_float32():
+    """Checked with torch's shape functions, since the products need a GPU."""
     left, right = (torch.empty(s, dtype=torch.bfloat16, device="meta") for s in [(4, 8), (8, 6)])
     out = torch.empty(4, 6, device="meta")
     assert tiles.multiply(left, right, out=out) is out
