@@ -1,7 +1,7 @@
 """Selection, loss and gradient of an update do not depend on how its tokens are split.
 
-All presets and compositions are tested with 1 rank x 8 tables, 2 x 4, 4 x 2, ranks without tables or
-rows, responses in random order, and groups on several ranks. Ranks are processes with gloo.
+All presets and compositions are tested with 1 rank x 8 tables, 2 x 4, 4 x 2, ranks without tables
+or rows, responses in random order, and groups on several ranks. Ranks are processes with gloo.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What knows nothing of reinforcement learning: errors, validation, YAML, names of code."""
+"""Code that does not depend on reinforcement learning: errors, validation, YAML, importing."""

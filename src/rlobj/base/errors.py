@@ -1,11 +1,11 @@
-"""Every error that rlobj raises on purpose, and the nearest-name advice they carry.
+"""All errors that rlobj raises, and the advice about the nearest name.
 
     RlobjError
-    ├── ConfigError   (ValueError)    a setting, preset, rule or file that cannot mean anything
-    ├── BatchError    (ValueError)    a TokenBatch column that is missing, misshaped or not finite
-    ├── DataError     (ValueError)    a problem file or data set that cannot be read as asked
-    ├── MissingExtra  (ImportError)   a feature whose optional package is not installed
-    └── RunError      (RuntimeError)  work that was well asked for and failed all the same
+    ├── ConfigError   (ValueError)    a setting, preset, rule or file is invalid
+    ├── BatchError    (ValueError)    a column of a TokenBatch is missing or has a wrong value
+    ├── DataError     (ValueError)    problems or a data set cannot be read
+    ├── MissingExtra  (ImportError)   an optional package is not installed
+    └── RunError      (RuntimeError)  the input was valid, but the work failed
 
 Catch `RlobjError` for all of them. The command line turns the first four into exit code 2 (the
 input was wrong) and `RunError` into exit code 1 (the work failed). To add one: subclass
@@ -33,19 +33,19 @@ class RlobjError(Exception):
 
 
 class ConfigError(RlobjError, ValueError):
-    """A setting, preset, rule or file that cannot mean anything."""
+    """A setting, preset, rule or file is invalid."""
 
 
 class BatchError(RlobjError, ValueError):
-    """A TokenBatch column that is missing, misshaped or not finite."""
+    """A column of a TokenBatch is missing, has a wrong shape or is not finite."""
 
 
 class DataError(RlobjError, ValueError):
-    """A problem file or data set that cannot be read as asked."""
+    """Problems or a data set cannot be read."""
 
 
 class MissingExtra(RlobjError, ImportError):
-    """An optional package is not installed; the message holds the pip command that adds it."""
+    """An optional package is not installed; the message has the pip command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str, instead: str = "") -> None:
         command = f"pip install 'rlobj[{extra}]'"
@@ -54,20 +54,20 @@ class MissingExtra(RlobjError, ImportError):
 
 
 class RunError(RlobjError, RuntimeError):
-    """Work that was well asked for and failed all the same."""
+    """The input was valid, but the work failed."""
 
 
 def nearest(name: str, known: Iterable[str], *, spell_out: bool = True) -> str:
-    """Advice for a name that is not known.
+    """Advice for an unknown name.
 
     Args:
-        name: what was given.
-        known: what there is.
-        spell_out: list all that there is (files of a folder are better not).
+        name: the unknown name.
+        known: the known names.
+        spell_out: list all known names in the advice.
 
     Returns:
-        `" Did you mean 'entropy'? Known: advantage, entropy, prob."`, without the question
-        where nothing comes close.
+        `" Did you mean 'entropy'? Known: advantage, entropy, prob."`; without the question if no
+        known name is similar.
     """
     known = sorted(known)
     folded = {each.lower(): each for each in known}

@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first used (PEP 562)."""
+"""Lazy names: names of a package that are imported when they are first used (PEP 562)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 __all__ = ["load"]
 
 
-def load(package: str, homes: Mapping[str, str], name: str) -> Any:
-    """The value of a package's lazy name; the package's `__getattr__` calls this.
+def load(package: str, modules: Mapping[str, str], name: str) -> Any:
+    """The value of a lazy name of a package, for the package's `__getattr__`.
 
     Args:
-        package: the dotted name of the package.
-        homes: the module of each lazy name, or the module that the name stands for.
-        name: the name that was asked for.
+        package: the full name of the package.
+        modules: for each lazy name, the module that defines it; `package.name` for a submodule.
+        name: the name to load.
 
     Raises:
         AttributeError: the package has no such name.
     """
-    if name not in homes:
+    if name not in modules:
         raise AttributeError(f"module '{package}' has no attribute '{name}'")
-    module = importlib.import_module(homes[name])
-    value = module if homes[name].endswith(f".{name}") else getattr(module, name)
+    module = importlib.import_module(modules[name])
+    value = module if modules[name].endswith(f".{name}") else getattr(module, name)
     setattr(sys.modules[package], name, value)
     return value

@@ -1,4 +1,4 @@
-"""Ports of this machine."""
+"""Network ports of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ __all__ = ["free_port"]
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port that nobody listens on at this moment; "" = on all addresses."""
+    """A port that is not in use now.
+
+    Args:
+        address: the address to check; "" = all addresses of this machine.
+    """
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

@@ -1,11 +1,11 @@
-"""Primitive: one published equation as one small frozen model, found by its `kind`.
+"""Primitive: the base of small frozen models that have one published equation each.
 
-A family (Surrogate, Divisor, ...) is a direct subclass of Primitive; its members register under
-their class name in snake_case. In YAML:
+A family (Surrogate, Divisor, ...) is a direct subclass of Primitive. The `kind` of a member is its
+class name in snake_case. In YAML:
 
     surrogate: {kind: clip, low: 0.2, high: 0.28}
-    surrogate: unclipped                                             # a kind without settings
-    surrogate: {kind: custom, target: "my_pkg.losses:MySurrogate"}   # any importable member
+    surrogate: unclipped                                             # a kind with its defaults
+    surrogate: {kind: custom, target: "my_pkg.losses:MySurrogate"}   # a class that can be imported
 """
 
 from __future__ import annotations
@@ -23,10 +23,16 @@ __all__ = ["Primitive"]
 
 
 class Primitive(Model):
-    """Base of all families."""
+    """Base class of all families.
+
+    Attributes:
+        kind: the name in configurations; "custom" for classes outside rlobj.
+        origin: the target that a custom class was imported from.
+        registry: the members of a family by their kind.
+    """
 
     kind: ClassVar[str] = ""
-    origin: ClassVar[str] = ""  # the target that a custom class was imported from
+    origin: ClassVar[str] = ""
     registry: ClassVar[dict[str, type[Primitive]]] = {}
 
     @classmethod
@@ -42,10 +48,13 @@ class Primitive(Model):
 
     @classmethod
     def build(cls, value: Any) -> Self:
-        """A member of this family from an instance, a kind, or a mapping with `kind`.
+        """A member of this family.
+
+        Args:
+            value: a member, a kind, or a mapping with `kind` and settings.
 
         Raises:
-            ConfigError: no such kind, no such target, or wrong settings (all of them at once).
+            ConfigError: unknown kind or target, or wrong settings (all of them in one error).
         """
         if isinstance(value, cls):
             return value
@@ -81,7 +90,11 @@ class Primitive(Model):
 
 
 def _import_member(target: str | None, family: type[Primitive]) -> type[Primitive]:
-    """The class that a target names, checked to be a member of the family."""
+    """The class that a target names.
+
+    Raises:
+        ConfigError: the class is not a member of the family.
+    """
     member = import_target(target)
     if not (isinstance(member, type) and issubclass(member, family)):
         raise ConfigError(f"target {target!r} must be a subclass of rlobj's {family.__name__}")

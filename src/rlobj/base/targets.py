@@ -1,4 +1,4 @@
-"""A user's class or function by name: from an importable module or from a file."""
+"""Importing a user's class or function by name, from a module or from a file."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from rlobj.base.errors import ConfigError, nearest
 __all__ = ["PYTHON_OBJECT", "import_target"]
 
 PYTHON_OBJECT = "<Python object"
-"""How the text begins that stands for a Python object in a configuration."""
+"""The beginning of the text for a Python object in a configuration."""
 
 _EXPECTED = 'Expected "package.module:name" or "path/to/file.py:name".'
 
 
 def import_target(target: str | None) -> Any:
-    """The object that `package.module:name` or `path/to/file.py:name` names.
+    """Import an object.
+
+    Args:
+        target: `package.module:name` or `path/to/file.py:name`.
 
     Raises:
-        ConfigError: there is no such module, file or name, or it cannot be imported.
+        ConfigError: the module, file or name does not exist, or importing it fails.
 
     Example:
         >>> import_target("math:sqrt")(9)
@@ -33,18 +36,18 @@ def import_target(target: str | None) -> Any:
         raise ConfigError(
             f"target {target!r} was passed from Python, and no configuration can name it"
         )
-    place, _, name = (target or "").rpartition(":")
-    if not place or not name:
+    source, _, name = (target or "").rpartition(":")
+    if not source or not name:
         raise ConfigError(f"target is {target!r}. {_EXPECTED}")
     assert target is not None
     try:
-        from_file = place.endswith(".py")
-        module = _load_file(target, place) if from_file else importlib.import_module(place)
+        from_file = source.endswith(".py")
+        module = _load_file(target, source) if from_file else importlib.import_module(source)
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(
-            f"target {target!r}: importing {place!r} failed: {type(error).__name__}: {error}. "
+            f"target {target!r}: importing {source!r} failed: {type(error).__name__}: {error}. "
             f"{_EXPECTED}"
         ) from error
     if not hasattr(module, name):
@@ -53,8 +56,8 @@ def import_target(target: str | None) -> Any:
     return getattr(module, name)
 
 
-def _load_file(target: str, place: str) -> ModuleType:
-    path = Path(place).expanduser()
+def _load_file(target: str, source: str) -> ModuleType:
+    path = Path(source).expanduser()
     if not path.is_file():
         raise ConfigError(f"target {target!r}: there is no file {str(path)!r}.")
     name = f"_rlobj_target_{path.stem}"
@@ -62,6 +65,6 @@ def _load_file(target: str, place: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up by name
+    sys.modules[name] = module  # dataclasses and pickle find a module by its name
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""Models that report every mistake at once, each with its path and the nearest name."""
+"""Pydantic models whose error lists all mistakes, each with its path and the nearest name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["InvalidFields", "Model"]
 
 
 class InvalidFields(ConfigError):
-    """All the mistakes in one model, as (path, message) pairs."""
+    """An error with all mistakes in one model, as (path, message) pairs."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         self.problems = problems
@@ -35,17 +35,17 @@ class Model(BaseModel):
 
     @classmethod
     def keys(cls) -> list[str]:
-        """The names that a user writes: aliases where there are any."""
+        """The names of the fields in configurations; a field's alias if it has one."""
         return [field.alias or name for name, field in cls.model_fields.items()]
 
 
-WORDS = {
+_WORDS = {
     bool: ("true", "false"),
     int: ("a whole number",),
     float: ("a number",),
     tuple[str, ...]: ("a list of texts",),
 }
-"""What a user writes for a member of a union."""
+"""Descriptions of types in union fields, for error messages."""
 
 
 def _problems(
@@ -62,7 +62,7 @@ def _problems(
         cause = item.get("ctx", {}).get("error")
         name, _, member = path.partition(".")
         if member and (words := unions.get(name)):
-            # pydantic tells a mistake for each member of the union, with the member in its path.
+            # pydantic reports one mistake for each member, with the member in the path.
             problem = (name, _no_member(words, data.get(name, item["input"])))
             found += [problem] if problem not in found else []
         elif isinstance(cause, InvalidFields):
@@ -85,13 +85,13 @@ def _problems(
 
 
 def _words(annotation: Any) -> list[str]:
-    """What a user may write for a union whose members have `WORDS` or are names; else nothing."""
+    """The allowed values of a union of `_WORDS` types and literals; [] for any other type."""
     members = [member for member in get_args(annotation) if member is not NoneType]
     if get_origin(annotation) not in (Union, UnionType) or len(members) < 2:
         return []
     words: list[str] = []
     for member in members:
-        names = get_args(member) if get_origin(member) is Literal else WORDS.get(member)
+        names = get_args(member) if get_origin(member) is Literal else _WORDS.get(member)
         if not names:
             return []
         words += names

@@ -1,4 +1,4 @@
-"""PyYAML with YAML 1.2's plain scalars: imported only when a file is read."""
+"""A PyYAML loader with the plain scalars of YAML 1.2. Import it only to read a file."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ __all__ = ["Loader"]
 
 
 class Loader(yaml.SafeLoader):
-    """`on`, `off`, `yes` and `no` are text; `1e-6` is a number; a key is a text, given once."""
+    """A loader that reads `on`, `off`, `yes` and `no` as text and `1e-6` as a number.
+
+    Keys must be text, and a key must not be given twice.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: list[Any] = []
-        for place, _ in node.value:
-            if place.tag == "tag:yaml.org,2002:merge":  # <<, which PyYAML resolves below
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<`: PyYAML resolves it below
                 continue
-            key = self.construct_object(place, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"a key must be text, got {key!r}", place.start_mark
+                    None, None, f"a key must be text, got {key!r}", key_node.start_mark
                 )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", place.start_mark
+                    None, None, f"the key {key!r} is given twice", key_node.start_mark
                 )
             seen.append(key)
         return super().construct_mapping(node, deep)
