@@ -154,13 +154,13 @@ def test_rows_that_are_left_out_are_shown(tmp_path: Path) -> None:
     (tmp_path / "problems.jsonl").write_text("\n".join(map(json.dumps, rows)))
     words = ["--config", "run.yaml", "--data", "problems.jsonl", "--out", "run"]
     done = program(["train", *words], tmp_path)
-    assert "dropped 2 rows that repeat a question" in " ".join(done.stdout.split())
+    assert "left out 2 rows with repeated questions" in " ".join(done.stdout.split())
 
 
 @pytest.mark.slow
 def test_a_second_run_into_the_same_folder_is_refused(finished: tuple[Path, str]) -> None:
     done = program(["train", "--config", "run.yaml", "--out", "run"], finished[0], code=2)
-    assert "run holds a run already" in done.stderr
+    assert "run already contains a run" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -227,7 +227,7 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) ->
         process.kill()
         process.communicate()
     assert process.returncode == 0, message
-    assert "this step is finished and saved" in message
+    assert "finishing and saving this step" in message
     steps = [line["step"] for line in run.lines()]
     newest = run.latest()
     assert newest is not None

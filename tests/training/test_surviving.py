@@ -73,7 +73,7 @@ def test_a_signal_finishes_the_step_saves_it_and_ends_well(policy, whole, tmp_pa
     text = finish(process, log)
     done = [line["step"] for line in metrics(run)][-1]
     assert [path.name for path in RunDirectory(run).saved()] == [f"step-{done:06d}"]
-    assert "this step is finished and saved" in text
+    assert "finishing and saving this step" in text
     if done < 8:
         assert f"rlobj train --resume {run}" in text.replace("\n", "")
         finish(program(["train", "--resume", run], log), log)

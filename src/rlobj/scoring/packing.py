@@ -150,8 +150,8 @@ def _check_pairs(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> No
         prompt, response = pair
         if len(response) and not len(prompt):
             raise BatchError(
-                f"sequence {row} has an empty prompt; its first response token has nothing to be "
-                "predicted from. Put at least one token before it, such as the BOS token."
+                f"sequence {row} has an empty prompt, so that its first response token cannot be "
+                "predicted. Add at least one prompt token, such as BOS."
             )
 
 

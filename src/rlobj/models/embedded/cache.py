@@ -72,8 +72,8 @@ def embedded_policy(
             _publish(made, folder)
     except OSError as error:
         raise RunError(
-            f"cannot keep the embedded policy in {root}: {error}. Give a folder that can be "
-            "written, such as XDG_CACHE_HOME=/tmp/cache in the environment."
+            f"cannot write the embedded policy to {root}: {error}. Choose a writable folder, "
+            "for example XDG_CACHE_HOME=/tmp/cache in the environment."
         ) from error
     logger.info("the embedded policy for %s is in %s", task, folder)
     return folder

@@ -58,7 +58,7 @@ class Interrupts:
             return
         self.asked, self._heard_at = True, now
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        logger.warning("%s: this step is finished and saved; once more stops at once", name)
+        logger.warning("%s: finishing and saving this step; a second signal stops at once", name)
 
     def agreed(self, comm: Comm) -> bool:
         """Was any rank asked to end? The same answer on every rank."""

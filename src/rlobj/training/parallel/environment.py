@@ -83,8 +83,8 @@ def _check_deepspeed(purpose: str) -> None:
     if compare_versions("deepspeed", "<", DEEPSPEED_MINIMUM):
         raise ConfigError(
             f"{purpose} needs deepspeed {DEEPSPEED_MINIMUM} or newer, and found "
-            f"{importlib.metadata.version('deepspeed')}, which adds up gradients wrongly over "
-            f"micro-batches. Update it with: pip install 'deepspeed>={DEEPSPEED_MINIMUM}'"
+            f"{importlib.metadata.version('deepspeed')}, which sums gradients over micro-"
+            f"batches incorrectly. Update it with: pip install 'deepspeed>={DEEPSPEED_MINIMUM}'"
         )
 
 
@@ -157,7 +157,7 @@ def _zero_stage(environment: Mapping[str, str]) -> int:
     if offload:
         raise ConfigError(
             f"accelerate launch asks DeepSpeed to offload ({', '.join(offload)}), which rlobj does "
-            "not do. Set it to none; zero3 over more processes saves memory as well."
+            "not support. Set it to none; zero3 over more processes saves memory as well."
         )
     if str(stage) not in ("0", "1", "2", "3"):
         raise ConfigError(f"DeepSpeed's ZeRO stage is '{stage}'; expected 0, 1, 2 or 3.")

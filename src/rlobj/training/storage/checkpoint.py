@@ -201,7 +201,7 @@ def newest_sound(run: RunDirectory) -> Path | None:
         listed = "\n".join(f"  {path.name}: {what}" for path, what in problems.items())
         raise ConfigError(
             f"no checkpoint in {run.checkpoints} can be read:\n{listed}\nNothing was changed. "
-            "Restore their files, or start a run anew with another --out."
+            "Restore their files, or start a new run with another --out."
         )
     return None
 

@@ -55,13 +55,13 @@ class RunDirectory:
         """Raises ConfigError where a run lies in the folder already."""
         if (self.path / "config.resolved.yaml").exists():
             raise ConfigError(
-                f"{self.path} holds a run already. Continue it with: rlobj train --resume "
+                f"{self.path} already contains a run. Resume it with: rlobj train --resume "
                 f"{self.path}\nor choose another folder with --out DIR"
             )
         left = [self.metrics, *self.path.glob("*/step-*")]
         if any(path.exists() for path in left):
             raise ConfigError(
-                f"{self.path} holds parts of a run without its config.resolved.yaml. Choose "
+                f"{self.path} contains parts of a run without its config.resolved.yaml. Choose "
                 "another folder with --out DIR"
             )
 

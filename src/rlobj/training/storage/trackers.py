@@ -55,7 +55,7 @@ class Trackers:
             try:
                 tracker.log(numbers, step=step)
             except Exception as error:  # another program's troubles are no reason to stop
-                logger.warning("%s is given up on: %s", tracker.name, error)
+                logger.warning("%s failed and is not used any more: %s", tracker.name, error)
                 self._opened.remove(tracker)
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Trackers:
             try:
                 tracker.finish()
             except Exception as error:
-                logger.warning("%s did not end well: %s", tracker.name, error)
+                logger.warning("%s could not be closed: %s", tracker.name, error)
         self._opened.clear()
 
 
@@ -103,7 +103,7 @@ def open_trackers(
             tracker.store_init_configuration(settings)
         except Exception as error:
             Trackers(opened).close()
-            raise RunError(f"the tracker {name} cannot be started: {error}") from error
+            raise RunError(f"the tracker {name} cannot start: {error}") from error
     return Trackers(opened)
 
 
@@ -116,7 +116,7 @@ def require_trackers(names: Sequence[str]) -> None:
     """
     for name in names:
         if name not in TRACKERS:
-            raise ConfigError(f"{name!r} is no tracker.{nearest(name, TRACKERS)}")
+            raise ConfigError(f"{name!r} is not a tracker.{nearest(name, TRACKERS)}")
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # without origin: a mere folder, such as ./wandb
             raise MissingExtra(name, "trackers", f"the tracker {name}")
