@@ -8,7 +8,7 @@ cuts and means count the tokens of all ranks.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -78,12 +78,13 @@ class Frame:
         self.comm = comm
         self.state = state or {}
         self.selections: dict[str, tuple[int, int]] = {}
-        self._columns: dict[str, Tensor] = {}
+        self._batch: dict[str, Tensor] = {}  # columns of the TokenBatch
+        self._columns: dict[str, Tensor] = {}  # columns of rules
         error = ""
         try:
             self.table = _join(tables, columns)
             for name, who in columns.items():
-                self._columns[f"batch.{name}"] = self._read(name, who)
+                self._batch[name] = self._read(name, who)
         except BatchError as exception:
             error = str(exception)
         double = any(table.logprobs.dtype == torch.float64 for table in tables)
@@ -98,14 +99,14 @@ class Frame:
         self._all_decided = bool(self.decided.all())
 
     def _read(self, name: str, who: str) -> Tensor:
-        """A TokenBatch column, detached, finite on rows of decided responses."""
-        if name == "rewards":  # NaN means undecided
-            return self.table.column(name, who).detach()
+        """A TokenBatch column, detached, finite on rows of decided responses, [N]."""
+        if name == "rewards":  # [B]; NaN means undecided
+            return self.table.spread(self.table.column(name, who).detach())
         return self.table.finite(name, who)
 
     def batch(self, name: str) -> Tensor:
         """A TokenBatch column in the frame's dtype, 0 on rows of undecided responses, [N]."""
-        values = self._columns[f"batch.{name}"].to(self.dtype)
+        values = self._batch[name].to(self.dtype)
         return values if self._all_decided else values.masked_fill(~self.decided, 0)
 
     def number(self, expression: Number) -> Tensor:
@@ -124,7 +125,7 @@ class Frame:
 
     def _evaluate_Column(self, node: Column) -> Tensor:
         if node.name not in self._columns:
-            self._columns[node.name] = getattr(self, f"_{node.name}")().to(self.dtype)
+            self._columns[node.name] = _VALUES[node.name](self).to(self.dtype)
         return self._columns[node.name]
 
     def _evaluate_Constant(self, node: Constant) -> Tensor:
@@ -200,65 +201,39 @@ class Frame:
         population = self.rule(within) & ~values.isnan()
         return statistics.order_keys(values), population, statistics.count(population, self.comm)
 
-    # The columns of rules, `_NAME` for each name in COLUMNS, which describes them.
 
-    def _logprob(self) -> Tensor:
-        return self.batch("logprobs")
+def _covariance(frame: Frame) -> Tensor:
+    advantages, logprobs = frame.batch("advantages"), frame.batch("logprobs")
+    mean_advantage = statistics.exact_mean(advantages, frame.decided, frame.comm)
+    mean_logprob = statistics.exact_mean(logprobs, frame.decided, frame.comm)
+    return (advantages - mean_advantage) * (logprobs - mean_logprob)
 
-    def _prob(self) -> Tensor:
-        return self._logprob().exp()
 
-    def _surprisal(self) -> Tensor:
-        return -self._logprob()
-
-    def _entropy(self) -> Tensor:
-        return self.batch("entropy")
-
-    def _old_logprob(self) -> Tensor:
-        return self.batch("old_logprobs")
-
-    def _old_prob(self) -> Tensor:
-        return self._old_logprob().exp()
-
-    def _old_surprisal(self) -> Tensor:
-        return -self._old_logprob()
-
-    def _old_entropy(self) -> Tensor:
-        return self.batch("old_entropy")
-
-    def _advantage(self) -> Tensor:
-        return self.batch("advantages")
-
-    def _reward(self) -> Tensor:
-        rewards = self.table.spread(self._columns["batch.rewards"]).to(self.dtype)
-        return torch.where(self.decided, rewards, torch.zeros_like(rewards))
-
-    def _ratio(self) -> Tensor:
-        return functional.log_ratio(self._logprob(), self._old_logprob()).exp()
-
-    def _length(self) -> Tensor:
-        return self.table.spread(self.table.lengths)
-
-    def _position(self) -> Tensor:
-        return self.table.positions
-
-    def _covariance(self) -> Tensor:
-        advantages, logprobs = self._advantage(), self._logprob()
-        mean_advantage = statistics.exact_mean(advantages, self.decided, self.comm)
-        mean_logprob = statistics.exact_mean(logprobs, self.decided, self.comm)
-        return (advantages - mean_advantage) * (logprobs - mean_logprob)
-
-    def _proxy_gap(self) -> Tensor:
-        return self.batch("proxy_logprobs") - self._logprob()
-
-    def _sampler_gap(self) -> Tensor:
-        return self._old_logprob() - self.batch("sampler_logprobs")
-
-    def _collision(self) -> Tensor:
-        return self.batch("collision")
-
-    def _gradient_norm(self) -> Tensor:
-        return functional.gradient_norm(self._logprob(), self._collision(), self._advantage())
+_VALUES: dict[str, Callable[[Frame], Tensor]] = {
+    "logprob": lambda frame: frame.batch("logprobs"),
+    "prob": lambda frame: frame.batch("logprobs").exp(),
+    "surprisal": lambda frame: -frame.batch("logprobs"),
+    "entropy": lambda frame: frame.batch("entropy"),
+    "old_logprob": lambda frame: frame.batch("old_logprobs"),
+    "old_prob": lambda frame: frame.batch("old_logprobs").exp(),
+    "old_surprisal": lambda frame: -frame.batch("old_logprobs"),
+    "old_entropy": lambda frame: frame.batch("old_entropy"),
+    "advantage": lambda frame: frame.batch("advantages"),
+    "reward": lambda frame: frame.batch("rewards"),
+    "ratio": lambda frame: functional.log_ratio(
+        frame.batch("logprobs"), frame.batch("old_logprobs")
+    ).exp(),
+    "length": lambda frame: frame.table.spread(frame.table.lengths),
+    "position": lambda frame: frame.table.positions,
+    "covariance": _covariance,
+    "proxy_gap": lambda frame: frame.batch("proxy_logprobs") - frame.batch("logprobs"),
+    "sampler_gap": lambda frame: frame.batch("old_logprobs") - frame.batch("sampler_logprobs"),
+    "collision": lambda frame: frame.batch("collision"),
+    "gradient_norm": lambda frame: functional.gradient_norm(
+        frame.batch("logprobs"), frame.batch("collision"), frame.batch("advantages")
+    ),
+}
+"""The value of each column of rules on the frame's rows, [N]; COLUMNS describes them."""
 
 
 def _join(tables: Sequence[TokenBatch], columns: Mapping[str, str]) -> TokenBatch:

@@ -40,7 +40,7 @@ from rlobj.objectives.rules import (
     NumberField,
     Rule,
     RuleField,
-    read_number,
+    as_number,
     read_rule,
 )
 from rlobj.objectives.statistics import Comm, SingleProcess
@@ -128,7 +128,7 @@ class Objective(Model):
 
     def reweight(self, weight: Number | str | float) -> Objective:
         """A copy with ω multiplied by `weight`."""
-        number = read_number(weight)
+        number = as_number(weight)
         return self.replace(reweight=number if self.weight is None else self.weight * number)
 
     def split(self, rule: Rule | str) -> Objective:

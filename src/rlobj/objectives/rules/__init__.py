@@ -21,6 +21,7 @@ from rlobj.objectives.rules.nodes import (
     Rule,
     Sample,
     When,
+    as_number,
     parse,
     when,
 )
@@ -39,8 +40,8 @@ __all__ = [
     "RuleField",
     "Sample",
     "When",
+    "as_number",
     "parse",
-    "read_number",
     "read_rule",
     "when",
 ]
@@ -58,20 +59,6 @@ def read_rule(value: Any) -> Rule:
     return value
 
 
-def read_number(value: Any) -> Number:
-    """A number per token from an expression, text or a Python number.
-
-    Raises:
-        ConfigError: the text cannot be parsed, or the value is not a number.
-    """
-    value = parse(value) if isinstance(value, str) else value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = Constant(value)
-    if not isinstance(value, Number):
-        raise ConfigError(f"expected a number or an expression, got {str(value)!r}")
-    return value
-
-
 RuleField = Annotated[
     InstanceOf[Rule],
     BeforeValidator(read_rule),
@@ -82,7 +69,7 @@ RuleField = Annotated[
 
 NumberField = Annotated[
     InstanceOf[Number],
-    BeforeValidator(read_number),
+    BeforeValidator(as_number),
     PlainSerializer(lambda e: e.value if isinstance(e, Constant) else str(e)),
     WithJsonSchema({"type": ["number", "string"]}),
 ]
