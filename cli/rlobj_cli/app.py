@@ -1,6 +1,6 @@
-"""The `rlobj` program: its commands, and the version.
+"""The `rlobj` program: its commands and its version.
 
-The library is imported inside the commands, so that `--help` answers at once.
+The library is imported inside the commands, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -42,13 +42,9 @@ app.command("bench")(bench)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from rlobj import __version__
 
-        try:
-            number = version("rlobj")
-        except PackageNotFoundError:  # a checkout on the path, not installed
-            from rlobj import __version__ as number
-        typer.echo(f"rlobj {number}")
+        typer.echo(f"rlobj {__version__}")
         raise typer.Exit
 
 
@@ -59,13 +55,13 @@ def _rlobj(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Policy-optimization objectives for RL of language models, read like their papers.
+    """Policy-optimization objectives for RL of language models.
 
     [bold]First steps[/bold], on any CPU and without a download:
 
-    \b  rlobj presets list                 published objectives
-      rlobj train --preset stapo         watch a tiny policy learn
-      rlobj explain stapo                what that objective does, token by token
+    \b  rlobj presets list                 list published objectives
+      rlobj train --preset stapo         train a tiny policy
+      rlobj explain stapo                explain that objective
     """
 
 

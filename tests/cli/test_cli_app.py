@@ -40,7 +40,7 @@ def test_help_has_an_example_and_fits_in_80_columns(command: list[str]) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_help_and_version_answer_without_torch() -> None:
+def test_help_does_not_import_the_library() -> None:
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom rlobj_cli.app import app\n"
         "for words in (['--help'], ['train', '--help'], ['eval', '--help'], ['train', '--nope']):\n"
@@ -51,7 +51,7 @@ def test_help_and_version_answer_without_torch() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_version_is_the_librarys() -> None:
+def test_version_is_that_of_the_library() -> None:
     result = runner.invoke(app, ["--version"])
     assert result.output == f"rlobj {rlobj.__version__}\n"
 
@@ -87,24 +87,24 @@ def failing(error: BaseException) -> typer.Typer:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
-def test_an_error_is_one_message_and_an_exit_code(error: BaseException, code: int) -> None:
+def test_an_error_gives_one_message_and_an_exit_code(error: BaseException, code: int) -> None:
     result = runner.invoke(failing(error), ["work"])
     assert result.exit_code == code
     assert "Traceback" not in result.output
     assert result.output.count("the message") == (0 if code == 130 else 1)
 
 
-def test_a_message_keeps_what_looks_like_markup() -> None:
+def test_a_message_keeps_text_in_square_brackets() -> None:
     result = runner.invoke(failing(ConfigError("pip install 'rlobj[hub]'")), ["work"])
     assert "rlobj[hub]" in result.output
 
 
-def test_the_traceback_is_there_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rlobj_traceback_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLOBJ_TRACEBACK", "1")
     result = runner.invoke(failing(ConfigError("the message")), ["work"])
     assert isinstance(result.exception, ConfigError)
 
 
-def test_an_error_that_nobody_planned_is_not_hidden() -> None:
+def test_unexpected_errors_are_not_caught() -> None:
     result = runner.invoke(failing(ZeroDivisionError("a bug")), ["work"])
     assert isinstance(result.exception, ZeroDivisionError)

@@ -7,14 +7,14 @@ import pytest
 from rlobj_cli.screen.charts import chart, resample, scale_label, sparkline, steps_axis
 
 
-def test_resample_takes_means_of_neighbours_and_leaves_short_lists_alone() -> None:
+def test_resample_takes_means_of_neighbours_and_keeps_short_lists() -> None:
     assert resample([1, 3, 5, 7], 2) == [2, 6]
     assert resample([1, 3], 5) == [1, 3]
     assert resample([], 5) == []
     assert sum(resample(range(100), 7)) / 7 == pytest.approx(49.5, abs=1)
 
 
-def test_sparkline_spans_from_least_to_largest() -> None:
+def test_sparkline_is_scaled_from_smallest_to_largest() -> None:
     assert sparkline([5, 1, 5, 9], 10) == "▅▁▅█"
     assert sparkline([2, 2, 2], 10) == "▁▁▁"
     assert len(sparkline(list(range(500)), 30)) == 30
@@ -41,14 +41,14 @@ def test_chart_draws_a_rising_line_from_the_lower_left_to_the_upper_right() -> N
     assert all(abs(19 - x - y) <= 1 for x, y in drawn)
 
 
-def test_chart_labels_its_first_and_last_row_and_puts_marks_on_their_place() -> None:
+def test_chart_labels_its_first_and_last_row_and_draws_marks() -> None:
     rows = chart([(1, 0.2), (2, 0.4)], [(0, 0.1), (2, 0.9)], width=8, height=3)
     assert [label for label, _ in rows] == [0.9, None, 0.1]
     assert rows[0][1][-1] == "●"
     assert rows[2][1][0] == "●"
 
 
-def test_chart_of_one_value_does_not_divide_by_nothing() -> None:
+def test_chart_of_one_value_does_not_divide_by_zero() -> None:
     assert len(chart([(1, 0.5)], [], width=8, height=3)) == 3
 
 

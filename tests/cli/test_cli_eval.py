@@ -34,7 +34,7 @@ def test_error_names_the_flag_of_a_wrong_setting() -> None:
     )
 
 
-def test_commands_beside_the_nameless_one(tmp_path: Path) -> None:
+def test_commands_with_a_name_in_a_group_with_a_default_command(tmp_path: Path) -> None:
     for command in ("compare", "regrade", "score", "show"):
         assert f"rlobj eval {command}" in printed(command, "--help", code=0)
     for words in (["eval", "--help"], ["eval"]):
@@ -42,13 +42,13 @@ def test_commands_beside_the_nameless_one(tmp_path: Path) -> None:
     assert "is no evaluation" in printed("show", str(tmp_path))
 
 
-def test_a_model_may_have_the_name_that_the_nameless_command_once_had() -> None:
+def test_a_model_may_be_called_run() -> None:
     result = runner.invoke(app, ["eval", "run", "--on", "addition", "--protocol", "none such"])
     assert "no protocol 'none such'" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("words", [["eval", "--help"], ["eval", "MODEL", "--nope"]], ids=" ".join)
-def test_the_usage_of_eval_has_no_gap_where_a_command_would_be(words: list[str]) -> None:
+def test_usage_of_eval_has_one_blank_between_name_and_options(words: list[str]) -> None:
     output = runner.invoke(app, words).output
     assert "Usage: rlobj eval [OPTIONS]" in output
     assert "rlobj eval  " not in output

@@ -24,7 +24,7 @@ def output(*words: str, code: int = 0) -> str:
 
 
 @pytest.mark.parametrize("columns", [80, 160])
-def test_list_names_every_preset_whole_with_its_paper(columns: int) -> None:
+def test_list_shows_every_preset_with_its_paper(columns: int) -> None:
     result = runner.invoke(app, ["presets", "list"], env={"COLUMNS": str(columns)})
     lines = result.output.splitlines()
     assert max(map(len, lines)) <= columns
@@ -33,7 +33,7 @@ def test_list_names_every_preset_whole_with_its_paper(columns: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["stapo", "lp-reg"])
-def test_show_without_a_terminal_is_a_preset_file_again(name: str, tmp_path: Path) -> None:
+def test_show_without_a_terminal_prints_a_valid_preset_file(name: str, tmp_path: Path) -> None:
     text = output("presets", "show", name)
     file = tmp_path / "again.yaml"
     file.write_text(text)
@@ -41,7 +41,7 @@ def test_show_without_a_terminal_is_a_preset_file_again(name: str, tmp_path: Pat
     assert "# loss = " in text
 
 
-def test_diff_shows_what_differs_and_nothing_else() -> None:
+def test_diff_shows_only_settings_that_differ() -> None:
     text = output("presets", "diff", "dapo", "stapo")
     assert "objective.drop" in text
     assert "sampling.group_size" in text
@@ -49,11 +49,11 @@ def test_diff_shows_what_differs_and_nothing_else() -> None:
     assert "training.learning_rate" not in text
 
 
-def test_diff_of_equals_says_so() -> None:
+def test_diff_says_if_settings_are_equal() -> None:
     assert "same settings" in output("presets", "diff", "stapo", "stapo")
 
 
-def test_check_reports_every_mistake_of_a_file(tmp_path: Path) -> None:
+def test_check_reports_all_errors_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(
         "base: dapo-loss\nobjective: {drop: (advantage > 0) & (prop < 0.002)}\n"
@@ -109,7 +109,7 @@ def test_check_names_settings_that_cannot_act(tmp_path: Path) -> None:
     assert "cannot act: the bounds of Clip" in output("presets", "check", str(file))
 
 
-def test_copy_writes_the_file_once(tmp_path: Path) -> None:
+def test_copy_does_not_overwrite_a_file_without_force(tmp_path: Path) -> None:
     target = tmp_path / "new" / "mine.yaml"
     output("presets", "copy", "stapo", str(target))
     assert target.read_text("utf-8") == load_preset("stapo").text
@@ -120,18 +120,18 @@ def test_copy_writes_the_file_once(tmp_path: Path) -> None:
     assert target.read_text("utf-8") == load_preset("stapo").text
 
 
-def test_copy_into_a_folder_keeps_the_name_and_other_endings_are_refused(tmp_path: Path) -> None:
+def test_copy_into_a_folder_keeps_the_name_and_requires_yaml(tmp_path: Path) -> None:
     output("presets", "copy", "dapo", str(tmp_path))
     assert (tmp_path / "dapo.yaml").is_file()
     assert ".yaml" in output("presets", "copy", "dapo", str(tmp_path / "mine.txt"), code=2)
 
 
-def test_an_unknown_preset_is_told_the_nearest() -> None:
+def test_error_for_an_unknown_preset_gives_the_nearest_name() -> None:
     for words in (("presets", "show"), ("explain",), ("presets", "copy"), ("train", "--preset")):
         assert "Did you mean 'stapo'?" in output(*words, "stpo", code=2)
 
 
-def test_explain_tells_populations_and_what_cannot_act() -> None:
+def test_explain_shows_populations_and_settings_that_cannot_act() -> None:
     text = " ".join(output("explain", "stapo").split())
     assert "drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)" in text
     assert "ceil(0.8·n)" in text

@@ -43,7 +43,7 @@ def train(screen: PlainScreen | LiveScreen, steps: int) -> None:
             screen.stepped(step, metrics)
 
 
-def test_the_screen_is_live_on_a_terminal_only() -> None:
+def test_screen_is_live_only_on_a_terminal() -> None:
     assert isinstance(watch(console(80, terminal=True), 5, 0, []), LiveScreen)
     assert isinstance(watch(console(80, terminal=False), 5, 0, []), PlainScreen)
 
@@ -75,7 +75,7 @@ def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: i
     assert "8/8" in lines[0]
 
 
-def test_a_resumed_run_shows_what_came_before() -> None:
+def test_screen_of_a_resumed_run_starts_with_its_history() -> None:
     out = console(80, terminal=False)
     screen = PlainScreen(out, 4, 2, [{"step": 2, "reward/mean": 0.25}])
     screen.stepped(3, {"step": 3, "reward/mean": 0.5, "tokens/step": 1.0})

@@ -31,7 +31,7 @@ def output(*words: str, code: int = 0) -> str:
     return result.output
 
 
-def test_dry_run_is_the_configuration_and_touches_no_disk(
+def test_dry_run_prints_the_configuration_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -44,7 +44,7 @@ def test_dry_run_is_the_configuration_and_touches_no_disk(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dry_run_says_who_set_what() -> None:
+def test_dry_run_shows_the_origin_of_each_setting() -> None:
     lines = output("--preset", "dapo", "--seed", "7", "--dry-run").splitlines()
     found = dict(line.strip().split("  # ") for line in lines if "  # " in line)
     found = {key.strip(): origin for key, origin in found.items()}
@@ -56,7 +56,7 @@ def test_dry_run_says_who_set_what() -> None:
     assert not any("overlong" in line and "# preset" in line for line in lines)
 
 
-def test_annotations_leave_the_values_alone() -> None:
+def test_annotations_do_not_change_the_values() -> None:
     text = "a:\n  kind: x\n  b:\n  - 1\n  - 2\nlong: word word\n  word\nempty: {}\n"
     marked = annotated_yaml(text, {"a": "one", "a.b": "two", "long": "three", "empty": "four"})
     assert yaml.safe_load(marked) == yaml.safe_load(text)
@@ -136,7 +136,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.mark.slow
-def test_train_writes_a_run_and_a_log_that_files_can_hold(finished: tuple[Path, str]) -> None:
+def test_train_writes_a_run_and_a_log_of_plain_text(
+    finished: tuple[Path, str],
+) -> None:
     folder, text = finished
     run = RunDirectory(folder / "run")
     assert [line["step"] for line in run.lines()] == [0, 1, 2, 3, 4]
@@ -165,7 +167,7 @@ def test_a_second_run_into_the_same_folder_is_refused(finished: tuple[Path, str]
 
 
 @pytest.mark.slow
-def test_resume_extends_a_run_and_remembers_it(
+def test_resume_extends_a_run_and_saves_the_number_of_steps(
     finished: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(finished[0], tmp_path / "copy")
@@ -181,7 +183,7 @@ def test_resume_extends_a_run_and_remembers_it(
 
 
 @pytest.mark.slow
-def test_eval_asks_a_run_its_own_problems(
+def test_eval_of_a_run_uses_its_own_problems(
     finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = finished
@@ -202,7 +204,7 @@ def test_eval_asks_a_run_its_own_problems(
 
 
 @pytest.mark.slow
-def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_finishes_the_step_saves_and_shows_how_to_continue(tmp_path: Path) -> None:
     write_config(tmp_path, 10_000)
     words = ["train", "--config", "run.yaml", "--out", "run"]
     process = subprocess.Popen(

@@ -56,7 +56,7 @@ def numbers(folder: Path) -> dict:
     return found["results"]
 
 
-def test_a_killed_evaluation_goes_on_with_the_same_command(policy, problems, tmp_path):
+def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, tmp_path):
     log = tmp_path / "log"
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(program(words(policy, problems, whole), log), log)
@@ -85,7 +85,7 @@ def test_a_killed_evaluation_goes_on_with_the_same_command(policy, problems, tmp
     assert len(lines(killed)) == 800
 
 
-def test_the_default_folder_belongs_to_the_settings(policy, problems, tmp_path, monkeypatch):
+def test_default_folder_depends_on_the_settings(policy, problems, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for more in ([], [], ["-n", "2"]):
         here("eval", policy, "--on", problems, "--limit", "3", "--max-tokens", "4", *more)
@@ -93,7 +93,7 @@ def test_the_default_folder_belongs_to_the_settings(policy, problems, tmp_path, 
     assert sorted(len(lines(folder)) for folder in folders) == [6, 12]
 
 
-def test_kept_responses_are_shown_regraded_and_compared(policy, problems, tmp_path):
+def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_path):
     log = tmp_path / "log"
     one, two = tmp_path / "one", tmp_path / "two"
     finish(program(words(policy, problems, one, "--limit", "20"), log), log)
@@ -117,7 +117,7 @@ def test_kept_responses_are_shown_regraded_and_compared(policy, problems, tmp_pa
     assert "another process" not in text
 
 
-def test_responses_made_elsewhere_are_scored(tmp_path):
+def test_imported_responses_are_scored(tmp_path):
     out = tmp_path / "scored"
     rows = [
         {"id": "a", "problem": "1/2+1/2?", "answer": "1", "response": f"\\boxed{{{answer}}}"}

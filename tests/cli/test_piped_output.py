@@ -25,7 +25,7 @@ def test_piped_lines_do_not_end_with_blanks(words: str) -> None:
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, "--version"])
-def test_a_reader_that_leaves_ends_the_command_without_a_message(words: str) -> None:
+def test_a_closed_pipe_ends_the_command_without_a_message(words: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(command(words), stdout=writer, stderr=subprocess.PIPE, check=False)

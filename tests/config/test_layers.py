@@ -20,7 +20,7 @@ def names(layers: list[Layer]) -> list[str]:
     return [name for name, _ in layers]
 
 
-def test_the_embedded_profile_replaces_the_scale_of_the_paper_and_keeps_its_objective() -> None:
+def test_embedded_profile_replaces_the_scale_of_the_paper_and_keeps_its_objective() -> None:
     config = compose("stapo")
     paper = load_preset("stapo")
     assert config.sampling.max_tokens == EMBEDDED_PROFILE["sampling"]["max_tokens"]

@@ -1,4 +1,4 @@
-"""Presets: each equals its twin in Python, reads like the paper, and errors say where."""
+"""Presets: each equals its definition in Python, reads like the paper, and errors say where."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ WORST = logprob.bottom(0.01, within=advantage < 0, round="floor", none_below=2) 
 ODD = (covariance > 1) & (covariance < 5) & ~((advantage > 0) & (ratio > 2))
 TOP_COVARIANCE = covariance.top(2e-4, round="floor", at_least=1)
 
-TWINS = {
+DEFINITIONS = {
     "20-entropy": JUSTRL.keep(entropy.top(0.2)),
     "ar": AR_BASE.reweight(0.2 * old_prob + 0.8),
     "ar-lopti": LOPTI.reweight(0.3 * old_prob + 0.7),
@@ -109,36 +109,36 @@ TWINS = {
 PINNED = {"ar", "ar-lopti", "lopti", "clip-cov"}  # whose papers keep the full divisor
 
 
-def test_every_preset_has_a_twin() -> None:
-    assert preset_names() == sorted(TWINS)
+def test_every_preset_has_a_python_definition_here() -> None:
+    assert preset_names() == sorted(DEFINITIONS)
 
 
-@pytest.mark.parametrize("name", sorted(TWINS))
-def test_a_preset_is_its_twin_in_python(name: str) -> None:
-    assert load_preset(name).objective == TWINS[name]
+@pytest.mark.parametrize("name", sorted(DEFINITIONS))
+def test_a_preset_equals_its_python_definition(name: str) -> None:
+    assert load_preset(name).objective == DEFINITIONS[name]
 
 
-@pytest.mark.parametrize("name", sorted(TWINS))
-def test_a_dumped_objective_is_read_back(name: str) -> None:
-    objective = TWINS[name]
+@pytest.mark.parametrize("name", sorted(DEFINITIONS))
+def test_a_dumped_objective_can_be_read_back(name: str) -> None:
+    objective = DEFINITIONS[name]
     short = objective.model_dump(by_alias=True, exclude_defaults=True)
     full = objective.model_dump(by_alias=True)
     text = objective.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     assert Objective(**short) == Objective(**full) == Objective(**text) == objective
 
 
-@pytest.mark.parametrize("name", sorted(TWINS))
+@pytest.mark.parametrize("name", sorted(DEFINITIONS))
 def test_a_preset_is_short_and_cites_its_paper(name: str) -> None:
     preset = load_preset(name)
     assert len(preset.text.splitlines()) <= 20
     assert "arXiv:" in preset.paper
     assert 10 < len(preset.summary) < 90
     assert preset.text.startswith("# ")
-    assert (TWINS[name].divisor.over == "all") == (name in PINNED)
+    assert (DEFINITIONS[name].divisor.over == "all") == (name in PINNED)
 
 
-@pytest.mark.parametrize("name", sorted(TWINS))
-def test_a_preset_pins_what_its_divisor_counts(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(DEFINITIONS))
+def test_a_preset_sets_what_its_divisor_counts(name: str) -> None:
     assert "over" in load_preset(name).config["objective"]["divisor"]
 
 
@@ -173,7 +173,7 @@ def test_a_file_can_build_on_a_preset_by_name(write: Any) -> None:
     assert preset.objective == DAPO.drop(prob < 0.5)  # a child's rule replaces the base's
 
 
-def test_a_file_can_build_on_a_file_beside_it(write: Any) -> None:
+def test_a_file_can_build_on_a_file_in_the_same_folder(write: Any) -> None:
     write("objective: {surrogate: {high: 0.5}}\nbase: dapo\n", "near/base.yaml")
     write("base: ./base.yaml\nobjective: {surrogate: {dual: 3}}\n", "near/child.yaml")
     path = write("base: near/child.yaml\n", "child.yaml")  # the same stem is another file
@@ -195,7 +195,7 @@ def test_a_file_can_build_on_a_file_beside_it(write: Any) -> None:
         (None, {"a": 1}, {"a": 1}),
     ],
 )
-def test_merging_layers(below: Any, above: Any, expected: Any) -> None:
+def test_merge_replaces_values_and_kinds(below: Any, above: Any, expected: Any) -> None:
     assert merge(below, above) == expected
 
 
@@ -204,22 +204,22 @@ def test_null_removes_what_a_base_sets(write: Any) -> None:
     assert load_preset(path).objective == DAPO
 
 
-def test_the_difference_of_two_presets() -> None:
+def test_difference_lists_settings_that_differ() -> None:
     found = difference(load_preset("dapo-loss").config, load_preset("stapo").config)
-    assert ("objective.drop", None, str(TWINS["stapo"].drop_rule)) in found
+    assert ("objective.drop", None, str(DEFINITIONS["stapo"].drop_rule)) in found
     assert difference({"a": {"kind": "x"}}, {"a": {"kind": "y"}}) == [
         ("a", {"kind": "x"}, {"kind": "y"})
     ]
     assert difference({"a": 1}, {"a": 1}) == []
 
 
-def test_lengths_resolve_at_the_presets_own_max_tokens(write: Any) -> None:
+def test_lengths_are_resolved_with_the_max_tokens_of_the_preset(write: Any) -> None:
     path = write("base: dr-grpo\nsampling: {max_tokens: 77}\n")
     assert load_preset(path).objective.divisor == FixedLength(length=77)
 
 
 @pytest.mark.parametrize("name", ["stapoo", "STAPO", "stap"])
-def test_an_unknown_preset_has_the_nearest_name(name: str) -> None:
+def test_error_for_an_unknown_preset_names_the_nearest(name: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown preset '{name}'. Did you mean 'stapo'"):
         load_preset(name)
 
@@ -231,18 +231,18 @@ def test_a_length_that_is_not_positive_is_refused(write: Any, length: int) -> No
         _ = load_preset(path).objective
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no preset file at"):
         load_preset(tmp_path / "none.yaml")
 
 
-def test_an_unknown_base_has_the_nearest_name(write: Any) -> None:
+def test_error_for_an_unknown_base_names_the_nearest(write: Any) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'dapo-loss'"):
         load_preset(write("base: dapo-los\n"))
 
 
 @pytest.mark.parametrize("first", ["base: ./mine.yaml\n", "base: ./other.yaml\n"])
-def test_a_base_that_leads_back_is_refused(write: Any, first: str) -> None:
+def test_a_cycle_of_bases_is_refused(write: Any, first: str) -> None:
     path = write(first)
     write("base: ./near/../mine.yaml\n", "other.yaml")
     write("", "near/empty.yaml")
@@ -250,7 +250,7 @@ def test_a_base_that_leads_back_is_refused(write: Any, first: str) -> None:
         load_preset(path)
 
 
-def test_all_mistakes_of_an_objective_are_told_at_once(write: Any) -> None:
+def test_all_errors_of_an_objective_are_reported_together(write: Any) -> None:
     path = write(
         """
 objective:
@@ -290,7 +290,7 @@ objective:
         ("a: \0", "is not valid YAML"),
     ],
 )
-def test_a_broken_file_says_where(write: Any, text: str, message: str) -> None:
+def test_error_in_a_yaml_file_names_the_file(write: Any, text: str, message: str) -> None:
     path = write(text)
     with pytest.raises(ConfigError) as caught:
         load_preset(path)
@@ -298,7 +298,7 @@ def test_a_broken_file_says_where(write: Any, text: str, message: str) -> None:
     assert str(path) in str(caught.value)
 
 
-def test_yaml_words_and_numbers_mean_what_they_say(write: Any) -> None:
+def test_yaml_1_2_words_are_text_and_exponents_are_numbers(write: Any) -> None:
     path = write("a: on\nb: no\nc: 1e-6\nd: .5\ne: true\nf: 2020-01-01\ng: 1E3\nh: -2.5e-1\ni: ~\n")
     assert read_yaml(path) == {
         "a": "on",

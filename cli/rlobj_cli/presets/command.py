@@ -21,15 +21,16 @@ presets = typer.Typer(
 )
 
 PresetArgument = Annotated[
-    str, typer.Argument(metavar="PRESET_OR_FILE", help="Name of a preset, or a YAML file.")
+    str,
+    typer.Argument(metavar="PRESET_OR_FILE", help="Name of a preset, or a YAML file."),
 ]
 
 
 def read(name: str) -> tuple[str, list[Layer]]:
-    """Title and settings of a preset, a preset file or a configuration file.
+    """Return the title and the settings of a preset, a preset file or a configuration file.
 
     The embedded profile is left out: these are the paper's settings over the library's defaults.
-    Torch is not imported, so that a wrong name is refused at once.
+    This does not import torch, so that an unknown name is an error at once.
     """
     from rlobj.config.layers import layers_of
     from rlobj.config.presets import load_preset
@@ -41,7 +42,7 @@ def read(name: str) -> tuple[str, list[Layer]]:
 
 
 def build(layers: list[Layer]) -> RunConfig:
-    """The whole configuration; problems may be missing, since --data can name them."""
+    """Build the whole configuration; `data.source` may be missing, since --data can give it."""
     from rlobj.config.layers import origins
     from rlobj.config.run_config import build_config
 
@@ -53,7 +54,7 @@ def build(layers: list[Layer]) -> RunConfig:
 
 @presets.command("list")
 def list_presets() -> None:
-    """List every preset with its paper.
+    """List all presets with their papers.
 
     [bold]Examples[/bold]
 
@@ -86,7 +87,7 @@ def list_presets() -> None:
 
 @presets.command("show")
 def show(preset: PresetArgument) -> None:
-    """Show a preset's YAML and the formula it comes to.
+    """Show a preset's YAML and its formula.
 
     [bold]Examples[/bold]
 
@@ -164,7 +165,7 @@ def _setting(value: Any) -> Any:
 def check(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A preset or configuration file.")],
 ) -> None:
-    """Check a whole file; every mistake is reported at once, with exit code 2.
+    """Check a preset or configuration file and report all errors at once.
 
     [bold]Examples[/bold]
 
@@ -192,7 +193,7 @@ def copy(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Copy a preset to a file of yours, to edit.
+    """Copy a preset to a file that you can edit.
 
     [bold]Examples[/bold]
 

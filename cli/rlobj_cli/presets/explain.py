@@ -1,4 +1,4 @@
-"""`rlobj explain`: what an objective does, in words."""
+"""`rlobj explain`: an objective in words."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ def explain(
             "--updates",
             min=1,
             metavar="N",
-            help="Mini-batches per rollout (training.updates_per_step). Default: the preset's own "
-            "number.",
+            help="Mini-batches per rollout (training.updates_per_step). Default: as in the preset.",
         ),
     ] = None,
 ) -> None:
-    """Say what an objective does: formula, selected tokens, and settings that cannot act.
+    """Explain an objective: its formula, the tokens it selects, and settings that cannot act.
 
     [bold]Examples[/bold]
 

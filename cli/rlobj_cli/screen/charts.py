@@ -1,4 +1,4 @@
-"""Curves out of characters: a sparkline of blocks, and a chart of braille dots with its axes."""
+"""Curves drawn with characters: a sparkline of blocks, and a chart of braille dots with axes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import itertools
 import math
 from collections.abc import Sequence
 
-__all__ = ["chart", "resample", "scale_label", "sparkline", "steps_axis"]
+from rich.console import Console
+from rich.text import Text
+
+__all__ = ["chart", "draw_chart", "resample", "scale_label", "sparkline", "steps_axis"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -16,7 +19,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def resample(values: Sequence[float], width: int) -> list[float]:
-    """At most `width` numbers: means of neighbours."""
+    """Reduce the values to at most `width` numbers, means of neighbours."""
     count = min(len(values), width)
     cuts = [i * len(values) // count for i in range(count + 1)] if count else [0]
     parts = [values[a:b] for a, b in itertools.pairwise(cuts)]
@@ -24,7 +27,7 @@ def resample(values: Sequence[float], width: int) -> list[float]:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The course of the values in one line, from their least to their largest.
+    """Draw the values in one line, scaled from the smallest to the largest.
 
     Example:
         >>> sparkline([0, 1, 2, 3], 8)
@@ -37,32 +40,56 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_BLOCKS[round((v - low) / span * 7) if span else 0] for v in values)
 
 
-def chart(curve: Points, marks: Points, width: int, height: int) -> list[tuple[float | None, str]]:
-    """A curve in braille dots, and single points as ● over it, on common axes.
+def draw_chart(
+    console: Console, curve: Points, marks: Points = (), *, width: int, height: int
+) -> None:
+    """Print a curve over steps with its scale, and below it the first and the last step.
 
     Args:
-        curve: (x, y), x rising; drawn as a connected line.
+        console: where to print.
+        curve: (step, value) in order; long curves are resampled.
+        marks: (step, value) of single points, shown as ●.
+        width: of the curve, characters.
+        height: of the curve, rows; at least 2.
+    """
+    xs, ys = (resample(values, 2 * width) for values in zip(*curve, strict=True))
+    line = list(zip(xs, ys, strict=True))
+    values = [value for _, value in (*line, *marks)]
+    for value, row in chart(line, marks, width, height):
+        label = "" if value is None else scale_label(value, max(values) - min(values))
+        body = Text(row, "cyan")
+        body.highlight_regex("●", "bold yellow")
+        console.print(Text(f"{label:>8} ┤", "dim") + body, no_wrap=True)
+    steps = [step for step, _ in (*curve, *marks)]
+    console.print(Text(f"{'':10}{steps_axis(min(steps), max(steps), width)}", "dim"))
+
+
+def chart(curve: Points, marks: Points, width: int, height: int) -> list[tuple[float | None, str]]:
+    """Draw a curve in braille dots, and single points as ● over it, on common axes.
+
+    Args:
+        curve: (x, y) in order of x; drawn as a connected line.
         marks: (x, y).
         width: characters in a row.
         height: rows, at least 2.
 
     Returns:
-        From the top, (the y that the row stands for, its characters); y is given for the first and
-        the last row and None between.
+        (y, characters) of each row from the top; y is known for the first and the last row and
+        None for the others.
     """
     ys = [y for _, y in (*curve, *marks)]
     xs = [x for x, _ in (*curve, *marks)]
     low, high = min(ys), max(ys)
     first, x_span, y_span = min(xs), (max(xs) - min(xs)) or 1, (high - low) or 1
 
-    def place(x: float, y: float) -> tuple[int, int]:
-        """Dot column from the left, dot row from the top."""
+    def dot(x: float, y: float) -> tuple[int, int]:
+        """Column from the left and row from the top."""
         column = round((x - first) / x_span * (2 * width - 1))
         return column, round((high - y) / y_span * (4 * height - 1))
 
     cells = [[0] * width for _ in range(height)]
     before: tuple[int, int] | None = None
-    for column, row in (place(x, y) for x, y in curve):
+    for column, row in (dot(x, y) for x, y in curve):
         start = before or (column, row)
         length = max(abs(column - start[0]), abs(row - start[1]), 1)
         for i in range(length + 1):
@@ -71,14 +98,14 @@ def chart(curve: Points, marks: Points, width: int, height: int) -> list[tuple[f
             cells[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
         before = (column, row)
     rows = [[chr(0x2800 + cell) if cell else " " for cell in line] for line in cells]
-    for column, row in (place(x, y) for x, y in marks):
+    for column, row in (dot(x, y) for x, y in marks):
         rows[row // 4][column // 2] = "●"
     labels = [high, *[None] * (height - 2), low]
     return [(label, "".join(row)) for label, row in zip(labels, rows, strict=True)]
 
 
 def scale_label(value: float, span: float) -> str:
-    """A value on an axis, with as many digits as tell it from others of that span.
+    """Format a value on an axis with enough digits for an axis of that span.
 
     Example:
         >>> scale_label(0.99985, 0.0003), scale_label(12345.6, 8000), scale_label(0.5, 0.4)
@@ -89,6 +116,6 @@ def scale_label(value: float, span: float) -> str:
 
 
 def steps_axis(first: float, last: float, width: int) -> str:
-    """What stands below a chart over steps: its ends."""
+    """The line below a chart: its first and its last step."""
     end = f"{last:,.0f}"
     return f"step {first:,.0f}".ljust(width - len(end)) + end

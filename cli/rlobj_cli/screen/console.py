@@ -1,4 +1,4 @@
-"""What the commands share on screen: the console, quiet libraries, YAML and numbers."""
+"""What all commands show in the same way: waiting, facts, YAML, explanations and numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
@@ -32,7 +33,6 @@ __all__ = [
     "preparing_policy",
     "show_explanation",
     "show_yaml",
-    "with_error",
     "working",
 ]
 
@@ -40,14 +40,14 @@ FIRST_USE = "first use: preparing the embedded policy"
 
 
 def calm_libraries(console: Console) -> None:
-    """Keep the libraries' bars and notices off the screen; rlobj's own warnings stay."""
+    """Hide progress bars and notices of other libraries, and show rlobj's own warnings."""
     import torch
 
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed prints that it guessed so
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed prints a guess
     from rich.logging import RichHandler
     from transformers.utils import logging as notices
 
@@ -62,20 +62,18 @@ def calm_libraries(console: Console) -> None:
 
 
 def loading(console: Console) -> AbstractContextManager[Any]:
-    """A sign of life while torch is imported; nothing where there is no terminal."""
-    if not console.is_interactive:
-        return contextlib.nullcontext()
-    return console.status("loading", spinner_style="cyan")
+    """Show that the library is being imported, which takes seconds; only on a terminal."""
+    return working(console, "loading")
 
 
 @contextlib.contextmanager
 def working(console: Console, doing: str, news: Callable[[], str] = str) -> Iterator[None]:
-    """What goes on and for how long, while it does; nothing where there is no terminal.
+    """Show what is going on and for how many seconds; only on a terminal, and removed at the end.
 
     Args:
-        console: where to; leaves nothing behind there.
-        doing: what goes on.
-        news: asked four times a second for a line to show below; empty for none.
+        console: the screen.
+        doing: what is going on.
+        news: called four times per second for a line to show below; "" = no line.
     """
     if not console.is_interactive:
         yield
@@ -93,10 +91,10 @@ def working(console: Console, doing: str, news: Callable[[], str] = str) -> Iter
 
 @contextlib.contextmanager
 def preparing_policy(console: Console) -> Iterator[Callable[[int, int, float], None]]:
-    """Show the supervised steps that make the embedded policy; nothing if they were made before.
+    """Show the supervised training of the embedded policy; nothing if the policy is in the cache.
 
     Yields:
-        What is called with (steps done, steps in all, loss) after each step.
+        A function to call after each step with (steps done, number of steps, loss).
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -114,14 +112,14 @@ def preparing_policy(console: Console) -> Iterator[Callable[[int, int, float], N
 
 
 def preparation_line(done: int, total: int, loss: float) -> str:
-    """A line of a log about the first or the last supervised step."""
+    """The line in a log for the first or the last supervised step."""
     if done < total:
         return f"{FIRST_USE} ({total} supervised steps, kept for later runs)"
     return f"the embedded policy is ready, loss {loss:.3f}"
 
 
 def facts_grid(facts: Mapping[str, str]) -> Table:
-    """Names and texts in two columns."""
+    """Names and texts in two columns, for printing."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", min_width=10)
     grid.add_column(overflow="fold")
@@ -131,7 +129,7 @@ def facts_grid(facts: Mapping[str, str]) -> Table:
 
 
 def show_yaml(console: Console, text: str) -> None:
-    """YAML in colour on a terminal; elsewhere the bare text, which YAML reads back."""
+    """Print YAML, in colour on a terminal; otherwise as plain text that can be read back."""
     if not console.is_terminal:
         console.print(Text(text.rstrip("\n")), soft_wrap=True)
         return
@@ -143,7 +141,7 @@ def show_yaml(console: Console, text: str) -> None:
 
 
 def show_explanation(console: Console, explanation: Explanation) -> None:
-    """Formula, rules, columns read, and settings that cannot act."""
+    """Print the formula, the rules, the columns that are read, and settings that cannot act."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold cyan")
     grid.add_column()
@@ -154,11 +152,11 @@ def show_explanation(console: Console, explanation: Explanation) -> None:
         else:
             console.print(Text(line, style="bold"), soft_wrap=True)
     console.print(grid)
-    for place, rule, meaning in explanation.rules:
+    for field, rule, meaning in explanation.rules:
         console.print()
-        console.print(Text.assemble((place, "bold cyan"), ": ", rule))
+        console.print(Text.assemble((field, "bold cyan"), ": ", rule))
         for part in meaning.split("; "):
-            console.print(_indented(part))
+            console.print(Padding(Text(part), (0, 0, 0, 4)))
     console.print()
     for stage, columns in explanation.needs:
         console.print(Text(f"{stage} reads {columns}", style="dim"))
@@ -166,14 +164,8 @@ def show_explanation(console: Console, explanation: Explanation) -> None:
         console.print(Text.assemble(("cannot act: ", "bold yellow"), text))
 
 
-def _indented(text: str) -> Table:
-    grid = Table.grid(padding=(0, 1))
-    grid.add_row("   ", Text(text))
-    return grid
-
-
 def plain_value(value: Any) -> str:
-    """A setting on one line, as YAML writes it."""
+    """Format a setting on one line, as in YAML."""
     import yaml
 
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
@@ -181,15 +173,9 @@ def plain_value(value: Any) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number for people; a dash where there is none."""
+    """Format a number for the screen; a dash if there is none."""
     if value is None or math.isnan(value):
         return "–"
     if value and abs(value) < 10**-digits:
         return f"{value:.1e}"
     return f"{value:,.{digits}f}"
-
-
-def with_error(value: float | None, errors: Sequence[float | None]) -> str:
-    """A value ± the first standard error that is known."""
-    known = [error for error in errors if error is not None and not math.isnan(error)]
-    return f"{number(value)} ± {number(known[0])}" if known else number(value)

@@ -1,4 +1,4 @@
-"""`--data-dir`: the folder whose files stand in for data sets of the hub."""
+"""`--data-dir`: a folder with data files that are used instead of the hub."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ VARIABLE = "RLOBJ_DATA_DIR"
 
 
 def data_dir_option(panel: str | None = None) -> Any:
-    """The option, for a panel of a command's help.
+    """The option, in a panel of a command's help.
 
-    For as long as the command runs the folder is in the environment too: named data sets are looked
-    for there, by this process and by those that it starts.
+    While the command runs, the folder is also in the environment, for this process and for the
+    processes that it starts.
     """
     return typer.Option(
         "--data-dir",
         metavar="DIR",
         envvar=VARIABLE,
         callback=_named,
-        help="Folder with aime24.jsonl, gsm8k.parquet and so on, in place of the hub.",
+        help="Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub.",
         rich_help_panel=panel,
     )
 

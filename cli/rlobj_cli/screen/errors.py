@@ -38,7 +38,7 @@ INTERRUPTED = 130
 
 
 def report(title: str, message: str) -> None:
-    """A message on stderr: a panel on a terminal, plain lines elsewhere."""
+    """Print a message on stderr: a panel on a terminal, otherwise plain lines."""
     from rich.console import Console
     from rich.panel import Panel
     from rich.text import Text
@@ -53,14 +53,14 @@ def report(title: str, message: str) -> None:
 
 @contextmanager
 def _guarded() -> Iterator[None]:
-    """Errors that rlobj raises on purpose, and Ctrl-C, as messages and exit codes."""
+    """Turn rlobj's own errors and Ctrl-C into a message and an exit code."""
     try:
         yield
     except KeyboardInterrupt:
-        report("Interrupted", "stopped; nothing is left half written")
+        report("Interrupted", "stopped; no file is incomplete")
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
-        if "rlobj.base.errors" not in sys.modules:  # then it cannot be one of them
+        if "rlobj.base.errors" not in sys.modules:  # then it is not one of them
             raise
         from rlobj.base.errors import RlobjError, RunError
 
@@ -72,22 +72,22 @@ def _guarded() -> Iterator[None]:
 
 
 class GuardedGroup(TyperGroup):
-    """Commands whose errors are messages."""
+    """A group whose commands report errors as messages."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command under guard."""
+        """Run the command."""
         with _guarded():
             return super().invoke(ctx)
 
 
 class DefaultGroup(TyperGroup):
-    """Commands of which one needs no name: `rlobj eval MODEL` beside `rlobj eval compare A B`."""
+    """A group with one command without a name: `rlobj eval MODEL` and `rlobj eval compare A B`."""
 
     DEFAULT = "<model>"
-    """What the nameless one is registered as: no folder is called so."""
+    """The internal name of the command without a name; it cannot be a model."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Anything but a command's name begins the arguments of the nameless one."""
+        """Pass arguments that do not begin with a command's name to the command without one."""
         if not args:
             args = [self.DEFAULT, "--help"]
         elif args[0] not in self.commands:
@@ -95,21 +95,21 @@ class DefaultGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Usage lines leave the name out, as the user does."""
+        """Leave the internal name out of usage lines."""
         name, command, rest = super().resolve_command(ctx, args)
         return "" if name == self.DEFAULT else name, command, rest
 
 
 class _NamelessContext(typer.Context):
-    """A context whose path ends with the group: no second blank where a name would be."""
+    """The context of a command without a name."""
 
     @property
     def command_path(self) -> str:
-        """As the user types it."""
+        """The path as the user types it, without a blank at the end."""
         return super().command_path.rstrip()
 
 
 class NamelessCommand(TyperCommand):
-    """What `DefaultGroup.DEFAULT` is registered with."""
+    """The class of the command without a name."""
 
     context_class = _NamelessContext

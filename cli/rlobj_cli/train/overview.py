@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlobj_cli.screen.charts import chart, resample, scale_label, steps_axis
+from rlobj_cli.screen.charts import draw_chart
 from rlobj_cli.screen.console import facts_grid, number, plain_value, show_explanation
 from rlobj_cli.train.progress import held_out
 
@@ -140,23 +140,13 @@ def _show_curve(console: Console, steps: Sequence[Line], history: Sequence[Line]
     rewards = [line for line in steps if line["reward/mean"] is not None]
     if len(rewards) < 2:
         return
-    xs = resample([line["step"] for line in rewards], 2 * width)
-    ys = resample([line["reward/mean"] for line in rewards], 2 * width)
     known = [line for line in history if line.get("eval/accuracy") is not None]
     marks = [(line["step"], line["eval/accuracy"]) for line in known]
     legend = Text.assemble(("⠤⠒", "cyan"), " reward  ", ("●", "bold yellow"), " held-out accuracy")
     console.print(Text(" " * 10) + legend)
-    shown = [*ys, *(y for _, y in marks)]
-    span = max(shown) - min(shown)
-    for value, row in chart(list(zip(xs, ys, strict=True)), marks, width, 10):
-        label = scale_label(value, span) if value is not None else ""
-        line = Text(f"{label:>8} ┤", style="dim")
-        body = Text(row, style="cyan")
-        body.highlight_regex("●", "bold yellow")
-        console.print(line + body, no_wrap=True)
-    first = min(line["step"] for line in (*rewards, *known))
-    axis = steps_axis(first, rewards[-1]["step"], width)
-    console.print(Text(f"{'':10}{axis}\n", style="dim"))
+    curve = [(line["step"], line["reward/mean"]) for line in rewards]
+    draw_chart(console, curve, marks, width=width, height=10)
+    console.print()
 
 
 def _show_change(

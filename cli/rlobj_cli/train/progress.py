@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -27,7 +28,6 @@ from rlobj_cli.screen.console import (
     facts_grid,
     number,
     preparation_line,
-    with_error,
 )
 
 if TYPE_CHECKING:
@@ -262,8 +262,10 @@ def held_out(line: Mapping[str, Any] | None) -> str:
     """The held-out accuracy ± its standard error over samples, or else over problems."""
     if line is None:
         return "–"
-    errors = [line.get("eval/accuracy_se_samples"), line.get("eval/accuracy_se_problems")]
-    return with_error(line.get("eval/accuracy"), errors)
+    errors = [line.get(f"eval/accuracy_se_{over}") for over in ("samples", "problems")]
+    known = [error for error in errors if error is not None and not math.isnan(error)]
+    accuracy = number(line.get("eval/accuracy"))
+    return f"{accuracy} ± {number(known[0])}" if known else accuracy
 
 
 def _clock(seconds: float) -> str:

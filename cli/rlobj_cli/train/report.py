@@ -143,18 +143,11 @@ def _draw_charts(console: Console, lines: Sequence[Line]) -> None:
     """A chart for each metric that changed."""
     from rich.text import Text
 
-    from rlobj_cli.screen.charts import chart, resample, scale_label, steps_axis
+    from rlobj_cli.screen.charts import draw_chart
 
     width = max(20, min(console.width - 12, 72))
     for name, points in metric_series(lines).items():
-        xs, ys = (resample(values, 2 * width) for values in zip(*points, strict=True))
-        span = max(ys) - min(ys)
-        if not span:
-            continue
-        console.print(Text(f"\n          {name}", style="bold"))
-        for value, row in chart(list(zip(xs, ys, strict=True)), [], width, 4):
-            label = scale_label(value, span) if value is not None else ""
-            console.print(Text(f"{label:>8} ┤", "dim") + Text(row, "cyan"), no_wrap=True)
-        axis = steps_axis(points[0][0], points[-1][0], width)
-        console.print(Text(f"{'':10}{axis}", "dim"))
+        if len({value for _, value in points}) > 1:
+            console.print(Text(f"\n          {name}", style="bold"))
+            draw_chart(console, points, width=width, height=4)
     console.print()

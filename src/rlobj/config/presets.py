@@ -2,7 +2,7 @@
 
     base: dapo-loss            # another preset; mappings merge, a mapping with `kind` replaces
     paper: "STAPO, Liu et al. 2026, arXiv:2602.15620"
-    summary: silence rare spurious tokens
+    summary: drop rare tokens that a correct response would reinforce
     objective:
       drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
     sampling: {group_size: 8}
