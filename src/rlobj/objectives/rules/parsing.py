@@ -103,8 +103,8 @@ class Parser:
         if isinstance(at, int):
             caret = at
         else:  # ast counts bytes of UTF-8, a terminal counts characters
-            place = at.end_col_offset - len(last.encode()) if last else at.col_offset  # type: ignore[attr-defined]
-            caret = len(self.text.encode()[:place].decode(errors="ignore"))
+            byte = at.end_col_offset - len(last.encode()) if last else at.col_offset  # type: ignore[attr-defined]
+            caret = len(self.text.encode()[:byte].decode(errors="ignore"))
         raise ConfigError(f"{message}\n    {self.text}\n    {' ' * caret}^") from None
 
     def build(self, node: ast.AST) -> Any:
