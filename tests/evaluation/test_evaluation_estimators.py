@@ -202,7 +202,7 @@ def test_p_values_of_equal_models_are_small_as_rarely_as_they_say() -> None:
 
 
 def by_enumeration(votes: Votes, k: int) -> float:
-    ballots: list[int | None] = [None] * votes.silent
+    ballots: list[int | None] = [None] * votes.without_answer
     for place, size in enumerate((votes.right, *votes.wrong, *votes.undecided)):
         ballots += [place] * size
     undecided = range(1 + len(votes.wrong), 1 + len(votes.wrong) + len(votes.undecided))
@@ -225,9 +225,9 @@ def by_enumeration(votes: Votes, k: int) -> float:
     st.integers(0, 2),
 )
 def test_majority_is_its_expectation_over_all_subsets(
-    right: int, wrong: list[int], undecided: list[int], silent: int
+    right: int, wrong: list[int], undecided: list[int], without_answer: int
 ) -> None:
-    votes = Votes(right, tuple(wrong), tuple(undecided), silent)
+    votes = Votes(right, tuple(wrong), tuple(undecided), without_answer)
     for k in range(1, votes.responses + 1):
         assert votes.majority_at(k) == pytest.approx(by_enumeration(votes, k), nan_ok=True)
 
@@ -261,8 +261,10 @@ def test_answers_are_grouped_by_text_then_by_the_judge() -> None:
         (None, False),
         (None, None),
     )
-    assert count_votes(problem) == Votes(right=2, wrong=(2, 1, 1), undecided=(), silent=2)
-    assert count_votes(problem, equal) == Votes(right=2, wrong=(3, 1), undecided=(), silent=2)
+    assert count_votes(problem) == Votes(right=2, wrong=(2, 1, 1), undecided=(), without_answer=2)
+    assert count_votes(problem, equal) == Votes(
+        right=2, wrong=(3, 1), undecided=(), without_answer=2
+    )
     assert not {"7", "7.0"} & {text for pair in asked for text in pair}
 
 

@@ -283,7 +283,7 @@ def test_ids_of_several_tasks_have_the_task_in_front(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["index", "idx"])
-def test_row_numbers_are_no_ids_where_questions_repeat(tmp_path, column):
+def test_row_numbers_are_ids_only_of_rows_without_a_question(tmp_path, column):
     rows = [
         {column: number, "problem": question, "answer": "4", "response": "4"}
         for number, question in enumerate(["2+2?", "2*2?", "2+2?"])
@@ -291,7 +291,8 @@ def test_row_numbers_are_no_ids_where_questions_repeat(tmp_path, column):
     problems, responses = read_responses([lines(tmp_path / "r.jsonl", *rows)], "x")
     assert [problem.prompt for problem in problems] == ["2+2?", "2*2?"]
     assert [key[2] for key in responses] == [0, 0, 1]
-    problems, _ = read_responses([lines(tmp_path / "s.jsonl", *rows[:2])], "x")
+    nameless = [{**row, "problem": ""} for row in rows[:2]]
+    problems, _ = read_responses([lines(tmp_path / "s.jsonl", *nameless)], "x")
     assert [problem.id for problem in problems] == ["0", "1"]
     problems, _ = read_responses([tmp_path / "r.jsonl"], "x", columns={"id": column})
     assert [problem.id for problem in problems] == ["0", "1", "2"]

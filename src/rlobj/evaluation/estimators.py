@@ -1,8 +1,8 @@
 """Statistics of repeated samples: n problems, k_i decided samples each, c_i of them right.
 
-A number over n problems has two uncertainties. *sampling*: these very problems, asked again.
-*problems*: other problems like these. With the 30 problems of a competition the second is the
-larger by far, and it is the one that intervals here are about: problems are resampled whole, never
+A number over n problems has two uncertainties. *sampling*: the same problems, sampled again.
+*problems*: other problems like these. With the 30 problems of a competition the second one is much
+larger, and intervals here are intervals of the second kind: they resample whole problems, and never
 the n·k samples as if they were independent (Miller 2024, arXiv:2411.00640).
 """
 
@@ -35,22 +35,25 @@ __all__ = [
 LEVEL = 0.95
 RESAMPLES = 10_000
 MAX_SUMS = 2**14
-"""Distinct sums up to which the sign-flip distribution is worked out; beyond, it is sampled."""
+"""Distinct sums up to which the sign-flip distribution is exact; above, it is sampled."""
 _CELLS = 2**22
 """Values resampled at a time."""
 
 
 class StandardErrors(NamedTuple):
-    """Of a mean accuracy; nan where there is too little to tell."""
+    """Standard errors of a mean accuracy; nan if there are too few values.
+
+    Attributes:
+        sampling: of this model on these very problems.
+        problems: of this model on problems like these.
+    """
 
     sampling: float
-    """This model on these very problems."""
     problems: float
-    """This model on problems like these."""
 
 
 class Interval(NamedTuple):
-    """Where the mean over problems like these lies, at 95 %; nan where too little is known."""
+    """95% interval of a mean over problems like these; nan if there are too few values."""
 
     low: float
     high: float
@@ -58,29 +61,32 @@ class Interval(NamedTuple):
 
 
 class SignFlips(NamedTuple):
-    """A two-sided paired permutation test."""
+    """A two-sided paired permutation test. If it is not exact, it took `RESAMPLES` seeded flips."""
 
     p_value: float
     exact: bool
-    """False: from `RESAMPLES` seeded flips."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of one value in [0, 1] per problem, and how sure it is."""
+    """The mean of one value in [0, 1] per problem, with its uncertainty.
+
+    Attributes:
+        values: one for each problem that has the value; pass@k needs k decided samples.
+        seed: of the bootstrap.
+    """
 
     values: tuple[float, ...] = field(repr=False)
-    """One for each problem that has the value: pass@k needs k decided samples, for instance."""
     seed: int = field(default=0, repr=False)
 
     @property
     def problems(self) -> int:
-        """How many problems it is a mean of."""
+        """Number of problems with a value."""
         return len(self.values)
 
     @property
     def mean(self) -> float:
-        """Their mean; nan without any."""
+        """The mean; nan without values."""
         return sum(self.values) / len(self.values) if self.values else math.nan
 
     @property
@@ -95,14 +101,14 @@ class Estimate:
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Unbiased estimate of the chance that one of k samples is right, 1 − C(n − c, k)/C(n, k).
+    """Unbiased estimate of P(one of k samples is right): 1 − C(n − c, k)/C(n, k).
 
     Args:
         samples: n decided samples of the problem.
         correct: c of them right.
         k: 1 ≤ k ≤ n.
 
-    Source: Chen et al. 2021, arXiv:2107.03374 eq. 1. Integers until the last division.
+    Source: Chen et al. 2021, arXiv:2107.03374 eq. 1. Exact integers until the last division.
 
     Example:
         >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 4)
@@ -115,13 +121,10 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
 
 
 def standard_errors(correct: Sequence[int], samples: Sequence[int]) -> StandardErrors:
-    """Two standard errors of the mean accuracy, for two questions.
+    """Two standard errors of the mean accuracy.
 
     sampling: this model on these very problems, sqrt(Σ p_i(1 − p_i)/(k_i − 1)) / n.
     problems: this model on problems like these, sd(p_i)/sqrt(n) (Miller, arXiv:2411.00640).
-
-    Returns:
-        (sampling, problems); nan where there is too little to tell.
     """
     shares = [c / k for c, k in zip(correct, samples, strict=True)]
     n = len(shares)
@@ -131,11 +134,12 @@ def standard_errors(correct: Sequence[int], samples: Sequence[int]) -> StandardE
 
 
 def share_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
-    """The 95 % interval for the mean of shares in [0, 1], one a problem.
+    """95% interval for the mean of shares in [0, 1], one for each problem.
 
-    Where every value is 0 or 1 (one sample per problem, or pass@n of n samples) they are a
-    single proportion: Wilson. Wilson also where all values are equal, since resampling equal values
-    says that nothing is uncertain; it is too wide there, not too narrow. Else the bootstrap.
+    If every value is 0 or 1 (one sample per problem, or pass@n of n samples), they are a single
+    proportion, and the interval is Wilson's. It is Wilson's also if all values are equal, because
+    resampling equal values shows no uncertainty; then it is too wide, not too narrow. Otherwise it
+    is the bootstrap's.
     """
     if not values:
         return Interval(math.nan, math.nan, "none")
@@ -147,7 +151,7 @@ def share_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
 def wilson_interval(successes: float, trials: int) -> Interval:
     """Score interval of a proportion: (p + z²/2n ± z·sqrt(p(1 − p)/n + z²/4n²)) / (1 + z²/n).
 
-    Source: Wilson 1927; advised for single proportions by Bowyer et al. 2025, arXiv:2503.01747.
+    Source: Wilson 1927; recommended for proportions by Bowyer et al. 2025, arXiv:2503.01747.
 
     Example:
         >>> low, high, _ = wilson_interval(30, 30)
@@ -163,21 +167,21 @@ def wilson_interval(successes: float, trials: int) -> Interval:
 
 
 def bootstrap_interval(*groups: Sequence[float], seed: int = 0) -> Interval:
-    """The 95 % interval for the mean of the groups' means: bootstrap over problems, BCa.
+    """95% interval for the mean of the groups' means: bootstrap over problems, BCa.
 
     Every group (one benchmark, or several for a macro average) is resampled with replacement
     10,000 times. BCa shifts the percentiles by the resamples' bias z₀ and by the skewness of the
-    values, a = Σ u³ / (6 (Σ u²)^1.5) with u = (x − mean)/n, so that shares piled up at 0 or 1 get
-    the longer side they need. At n = 30 and Beta(0.15, 1.5) problems, 95 % intervals cover
-    93 % of the time with BCa, 90 % by plain percentiles and by Student's t. It does not reach
-    further: where nearly all problems are at 0 the few others decide, and 95 % covers about 85 %.
+    values, a = Σ u³ / (6 (Σ u²)^1.5) with u = (x − mean)/n, so that the interval is longer on one
+    side if many shares are near 0 or 1. At n = 30 and Beta(0.15, 1.5) problems, 95% intervals
+    contain the mean 93% of the time with BCa, and 90% of the time with plain percentiles or
+    Student's t. If nearly all problems are at 0, it is about 85%.
 
     Args:
         groups: one value per problem each, any range.
         seed: of the resamples.
 
     Returns:
-        nan where no value differs from the others of its group.
+        nan if the values of each group are all equal.
 
     Source: Efron 1987, "Better Bootstrap Confidence Intervals", eq. 6.6 for a.
     """
@@ -206,30 +210,30 @@ def bootstrap_interval(*groups: Sequence[float], seed: int = 0) -> Interval:
 
 
 def sign_flip_test(differences: Sequence[int], *, seed: int = 0) -> SignFlips:
-    """Paired permutation test: how often Σ ± d_i is as far from 0 as Σ d_i, signs at random.
+    """Paired permutation test: how often Σ ± d_i is as far from 0 as Σ d_i, with random signs.
 
-    If two models are alike, each problem's difference is as likely to have the other sign. The
-    distribution of the sum is worked out one problem after the other, equal sums merged, so that it
-    is exact whenever the d_i lie on a common grid, as c/k of equal k do. With one sample per
-    problem it is McNemar's exact test. Where the sums are too many, seeded flips, the
-    observed signs counted as one of them (Phipson & Smyth 2010, arXiv:1603.05766).
+    If two models are equally good, each problem's difference may as well have the other sign. The
+    distribution of the sum is computed one problem after the other, and equal sums are merged. So
+    the test is exact if the d_i are multiples of a common unit, as c/k with equal k are. With one
+    sample per problem it is McNemar's exact test. If there are too many sums, the signs are
+    sampled, and the observed signs count as one sample (Phipson & Smyth 2010, arXiv:1603.05766).
 
     Args:
-        differences: d_i in units of the grid, hence integers.
+        differences: d_i as integers, in the common unit.
         seed: of the flips.
     """
     observed = abs(sum(differences))
     sizes = [abs(d) for d in differences if d]
-    chances = {0: 1.0}
+    probabilities = {0: 1.0}
     for size in sizes:
         wider: dict[int, float] = {}
-        for total, chance in chances.items():
+        for total, probability in probabilities.items():
             for moved in (total - size, total + size):
-                wider[moved] = wider.get(moved, 0.0) + chance / 2
-        chances = wider
-        if len(chances) > MAX_SUMS:
+                wider[moved] = wider.get(moved, 0.0) + probability / 2
+        probabilities = wider
+        if len(probabilities) > MAX_SUMS:
             return SignFlips(_sampled_flips(sizes, observed, seed), exact=False)
-    extreme = math.fsum(chance for total, chance in chances.items() if abs(total) >= observed)
+    extreme = math.fsum(p for total, p in probabilities.items() if abs(total) >= observed)
     return SignFlips(min(1.0, extreme), exact=True)
 
 
@@ -261,7 +265,7 @@ def _resampled_means(values: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """sd/sqrt(n), over problems; nan below two."""
+    """sd/sqrt(n), over problems; nan for fewer than two."""
     n = len(values)
     if n < 2:
         return math.nan

@@ -1,7 +1,7 @@
 """Responses made elsewhere: to which problem each of them belongs.
 
-How a row is read is in `foreign_formats`. Rows of the same problem are its samples, in the order of
-the files. Nothing is guessed: a row that could belong to two problems is refused.
+Rows of the same problem are its samples, in the order of the files. Nothing is guessed: a row that
+may belong to two problems is refused. How a row is read is in `imported_formats`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from rlobj.base.errors import DataError
+from rlobj.base.errors import ConfigError, DataError
 from rlobj.data import Problem
 from rlobj.data.problems import digest
-from rlobj.evaluation.imported_formats import PARTS, Written, read_rows, task_of
+from rlobj.evaluation.imported_formats import PARTS, ImportedRow, read_rows, task_of
 from rlobj.evaluation.records import ResponseRecord
 from rlobj.evaluation.samples import Key
 
@@ -33,62 +33,47 @@ def read_responses(
 
     Args:
         files: JSONL, JSON, Parquet, CSV or TSV.
-        benchmark: what their problems are called together.
+        benchmark: the name of their problems together.
         known: the benchmark's problems, whose gold answers are used; a row belongs to the one with
-            its id, else to the one whose question its prompt ends with, whatever template stands
-            around it. None = the files' own.
-        columns: part (one of `PARTS`) -> column, where it is not found by itself.
+            its id, else to the one whose question its prompt ends with, in any template. None = the
+            files' own.
+        columns: part (one of `PARTS`) -> column, if it is not found by itself.
 
     Returns:
         The problems that have a row, and the responses. A row may hold no response.
 
     Raises:
-        DataError: no response, no gold answer, a part in a shape that has no reading, or a row that
-            belongs to no problem or may belong to several.
+        ConfigError: a column for another part.
+        DataError: no response, no gold answer, a part that cannot be read, or a row that belongs to
+            no problem or may belong to several.
     """
-    rows = _identified(
-        [row for file in files for row in read_rows(file, columns or {}, golds=known is None)]
-    )
+    columns = columns or {}
+    if other := sorted(columns.keys() - PARTS):
+        raise ConfigError(f"columns: there is no part '{other[0]}'; expected {', '.join(PARTS)}")
+    rows = [row for file in files for row in read_rows(file, columns, golds=known is None)]
+    several = len({row.task for row in rows if row.task is not None}) > 1
     problems: dict[str, Problem] = {}
     responses: dict[Key, ResponseRecord] = {}
     counts: dict[str, int] = {}
     find = None if known is None else _finder(known)
     for row in rows:
+        if several and row.task is not None:  # each task counts its ids from 0
+            row = replace(row, id=f"{row.task}/{row.id}")
         problem = find(row) if find else _own(row, problems)
         problems[problem.id] = problem
         for text, tokens, finish in zip(row.texts, row.tokens, row.finish, strict=True):
             sample = counts.get(problem.id, 0)
             counts[problem.id] = sample + 1
-            responses[benchmark, problem.id, sample] = ResponseRecord(
-                sample, row.seed, text, tokens, finish
-            )
+            key = benchmark, problem.id, sample
+            responses[key] = ResponseRecord(sample, row.seed, text, tokens, finish)
     if not responses:
         raise DataError(f"{', '.join(map(str, files))}: no response in it.")
     return list(problems.values()), responses
 
 
-def _identified(rows: Sequence[Written]) -> list[Written]:
-    """Rows whose ids tell problems apart: of several tasks with the task in front, and without
-    row numbers where a question has several of them."""
-    several = len({row.task for row in rows if row.task is not None}) > 1
-    numbers: dict[str, set[str | None]] = {}
-    for row in rows:
-        if row.numbered and row.prompt:
-            numbers.setdefault(_squeezed(row.prompt), set()).add(row.id)
-    rows_counted = any(len(ids) > 1 for ids in numbers.values())
-    found = []
-    for row in rows:
-        if several and row.task is not None:
-            row = replace(row, id=f"{row.task}/{row.id}")
-        if rows_counted and row.numbered and row.prompt:
-            row = replace(row, id=None)
-        found.append(row)
-    return found
-
-
-def _own(row: Written, problems: Mapping[str, Problem]) -> Problem:
-    """The problem that a row itself tells."""
-    if len(row.answers) == 0:
+def _own(row: ImportedRow, problems: Mapping[str, Problem]) -> Problem:
+    """The problem that a row itself describes."""
+    if not row.answers:
         raise DataError(
             f"{row.where}: no gold answer. Name its column with --column answer=COLUMN, or the "
             "benchmark with --on NAME."
@@ -101,12 +86,10 @@ def _own(row: Written, problems: Mapping[str, Problem]) -> Problem:
     name = row.id if row.id is not None else digest(row.prompt)[:16]
     extra = {"alternatives": list(row.answers)} if len(row.answers) > 1 else {}
     own = Problem(name, row.prompt, row.answers[0], extra)
-    there = problems.get(name)
-    if there is None:
-        return own
+    there = problems.get(name, own)
+    here, before = _squeezed(own.prompt), _squeezed(there.prompt)
     if (there.answer, there.extra) != (own.answer, own.extra):
         raise _two_problems(row.where, name, "gold answer", _golds(own), _golds(there))
-    here, before = _squeezed(own.prompt), _squeezed(there.prompt)
     if here and before and here != before:
         raise _two_problems(row.where, name, "question", here[:80], before[:80])
     return there
@@ -123,8 +106,8 @@ def _two_problems(where: str, name: str, what: str, here: str, before: str) -> D
     )
 
 
-def _finder(known: Sequence[Problem]) -> Callable[[Written], Problem]:
-    """Row -> its problem among those of a benchmark."""
+def _finder(known: Sequence[Problem]) -> Callable[[ImportedRow], Problem]:
+    """A function from a row to its problem among those of a benchmark."""
     by_id = {problem.id: problem for problem in known}
     by_question: dict[str, list[Problem]] = {}
     for problem in known:
@@ -133,15 +116,18 @@ def _finder(known: Sequence[Problem]) -> Callable[[Written], Problem]:
 
     @cache
     def asked_in(prompt: str) -> list[Problem]:
-        """Those with the question that the prompt is, else that ends last in it: examples stand
-        before. Of two that end there one is a part of the other."""
+        """The problems with the question that the prompt is, or that ends last in the prompt.
+
+        Few-shot examples come before the question. Of two questions that end at the same position,
+        one is a part of the other; the longer one is taken.
+        """
         if prompt in by_question:
             return by_question[prompt]
         ends = {question: _end(question, prompt) for question in by_question if question in prompt}
         last = max(ends, key=lambda question: (ends[question], len(question)), default="")
         return by_question[last] if ends.get(last) else []
 
-    def find(row: Written) -> Problem:
+    def find(row: ImportedRow) -> Problem:
         named = None if row.id is None else by_id.get(row.id)
         prompt = _squeezed(row.prompt)
         asked = asked_in(prompt)
@@ -170,8 +156,10 @@ def _finder(known: Sequence[Problem]) -> Callable[[Written], Problem]:
 
 
 def _end(question: str, prompt: str) -> int:
-    """Where a question ends in a prompt for the last time; 0 where it only starts or ends within a
-    word or number: "1+1?" is not in "11+1?"."""
+    """Where a question ends in a prompt for the last time; 0 if it is not there.
+
+    A question that starts or ends inside a word or number is not there: "1+1?" is not in "11+1?".
+    """
     edge = r"(?:(?<!\w)|(?!\w))"
     ends = [found.end() for found in re.finditer(edge + re.escape(question) + edge, prompt)]
     return max(ends, default=0)

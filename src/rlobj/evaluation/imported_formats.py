@@ -1,4 +1,4 @@
-"""One row of a file made elsewhere: what it tells of its problem, and what the model wrote.
+"""One row of a file made elsewhere: what it says of its problem, and the responses in it.
 
 | made by | known by | responses | gold answer |
 |---|---|---|---|
@@ -7,14 +7,14 @@
 | anything else | a column of `RESPONSE` | text, a chat, or a list of them | a column of `GOLD` |
 
 lm-eval writes each document once for every filter: the rows of the first filter are read. A doc
-with choices names the right one by letter or place, so `target` is taken there. To add a maker:
-a reader `_Row -> Written`, and its marks in `read_rows`.
+with choices names the right one by letter or index, so `target` is taken there. To add a maker:
+write a function `(row, where, file) -> _Source`, and call it in `read_rows`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -24,112 +24,99 @@ from rlobj.base.errors import DataError, nearest
 from rlobj.data.files import read_file
 from rlobj.data.layouts import KNOWN, answer_text, prompt_text
 
-__all__ = ["PARTS", "Written", "read_rows", "task_of"]
+__all__ = ["PARTS", "ImportedRow", "read_rows", "task_of"]
 
+PARTS = ("id", "prompt", "answer", "response")
+"""What a column can be named for."""
 RESPONSE = (
     *("response", "responses", "completion", "completions", "generation", "generations"),
     *("output", "outputs", "generated_text", "model_output", "prediction"),
 )
-"""Columns that may hold what the model wrote, first found wins."""
-IDENTITY = (*KNOWN["id"], "problem_id", "example_id", "doc_id", "index", "idx")
-NUMBERS = ("extra_info.index", "index", "idx")
-"""Those of them that may count rows, not problems."""
+"""Columns that may hold responses; the first one found is taken."""
+ROW_NUMBERS = ("extra_info.index", "index", "idx")
+"""Ids that may count rows and not problems: taken only if the row has no question."""
+IDS = (*(n for n in KNOWN["id"] if n not in ROW_NUMBERS), "problem_id", "example_id", "doc_id")
 WORKED = "solution"
-"""An answer column that often holds the way to the answer too: read where there is no other."""
+"""An answer column that often holds the derivation too: read if there is no other."""
 GOLD = ("gold", "gold_answer", "target", *(name for name in KNOWN["answer"] if name != WORKED))
 LENGTH = ("tokens", "num_tokens", "response_tokens", "completion_tokens")
 FINISH = ("finish", "finish_reason", "stop_reason")
-PARTS = ("id", "prompt", "answer", "response")
-"""What a column can be named for."""
 _ABSENT = object()
 
 
 @dataclass(frozen=True)
-class Written:
-    """A problem as far as a row tells it, and what the model wrote."""
+class ImportedRow:
+    """A problem as far as a row describes it, and responses to it.
+
+    Attributes:
+        where: names the row in errors.
+        id: of the problem, or None.
+        prompt: the question, perhaps inside a template; "" if it is not there.
+        answers: gold answers, each of them right; empty if there is none.
+        texts: the responses.
+        tokens: length of each response, or None.
+        finish: how each response ended, or None.
+        seed: of the row.
+        task: the task that the id is counted in, or None.
+    """
 
     where: str
-    """Names the row in errors."""
     id: str | None
     prompt: str
     answers: tuple[str, ...]
-    """Each of them is right; empty where none is told."""
     texts: list[str]
     tokens: list[int | None]
-    """Of each text."""
     finish: list[Literal["stop", "length"] | None]
-    """Of each text."""
-    seed: int = 0
-    task: str | None = None
-    """Where the id is counted from 0 in each task: the task."""
-    numbered: bool = False
-    """Whether the id may be the number of the row, not of the problem."""
+    seed: int
+    task: str | None
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A row, from the outermost object inwards, and the columns that the user named."""
+class _Source:
+    """Where a format keeps the parts of a row; they are read only if no column is named for them.
 
-    file: Path
-    where: str
+    Attributes:
+        layers: the row, and the objects in it whose columns can be named.
+        number: of the row; its id if it has neither an id nor a question.
+    """
+
     layers: tuple[Mapping[str, Any], ...]
-    columns: Mapping[str, str]
-
-    def part(self, name: str, usual: Callable[[], Any]) -> Any:
-        """The column named for a part, else what is usual.
-
-        Raises:
-            DataError: there is no such column.
-        """
-        chosen = self.columns.get(name)
-        if chosen is None:
-            return usual()
-        for layer in self.layers:
-            value = _reach(layer, chosen)
-            if value is not _ABSENT:
-                return value
-        there = [key for layer in self.layers for key in layer]
-        raise DataError(f"{self.where}: there is no column '{chosen}'.{nearest(chosen, there)}")
-
-    def id(self, usual: Callable[[], Any]) -> str | None:
-        name = self.part("id", usual)
-        return None if name in (None, "") else str(name)
-
-    def prompt(self, usual: Callable[[], Any]) -> str:
-        return prompt_text(self.part("prompt", usual), self.where)
-
-    def answers(self, usual: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
-        if "answer" not in self.columns:
-            return usual()
-        return _answers(self.part("answer", usual), self.where)
-
-    def texts(self, usual: Callable[[], Any]) -> list[str]:
-        return _texts(self.part("response", usual), self.where)
+    id: Any
+    prompt: Callable[[], Any]
+    answers: Callable[[], tuple[str, ...]]
+    response: Callable[[], Any]
+    tokens: Any = None
+    finish: Any = None
+    seed: Any = 0
+    task: str | None = None
+    number: Any = None
 
 
-def read_rows(file: Path, columns: Mapping[str, str], *, golds: bool) -> Iterator[Written]:
+def read_rows(file: Path, columns: Mapping[str, str], *, golds: bool) -> Iterator[ImportedRow]:
     """Rows of a file.
 
     Args:
         file: JSONL, JSON, Parquet, CSV or TSV.
-        columns: part (one of `PARTS`) -> column, where it is not found by itself.
-        golds: whether gold answers are read; without, `answers` is empty.
+        columns: part (one of `PARTS`) -> column, if it is not found by itself.
+        golds: whether gold answers are read; if not, `answers` is empty.
 
     Raises:
-        DataError: a part in a shape that has no reading, several gold answers that differ, or no
-            such column.
+        DataError: a part that cannot be read, several gold answers that differ, or no such column.
     """
-    first: dict[str, Any] = {}
+    first: Any = _ABSENT
     for where, row in read_file(file):
-        document, made = row.get("__doc__"), row.get("__model_response__")
         if "doc" in row and "resps" in row:
-            if first.setdefault("filter", row.get("filter")) == row.get("filter"):
-                document = row["doc"] if isinstance(row["doc"], dict) else {}
-                yield _lm_eval(_Row(file, where, (row, document), columns), golds)
-        elif isinstance(document, dict) and isinstance(made, dict):
-            yield _lighteval(_Row(file, where, (row, document, made), columns), golds)
+            first = row.get("filter") if first is _ABSENT else first
+            if row.get("filter") != first:
+                continue
+            source = _lm_eval(row, where, file)
+        elif isinstance(row.get("__doc__"), dict) and isinstance(
+            row.get("__model_response__"), dict
+        ):
+            source = _lighteval(row, where, file)
         else:
-            yield _plain(_Row(file, where, (row,), columns), golds)
+            source = _plain(row, where)
+        yield _read(source, columns, where, golds)
 
 
 def task_of(file: Path) -> str:
@@ -138,105 +125,119 @@ def task_of(file: Path) -> str:
     return match[1] if match else file.stem
 
 
-def _lm_eval(source: _Row, golds: bool) -> Written:
-    row, document = source.layers
+def _read(source: _Source, columns: Mapping[str, str], where: str, golds: bool) -> ImportedRow:
+    def named(part: str) -> Any:
+        """The value of the column named for a part."""
+        for layer in source.layers:
+            value = _reach(layer, columns[part])
+            if value is not _ABSENT:
+                return value
+        there = [key for layer in source.layers for key in layer]
+        advice = nearest(columns[part], there)
+        raise DataError(f"{where}: there is no column '{columns[part]}'.{advice}")
 
-    def answers() -> tuple[str, ...]:
-        if not _value(document, ("choices", "options")):
-            for _, own in _golds(document, source.where):
-                return own
-        return _answers(row.get("target"), f"{source.where}, column 'target'")
-
-    def asked() -> Any:
-        found = _value(document, KNOWN["prompt"])
-        return _first_text(row.get("arguments")) if found is None else found
-
-    name = source.id(lambda: row.get("doc_id"))
-    texts = source.texts(lambda: list(chain.from_iterable(map(_listed, _listed(row["resps"])))))
-    return Written(
-        source.where,
+    prompt = prompt_text(named("prompt") if "prompt" in columns else source.prompt(), where)
+    identity = named("id") if "id" in columns else source.id
+    if identity is None and not prompt.strip():
+        identity = source.number
+    name = None if identity in (None, "") else str(identity)
+    answers: tuple[str, ...] = ()
+    if golds:
+        answers = _answers(named("answer"), where) if "answer" in columns else source.answers()
+    texts = _texts(named("response") if "response" in columns else source.response(), where)
+    return ImportedRow(
+        where,
         name,
-        source.prompt(asked),
-        source.answers(answers) if golds else (),
+        prompt,
+        answers,
         texts,
-        [None] * len(texts),
-        [None] * len(texts),
-        task=None if name is None or "id" in source.columns else task_of(source.file),
+        [_length(each) for each in _each(source.tokens, len(texts))],
+        [e if e in ("stop", "length") else None for e in _each(source.finish, len(texts))],
+        source.seed if isinstance(source.seed, int) else 0,
+        None if name is None or "id" in columns else source.task,
     )
 
 
-def _lighteval(source: _Row, golds: bool) -> Written:
-    _, document, made = source.layers
+def _lm_eval(row: Mapping[str, Any], where: str, file: Path) -> _Source:
+    document = row["doc"] if isinstance(row["doc"], dict) else {}
+
+    def answers() -> tuple[str, ...]:
+        if not _value(document, ("choices", "options")):
+            for _, own in _golds(document, where):
+                return own
+        return _answers(row.get("target"), f"{where}, column 'target'")
+
+    def prompt() -> Any:
+        found = _value(document, KNOWN["prompt"])
+        return _first_text(row.get("arguments")) if found is None else found
+
+    return _Source(
+        (row, document),
+        row.get("doc_id"),
+        prompt,
+        answers,
+        lambda: list(chain.from_iterable(map(_listed, _listed(row["resps"])))),
+        task=task_of(file),
+    )
+
+
+def _lighteval(row: Mapping[str, Any], where: str, file: Path) -> _Source:
+    document, made = row["__doc__"], row["__model_response__"]
 
     def answers() -> tuple[str, ...]:
         choices, found = document.get("choices") or [], []
         for index in _listed(document.get("gold_index")):
             if not isinstance(index, int) or not 0 <= index < len(choices):
-                raise DataError(
-                    f"{source.where}: gold_index is {index!r}, with {len(choices)} choices."
-                )
-            found.append(answer_text(choices[index], source.where))
+                raise DataError(f"{where}: gold_index is {index!r}, with {len(choices)} choices.")
+            found.append(answer_text(choices[index], where))
         return tuple(dict.fromkeys(filter(None, found)))
 
-    def written() -> Any:
+    def response() -> Any:
         if not made.get("text") and made.get("logprobs"):
-            raise _no_text(made["logprobs"], source.where)
+            raise _no_text(made["logprobs"], where)
         return _listed(made.get("text"))
 
-    name = source.id(lambda: document.get("id"))
-    texts = source.texts(written)
-    ids = _each(made.get("output_tokens"), len(texts))
-    task = document.get("task_name") or task_of(source.file)
-    return Written(
-        source.where,
-        name,
-        source.prompt(lambda: document.get("query")),
-        source.answers(answers) if golds else (),
-        texts,
-        [len(those) if isinstance(those, list) else None for those in ids],
-        [None] * len(texts),
-        task=None if name is None or "id" in source.columns else str(task),
+    return _Source(
+        (row, document, made),
+        document.get("id"),
+        lambda: document.get("query"),
+        answers,
+        response,
+        tokens=made.get("output_tokens"),
+        task=str(document.get("task_name") or task_of(file)),
     )
 
 
-def _plain(source: _Row, golds: bool) -> Written:
-    [row] = source.layers
-
-    def written() -> Any:
+def _plain(row: Mapping[str, Any], where: str) -> _Source:
+    def response() -> Any:
         found = _value(row, RESPONSE)
         if found is None:
             raise DataError(
-                f"{source.where}: no response. Looked for {', '.join(RESPONSE)}; the columns are "
+                f"{where}: no response. Looked for {', '.join(RESPONSE)}; the columns are "
                 f"{', '.join(row)}. Name it with --column response=COLUMN."
             )
         return found
 
     def answers() -> tuple[str, ...]:
-        found = dict(_golds(row, source.where))
+        found = dict(_golds(row, where))
         if len(set(found.values())) > 1:
-            told = ", ".join(f"{name}: {' or '.join(own)[:40]}" for name, own in found.items())
+            listed = ", ".join(f"{name}: {' or '.join(own)[:40]}" for name, own in found.items())
             raise DataError(
-                f"{source.where}: which column is the gold answer ({told})? Name it with "
+                f"{where}: which column is the gold answer ({listed})? Name it with "
                 "--column answer=COLUMN."
             )
         return next(iter(found.values()), ())
 
-    identity = _found(row, IDENTITY)
-    texts = source.texts(written)
-    seed = row.get("seed")
-    return Written(
-        source.where,
-        source.id(lambda: identity[1]),
-        source.prompt(lambda: _value(row, KNOWN["prompt"])),
-        source.answers(answers) if golds else (),
-        texts,
-        [n if isinstance(n, int) else None for n in _each(_value(row, LENGTH), len(texts))],
-        [
-            end if end in ("stop", "length") else None
-            for end in _each(_value(row, FINISH), len(texts))
-        ],
-        seed=seed if isinstance(seed, int) else 0,
-        numbered="id" not in source.columns and identity[0] in NUMBERS,
+    return _Source(
+        (row,),
+        _value(row, IDS),
+        lambda: _value(row, KNOWN["prompt"]),
+        answers,
+        response,
+        tokens=_value(row, LENGTH),
+        finish=_value(row, FINISH),
+        seed=row.get("seed"),
+        number=_value(row, ROW_NUMBERS),
     )
 
 
@@ -244,7 +245,7 @@ def _plain(source: _Row, golds: bool) -> Written:
 
 
 def _golds(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each answer column that has an answer, with its answers."""
+    """Each answer column with its answers, if it has any."""
     found = False
     for name in (*GOLD, WORKED):
         if name == WORKED and found:
@@ -256,14 +257,14 @@ def _golds(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, tuple[str,
 
 
 def _answers(value: Any, where: str) -> tuple[str, ...]:
-    """Of a list of texts each is right."""
+    """The answers of a value; in a list of texts each one is right."""
     several = isinstance(value, list) and all(isinstance(item, str) for item in value)
     texts = [answer_text(item, where) for item in (value if several else [value])]
     return tuple(dict.fromkeys(filter(None, texts)))
 
 
 def _texts(value: Any, where: str) -> list[str]:
-    """What the model wrote: a text, a chat, or a list of them."""
+    """The responses of a value: a text, a chat, or a list of them."""
     several = isinstance(value, list) and not _is_chat(value)
     return [_text(item, where) for item in (value if several else [value])]
 
@@ -306,10 +307,15 @@ def _first_text(value: Any) -> str | None:
 
 
 def _each(value: Any, count: int) -> list[Any]:
-    """A value for each of several texts: None where it is told for all of them together."""
+    """A value for each response; None if there is one value for several responses."""
     if isinstance(value, list) and len(value) == count:
         return value
     return [value] if count == 1 else [None] * count
+
+
+def _length(value: Any) -> int | None:
+    """A number of tokens, given as a number or as the tokens."""
+    return len(value) if isinstance(value, list) else value if isinstance(value, int) else None
 
 
 def _listed(value: Any) -> list[Any]:
@@ -319,7 +325,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _reach(row: Any, name: str) -> Any:
-    """A column by its exact name, a dot reaching into a nested one; `_ABSENT` where none is."""
+    """A column by its exact name; a dot reaches into a nested column. Else `_ABSENT`."""
     if not isinstance(row, Mapping):
         return _ABSENT
     head, _, rest = name.partition(".")
@@ -328,15 +334,8 @@ def _reach(row: Any, name: str) -> Any:
     return _reach(row.get(head), rest)
 
 
-def _found(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str | None, Any]:
-    """The first of the columns that the row has, in any case, and its value."""
+def _value(row: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """The first of the columns that the row has, in any case; None if it has none."""
     lowered = {key.lower(): value for key, value in row.items()}
-    for name in names:
-        value = _reach(lowered, name)
-        if value is not None and value is not _ABSENT:
-            return name, value
-    return None, None
-
-
-def _value(row: Mapping[str, Any], names: Sequence[str]) -> Any:
-    return _found(row, names)[1]
+    found = (_reach(lowered, name) for name in names)
+    return next((value for value in found if value is not None and value is not _ABSENT), None)

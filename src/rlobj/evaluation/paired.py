@@ -1,7 +1,7 @@
 """Two models on the same problems: the difference, problem by problem.
 
-Most of the spread of accuracies is the spread of problems, which both models share; pairing takes
-it out (Miller 2024, arXiv:2411.00640, section 4.2).
+Most of the variance of accuracies is the variance of the problems, which both models share; pairing
+removes it (Miller 2024, arXiv:2411.00640, section 4.2).
 """
 
 from __future__ import annotations
@@ -27,12 +27,17 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Flip:
-    """A problem that one model mostly solves and the other does not."""
+    """A problem that one model mostly solves and the other does not.
+
+    Attributes:
+        id: of the problem.
+        share_a: of right responses of A.
+        share_b: of right responses of B.
+    """
 
     id: str
     share_a: float
     share_b: float
-    """Shares of right responses."""
 
     @property
     def difference(self) -> float:
@@ -42,34 +47,42 @@ class Flip:
 
 @dataclass(frozen=True)
 class Comparison:
-    """d_i = p_i^A − p_i^B over the problems that both answered."""
+    """d_i = p_i^A − p_i^B over the problems that both answered.
+
+    Attributes:
+        benchmark: its name.
+        differences: d_i.
+        accuracy_a: avg@n of A, over these problems only.
+        accuracy_b: avg@n of B, over these problems only.
+        difference: mean of d_i; above 0 if A is better.
+        stderr: sd(d_i)/sqrt(n), over problems.
+        interval: of the difference, at 95%: bootstrap over problems; nan if all d_i are equal.
+        p_value: sign-flip permutation test of "no difference", two-sided.
+        exact: whether the p-value is exact, not sampled.
+        flips: problems with more than half of the responses right on one side only, largest
+            difference first.
+        only_a: ids of problems that only A answered; left out.
+        only_b: ids of problems that only B answered; left out.
+        undecided: ids of problems without a decided response on one side; left out.
+    """
 
     benchmark: str
     differences: tuple[float, ...] = field(repr=False)
     accuracy_a: float
     accuracy_b: float
-    """avg@n of both, over these problems only."""
     difference: float
-    """Mean of d_i; above 0 where A is better."""
     stderr: float
-    """sd(d_i)/sqrt(n), over problems."""
     interval: Interval
-    """Of the difference, at 95 %: bootstrap over problems; nan where no d_i differs."""
     p_value: float
-    """Sign-flip permutation test of "no difference", two-sided."""
     exact: bool
-    """The p-value is worked out, not sampled."""
     flips: tuple[Flip, ...]
-    """Problems with more than half of the responses right on one side only, largest first."""
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
-    """Ids of problems that one side lacks; left out."""
     undecided: tuple[str, ...]
-    """Ids of problems without a decided response on one side; left out."""
 
     @property
     def problems(self) -> int:
-        """How many are compared."""
+        """Number of problems that are compared."""
         return len(self.differences)
 
 
@@ -78,12 +91,12 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
 
     Args:
         a: one side; a positive difference is in its favour.
-        b: the other.
-        seed: of the bootstrap, and of the flips where they are too many to work out.
+        b: the other side.
+        seed: of the bootstrap, and of the sign flips if they are sampled.
 
     Raises:
-        DataError: an id occurs twice, an id stands for another question or gold answer on the other
-            side, or no problem is left to compare.
+        DataError: an id occurs twice, an id has another question or gold answer on the other side,
+            or no problem is left to compare.
     """
     left, right = _by_id(a, "the first"), _by_id(b, "the second")
     shared = [name for name in left if name in right]
@@ -103,7 +116,7 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
     differences = tuple(p - q for p, q in shares.values())
     n = len(differences)
     mean = sum(differences) / n
-    test = sign_flip_test(_on_a_grid(list(decided.values())), seed=seed)
+    test = sign_flip_test(_in_common_unit(list(decided.values())), seed=seed)
     flips = [Flip(name, p, q) for name, (p, q) in shares.items() if (p > 0.5) != (q > 0.5)]
     return Comparison(
         benchmark=a.benchmark,
@@ -152,11 +165,11 @@ def _check_same(
             )
 
 
-def _on_a_grid(pairs: Sequence[tuple[GradedProblem, GradedProblem]]) -> list[int]:
-    """The differences as integers, in units of one over the counts' least common multiple."""
-    grid = math.lcm(*(each.decided for pair in pairs for each in pair))
+def _in_common_unit(pairs: Sequence[tuple[GradedProblem, GradedProblem]]) -> list[int]:
+    """The differences as integers; the unit is 1 / least common multiple of the counts."""
+    multiple = math.lcm(*(each.decided for pair in pairs for each in pair))
     return [
-        grid // one.decided * one.correct - grid // other.decided * other.correct
+        multiple // one.decided * one.correct - multiple // other.decided * other.correct
         for one, other in pairs
     ]
 

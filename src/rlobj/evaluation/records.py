@@ -1,7 +1,7 @@
-"""What an evaluation is made of: responses, their grades, and the problems they belong to.
+"""What an evaluation consists of: responses, their grades, and the problems they belong to.
 
-A response and its grade are kept apart, as are generating and grading: a response is expensive and
-final, a grade can be taken again.
+A response and its grade are kept apart: a response is expensive and final, and a grade can be
+computed again.
 """
 
 from __future__ import annotations
@@ -17,22 +17,27 @@ __all__ = ["GradedBenchmark", "GradedProblem", "ResponseRecord"]
 
 @dataclass(frozen=True)
 class ResponseRecord:
-    """One sampled response to one problem."""
+    """One response to one problem.
+
+    Attributes:
+        sample: its index among the problem's responses, from 0.
+        seed: of sampling; the same seed, prompt, weights and engine give the response again.
+        text: the response.
+        tokens: its length, the EOS token included; None if it is not known.
+        finish: "stop": an EOS token or a stop string; "length": cut at `max_tokens`; None if it is
+            not known.
+    """
 
     sample: int
-    """Its place among the problem's responses, from 0."""
     seed: int
-    """What it was drawn with; the same seed, prompt, weights and engine give it again."""
     text: str
     tokens: int | None
-    """Its length, the EOS token included; None where it was made elsewhere and not told."""
     finish: Literal["stop", "length"] | None
-    """stop: an EOS token or a stop string; length: cut at `max_tokens`; None = not told."""
 
 
 @dataclass(frozen=True)
 class GradedProblem:
-    """A problem with its responses and their grades, in the order of `Response.sample`."""
+    """A problem with its responses and their grades, in the order of `ResponseRecord.sample`."""
 
     problem: Problem
     responses: tuple[ResponseRecord, ...]
@@ -40,12 +45,12 @@ class GradedProblem:
 
     @property
     def decided(self) -> int:
-        """Responses that the grader could decide."""
+        """Number of responses that the grader could decide."""
         return sum(grade.correct is not None for grade in self.grades)
 
     @property
     def correct(self) -> int:
-        """Responses that are right."""
+        """Number of responses that are right."""
         return sum(grade.correct is True for grade in self.grades)
 
 
@@ -53,8 +58,8 @@ class GradedProblem:
 class GradedBenchmark:
     """One benchmark's problems with their graded responses.
 
-    Undecided responses are counted and are in no mean. Problems may differ in how many of their
-    responses are decided, and, in files made elsewhere, in how many there are.
+    Undecided responses are counted and are in no mean. Problems may differ in the number of
+    responses, and of decided ones.
     """
 
     benchmark: str

@@ -1,4 +1,4 @@
-"""What an evaluation came to: one benchmark's numbers, and the average over benchmarks."""
+"""The numbers of one benchmark, and the average over benchmarks."""
 
 from __future__ import annotations
 
@@ -34,42 +34,54 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens per response; nan where nothing is known."""
+    """Tokens per response; nan if no length is known.
+
+    Attributes:
+        mean: over all responses.
+        median: over all responses.
+        right: mean over right responses.
+        wrong: mean over wrong responses, the truncated ones included.
+    """
 
     mean: float
     median: float
     right: float
-    """Mean over right responses."""
     wrong: float
-    """Mean over wrong ones, the truncated among them."""
 
 
 @dataclass(frozen=True)
 class BenchmarkSummary:
-    """The numbers of one benchmark. Undecided responses are counted and are in no mean."""
+    """The numbers of one benchmark. Undecided responses are counted and are in no mean.
+
+    Attributes:
+        benchmark: its name.
+        problems: number of problems.
+        responses: number of responses of all problems.
+        samples_per_problem: n of avg@n: the largest number of responses of a problem.
+        counts: (decided, right) of each problem with a decided response.
+        votes: of the same problems; empty if the grader gives no answers.
+        truncated: share of responses cut at the length limit, of those whose end is known.
+        format: share of responses with a closed, non-empty box.
+        no_answer: share of responses without a final answer.
+        undecided: number of responses without a verdict.
+        undecided_reasons: their number by reason.
+        lengths: tokens per response.
+        seed: of the bootstrap.
+    """
 
     benchmark: str
     problems: int
     responses: int
-    """Of all problems together."""
     samples_per_problem: int
-    """n of avg@n: the most responses that a problem has."""
     counts: tuple[tuple[int, int], ...] = field(repr=False)
-    """(decided, right) for each problem that has a decided response."""
     votes: tuple[Votes, ...] = field(repr=False)
-    """For the same problems; empty where the grader tells no answers."""
     truncated: float
-    """Share of responses cut at the length limit, of those whose end is known."""
     format: float
-    """Share of responses with a closed, non-empty box."""
     no_answer: float
-    """Share of responses in which no final answer was found."""
     undecided: int
     undecided_reasons: Mapping[str, int]
-    """Responses without a verdict, by reason."""
     lengths: Lengths
     seed: int = field(default=0, repr=False)
-    """Of the bootstrap."""
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -78,12 +90,12 @@ class BenchmarkSummary:
 
     @property
     def accuracy(self) -> float:
-        """avg@n; nan where nothing is decided."""
+        """avg@n; nan if nothing is decided."""
         return self.estimate.mean
 
     @property
     def interval(self) -> Interval:
-        """Of avg@n at 95 %, for problems like these."""
+        """95% interval of avg@n, for problems like these."""
         return self.estimate.interval
 
     @property
@@ -93,17 +105,17 @@ class BenchmarkSummary:
 
     @property
     def solve_all(self) -> int:
-        """Problems whose decided responses are all right."""
+        """Number of problems whose decided responses are all right."""
         return sum(right == decided for decided, right in self.counts)
 
     @property
     def solve_none(self) -> int:
-        """Problems with no right response among the decided ones."""
+        """Number of problems with decided responses of which none is right."""
         return sum(right == 0 for _, right in self.counts)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The k that are reported: 1, 2, 4, ... and n."""
+        """The reported k: 1, 2, 4, ... and n."""
         n = self.samples_per_problem
         return (*(2**i for i in range(n.bit_length()) if 2**i < n), n)
 
@@ -115,7 +127,7 @@ class BenchmarkSummary:
 
     @cached_property
     def maj_at(self) -> dict[int, Estimate]:
-        """maj@k by k = 2, 4, ... and n; empty where the grader tells no answers."""
+        """maj@k by k = 2, 4, ... and n; empty if the grader gives no answers."""
         known = {k: self.maj_at_k(k) for k in self.sizes[1:]}
         return {k: estimate for k, estimate in known.items() if estimate.values}
 
@@ -145,53 +157,64 @@ class BenchmarkSummary:
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """One benchmark's graded responses, their summary, and the settings they were made with."""
+    """One benchmark's graded responses, their summary and their settings.
+
+    Attributes:
+        graded: the problems with their graded responses.
+        summary: the numbers.
+        settings: everything that changes a number, ready for JSON: temperature, template, ...
+    """
 
     graded: GradedBenchmark
     summary: BenchmarkSummary
     settings: Mapping[str, Any]
-    """Everything that changes a number, ready for JSON: temperature, template, seed, ..."""
 
 
 @dataclass(frozen=True)
 class MacroAverage:
-    """The mean of several benchmarks' accuracies, each counting once however large it is."""
+    """The mean of several benchmarks' accuracies; each counts once, whatever its size.
+
+    Attributes:
+        benchmarks: their names.
+        accuracy: the mean of avg@n.
+        standard_errors: sqrt(Σ se²)/B: the benchmarks are independent.
+        interval: at 95%.
+    """
 
     benchmarks: tuple[str, ...]
     accuracy: float
     standard_errors: StandardErrors
-    """sqrt(Σ se²)/B: the benchmarks are independent."""
     interval: Interval
 
 
 def summarise(
-    evaluation: GradedBenchmark, *, equal: Equal | None = None, seed: int = 0
+    graded: GradedBenchmark, *, equal: Equal | None = None, seed: int = 0
 ) -> BenchmarkSummary:
-    """Everything that is said about one benchmark.
+    """Compute the numbers of one benchmark.
 
     Args:
-        evaluation: problems with their graded responses.
-        equal: tells whether two wrong answers are the same, for maj@k; None = equal as text.
+        graded: problems with their graded responses.
+        equal: whether two wrong answers are the same, for maj@k; None = equal as text.
         seed: of the bootstrap.
     """
-    answered = evaluation.problems
-    decided = [each for each in answered if each.decided]
+    problems = graded.problems
+    decided = [each for each in problems if each.decided]
     pairs = [
         (response, grade)
-        for each in answered
+        for each in problems
         for response, grade in zip(each.responses, each.grades, strict=True)
     ]
-    tells = any(grade.answer is not None for _, grade in pairs)
+    has_answers = any(grade.answer is not None for _, grade in pairs)
     reasons = Counter(grade.reason for _, grade in pairs if grade.correct is None)
     finishes = [response.finish for response, _ in pairs if response.finish is not None]
     tokens = [(response.tokens, grade.correct) for response, grade in pairs]
     return BenchmarkSummary(
-        benchmark=evaluation.benchmark,
-        problems=len(answered),
+        benchmark=graded.benchmark,
+        problems=len(problems),
         responses=len(pairs),
-        samples_per_problem=max((len(each.responses) for each in answered), default=0),
+        samples_per_problem=max((len(each.responses) for each in problems), default=0),
         counts=tuple((each.decided, each.correct) for each in decided),
-        votes=tuple(count_votes(each, equal) for each in decided) if tells else (),
+        votes=tuple(count_votes(each, equal) for each in decided) if has_answers else (),
         truncated=_mean([finish == "length" for finish in finishes]),
         format=_mean([last_box(response.text) is not None for response, _ in pairs]),
         no_answer=_mean([grade.reason == "no answer" for _, grade in pairs]),
@@ -205,9 +228,9 @@ def summarise(
 def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
     """The mean of the benchmarks' means.
 
-    Its interval resamples problems within each benchmark. A benchmark whose problems are all alike
-    (all at 0, say) has nothing to resample: the distances of its own interval are added, divided
-    by the number of benchmarks, in quadrature.
+    The interval comes from resampling problems within each benchmark. If all problems of a
+    benchmark have the same share (all 0, for instance), resampling shows no uncertainty: then the
+    half-widths of its own interval, divided by the number of benchmarks, are added in quadrature.
 
     Args:
         summaries: at least one.

@@ -1,12 +1,11 @@
 r"""maj@k, also called cons@k: k responses vote with their answers; is the winner right?
 
 1. A response without an answer does not vote; an undecided one votes with its answer.
-2. Equal answers are one candidate: right ones all are (each equals the gold answer), others by
-   their text with spacing and sizing commands taken out, then by `equal`.
-3. The largest candidate wins. A tie is drawn by lot, and the draw's expected value is counted.
-4. If nobody votes the problem is not solved. If an undecided candidate wins it is undecided.
-5. For k below the number of responses: the expected value over all subsets of k, worked out, not
-   sampled.
+2. Equal answers are one candidate. All right answers are equal (each equals the gold answer); other
+   answers are compared by their text without spacing and sizing commands, then by `equal`.
+3. The candidate with most votes wins. A tie counts with the expected value of a random choice.
+4. Without votes the problem is not solved. If an undecided candidate wins, it is undecided.
+5. For k below the number of responses: the exact expected value over all subsets of k.
 
 Wang et al. 2023, arXiv:2203.11171.
 """
@@ -15,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ MAX_RESPONSES = 1024
 """Of one problem: binomial coefficients of more do not fit a double."""
 
 Equal = Callable[[str, str], bool | None]
-"""Whether two final answers are the same mathematics; None = could not tell."""
+"""Whether two final answers are equal as mathematics; None = undecided."""
 
 _SPACING = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\[ ,;:!]|\s+|^\$+|\$+$|\.$")
 _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
@@ -36,26 +36,29 @@ _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
 
 @dataclass(frozen=True)
 class Votes:
-    """The votes of one problem's responses."""
+    """The votes of one problem's responses.
+
+    Attributes:
+        right: for the gold answer.
+        wrong: for each wrong answer.
+        undecided: for each answer that could not be compared with the gold answer.
+        without_answer: responses that do not vote.
+    """
 
     right: int
-    """For the gold answer."""
     wrong: tuple[int, ...]
-    """For each wrong answer."""
     undecided: tuple[int, ...]
-    """For each answer that could not be compared with the gold answer."""
-    silent: int
-    """Responses without an answer."""
+    without_answer: int
 
     @property
     def responses(self) -> int:
-        """How many there are."""
-        return self.right + sum(self.wrong) + sum(self.undecided) + self.silent
+        """Number of responses."""
+        return self.right + sum(self.wrong) + sum(self.undecided) + self.without_answer
 
     def majority_at(self, k: int) -> float:
         """Expected value of maj@k over all subsets of k responses; nan if always undecided.
 
-        P(right wins) / (1 − P(an undecided answer wins)): undecided is in no mean, as everywhere.
+        P(right wins) / (1 − P(an undecided answer wins)): what is undecided is in no mean.
 
         Args:
             k: 1 ≤ k ≤ responses ≤ MAX_RESPONSES.
@@ -64,51 +67,47 @@ class Votes:
             raise ValueError(f"maj@{k} needs at least {k} responses, got {self.responses}")
         sizes = [self.right, *self.wrong, *self.undecided]
         decided = 1.0
-        for place in range(1 + len(self.wrong), len(sizes)):
-            decided -= _winning_chance(sizes, place, self.silent, k)
+        for index in range(1 + len(self.wrong), len(sizes)):
+            decided -= _winning_probability(sizes, index, self.without_answer, k)
         if decided < 1e-12:
             return math.nan
-        return min(1.0, _winning_chance(sizes, 0, self.silent, k) / decided)
+        return min(1.0, _winning_probability(sizes, 0, self.without_answer, k) / decided)
 
 
-def count_votes(answered: GradedProblem, equal: Equal | None = None) -> Votes:
+def count_votes(problem: GradedProblem, equal: Equal | None = None) -> Votes:
     """Group the answers of one problem's responses.
 
     Args:
-        answered: the graded responses.
-        equal: tells whether two texts are the same answer; None = only texts are compared. It is
-            asked about distinct answers not known to be right, each against one of a group.
+        problem: the graded responses.
+        equal: whether two answers are the same; None = only texts are compared. It is called for
+            distinct answers that are not known to be right, with one answer of each group.
     """
-    texts: dict[str, int] = {}
-    grades: dict[str, bool | None] = {}
+    votes: Counter[str] = Counter()
     spelled: dict[str, str] = {}
-    silent = 0
-    for grade in answered.grades:
-        if grade.answer is None:
-            silent += 1
-            continue
-        key = _plain(grade.answer)
-        texts[key] = texts.get(key, 0) + 1
-        spelled.setdefault(key, grade.answer)
-        if grade.correct is not None:
-            grades[key] = grade.correct or grades.get(key, False)
-    right = sum(votes for key, votes in texts.items() if grades.get(key))
-    groups: list[tuple[str, int, bool]] = []  # one of its spellings, votes, known to be wrong
-    others = sorted(
-        (key for key in texts if not grades.get(key)), key=lambda key: key not in grades
-    )
-    for key in others:  # wrong ones first, so that undecided ones can join them
-        place = _find(spelled[key], [group[0] for group in groups], equal)
-        if place is None:
-            groups.append((spelled[key], texts[key], key in grades))
+    right, wrong = set[str](), set[str]()
+    for grade in problem.grades:
+        if grade.answer is not None:
+            key = _plain(grade.answer)
+            votes[key] += 1
+            spelled.setdefault(key, grade.answer)
+            if grade.correct is not None:
+                (right if grade.correct else wrong).add(key)
+    known = [key for key in votes if key in wrong and key not in right]
+    undecided = [key for key in votes if key not in wrong and key not in right]
+    groups: list[list[str]] = []
+    for key in (*known, *undecided):  # wrong ones first, so that undecided ones can join them
+        same = (g for g in groups if equal is not None and equal(spelled[g[0]], spelled[key]))
+        group = next(same, None)
+        if group is None:
+            groups.append([key])
         else:
-            first, votes, wrong = groups[place]
-            groups[place] = (first, votes + texts[key], wrong)
+            group.append(key)
+    sizes = [(group[0] in wrong, sum(votes[key] for key in group)) for group in groups]
     return Votes(
-        right,
-        tuple(votes for _, votes, wrong in groups if wrong),
-        tuple(votes for _, votes, wrong in groups if not wrong),
-        silent,
+        sum(votes[key] for key in right),
+        tuple(size for is_wrong, size in sizes if is_wrong),
+        tuple(size for is_wrong, size in sizes if not is_wrong),
+        len(problem.grades) - votes.total(),
     )
 
 
@@ -116,28 +115,22 @@ def _plain(answer: str) -> str:
     return _FRACTION.sub(r"\\frac", _SPACING.sub("", answer.strip()))
 
 
-def _find(answer: str, candidates: Sequence[str], equal: Equal | None) -> int | None:
-    if equal is None:
-        return None
-    return next((i for i, other in enumerate(candidates) if equal(other, answer)), None)
-
-
-def _winning_chance(sizes: Sequence[int], place: int, silent: int, k: int) -> float:
-    """The chance that one candidate wins among k responses drawn without replacement.
+def _winning_probability(sizes: Sequence[int], index: int, without_answer: int, k: int) -> float:
+    """P(one candidate wins among k responses drawn without replacement).
 
     Σ_r C(m, r) Σ_t W(k − r, t)/(1 + t) / C(all, k), where W counts the ways to draw the other k − r
     so that t candidates have r votes as well and none has more. W is a product of polynomials in
     x (responses drawn) and y (ties), for each other candidate of m' votes
-    Σ_{v<r} C(m', v) x^v + y C(m', r) x^r; those that cannot reach r votes, and the silent, are
-    (1 + x)^m' together. All terms are positive: no digits are lost.
+    Σ_{v<r} C(m', v) x^v + y C(m', r) x^r; the candidates with fewer than r votes and the responses
+    without an answer are (1 + x)^m' together. All terms are positive: no digits are lost.
     """
-    total = sum(sizes) + silent
-    others = [size for i, size in enumerate(sizes) if i != place]
-    chance = 0.0
-    fewest = max(1, k - (total - sizes[place]))
-    for r in range(fewest, min(sizes[place], k) + 1):
+    total = sum(sizes) + without_answer
+    others = [size for i, size in enumerate(sizes) if i != index]
+    probability = 0.0
+    fewest = max(1, k - (total - sizes[index]))
+    for r in range(fewest, min(sizes[index], k) + 1):
         rivals = [size for size in others if size >= r]
-        rest, free = total - sizes[place] - sum(rivals), k - r
+        rest, free = total - sizes[index] - sum(rivals), k - r
         ties = min(len(rivals), free // r)
         ways = torch.zeros(ties + 1, free + 1, dtype=torch.float64)
         for drawn in range(min(rest, free) + 1):
@@ -150,5 +143,5 @@ def _winning_chance(sizes: Sequence[int], place: int, silent: int, k: int) -> fl
                 wider[1:, r:] += float(math.comb(size, r)) * ways[:-1, : free + 1 - r]
             ways = wider
         shares = ways[:, free] / torch.arange(1, ties + 2, dtype=torch.float64)
-        chance += float(math.comb(sizes[place], r)) * float(shares.sum())
-    return chance / float(math.comb(total, k))
+        probability += float(math.comb(sizes[index], r)) * float(shares.sum())
+    return probability / float(math.comb(total, k))
