@@ -1,4 +1,4 @@
-"""`rlobj eval`: how often a policy is right, and how sure that number is."""
+"""`rlobj eval`: parses the command line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import typer
 from rlobj_cli.evaluate.existing import compare, regrade, score, show
 from rlobj_cli.screen.data_folder import data_dir_option
 from rlobj_cli.screen.errors import DefaultGroup, NamelessCommand
+from rlobj_cli.screen.options import option
 
 __all__ = ["evaluation"]
 
-WHAT = "What is asked"
-HOW = "How responses are drawn"
-RUN = "Where"
+WHAT = "Problems"
+HOW = "Sampling"
+RUN = "Output"
 
 evaluation = typer.Typer(
     name="eval",
@@ -23,10 +24,8 @@ evaluation = typer.Typer(
     no_args_is_help=True,
     help="Evaluate a policy; compare, regrade and score evaluations.",
 )
-evaluation.command("compare")(compare)
-evaluation.command("regrade")(regrade)
-evaluation.command("score")(score)
-evaluation.command("show")(show)
+for command in (compare, regrade, score, show):
+    evaluation.command(command.__name__)(command)
 
 
 @evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)
@@ -40,137 +39,96 @@ def evaluate(
     ],
     on: Annotated[
         str | None,
-        typer.Option(
+        option(
+            WHAT,
             "--on",
-            metavar="NAMES|FILE",
-            help="aime24, aime25, amc23, math500, minerva, olympiadbench, brumo25, cmimc25, "
-            "hmmt25; standard (the first six) or all; built-in tasks; files, folders or hub ids; "
+            "NAMES|FILE",
+            "aime24, aime25, amc23, math500, minerva, olympiadbench, brumo25, cmimc25, hmmt25; "
+            "standard (the first six) or all; built-in tasks; files, folders or hub ids; "
             "separated by commas. Default: the run's own held-out problems.",
-            rich_help_panel=WHAT,
         ),
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(
+        option(
+            WHAT,
             "--protocol",
-            metavar="NAME",
-            help="A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. Options "
+            "NAME",
+            "A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. Options "
             "below change single ones.",
-            rich_help_panel=WHAT,
         ),
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(
-            "--samples",
-            "-n",
+        option(
+            WHAT,
+            "--samples -n",
+            "N",
+            "Responses per problem. Default: the protocol's, or 4.",
             min=1,
-            metavar="N",
-            help="Responses per problem. Default: the protocol's, or 4.",
-            rich_help_panel=WHAT,
         ),
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            min=1,
-            metavar="N",
-            help="Only the first so many problems of each.",
-            rich_help_panel=WHAT,
-        ),
+        int | None, option(WHAT, "--limit", "N", "Only the first N problems of each.", min=1)
     ] = None,
-    data_dir: Annotated[
-        Path | None,
-        data_dir_option(WHAT),
-    ] = None,
+    data_dir: Annotated[Path | None, data_dir_option(WHAT)] = None,
     template: Annotated[
         str | None,
-        typer.Option(
-            "--template",
-            metavar="TEXT",
-            help="Text around a problem, with {prompt} in it.",
-            rich_help_panel=WHAT,
-        ),
+        option(WHAT, "--template", "TEXT", "Text around a problem, with {prompt} in it."),
     ] = None,
     reward: Annotated[
         str | None,
-        typer.Option(
+        option(
+            WHAT,
             "--reward",
-            metavar="math|exact",
-            help="Grader. Default: math for benchmarks and files; exact for built-in tasks; the "
-            "run's.",
-            rich_help_panel=WHAT,
+            "math|exact",
+            "Grader. Default: math for benchmarks and files; exact for built-in tasks; the run's.",
         ),
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            "--temperature",
-            "-t",
-            min=0,
-            metavar="T",
-            help="0 = greedy. Default: the run's, or 1.",
-            rich_help_panel=HOW,
-        ),
+        option(HOW, "--temperature -t", "T", "0 = greedy. Default: the run's, or 1.", min=0),
     ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option("--top-p", max=1, metavar="P", help="Nucleus.", rich_help_panel=HOW),
-    ] = None,
+    top_p: Annotated[float | None, option(HOW, "--top-p", "P", "Nucleus sampling.", max=1)] = None,
     top_k: Annotated[
-        int | None,
-        typer.Option("--top-k", min=0, metavar="K", help="0 = all.", rich_help_panel=HOW),
+        int | None, option(HOW, "--top-k", "K", "The K likeliest tokens; 0 = all.", min=0)
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(
+        option(
+            HOW,
             "--max-tokens",
-            min=1,
-            metavar="N",
-            help="Longest response. Default: the run's; for benchmarks 20480, or what the model's "
+            "N",
+            "Longest response. Default: the run's; for benchmarks 20480, or what the model's "
             "context leaves; else 1024.",
-            rich_help_panel=HOW,
+            min=1,
         ),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            "--seed",
-            min=0,
-            metavar="N",
-            help="Equal seeds, equal samples. Default: 0.",
-            rich_help_panel=HOW,
-        ),
+        option(HOW, "--seed", "N", "Equal seeds give equal samples. Default: 0.", min=0),
     ] = None,
     sampler: Annotated[
         str | None,
-        typer.Option(
-            "--sampler",
-            metavar="NAME",
-            help="transformers, vllm, or vllm-server (see rlobj serve).",
-            rich_help_panel=HOW,
-        ),
+        option(HOW, "--sampler", "NAME", "transformers, vllm, or vllm-server (see rlobj serve)."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="KEY=VALUE",
-            help="Any other setting, such as model.chat_template=false; repeatable.",
-            rich_help_panel=HOW,
+        option(
+            HOW,
+            "--set -s",
+            "KEY=VALUE",
+            "Any other setting, such as model.chat_template=false; repeatable.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Folder of the evaluation. Default: one under evals/ that belongs to exactly "
-            "these settings, so that the same command continues it.",
-            rich_help_panel=RUN,
+        option(
+            RUN,
+            "--out -o",
+            "DIR",
+            "Folder of the evaluation. Default: one under evals/ that belongs to exactly these "
+            "settings, so that the same command continues it.",
         ),
     ] = None,
 ) -> None:
@@ -202,7 +160,6 @@ def evaluate(
         from rlobj.config.layers import nested, parse_setting
         from rlobj.evaluation import evaluate as evaluate_model
         from rlobj_cli.evaluate.progress import EvaluationScreen
-        from rlobj_cli.evaluate.tables import show_files
 
     given = {
         "--limit": ("data.limit", limit),
@@ -220,7 +177,7 @@ def evaluate(
     layers += [(flag, nested(*pair)) for flag, pair in given.items() if pair[1] is not None]
     calm_libraries(console)
     with EvaluationScreen(console, "rlobj eval") as screen:
-        result = evaluate_model(
+        evaluate_model(
             model,
             on,
             protocol,
@@ -229,4 +186,3 @@ def evaluate(
             out=out or "auto",
             callback=screen,
         )
-    show_files(console, result)

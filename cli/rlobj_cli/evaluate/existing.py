@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rlobj_cli.screen.data_folder import data_dir_option
+from rlobj_cli.screen.options import option
 
 __all__ = ["compare", "regrade", "score", "show"]
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
-PARTS = ("id", "prompt", "answer", "response")
 
 
 def show(directory: Folder) -> None:
     """Show the results of an evaluation, finished or not, and write its results and page again."""
-    from rich.console import Console
-
-    from rlobj_cli.screen.console import loading
-
-    console = Console()
-    with loading(console):
-        from rlobj.evaluation import summarise_folder
-        from rlobj_cli.evaluate.progress import EvaluationScreen
-        from rlobj_cli.evaluate.tables import show_files
-
-    with EvaluationScreen(console) as screen:
-        result = summarise_folder(directory, callback=screen)
-    show_files(console, result)
+    console, evaluation, screen = _loaded()
+    with screen(console) as callback:
+        evaluation.summarise_folder(directory, callback=callback)
 
 
 def compare(
     first: Annotated[Path, typer.Argument(metavar="DIR_A", help="Folder of an evaluation.")],
     second: Annotated[Path, typer.Argument(metavar="DIR_B", help="Folder of another one.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE.md", help="Write it as Markdown.")
+        Path | None, option(None, "--out -o", "FILE.md", "Write it as Markdown.")
     ] = None,
 ) -> None:
     """Compare two evaluations of the same problems: A minus B, problem by problem.
@@ -45,55 +35,33 @@ def compare(
 
     \b  rlobj eval compare evals/base evals/stapo
     """
-    from rich.console import Console
-    from rich.text import Text
+    console, evaluation, _ = _loaded()
+    from rlobj.base.files import write_whole
+    from rlobj_cli.evaluate.tables import show_comparison
 
-    from rlobj_cli.screen.console import loading
-
-    console = Console()
-    with loading(console):
-        from rlobj.base.errors import RunError
-        from rlobj.evaluation import compare as compare_evaluations
-        from rlobj_cli.evaluate.tables import show_comparison
-
-    comparison = compare_evaluations(first, second)
+    comparison = evaluation.compare(first, second)
     show_comparison(console, comparison)
     if out is not None:
-        try:
-            out.write_text(comparison.to_markdown(), encoding="utf-8")
-        except OSError as error:
-            raise RunError(f"cannot write {out}: {error}") from error
-        console.print(Text(f"wrote {out}"), soft_wrap=True)
+        write_whole(out, comparison.to_markdown().encode())
+        console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)
 
 
 def regrade(
     directory: Folder,
     reward: Annotated[
-        str | None,
-        typer.Option("--reward", metavar="math|exact", help="Grader. Default: as it was graded."),
+        str | None, option(None, "--reward", "math|exact", "Grader. Default: as it was graded.")
     ] = None,
     deadline: Annotated[
-        float | None,
-        typer.Option("--deadline", metavar="SECONDS", help="Time for one answer (math)."),
+        float | None, option(None, "--deadline", "SECONDS", "Time for one answer (math).")
     ] = None,
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
     Responses stay as they are; grades.jsonl, results and page are replaced.
     """
-    from rich.console import Console
-
-    from rlobj_cli.screen.console import loading
-
-    console = Console()
-    with loading(console):
-        from rlobj.evaluation import regrade as grade_again
-        from rlobj_cli.evaluate.progress import EvaluationScreen
-        from rlobj_cli.evaluate.tables import show_files
-
-    with EvaluationScreen(console, doing="grading ") as screen:
-        result = grade_again(directory, reward=reward, deadline=deadline, callback=screen)
-    show_files(console, result)
+    console, evaluation, screen = _loaded()
+    with screen(console, doing="grading ") as callback:
+        evaluation.regrade(directory, reward=reward, deadline=deadline, callback=callback)
 
 
 def score(
@@ -107,34 +75,30 @@ def score(
     ],
     on: Annotated[
         str | None,
-        typer.Option(
+        option(
+            None,
             "--on",
-            metavar="NAME",
-            help="Benchmark whose gold answers to use, by id or question. Default: those in FILE.",
+            "NAME",
+            "Benchmark whose gold answers to use, by id or question. Default: those in FILE.",
         ),
     ] = None,
-    data_dir: Annotated[
-        Path | None,
-        data_dir_option(),
-    ] = None,
-    reward: Annotated[str, typer.Option("--reward", metavar="math|exact", help="Grader.")] = "math",
+    data_dir: Annotated[Path | None, data_dir_option()] = None,
+    reward: Annotated[str, option(None, "--reward", "math|exact", "Grader.")] = "math",
     model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="Whose responses they are, for the record."),
+        str | None, option(None, "--model", "NAME", "Whose responses they are, for the record.")
     ] = None,
     columns: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            None,
             "--column",
-            metavar="PART=COLUMN",
-            help="Column of a part, if it is not found: id, prompt, answer or response.",
+            "PART=COLUMN",
+            "Column of a part, if it is not found: id, prompt, answer or response.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", metavar="DIR", help="Folder to make. Default: evals/ and FILE's name."
-        ),
+        option(None, "--out -o", "DIR", "Folder to make. Default: evals/ and FILE's name."),
     ] = None,
 ) -> None:
     """Grade responses made elsewhere, with the same grader, statistics and page.
@@ -145,18 +109,9 @@ def score(
       rlobj eval score samples_minerva_math_2026-01-01T12-00-00.jsonl --model my-model
       rlobj eval score answers.parquet --on math500 --column response=completion
     """
-    from rich.console import Console
-
-    from rlobj_cli.screen.console import loading
-
-    console = Console()
-    with loading(console):
-        from rlobj.evaluation import score as score_files
-        from rlobj_cli.evaluate.progress import EvaluationScreen
-        from rlobj_cli.evaluate.tables import show_files
-
-    with EvaluationScreen(console, "rlobj eval score", "grading ") as screen:
-        result = score_files(
+    console, evaluation, screen = _loaded()
+    with screen(console, "rlobj eval score", "grading ") as callback:
+        evaluation.score(
             files,
             on,
             data_dir=data_dir,
@@ -164,21 +119,33 @@ def score(
             model=model,
             columns=_columns(columns or []),
             out=out or "auto",
-            callback=screen,
+            callback=callback,
         )
-    show_files(console, result)
+
+
+def _loaded() -> tuple[Any, Any, Any]:
+    """A console, the library's module, and the class that shows an evaluation's progress."""
+    from rich.console import Console
+
+    from rlobj_cli.screen.console import loading
+
+    console = Console()
+    with loading(console):
+        from rlobj import evaluation
+        from rlobj_cli.evaluate.progress import EvaluationScreen
+
+    return console, evaluation, EvaluationScreen
 
 
 def _columns(given: list[str]) -> dict[str, str]:
     from rlobj.base.errors import ConfigError
+    from rlobj.evaluation.imported import PARTS
 
-    found = {}
-    for text in given:
-        part, equals, column = text.partition("=")
+    pairs = [text.partition("=") for text in given]
+    for part, equals, column in pairs:
         if not equals or part not in PARTS:
             raise ConfigError(
-                f"--column {text}: expected PART=COLUMN with one of {', '.join(PARTS)}, such as "
-                "response=completion"
+                f"--column {part}{equals}{column}: expected PART=COLUMN with one of "
+                f"{', '.join(PARTS)}, such as response=completion"
             )
-        found[part] = column
-    return found
+    return {part: column for part, _, column in pairs}

@@ -104,6 +104,11 @@ class EvaluationScreen(EvaluationCallback):
             show_changes(self._console, result, result.changes)
         show_result(self._console, result)
 
+    def finished(self, result: EvaluationResult) -> None:
+        """Print which files were written."""
+        written = f"wrote results.json, results.md and report.html to {result.path}"
+        self._console.print(Text(written), soft_wrap=True)
+
 
 class Bar:
     """A bar that appears with its first move; without a terminal, a line now and then."""

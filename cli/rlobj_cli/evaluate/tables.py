@@ -19,7 +19,7 @@ from rlobj.evaluation.report.measures import (
     percent_signed,
 )
 
-__all__ = ["show_changes", "show_comparison", "show_files", "show_result"]
+__all__ = ["show_changes", "show_comparison", "show_result"]
 
 MOST_ACROSS = 3
 """Benchmarks that stand side by side on 80 columns."""
@@ -53,12 +53,6 @@ COMPARED = {
     "flips to A / to B": "flips to A / to B",
 }
 BOLD = ("avg@n, %", "A − B")
-
-
-def show_files(console: Console, result: EvaluationResult) -> None:
-    """Print which files were written."""
-    written = f"wrote results.json, results.md and report.html to {result.path}"
-    console.print(Text(written), soft_wrap=True)
 
 
 def show_result(console: Console, result: EvaluationResult) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from rlobj_cli.screen.data_folder import data_dir_option
+from rlobj_cli.screen.options import option
 from rlobj_cli.train import running
 
 if TYPE_CHECKING:
@@ -24,19 +23,14 @@ MANY = "Several processes"
 RUN = "The run"
 
 
-def _option(panel: str, names: str, metavar: str | None, help: str, **more: Any) -> Any:
-    """An option in a panel of the help; names are separated by blanks."""
-    return typer.Option(*names.split(), metavar=metavar, help=help, rich_help_panel=panel, **more)
-
-
 def train(
     preset: Annotated[
         str | None,
-        _option(WHAT, "--preset -p", "NAME|FILE", "Published objective: see rlobj presets list."),
+        option(WHAT, "--preset -p", "NAME|FILE", "Published objective: see rlobj presets list."),
     ] = None,
     model: Annotated[
         str | None,
-        _option(
+        option(
             WHAT,
             "--model -m",
             "FOLDER|ID",
@@ -46,7 +40,7 @@ def train(
     ] = None,
     data: Annotated[
         str | None,
-        _option(
+        option(
             WHAT,
             "--data -d",
             "FILE|ID|TASK",
@@ -56,7 +50,7 @@ def train(
     ] = None,
     reward: Annotated[
         str | None,
-        _option(
+        option(
             WHAT,
             "--reward",
             "KIND|FILE.py:NAME",
@@ -67,7 +61,7 @@ def train(
     data_dir: Annotated[Path | None, data_dir_option(WHAT)] = None,
     config: Annotated[
         Path | None,
-        _option(
+        option(
             HOW,
             "--config -c",
             "FILE",
@@ -77,7 +71,7 @@ def train(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        _option(
+        option(
             HOW,
             "--set -s",
             "KEY=VALUE",
@@ -86,7 +80,7 @@ def train(
     ] = None,
     eval_on: Annotated[
         str | None,
-        _option(
+        option(
             WHAT,
             "--eval-on",
             "NAME|FILE",
@@ -96,7 +90,7 @@ def train(
     ] = None,
     eval_every: Annotated[
         int | None,
-        _option(
+        option(
             HOW,
             "--eval-every",
             "N",
@@ -106,7 +100,7 @@ def train(
     ] = None,
     sampler: Annotated[
         str | None,
-        _option(
+        option(
             HOW,
             "--sampler",
             "NAME",
@@ -116,7 +110,7 @@ def train(
     ] = None,
     async_depth: Annotated[
         int | None,
-        _option(
+        option(
             HOW,
             "--async-depth",
             "K",
@@ -127,11 +121,11 @@ def train(
     ] = None,
     seed: Annotated[
         int | None,
-        _option(HOW, "--seed", "N", "Seed of sampling and data order.", min=0),
+        option(HOW, "--seed", "N", "Seed of sampling and data order.", min=0),
     ] = None,
     processes: Annotated[
         int | None,
-        _option(
+        option(
             MANY,
             "--processes",
             "K",
@@ -141,7 +135,7 @@ def train(
     ] = None,
     strategy: Annotated[
         str | None,
-        _option(
+        option(
             MANY,
             "--strategy",
             "NAME",
@@ -150,11 +144,11 @@ def train(
     ] = None,
     out: Annotated[
         Path | None,
-        _option(RUN, "--out -o", "DIR", "New folder for the run. Default: runs/PRESET-TIME"),
+        option(RUN, "--out -o", "DIR", "New folder for the run. Default: runs/PRESET-TIME"),
     ] = None,
     resume: Annotated[
         Path | None,
-        _option(
+        option(
             RUN,
             "--resume",
             "RUN",
@@ -164,7 +158,7 @@ def train(
     ] = None,
     dry_run: Annotated[
         bool,
-        _option(
+        option(
             RUN,
             "--dry-run",
             None,

@@ -46,3 +46,6 @@ class EvaluationCallback:
 
     def summarised(self, result: EvaluationResult) -> None:
         """The result is known; its files, if any, are written next."""
+
+    def finished(self, result: EvaluationResult) -> None:
+        """The files, if any, are written."""

@@ -73,7 +73,7 @@ def read_responses(
 
 def _own(row: ImportedRow, problems: Mapping[str, Problem]) -> Problem:
     """The problem that a row itself describes."""
-    if not row.answers:
+    if len(row.answers) == 0:
         raise DataError(
             f"{row.where}: no gold answer. Name its column with --column answer=COLUMN, or the "
             "benchmark with --on NAME."

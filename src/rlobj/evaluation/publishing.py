@@ -60,6 +60,7 @@ def publish(
         samples.write("results.json", text + "\n")
         samples.write("results.md", result.to_markdown())
         write_page(samples.path / "report.html", list(benchmarks.values()), result.about)
+    callback.finished(result)
     return result
 
 

@@ -11,16 +11,16 @@ A line belongs to (benchmark, problem, sample). A last line that a crash cut off
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, RunError
+from rlobj.base.files import lock_folder, write_whole
 from rlobj.data import Problem
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.rewards import Graded
@@ -133,24 +133,13 @@ class EvaluationDirectory(Samples):
         found.read()
         return found
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Keeps other processes from writing to the folder, which is made if it does not exist.
 
         Raises:
             ConfigError: another process writes to the folder, or it cannot be written.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise ConfigError(f"cannot write to {self.path}: {error}") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ConfigError(f"another process is evaluating into {self.path}") from error
-            yield
+        return lock_folder(self.path, "evaluating into")
 
     # Settings and problems.
 
@@ -263,23 +252,13 @@ class EvaluationDirectory(Samples):
         self.write("grades.jsonl", "".join(_line(_grade_line(k, g)) for k, g in grades.items()))
         self.grades = dict(grades)
 
-    def write(self, name: str, text: str | bytes) -> None:
+    def write(self, name: str, text: str) -> None:
         """Write a whole file, or keep the old one if that fails.
 
         Raises:
             RunError: the disk refused.
         """
-        content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-        partial = self.path / f".{name}.{os.getpid()}.partial"
-        try:
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.path / name)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise RunError(f"cannot write {self.path / name}: {error}") from error
+        write_whole(self.path / name, text.encode("utf-8", "surrogatepass"))
 
     def _append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         text = "".join(map(_line, lines)).encode("utf-8", "surrogatepass")

@@ -1,12 +1,12 @@
 """Reporting: what every HTML page and Markdown table of rlobj shares.
 
-render_page, write_page  one HTML file that needs no network
-definition_list          names and values
-markdown_table           a pipe table
+render_page      one HTML file that needs no network
+definition_list  names and values
+markdown_table   a pipe table
 """
 
 from rlobj.reporting.markdown import escaped, markdown_table
-from rlobj.reporting.page import definition_list, fill, render_page, script_safe, write_page
+from rlobj.reporting.page import definition_list, fill, render_page, script_safe
 
 __all__ = [
     "definition_list",
@@ -15,5 +15,4 @@ __all__ = [
     "markdown_table",
     "render_page",
     "script_safe",
-    "write_page",
 ]

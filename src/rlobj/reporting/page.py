@@ -10,17 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import RunError
-
-__all__ = ["definition_list", "fill", "render_page", "script_safe", "write_page"]
+__all__ = ["definition_list", "fill", "render_page", "script_safe"]
 
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
@@ -54,22 +50,6 @@ def render_page(
             "scripts": "".join(f"<script>{each}</script>\n" for each in scripts),
         },
     )
-
-
-def write_page(path: Path, content: bytes) -> None:
-    """Write a page; it appears whole or not at all.
-
-    Raises:
-        RunError: the disk refused.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def fill(template: str, parts: Mapping[str, str | bytes]) -> bytes:

@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.files import write_whole
 from rlobj.evaluation.estimators import Interval
 from rlobj.evaluation.report.measures import (
     UNKNOWN,
@@ -26,7 +27,6 @@ from rlobj.evaluation.report.page_data import VERDICTS, kept_texts, problem_data
 from rlobj.evaluation.report.tables import COLUMNS
 from rlobj.evaluation.summary import BenchmarkResult, macro_average
 from rlobj.reporting import definition_list, fill, render_page
-from rlobj.reporting import write_page as write_html
 
 __all__ = ["TEXT_BUDGET", "write_page"]
 
@@ -82,7 +82,7 @@ def write_page(
         script=_asset("evaluation.js"),
         data=data | {f"texts-{b}-{p}": each for (b, p), each in texts.items()},
     )
-    write_html(path, content)
+    write_whole(path, content)
 
 
 def _asset(name: str) -> str:

@@ -12,7 +12,6 @@ Every file appears whole or not at all: written beside its place, then renamed.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import math
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.files import lock_folder
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import checkpoints, newest_checkpoint, read_run_config, step_of
 
@@ -94,15 +94,7 @@ class RunDirectory:
         Raises:
             ConfigError: one is at it, or the folder cannot be written.
         """
-        try:
-            lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise ConfigError(f"cannot write to {self.path}: {error}") from error
-        with lock as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ConfigError(f"another process is training in {self.path}") from error
+        with lock_folder(self.path, "training in"):
             _load_tables()
             yield
 

@@ -1,0 +1,55 @@
+"""Files that appear whole or not at all, and folders that one process writes to."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlobj.base.errors import ConfigError, RunError
+
+__all__ = ["lock_folder", "write_whole"]
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file; if that fails, the old one stays.
+
+    Raises:
+        RunError: the disk refused.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise RunError(f"cannot write {path}: {error}") from error
+
+
+@contextmanager
+def lock_folder(folder: Path, doing: str) -> Iterator[None]:
+    """Keep other processes from writing to a folder, which is made if it does not exist.
+
+    Args:
+        folder: the folder.
+        doing: what the other process does, for the error: "training in".
+
+    Raises:
+        ConfigError: another process has the lock, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise ConfigError(f"cannot write to {folder}: {error}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"another process is {doing} {folder}") from error
+        yield
