@@ -119,17 +119,17 @@ def step_config(folder: Path, strategy: str) -> RunConfig:
 
 def measure_steps(strategy: str, folder: Path, report: Path) -> None:
     """One rank: medians of the phases of a step, and the largest resident size."""
-    from rlobj.training import Callback
-    from rlobj.training.loop.trainer import Trainer
+    from rlobj.training.loop.opening import open_parts
+    from rlobj.training.loop.step import run_step
 
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "run"
-        with Trainer(step_config(folder, strategy), out, False, Callback()) as trainer:
+        with open_parts(step_config(folder, strategy), out) as parts:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            for step in range(REPEATS + 1):
-                trainer.run_step(step)
-            if trainer.comm.rank == 0:
-                lines = trainer.run.lines()[1:]
+            for _ in range(REPEATS + 1):
+                run_step(parts)
+            if parts.comm.rank == 0:
+                lines = parts.run.lines()[1:]
                 keys = ("time/step", "time/sampling", "time/updating", "time/syncing")
                 row = {key: statistics.median(line[key] for line in lines) for key in keys}
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -23,7 +23,10 @@ from rlobj.scoring import PolicyScorer
 from rlobj.scoring import policy_scorer as scoring
 from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.learner import Learner
+from rlobj.training.loop.step import train_on
 from rlobj.training.parallel import open_parallel
+from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.sharding import Share
 
 PHASES = {
     f"{name}, phase {i}": phase
@@ -89,7 +92,7 @@ def test_responses_are_cut_after_their_last_token_with_gradient():
     part = chosen.part([3, 0])
     assert part.mask().tolist() == [True, False, False, True, False, True]
     scores = {"logprobs": torch.tensor([-3.0, -4.0, -5.0], requires_grad=True)}
-    filled = replace(part, known=False).filled(scores)
+    filled = replace(part, current=False).filled(scores)
     assert filled.logprobs.tolist() == [-3, -1, -1, -4, -1, -5, -1]
     filled = part.filled(scores)
     assert filled.logprobs.tolist() == [-1] * 7  # what is known stays, and has a gradient
@@ -161,25 +164,21 @@ class Step:
             logprobs=sampler,
             sampler_logprobs=sampler,
         )
+        updates = self.config.training.updates_per_step
+        share = Share(table, sequences, [16 // updates] * updates, 1.0)
         with pytest.MonkeyPatch.context() as patch:
             self._watch(learner, patch)
-            table = learner.score(table, sequences)
-            [table] = objective.with_advantages([table], self.parallel.comm)
-            learner.observe(table)
-            updates = self.config.training.updates_per_step
-            sizes = [16 // updates] * updates
-            for phase in objective.phases:
-                start = 0
-                for batch in table.split(sizes):
-                    part = sequences[start : start + len(batch.lengths)]
-                    stale = bool(self.metrics)
-                    self.metrics.append(learner.update(phase, batch, part, stale=stale))
-                    start += len(part)
+            patch.setattr(learner, "shard", lambda _: share)
+            train_on(learner, Rollout([], [], 1, {}, {}), self._updated)
         self.shares = learner.tally.metrics(self.parallel.comm)
         return self
 
+    def _updated(self, index, batch, plan, metrics):
+        self.known.append(batch.current)
+        self.metrics.append(metrics)
+
     def _watch(self, learner: Learner, patch: pytest.MonkeyPatch) -> None:
-        apply, score, choose = self.parallel.step, scoring.score_tokens, learner._gradient_rows
+        apply, score = self.parallel.step, scoring.score_tokens
 
         def step(**settings):
             self.gradients.append(
@@ -192,11 +191,6 @@ class Step:
                 self.scored.append(len(targets))
             return score(hidden, weight, targets, **settings)
 
-        def gradient_rows(*arguments):
-            self.known.append(arguments[-1])
-            return choose(*arguments)
-
-        patch.setattr(learner, "_gradient_rows", gradient_rows)
         patch.setattr(self.parallel, "step", step)
         patch.setattr(scoring, "score_tokens", score_tokens)
 

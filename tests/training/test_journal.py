@@ -16,8 +16,9 @@ from tiny import eight_steps, tiny_config
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
-from rlobj.training import Callback, RunDirectory, run_training
-from rlobj.training.loop.trainer import Trainer
+from rlobj.training import RunDirectory, run_training
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import run_step
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.journal import Journal, pack_rollout, unpack_rollout
@@ -129,9 +130,9 @@ def test_a_run_with_rollouts_of_the_old_format_resumes_to_the_same_weights(
 ):
     """0.1.0 wrote a pickle; the checkpoint's weights sample the same responses again."""
     config = eight_steps(policy)
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        for step in range(5):
-            trainer.run_step(step)
+    with open_parts(config, tmp_path / "run") as parts:
+        for _ in range(5):
+            run_step(parts)
     for file in (tmp_path / "run" / "rollouts").glob("*/rank-0-of-1.npz"):
         file.with_suffix("").write_bytes(pickle.dumps(Executed()))
         file.unlink()

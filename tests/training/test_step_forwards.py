@@ -14,8 +14,9 @@ from tiny import save_tiny_policy, tiny_config
 
 from rlobj.config.presets import preset_names
 from rlobj.scoring import PolicyScorer
-from rlobj.training import Callback
-from rlobj.training.loop.trainer import Trainer, run_training
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import run_step
+from rlobj.training.loop.trainer import run_training
 
 RULES_READ_THE_POLICY = {"20-entropy", "clip-cov", "kl-cov", "lp-reg", "stapo", "stare", "stare-c2"}
 KL_TO_A_REFERENCE = {"ar", "reinforce-pp", "reinforce-pp-baseline"}
@@ -67,9 +68,9 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
     }
     config = tiny_config(policy, preset, training=training)
     passes: Counter[str] = Counter()
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        learner = trainer.learner
-        original = learner._score_part
+    with open_parts(config, tmp_path / "run") as parts:
+        learner = parts.learner
+        original = learner._score
 
         def counted(scorer, sequences, needed=None, **settings):
             trained = "trained" if torch.is_grad_enabled() else "scored"
@@ -77,9 +78,9 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
             passes[kind] += len(sequences)
             return original(scorer, sequences, needed, **settings)
 
-        learner._score_part = counted
-        trainer.run_step(0)
-        [line] = trainer.run.lines()
+        learner._score = counted
+        run_step(parts)
+        [line] = parts.run.lines()
     responses = line["reward/groups"] * config.sampling.group_size
     found = {kind: passes[kind] / responses for kind in ("trained", "scored", "reference")}
     assert found == pytest.approx(expected(preset, updates, micro_batch_tokens == 10**6), abs=0.02)
@@ -90,17 +91,17 @@ def test_the_proxy_comes_from_the_scoring_pass(policy, tmp_path):
     training = {"steps": 1, "micro_batch_tokens": 400}
     config = tiny_config(policy, "lp-reg", training=training)
     asked = []
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
+    with open_parts(config, tmp_path / "run") as parts:
         original = PolicyScorer.forward
 
         def noted(self, *inputs, **settings):
             asked.append((torch.is_grad_enabled(), settings.get("min_p")))
             return original(self, *inputs, **settings)
 
-        trainer.learner.scorer.__self__._module.scorer.forward = noted.__get__(
-            trainer.learner.scorer.__self__._module.scorer
+        parts.learner.scorer.__self__._module.scorer.forward = noted.__get__(
+            parts.learner.scorer.__self__._module.scorer
         )
-        trainer.run_step(0)
+        run_step(parts)
     assert {min_p for grad, min_p in asked if not grad} == {0.02}
     assert {min_p for grad, min_p in asked if grad} == {None}
 
@@ -110,29 +111,31 @@ import sys
 from pathlib import Path
 import torch
 from rlobj.training import Callback
-from rlobj.training.loop.trainer import Trainer, run_training
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import run_step
+from rlobj.training.loop.trainer import run_training
 from runs_config import config_of
 
 config = config_of(Path(sys.argv[1]))
-with Trainer(config, sys.argv[2], False, Callback()) as trainer:
-    module, calls, backwards = trainer.learner.scorer.__self__._module, [], []
+with open_parts(config, sys.argv[2]) as parts:
+    module, calls, backwards = parts.learner.scorer.__self__._module, [], []
     def hook(_, bucket):
         calls.append(bucket.is_last())
         return torch.distributed.all_reduce(bucket.buffer(), async_op=True).get_future().then(
-            lambda future: future.value()[0] / trainer.comm.size
+            lambda future: future.value()[0] / parts.comm.size
         )
     module.register_comm_hook(None, hook)
-    original = trainer.parallel.backward
+    original = parts.parallel.backward
     def backward(loss, last):
         before = len(calls)
         original(loss, last)
         backwards.append((last, len(calls) - before))
-    trainer.parallel.backward = backward
-    trainer.run_step(0)
-    trainer.run_step(1)
+    parts.parallel.backward = backward
+    run_step(parts)
+    run_step(parts)
     assert all((synced > 0) == last for last, synced in backwards), backwards
     assert len({synced for last, synced in backwards if last}) == 1
-    if trainer.comm.rank == 0:
+    if parts.comm.rank == 0:
         print(len(backwards), sum(last for last, _ in backwards))
 """
 CONFIG = """

@@ -19,8 +19,10 @@ from tiny import eight_steps, tiny_config
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training import Callback, RunDirectory, run_training
-from rlobj.training.loop.trainer import Trainer
+from rlobj.training import RunDirectory, run_training
+from rlobj.training.loop import stages
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import run_step
 
 
 @pytest.mark.slow
@@ -48,16 +50,16 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tm
 def test_rollouts_that_were_sampled_are_not_sampled_again(policy, whole, tmp_path, monkeypatch):
     """Cut off after step 5 with a checkpoint at step 3: steps 4 and 5 train on what is there."""
     config = eight_steps(policy)
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        for step in range(5):
-            trainer.run_step(step)
-    with Trainer(config, tmp_path / "run", True, Callback()) as trainer:
-        collector, sampled = trainer.pipeline._collector, []
+    with open_parts(config, tmp_path / "run") as parts:
+        for _ in range(5):
+            run_step(parts)
+    with open_parts(config, tmp_path / "run", resume=True) as parts:
+        collector, sampled = parts.collector, []
         collect = collector.collect
         collector.collect = lambda step: sampled.append(step) or collect(step)
-        assert trainer.step == 3
-        for step in range(3, 8):
-            trainer.run_step(step)
+        assert parts.learner.steps == 3
+        for _ in range(3, 8):
+            run_step(parts)
     assert sampled == [5, 6, 7]
     assert same(weights(tmp_path / "run"), weights(whole))
 
@@ -98,9 +100,9 @@ def damage(checkpoint: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["bits", "cut", "missing", "manifest"])
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(policy, whole, tmp_path, how, caplog):
     config = eight_steps(policy)
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        for step in range(7):  # the rollout of the last stays, and is used for its step
-            trainer.run_step(step)
+    with open_parts(config, tmp_path / "run") as parts:
+        for _ in range(7):  # the rollout of the last stays, and is used for its step
+            run_step(parts)
     run = RunDirectory(tmp_path / "run")
     assert [path.name for path in run.saved()] == ["step-000003", "step-000006"]
     damage(run.checkpoints / "step-000006", how)
@@ -124,9 +126,9 @@ def test_when_every_checkpoint_is_damaged_the_run_says_so(policy, tmp_path):
 def test_a_full_disk_leaves_the_checkpoint_before(policy, tmp_path, monkeypatch, stage):
     """The disk refuses one file in the middle of a checkpoint."""
     config = eight_steps(policy, training={"steps": 4}, checkpoint={"every": 2})
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        for step in range(3):
-            trainer.run_step(step)
+    with open_parts(config, tmp_path / "run") as parts:
+        for _ in range(3):
+            run_step(parts)
 
         def full(*_, **__):
             raise OSError(28, "No space left on device")
@@ -134,7 +136,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(policy, tmp_path, monkeypatch,
         place = "rlobj.training.storage.checkpoint._write_manifest"
         monkeypatch.setattr("safetensors.torch.save_file" if stage == "save_file" else place, full)
         with pytest.raises(RunError, match="No space left"):
-            trainer.run_step(3)
+            run_step(parts)
     left = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert left == ["step-000002"]
 
@@ -144,19 +146,19 @@ def test_a_file_system_that_really_is_full_stops_the_run_with_advice(policy, tmp
     import resource
 
     config = eight_steps(policy, evaluation={"every": 0})
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        trainer.run_step(0)
+    with open_parts(config, tmp_path / "run") as parts:
+        run_step(parts)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
         try:
             with pytest.raises(RunError, match="cannot write a checkpoint"):
-                trainer.save()
+                stages.save(parts, now=True)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             signal.signal(signal.SIGXFSZ, handler)
         assert RunDirectory(tmp_path / "run").saved() == []
-        trainer.save()
+        stages.save(parts, now=True)
     assert len(RunDirectory(tmp_path / "run").saved()) == 1
 
 
@@ -196,21 +198,21 @@ def test_updates_that_are_not_finite_are_skipped_kept_and_stop_the_run(policy, t
 
 
 def test_log_probs_that_are_not_finite_skip_the_step(policy, tmp_path, monkeypatch):
-    with Trainer(eight_steps(policy), tmp_path / "run", False, Callback()) as trainer:
-        before = {n: p.detach().clone() for n, p in trainer.policy.model.named_parameters()}
-        score = trainer.learner.score
+    with open_parts(eight_steps(policy), tmp_path / "run") as parts:
+        before = {n: p.detach().clone() for n, p in parts.policy.model.named_parameters()}
+        score = parts.learner.score
 
-        def broken(table, sequences):
-            scored = score(table, sequences)
+        def broken(share):
+            scored = score(share)
             return scored.replace(logprobs=scored.logprobs * math.nan)
 
-        monkeypatch.setattr(trainer.learner, "score", broken)
-        trainer.run_step(0)
-        assert same(before, dict(trainer.policy.model.named_parameters()))
+        monkeypatch.setattr(parts.learner, "score", broken)
+        run_step(parts)
+        assert same(before, dict(parts.policy.model.named_parameters()))
         assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 1
         assert len(list((tmp_path / "run" / "nonfinite").iterdir())) == 1
         monkeypatch.undo()
-        trainer.run_step(1)
+        run_step(parts)
         assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 0
 
 
@@ -218,15 +220,15 @@ def test_a_forward_that_is_not_finite_in_the_update_itself_skips_it(policy, tmp_
     """GRPO with one update makes no scoring pass: the update is the first to see the numbers."""
     config = eight_steps(policy, "grpo", training={"updates_per_step": 1})
     file = policy / "model.safetensors"
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        score = trainer.learner._score_part
+    with open_parts(config, tmp_path / "run") as parts:
+        score = parts.learner._score
 
         def broken(*arguments, **settings):
             scores = score(*arguments, **settings)
             return {**scores, "logprobs": scores["logprobs"] * math.nan}
 
-        monkeypatch.setattr(trainer.learner, "_score_part", broken)
-        trainer.run_step(0)
-        after = dict(trainer.policy.model.named_parameters())
+        monkeypatch.setattr(parts.learner, "_score", broken)
+        run_step(parts)
+        after = dict(parts.policy.model.named_parameters())
         assert all(torch.equal(w, after[n]) for n, w in load_file(file).items())
     assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 1

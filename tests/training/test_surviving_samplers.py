@@ -11,8 +11,9 @@ from tiny import eight_steps
 
 from rlobj.base.errors import RunError
 from rlobj.rewards.kinds import Graded
-from rlobj.training import Callback, RunDirectory, run_training
-from rlobj.training.loop.trainer import Trainer
+from rlobj.training import RunDirectory, run_training
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import run_step
 
 
 @pytest.mark.slow
@@ -22,16 +23,16 @@ def test_a_sampler_that_fails_leaves_a_checkpoint_of_the_steps_before(
     """While it samples, and while it is given weights."""
     for place, done in (("sample", 4), ("sync", 5)):
         run = tmp_path / place
-        with Trainer(eight_steps(policy), run, False, Callback()) as trainer:
-            for step in range(4):
-                trainer.run_step(step)
+        with open_parts(eight_steps(policy), run) as parts:
+            for _ in range(4):
+                run_step(parts)
 
             def lost(*_, **__):
                 raise RunError("the server is gone")
 
-            monkeypatch.setattr(trainer.sampler, place, lost)
+            monkeypatch.setattr(parts.sampler, place, lost)
             with pytest.raises(RunError, match="the server is gone"):
-                trainer.run_step(4)
+                run_step(parts)
             monkeypatch.undo()
         assert RunDirectory(run).latest().name == f"step-{done:06d}"
         assert metrics(run)[-1]["step"] == done
@@ -39,14 +40,14 @@ def test_a_sampler_that_fails_leaves_a_checkpoint_of_the_steps_before(
         assert same(weights(run), weights(whole))
 
 
-def hotter(trainer, monkeypatch):
+def hotter(parts, monkeypatch):
     """The sampler draws at another temperature than it was asked for."""
-    sample = trainer.sampler.sample
+    sample = parts.sampler.sample
 
     def other(prompts, *, settings, **rest):
         return sample(prompts, settings=settings.model_copy(update={"temperature": 2.0}), **rest)
 
-    monkeypatch.setattr(trainer.sampler, "sample", other)
+    monkeypatch.setattr(parts.sampler, "sample", other)
 
 
 @pytest.mark.parametrize("preset", ["stapo", "grpo", "dapo"])
@@ -58,34 +59,34 @@ def test_samples_of_another_distribution_stop_the_run_and_are_not_kept(
     if preset == "dapo":
         config = eight_steps(policy, preset, sampling={"dynamic": {"max_batches": 1}})
         monkeypatch.setattr("rlobj.rewards.kinds._exact", lambda *_: Graded(1.0, True, "", None))
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        trainer.run_step(0)
+    with open_parts(config, tmp_path / "run") as parts:
+        run_step(parts)
         assert "sampler/logprob_gap" in metrics(tmp_path / "run")[-1]
         with monkeypatch.context() as patch:
-            hotter(trainer, patch)
+            hotter(parts, patch)
             with pytest.raises(RunError, match="does not sample from the policy"):
-                trainer.run_step(1)
-    with Trainer(config, tmp_path / "run", True, Callback()) as trainer:
-        for step in range(2):
-            trainer.run_step(step)
+                run_step(parts)
+    with open_parts(config, tmp_path / "run", resume=True) as parts:
+        for _ in range(2):
+            run_step(parts)
 
 
 def test_rollouts_ahead_are_vouched_for_by_samples_of_each_sync(policy, tmp_path, monkeypatch):
     config = eight_steps(policy, sampling={"async_depth": 1})
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        trainer.run_step(0)
-        hotter(trainer, monkeypatch)
+    with open_parts(config, tmp_path / "run") as parts:
+        run_step(parts)
+        hotter(parts, monkeypatch)
         with pytest.raises(RunError, match="does not sample from the policy"):
-            trainer.run_step(1)
+            run_step(parts)
 
 
 @pytest.mark.slow
 def test_a_stretched_schedule_does_not_train_on_rollouts_of_the_old_course(policy, tmp_path):
     config = eight_steps(policy, training={"schedule": "linear", "steps": 6, "warmup_steps": 0})
     longer = {"schedule": "linear", "steps": 12, "warmup_steps": 0}
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        for step in range(5):
-            trainer.run_step(step)
+    with open_parts(config, tmp_path / "run") as parts:
+        for _ in range(5):
+            run_step(parts)
     run_training(eight_steps(policy, training=longer), tmp_path / "run", resume=True)
     assert metrics(tmp_path / "run")[-1]["step"] == 12
 
@@ -108,9 +109,9 @@ def test_samples_are_exactly_so_many_steps_old(policy, tmp_path, depth):
 def test_a_run_with_rollouts_ahead_resumes_to_the_same_weights(policy, tmp_path):
     config = eight_steps(policy, sampling={"async_depth": 2})
     run_training(config, tmp_path / "whole")
-    with Trainer(config, tmp_path / "cut", False, Callback()) as trainer:
-        for step in range(5):
-            trainer.run_step(step)
+    with open_parts(config, tmp_path / "cut") as parts:
+        for _ in range(5):
+            run_step(parts)
     newest = RunDirectory(tmp_path / "cut").latest()
     assert newest is not None
     assert sorted(p.name for p in (newest / "rollouts").iterdir()) == ["step-000003", "step-000004"]

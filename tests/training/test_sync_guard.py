@@ -6,8 +6,10 @@ import pytest
 from tiny import tiny_config
 
 from rlobj.base.errors import RunError
-from rlobj.training import Callback, run_training
-from rlobj.training.loop.trainer import Trainer
+from rlobj.training import run_training
+from rlobj.training.loop import stages
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import run_step
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -34,24 +36,22 @@ def test_lora_is_synced_merged(policy, tmp_path):
 
 @pytest.fixture(scope="module")
 def opened(policy, tmp_path_factory):
-    with Trainer(
-        vllm_config(policy), tmp_path_factory.mktemp("guard") / "run", False, Callback()
-    ) as trainer:
-        trainer.run_step(0)
-        yield trainer
+    with open_parts(vllm_config(policy), tmp_path_factory.mktemp("guard") / "run") as parts:
+        run_step(parts)
+        yield parts
 
 
 @pytest.fixture
-def trainer(opened):
+def parts(opened):
     """In step with its sampler, whatever the test before did."""
-    opened._sync(opened.step)
+    stages.sync(opened)
     return opened
 
 
-def test_sound_steps_agree_to_rounding(trainer):
+def test_sound_steps_agree_to_rounding(parts):
     for _ in range(3):
-        trainer.run_step(trainer.step)
-        line = trainer.run.lines()[-1]
+        run_step(parts)
+        line = parts.run.lines()[-1]
         assert abs(line["sampler/kl"]) < 1e-6
         assert line["sampler/ratio_max"] == pytest.approx(1, abs=1e-4)
         assert line["sampler/logprob_gap"] < 1e-5
@@ -79,42 +79,42 @@ def permuted(sync, weights, version):
         (permuted, rf"{LAYER.format(0)}, {LAYER.format(1)}: arrived with other values"),
     ],
 )
-def test_a_sync_that_loses_something_is_named_in_its_step(trainer, monkeypatch, fault, message):
-    sync = trainer.sampler.sync
-    monkeypatch.setattr(trainer.sampler, "sync", lambda w, v: fault(sync, w, v))
+def test_a_sync_that_loses_something_is_named_in_its_step(parts, monkeypatch, fault, message):
+    sync = parts.sampler.sync
+    monkeypatch.setattr(parts.sampler, "sync", lambda w, v: fault(sync, w, v))
     with pytest.raises(RunError, match=message):
-        trainer.run_step(trainer.step)
+        run_step(parts)
 
 
-def test_the_weights_of_the_step_before_are_named(trainer, monkeypatch):
-    before = [(name, tensor.clone()) for name, tensor in trainer.policy.weights(lambda p: p.data)]
-    sync = trainer.sampler.sync
+def test_the_weights_of_the_step_before_are_named(parts, monkeypatch):
+    before = [(name, tensor.clone()) for name, tensor in parts.policy.weights(lambda p: p.data)]
+    sync = parts.sampler.sync
 
     def stale(weights, version):
         for _ in weights:
             pass
         sync(iter(before), version)
 
-    monkeypatch.setattr(trainer.sampler, "sync", stale)
+    monkeypatch.setattr(parts.sampler, "sync", stale)
     with pytest.raises(RunError, match=r"embed_tokens.weight.* and \d+ more: arrived with other"):
-        trainer.run_step(trainer.step)
+        run_step(parts)
 
 
-def test_a_tied_head_that_stays_behind_is_seen_in_the_next_step(trainer, monkeypatch):
+def test_a_tied_head_that_stays_behind_is_seen_in_the_next_step(parts, monkeypatch):
     """Its tensors all arrive: only log-probs of fresh samples can tell."""
     monkeypatch.setattr("rlobj.samplers.vllm.extension.refresh_head", lambda *_: None)
-    trainer.run_step(trainer.step)
+    run_step(parts)
     with pytest.raises(RunError, match="does not sample from the policy"):
-        trainer.run_step(trainer.step)
+        run_step(parts)
 
 
 @pytest.mark.parametrize("change", [{"temperature": 0.8}, {"top_p": 0.8}, {"min_p": 0.2}])
-def test_another_distribution_is_seen_at_once(trainer, monkeypatch, change):
-    sample = trainer.sampler.sample
+def test_another_distribution_is_seen_at_once(parts, monkeypatch, change):
+    sample = parts.sampler.sample
 
     def other(prompts, *, settings, **rest):
         return sample(prompts, settings=settings.model_copy(update=change), **rest)
 
-    monkeypatch.setattr(trainer.sampler, "sample", other)
+    monkeypatch.setattr(parts.sampler, "sample", other)
     with pytest.raises(RunError, match="does not sample from the policy"):
-        trainer.run_step(trainer.step)
+        run_step(parts)

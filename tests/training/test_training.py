@@ -1,4 +1,4 @@
-"""The trainer: it learns, it is exact, and what it leaves on disk continues to the bit."""
+"""Training: it learns, it is exact, and what it leaves on disk continues to the bit."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import derive_seed
 from rlobj.training import Callback, RunDirectory, run_training
+from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.schedule import learning_rate
-from rlobj.training.loop.trainer import Trainer
+from rlobj.training.loop.step import run_step
 from rlobj.training.storage.run_directory import dump_config
 
 
@@ -67,7 +68,7 @@ def test_a_shared_forward_equals_a_scoring_pass(policy, tmp_path, monkeypatch):
     """One update in one micro-batch: plan and loss read one forward; else two make the same."""
     config = tiny_config(policy, "stapo", training={"steps": 3, "skip_inactive": False})
     run_training(config, tmp_path / "shared")
-    monkeypatch.setattr("rlobj.training.loop.learner.Learner._one_micro_batch", lambda *_: False)
+    monkeypatch.setattr("rlobj.training.loop.learner.Learner._shares_forward", lambda *_: False)
     run_training(config, tmp_path / "apart")
     for name, value in weights(tmp_path / "shared").items():
         torch.testing.assert_close(weights(tmp_path / "apart")[name], value, rtol=1e-5, atol=1e-7)
@@ -75,15 +76,15 @@ def test_a_shared_forward_equals_a_scoring_pass(policy, tmp_path, monkeypatch):
 
 def test_lopti_makes_two_phases_of_updates_per_rollout(policy, tmp_path):
     config = tiny_config(policy, "lopti", training={"steps": 1, "updates_per_step": 2})
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        trainer.run_step(0)
-        assert trainer.learner.state["update"] == 4
-        assert trainer.learner.reference is not None
+    with open_parts(config, tmp_path / "run") as parts:
+        run_step(parts)
+        assert parts.learner.state["update"] == 4
+        assert parts.learner.reference is not None
 
 
 def test_the_reference_policy_is_loaded_only_for_a_kl_term(policy, tmp_path):
-    with Trainer(tiny_config(policy, "stapo"), tmp_path / "run", False, Callback()) as trainer:
-        assert trainer.learner.reference is None
+    with open_parts(tiny_config(policy, "stapo"), tmp_path / "run") as parts:
+        assert parts.learner.reference is None
 
 
 def test_later_updates_select_with_the_current_policy_unless_told_otherwise(policy, tmp_path):
@@ -91,21 +92,21 @@ def test_later_updates_select_with_the_current_policy_unless_told_otherwise(poli
     for selection in ("current", "old"):
         training = {"steps": 1, "updates_per_step": 4, "selection": selection}
         config = tiny_config(policy, "20-entropy", training=training)
-        with Trainer(config, tmp_path / selection, False, Callback()) as trainer:
+        with open_parts(config, tmp_path / selection) as parts:
             forwards = []
-            original = trainer.learner._forward
-            trainer.learner._forward = lambda *a, f=forwards, o=original, **k: (
+            original = parts.learner._forward
+            parts.learner._forward = lambda *a, f=forwards, o=original, **k: (
                 f.append(1) or o(*a, **k)
             )
-            trainer.run_step(0)
+            run_step(parts)
             seen[selection] = len(forwards)
     assert seen == {"current": 4, "old": 1}  # one scoring pass, and one for each later update
 
 
 def test_dynamic_sampling_refills_until_the_groups_carry_signal(policy, tmp_path):
     config = tiny_config(policy, "dapo", training={"steps": 1})
-    with Trainer(config, tmp_path / "run", False, Callback()) as trainer:
-        rollout = trainer.pipeline.take(0)
+    with open_parts(config, tmp_path / "run") as parts:
+        rollout = parts.pipeline.take(0)
     groups: dict[int, set] = {}
     for response in rollout.responses:
         groups.setdefault(response.group, set()).add(response.grade.correct)
@@ -199,7 +200,7 @@ def test_a_failed_start_leaves_no_run_behind(tmp_path):
 def test_a_second_process_in_the_same_folder_is_refused(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 1})
     busy, refused = tmp_path / "run", pytest.raises(ConfigError, match="another process")
-    with Trainer(config, busy, False, Callback()), refused:
+    with open_parts(config, busy), refused:
         run_training(config, busy, resume=True)
 
 
@@ -207,14 +208,12 @@ def test_gradient_checkpointing_recomputes_and_changes_nothing(policy, tmp_path)
     forwards = []
     for on in (False, True):
         training = {"steps": 2, "gradient_checkpointing": on}
-        with Trainer(
-            tiny_config(policy, training=training), tmp_path / str(on), False, Callback()
-        ) as trainer:
+        with open_parts(tiny_config(policy, training=training), tmp_path / str(on)) as parts:
             calls = []
-            layer = trainer.policy.model.model.layers[0].mlp
+            layer = parts.policy.model.model.layers[0].mlp
             layer.register_forward_pre_hook(lambda *_, c=calls: c.append(1))
-            for step in range(2):
-                trainer.run_step(step)
+            for _ in range(2):
+                run_step(parts)
             forwards.append(len(calls))
     assert forwards[1] > forwards[0]
     assert same(weights(tmp_path / "True"), weights(tmp_path / "False"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -19,14 +19,11 @@ from rlobj.models.policy import Policy
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
-from rlobj.training import Callback
 from rlobj.training.loop import setup
 from rlobj.training.loop.clock import Clock
-from rlobj.training.loop.failures import Failures
 from rlobj.training.loop.learner import Learner
-from rlobj.training.loop.trainer import Trainer
+from rlobj.training.loop.step import train_on
 from rlobj.training.rollouts.collector import Response, Rollout
-from rlobj.training.storage.run_directory import RunDirectory
 
 __all__ = [
     "PROMPT",
@@ -143,7 +140,7 @@ def configure(preset: str, **training: Any) -> RunConfig:
     return build_config([("preset", load_preset(preset).config), ("benchmark", mine)])
 
 
-class RolloutTrainer(Trainer):
+class RolloutTrainer:
     """The trainer's updates on rollouts that it is given: no sampler, no problems, no files.
 
     Args:
@@ -160,30 +157,31 @@ class RolloutTrainer(Trainer):
         scorer: Callable[[Any], PolicyScorer] = PolicyScorer,
         learner: type[Learner] = Learner,
     ) -> None:
-        super().__init__(config, "", False, Callback())
-        self._model, self._scorer, self._learner = model, scorer, learner
+        self._open = (config, model, scorer, learner)
 
-    def _open(self) -> None:
-        config = self.config
-        self.parallel, autocast = setup.hardware(config)
-        self._stack.callback(self.parallel.close)
-        self.comm = self.parallel.comm
-        self.policy = Policy(self._model.train(), None, "", False, "", "")
+    def __enter__(self) -> Self:
+        config, model, scorer, learner = self._open
+        self._parallel, autocast = setup.hardware(config)
+        self.comm = self._parallel.comm
+        policy = Policy(model.train(), None, "", False, "", "")
         if config.training.gradient_checkpointing:
-            self.policy.recompute_activations()
-        self.clock = Clock(self.callback, self.parallel.device, time.process_time)
-        scorer = self._scorer(self._model)
-        self.learner = self._learner(
-            config, self.objective, self.parallel, scorer, None, autocast, self.clock
+            policy.recompute_activations()
+        clock = Clock(None, self._parallel.device, time.process_time)
+        objective = config.resolved_objective()
+        self.learner = learner(
+            config, objective, self._parallel, scorer(model), None, autocast, clock
         )
-        self.failures = Failures(RunDirectory(self._out), self.comm, config.training.max_skipped)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._parallel.close()
 
     def train(self, rollout: Rollout) -> dict[str, float]:
         """The updates on one rollout, all ranks together; the step's metrics, times in CPU s."""
-        self.clock.restart()
-        metrics = self._trained(0, rollout, True)
+        self.learner.clock.restart()
+        metrics = train_on(self.learner, rollout)
         metrics |= self.learner.tally.metrics(self.comm)
-        return {**metrics, **self.clock.stop(0)}
+        return {**metrics, **self.learner.clock.stop(0)}
 
 
 def measured(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -32,7 +32,7 @@ from rlobj.benchmarking.tables import Cell, Column, Finding, Progress, Table, si
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.scoring import PolicyScorer, micro_batches
 from rlobj.training.loop.learner import Learner
-from rlobj.training.rollouts.sharding import spread
+from rlobj.training.rollouts.sharding import Share, spread
 
 __all__ = ["CASES", "VARIANTS", "child", "draw", "imbalance", "measure", "to_table"]
 
@@ -51,32 +51,33 @@ SHOWN = ("scoring", "planning", "forward", "backward", "optimizer", "other")
 class _ScoredFirst(Learner):
     """Makes a scoring pass although nothing reads it."""
 
-    def score(self, table: TokenBatch, sequences: Any) -> TokenBatch:
-        self.logprobs(sequences)
-        return super().score(table, sequences)
+    def score(self, share: Share) -> TokenBatch:
+        self.logprobs(share.sequences)
+        return super().score(share)
 
 
 class _ProxyApart(Learner):
     """Computes the min-p proxy in a forward pass of its own."""
 
-    def score(self, table: TokenBatch, sequences: Any) -> TokenBatch:
+    def score(self, share: Share) -> TokenBatch:
         with torch.no_grad():
-            proxy = self._forward(self.scorer, sequences, min_p=self._min_p)["proxy_logprobs"]
-        self._wanted -= {"proxy_logprobs"}
-        return super().score(table.replace(proxy_logprobs=proxy), sequences)
+            scores = self._forward(self.scorer, share.sequences, min_p=self._min_p)
+        self._scored -= {"proxy_logprobs"}
+        table = share.table.replace(proxy_logprobs=scores["proxy_logprobs"])
+        return super().score(replace(share, table=table))
 
 
 class _Unshared(Learner):
     """Scores without a graph, even where one forward pass could serve rules and loss."""
 
-    def _one_micro_batch(self, sequences: Any) -> bool:
+    def _shares_forward(self, sequences: Any) -> bool:
         return False
 
 
 class _Fewest(Learner):
     """Micro-batches as few as the budget allows, sorted by length."""
 
-    def _pack(self, sequences: Any) -> list[list[int]]:
+    def _parts(self, sequences: Any) -> list[list[int]]:
         lengths = [len(prompt) + len(response) for prompt, response in sequences]
         budget = self.config.training.micro_batch_tokens
         return micro_batches(lengths, budget, packed=self._packed) or [[]]
@@ -85,7 +86,7 @@ class _Fewest(Learner):
 class _Unsorted(Learner):
     """Micro-batches of so many responses in the order of sampling."""
 
-    def _pack(self, sequences: Any) -> list[list[int]]:
+    def _parts(self, sequences: Any) -> list[list[int]]:
         every = list(range(len(sequences)))
         return [every[i : i + AT_ONCE] for i in every[::AT_ONCE]] or [[]]
 

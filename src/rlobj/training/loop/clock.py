@@ -59,8 +59,18 @@ class Clock:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._stages: defaultdict[str, float] = defaultdict(float)
 
+    @property
+    def stage(self) -> str:
+        """The stage that the step is in; "other" between steps."""
+        return self._stage
+
     def start(self, stage: str) -> None:
-        """The stage before this one is over. Seconds in no phase inside it are its own."""
+        """Begin a stage and end the one before; nothing if the step is in this stage already.
+
+        Seconds of a stage that are in no phase inside it count for the stage itself.
+        """
+        if stage == self._stage:
+            return
         self._stages[self._stage] += self._to(stage) - self._stage_begun
         self._stage, self._stage_begun = stage, self._since
         self._callback.phase(stage)

@@ -1,114 +1,58 @@
-"""What goes wrong in a step: said with its context, counted, and kept for a second look."""
+"""What happens when a step fails: what is saved, what is deleted, and what the error says."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 
 from rlobj.base.errors import RlobjError, RunError
-from rlobj.objectives.statistics import Comm
-from rlobj.objectives.tokens import TokenBatch
-from rlobj.training.parallel.agreement import together
-from rlobj.training.storage.run_directory import RunDirectory, step_name
+from rlobj.training.loop import stages
+from rlobj.training.loop.parts import Parts
+from rlobj.training.parallel.agreement import RankFailed
+from rlobj.training.rollouts.synchronizer import SamplerGap
 
-__all__ = ["Failures", "explained"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["explained", "guarded"]
 
 
-class Failures:
-    """Counts updates that were not finite and steps without an update, and stops at too many.
+def guarded(step: Callable[[Parts], None]) -> Callable[[Parts], None]:
+    """A step that leaves the run in order when it fails.
 
-    Args:
-        run: where batches that were not finite are kept, in nonfinite/.
-        comm: the process group.
-        limit: in a row, at which the run stops.
+    - If samples do not come from the policy, their rollout is deleted: no run may train on it.
+    - If the sampler is lost, the steps done so far are saved.
     """
 
-    def __init__(self, run: RunDirectory, comm: Comm, limit: int) -> None:
-        self._run = run
-        self._comm = comm
-        self._limit = limit
-        self.nonfinite = 0
-        self.idle = 0
+    @functools.wraps(step)
+    def guarded_step(parts: Parts) -> None:
+        with explained(parts.learner.steps):
+            try:
+                step(parts)
+            except RankFailed:
+                raise
+            except RunError as error:
+                stage = parts.learner.clock.stage
+                if stage in ("scoring", "updating") and isinstance(error, SamplerGap):
+                    if parts.comm.rank == 0:
+                        parts.journal.drop(parts.learner.steps)
+                elif stage in ("syncing", "evaluating"):
+                    stages.write(parts)
+                    stages.save(parts, now=True)
+                elif stage == "sampling":
+                    stages.save(parts, now=True)
+                raise
 
-    def state(self) -> dict[str, int]:
-        """For a checkpoint."""
-        return {"nonfinite": self.nonfinite, "idle": self.idle}
-
-    def restore(self, state: Mapping[str, int]) -> None:
-        """What `state` gave."""
-        self.nonfinite, self.idle = state["nonfinite"], state["idle"]
-
-    def updated(self) -> None:
-        """An update was finite."""
-        self.nonfinite = 0
-
-    def skipped(
-        self,
-        step: int,
-        update: int,
-        table: TokenBatch,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-    ) -> None:
-        """An update was not finite: keep its batch; this rank's part, in a file of its own.
-
-        Args:
-            step: from 0.
-            update: of the step, from 0.
-            table: the batch.
-            sequences: its token ids.
-
-        Raises:
-            RunError: too many in a row.
-        """
-        self.nonfinite += 1
-        place = f"{step_name(step + 1)}-update-{update + 1}-rank-{self._comm.rank}"
-        name = f"nonfinite/{place}.pt"
-        columns = {field.name: getattr(table, field.name) for field in fields(table)}
-        kept = {
-            key: value.detach().cpu() if isinstance(value, torch.Tensor) else value
-            for key, value in columns.items()
-        }
-        with together(self._comm, "keeping a batch that was not finite"):
-            (self._run.path / "nonfinite").mkdir(exist_ok=True)
-            ids = [(list(prompt), list(response)) for prompt, response in sequences]
-            with self._run.atomic(name) as place:
-                torch.save({"columns": kept, "sequences": ids}, place)
-        logger.warning("step %d: an update was not finite and was skipped; see %s", step + 1, name)
-        if self.nonfinite >= self._limit:
-            raise RunError(
-                f"log-probs, loss or gradient were not finite in {self.nonfinite} updates in a "
-                f"row. Lower training.learning_rate. The last batch is in {self._run.path / name}"
-            )
-
-    def idled(self, facts: str) -> None:
-        """A step made no update.
-
-        Raises:
-            RunError: too many in a row.
-        """
-        self.idle += 1
-        logger.warning(facts)
-        if self.idle >= self._limit:
-            raise RunError(
-                f"{self.idle} steps in a row without an update; {facts}. Look at the rewards "
-                f"in {self._run.path / 'samples'}; sampling.dynamic.by=reward keeps every group "
-                "whose rewards differ."
-            )
-
-    def worked(self) -> None:
-        """A step made an update."""
-        self.idle = 0
+    return guarded_step
 
 
 @contextlib.contextmanager
 def explained(step: int) -> Iterator[None]:
-    """Once steps are being made, the input was right: whatever stops them is a RunError."""
+    """Inside, errors of a step become RunErrors: the input was right, since steps are being made.
+
+    Args:
+        step: from 0.
+    """
     try:
         yield
     except RunError:

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.training.rollouts.sharding import Sequences
 
 __all__ = ["GradientRows", "depends_on_sequence_length"]
 
 
 def depends_on_sequence_length(config: Any) -> bool:
-    """Does what a model makes of a token depend on how many follow it in the forward?
+    """Whether a token's output depends on how many tokens follow it in the forward pass.
 
-    So it is where the rotary frequencies are chosen by the longest position.
+    It does if the longest position chooses the rotary frequencies.
 
     Args:
         config: of the transformers model.
@@ -36,13 +37,13 @@ class GradientRows:
     Attributes:
         table: the mini-batch; the policy's columns are right in all other rows.
         rows: the rows with gradient, bool [N].
-        known: the columns of the policy are right in all rows.
-        cut: a response may be cut after its last such row, for no row reads one after it.
+        current: the policy's columns are right in all rows.
+        cut: a response may be cut after its last such row, because no row reads a later one.
     """
 
     table: TokenBatch
     rows: Tensor
-    known: bool
+    current: bool
     cut: bool
 
     def trained(self) -> list[int]:
@@ -64,6 +65,15 @@ class GradientRows:
         zeros = torch.zeros_like(self.table.lengths)
         return zeros.scatter_reduce(0, self.table.responses, ends, "amax").tolist()
 
+    def inputs(self, sequences: Sequences) -> list[tuple[Sequence[int], Sequence[int]]]:
+        """Token ids of the trained responses, each cut to its span.
+
+        Args:
+            sequences: of all responses of the mini-batch.
+        """
+        spans = self.spans()
+        return [(sequences[i][0], sequences[i][1][: spans[i]]) for i in self.trained()]
+
     def part(self, responses: Sequence[int]) -> GradientRows:
         """Of some responses."""
         rows = self.rows[self.table.rows(responses)]
@@ -83,11 +93,11 @@ class GradientRows:
         places = self.rows.nonzero()[:, 0]
         columns: dict[str, Any] = {}
         for name, values in scores.items():
-            if len(places) == len(self.rows) and not self.known:
+            if len(places) == len(self.rows) and not self.current:
                 columns[name] = values
                 continue
             column = getattr(self.table, name).detach()
-            if self.known:
+            if self.current:
                 values = column[places] + (values - values.detach())
             columns[name] = column.index_copy(0, places, values)
         return self.table.replace(**columns)

@@ -1,11 +1,10 @@
-"""Learner: scores rollouts and makes the optimizer updates of an objective."""
+"""Learner: the policy in training. It makes the passes through the model that a step asks for."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,40 +16,74 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import ProxyKL
 from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.cutting import cut
 from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
-from rlobj.training.loop.metrics import Sequences, Tally, token_count
+from rlobj.training.loop.metrics import Measured, Tally, combine
 from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.agreement import any_rank, largest
+from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.sharding import MiniBatch, Sequences, Share, shard
 from rlobj.training.rollouts.synchronizer import check_gap, sampler_gap
 
-__all__ = ["SKIPPED", "Learner"]
-
-OnPlan = Callable[[TokenBatch, Plan], None]
+__all__ = ["SKIPPED", "Learner", "MicroBatch"]
 
 _SCORED = {"logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "proxy_logprobs"}
 _CURRENT = {"logprobs", "entropy", "collision"}
-_MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
 
-SKIPPED = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
-"""What an update comes to that changed nothing, since something was not finite."""
+SKIPPED: Mapping[str, float] = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
+"""The metrics of an update that changed nothing because something in it was not finite."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some responses of a mini-batch, as `Objective.loss` reads them.
+
+    Attributes:
+        table: their tokens; log-probs and entropies carry a gradient.
+        plan: the update's plan for these tokens.
+        trained: False for responses without gradient, whose loss is only measured.
+        last: no further micro-batch with gradient follows.
+    """
+
+    table: TokenBatch
+    plan: Plan
+    trained: bool
+    last: bool
+
+    def measured(self, output: LossOutput) -> Measured:
+        """What the loss of this micro-batch measured, without its graph."""
+        table = self.table
+        return Measured(
+            loss=output.loss.detach(),
+            metrics=output.metrics,
+            extremes=output.extremes,
+            tokens=table.decided.sum(),
+            logprobs=table.logprobs.detach(),
+            sampler_logprobs=table.sampler_logprobs,
+        )
 
 
 class Learner:
-    """The policy's trainable side: scoring passes, updates, the learning rate.
+    """Passes through the policy, and the optimizer. `train_on` calls the methods in their order.
 
     Args:
-        config: the run's.
+        config: the run.
         objective: resolved; its phases are run one after another.
         parallel: how the policy is spread over processes.
-        scorer: the policy as a `PolicyScorer`, not yet prepared.
-        reference: the reference policy's scorer, where a KL term needs one; with LoRA the policy
+        scorer: the policy as a `PolicyScorer`, before `Parallel.prepare`.
+        reference: scorer of the reference policy, if a KL term needs one; with LoRA the policy
             without its adapters is the reference.
         autocast: arithmetic of the forward pass; None = the weights' own.
-        clock: where the time goes; None = a new one.
+        clock: measures where the time goes; None = a new one.
+
+    Attributes:
+        steps: steps done.
+        state: the objective's controllers, and "update", the number of updates done.
+        tally: tokens that went through the model since the last step.
     """
 
     def __init__(
@@ -73,57 +106,243 @@ class Learner:
         self.config = config
         self.objective = objective
         self.parallel = parallel
-        self.model = scorer.model
-        self._collate, self._packed = scorer.collate, scorer.packed
-        self._cut = not depends_on_sequence_length(self.model.config)
-        self.scorer, _ = parallel.prepare(scorer, optimizer)
-        self.reference = reference
         self.comm = parallel.comm
-        self.device = parallel.device
+        self.model = scorer.model
+        self.reference = reference
         self.autocast = autocast
         self.clock = clock or Clock(device=parallel.device)
-        self.fresh = not config.sampling.async_depth  # samples come from the weights that score
-        self.tally = Tally()
+        self.steps = 0
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
+        self.tally = Tally()
+        self._collate, self._packed = scorer.collate, scorer.packed
+        self._can_cut = not depends_on_sequence_length(self.model.config)
+        self.scorer, _ = parallel.prepare(scorer, optimizer)
         self._min_p = next((p.min_p for p in objective.penalties if isinstance(p, ProxyKL)), 0.02)
         needs = objective.needs
-        self._referenced = "ref_logprobs" in needs.plan | needs.loss
-        updates = training.updates_per_step * len(objective.phases)
-        self._single = updates == 1
-        self._wanted = ((needs.observe | needs.plan) | (needs.loss & {"proxy_logprobs"})) & _SCORED
-        if not self._single:  # later updates need l0, if only for what is logged
-            self._wanted |= {"old_logprobs"}
-        self._reread = bool(needs.plan & _CURRENT) and training.selection == "current"
+        self._reads_reference = "ref_logprobs" in needs.plan | needs.loss
+        self._one_update = training.updates_per_step * len(objective.phases) == 1
+        read = needs.observe | needs.plan | (needs.loss & {"proxy_logprobs"})
+        if not self._one_update:  # later updates need l0, if only for their metrics
+            read |= {"old_logprobs"}
+        self._scored = read & _SCORED  # what the scoring pass is made for; empty: there is none
+        self._rescores = bool(needs.plan & _CURRENT) and training.selection == "current"
+        self._samples_are_fresh = not config.sampling.async_depth
 
-    # Scoring.
+    # A rollout.
 
-    def score(self, table: TokenBatch, sequences: Sequences) -> TokenBatch:
-        """The rollout's table with the columns that the objective asks of the policy.
+    def set_learning_rate(self) -> float:
+        """Set the learning rate of the next step, and return it."""
+        rate = learning_rate(self.config.training, self.steps)
+        self.parallel.set_learning_rate(rate)
+        return rate
 
-        Where the step is one update in one micro-batch, the log-probs keep their graph and the
-        update needs no second forward; where nothing is asked, no forward is made at all.
+    def shard(self, rollout: Rollout) -> Share:
+        """This rank's share of the rollout, in mini-batches of whole groups."""
+        self.clock.start("scoring")
+        training = self.config.training
+        with self.clock.inside("other"):
+            return shard(
+                rollout,
+                training.updates_per_step,
+                self.comm,
+                self.parallel.device,
+                balance=training.balance,
+            )
+
+    def score(self, share: Share) -> TokenBatch:
+        """The share's table with the columns that the objective reads from the policy.
+
+        If no stage of the objective reads such a column, no forward pass is made.
         """
-        if self._referenced:
+        table, sequences = share.table, share.sequences
+        if self._reads_reference:
             table = table.replace(ref_logprobs=self._reference_logprobs(sequences))
-        if not self._wanted:
+        if not self._scored:
             return table
-        shared = self._single and self._one_micro_batch(sequences)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.clock.inside("forward") if shared else torch.no_grad())
+        keep_graph = self._shares_forward(sequences)
+        with self.clock.inside("forward") if keep_graph else torch.no_grad():
             scores = self._forward(
                 self.scorer,
                 sequences,
                 entropy=True,
-                min_p=self._min_p if "proxy_logprobs" in self._wanted else None,
-                collision="collision" in self._wanted,
+                min_p=self._min_p if "proxy_logprobs" in self._scored else None,
+                collision="collision" in self._scored,
             )
-        if shared:
+        if keep_graph:
             return table.replace(**scores)
         old = {"old_logprobs": scores["logprobs"], "old_entropy": scores["entropy"]}
         return table.replace(**scores, **old)
 
+    def _shares_forward(self, sequences: Sequences) -> bool:
+        """Whether the step is one update of one micro-batch.
+
+        Then the log-probs of the scoring pass keep their graph, and `micro_batches` trains on them
+        without a second forward pass.
+        """
+        return self._one_update and len(self._parts(sequences)) == 1
+
+    def finite(self, table: TokenBatch) -> bool:
+        """Whether the policy's columns are finite on all ranks."""
+        columns = (table.logprobs, table.entropy, table.collision, table.proxy_logprobs)
+        bad = any(x is not None and not bool(torch.isfinite(x.detach()).all()) for x in columns)
+        return not any_rank(bad, self.comm)
+
+    def observe(self, table: TokenBatch) -> TokenBatch:
+        """The table with advantages; the controllers have seen it."""
+        with self.clock.inside("planning"):
+            [table] = self.objective.with_advantages([table], self.comm)
+            self.state = self.objective.observe([table], self.state, self.comm)
+        return table
+
+    # An update.
+
+    def refresh(self, batch: MiniBatch, first: bool) -> MiniBatch:
+        """The mini-batch with the policy's columns as the rules read them in this update.
+
+        After the first update of a step the policy has moved. If the rules read the current policy,
+        its columns are computed again; else they keep the values of the scoring pass.
+        """
+        self.clock.start("updating")
+        if first:
+            return replace(batch, current=bool(self._scored))
+        if not self._rescores:
+            return replace(batch, current=False)
+        with self.clock.inside("scoring"), torch.no_grad():
+            settings = {"entropy": True, "collision": "collision" in self._scored}
+            scores = self._forward(self.scorer, batch.sequences, **settings)
+        return replace(batch, table=batch.table.replace(**scores), current=True)
+
+    def plan(self, phase: Objective, batch: MiniBatch) -> Plan:
+        """`Objective.plan` for the whole update, over all ranks."""
+        with self.clock.inside("planning"):
+            plan = phase.plan([batch.table], self.state, self.comm)
+        self.state["update"] += 1
+        return plan
+
+    def micro_batches(self, phase: Objective, batch: MiniBatch, plan: Plan) -> Iterator[MicroBatch]:
+        """The mini-batch in parts that fit in memory, each with a forward pass of its own.
+
+        Tokens without gradient are left out of the forward pass: the plan has counted them. What
+        the caller does with a micro-batch counts as time of the forward pass.
+        """
+        table = batch.table
+        with self.clock.inside("planning"):
+            rows = GradientRows(table, self._rows(phase, batch, plan), batch.current, self._can_cut)
+        trained, inputs = rows.trained(), rows.inputs(batch.sequences)
+        self.tally.update(batch.sequences, inputs, rows.rows)
+        parts = self._parts(inputs)
+        for number, part in enumerate(parts, 1):
+            responses = [trained[i] for i in part]
+            share = plan.part(table.rows(responses))
+            with self.clock.inside("forward"):
+                few = rows.part(responses)
+                micro = few.table
+                if not micro.logprobs.requires_grad:  # it does if the scoring pass kept its graph
+                    scores = self._score(
+                        self.scorer, [inputs[i] for i in part], few.mask(), entropy=True
+                    )
+                    micro = few.filled(scores)
+                yield MicroBatch(micro, share, trained=True, last=number == len(parts))
+        left = rows.left()
+        if batch.current and left:  # a loss without gradient may still have a value
+            with self.clock.inside("forward"):
+                share = plan.part(table.rows(left))
+                yield MicroBatch(table.select(left, 0), share, trained=False, last=False)
+
+    def _rows(self, phase: Objective, batch: MiniBatch, plan: Plan) -> Tensor:
+        """The tokens that go through the model, bool [N].
+
+        If the policy's columns are current, these are the tokens with gradient; else all tokens of
+        responses that may have one. All tokens go through if the scoring pass kept its graph, and
+        if nothing was scored and no response has a gradient: fresh samples are always scored once.
+        """
+        table = batch.table
+        every = torch.ones_like(table.logprobs, dtype=torch.bool)
+        if table.logprobs.requires_grad or not self.config.training.skip_inactive:
+            return every
+        if batch.current:
+            return phase.tokens_with_gradient(table, plan)
+        found = phase.responses_with_gradient(table, plan)
+        if not self._scored and not any_rank(bool(found.any()), self.comm):
+            return every
+        return table.spread(found)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Add a micro-batch's gradient to the update's."""
+        with self.clock.inside("backward"):
+            self.parallel.backward(loss, last=last)
+
+    def step(self, batch: MiniBatch, plan: Plan, measured: Sequence[Measured]) -> dict[str, float]:
+        """Clip the gradient and make the optimizer's step; the metrics of the update.
+
+        Nothing changes on any rank if nothing counts, or if the loss or the gradient is not finite:
+        then `train/skipped_updates` is 1.
+
+        Raises:
+            SamplerGap: fresh samples do not come from the policy.
+        """
+        gap = {} if self._scored else self._gap_of(measured)
+        with self.clock.inside("forward"), torch.no_grad():
+            metrics = combine(measured, self.objective, plan, batch.current, self.comm)
+        loss = metrics["loss/total"]
+        with self.clock.inside("optimizer"):
+            norm = self.parallel.step(apply=math.isfinite(loss) and not plan.empty)
+        finite = math.isfinite(norm) and math.isfinite(loss)
+        done = {
+            "train/grad_norm": norm if finite else math.nan,
+            "train/skipped_updates": float(not finite or plan.empty),
+        }
+        return {**plan.metrics, **metrics, **gap, **done}
+
+    # The sampler's log-probs beside the policy's.
+
+    def compare(self, table: TokenBatch) -> dict[str, float]:
+        """The gap between sampler and policy on a scored rollout; {} if it was not scored.
+
+        Without a scoring pass, `step` compares the log-probs of the update's own forward passes.
+
+        Raises:
+            SamplerGap: fresh samples do not come from the policy.
+        """
+        if not self._scored:
+            return {}
+        sampler = table.column("sampler_logprobs", "the sampler's gap")
+        return self._gap(table.logprobs, sampler, self._samples_are_fresh)
+
+    def compare_samples(
+        self, samples: Sequence[Sample], fresh: bool | None = None
+    ) -> dict[str, float]:
+        """The gap between sampler and policy on some samples of each rank.
+
+        Args:
+            samples: of this rank.
+            fresh: they were drawn from the policy's present weights; None = as a rollout's.
+
+        Raises:
+            SamplerGap: fresh samples do not come from the policy.
+        """
+        trainer = self.logprobs([(s.prompt, s.tokens) for s in samples])
+        sampler = torch.tensor([x for s in samples for x in s.logprobs])
+        fresh = self._samples_are_fresh if fresh is None else fresh
+        return self._gap(trainer, sampler.to(trainer), fresh)
+
+    def _gap_of(self, measured: Sequence[Measured]) -> dict[str, float]:
+        trainer = torch.cat([each.logprobs for each in measured])
+        sampler = torch.cat([each.sampler_logprobs for each in measured])
+        if any_rank(not bool(torch.isfinite(trainer).all()), self.comm):
+            return {}
+        return self._gap(trainer, sampler, self._samples_are_fresh)
+
+    def _gap(self, trainer: Tensor, sampler: Tensor, fresh: bool) -> dict[str, float]:
+        gap = sampler_gap(trainer, sampler, self.comm)
+        if fresh:
+            check_gap(gap, self.config.sampling.max_logprob_gap, self.autocast)
+        return gap
+
+    # Forward passes.
+
     def logprobs(self, sequences: Sequences) -> Tensor:
-        """log π of the response tokens under the policy as it is [N]."""
+        """log π of the response tokens under the present weights [N]."""
         with torch.no_grad():
             return self._forward(self.scorer, sequences)["logprobs"]
 
@@ -134,28 +353,24 @@ class Learner:
         with torch.no_grad():
             return self._forward(self.reference, sequences)["logprobs"]
 
-    def _one_micro_batch(self, sequences: Sequences) -> bool:
-        """On every rank."""
-        return len(self._pack(sequences)) == 1
+    def _parts(self, sequences: Sequences) -> list[list[int]]:
+        """Micro-batches as indices of sequences, equally many on all ranks; some may be empty.
 
-    def _pack(self, sequences: Sequences) -> list[list[int]]:
-        """Micro-batches, as many as the rank with the most has: a forward may be an exchange.
-
-        At least one, perhaps of nothing.
+        A forward pass may be an exchange between ranks, so all ranks must make equally many.
         """
         lengths = [len(prompt) + len(response) for prompt, response in sequences]
         budget = self.config.training.micro_batch_tokens
         # Rules and loss would share its forward: 3 parts of the work (1 there, 2 back) and not 4.
-        single = 1 / 3 if self._single and self._wanted else 0.0
+        single = 1 / 3 if self._one_update and self._scored else 0.0
         parts = cut(lengths, budget, self._packed, single=single)
         most = max(int(largest(len(parts), self.comm)), 1)
         return parts + [[] for _ in range(most - len(parts))]
 
     def _forward(self, scorer: Any, sequences: Sequences, **settings: Any) -> dict[str, Tensor]:
-        """Score all response tokens, by micro-batches, in the sequences' order."""
+        """Score all response tokens by micro-batches; columns in the order of the sequences."""
         chunks: dict[str, list[Any]] = {}
-        for part in self._pack(sequences):
-            scores = self._score_part(scorer, [sequences[i] for i in part], **settings)
+        for part in self._parts(sequences):
+            scores = self._score(scorer, [sequences[i] for i in part], **settings)
             lengths = [len(sequences[i][1]) for i in part]
             for name, values in scores.items():
                 rows = chunks.setdefault(name, [None] * len(sequences) or [values])
@@ -163,215 +378,20 @@ class Learner:
                     rows[i] = chunk
         return {name: torch.cat(rows) for name, rows in chunks.items()}
 
-    def _score_part(
+    def _score(
         self, scorer: Any, sequences: Sequences, rows: Tensor | None = None, **settings: Any
     ) -> dict[str, Tensor]:
-        """Score the response tokens of a micro-batch, or those of `rows` only."""
-        temperature = self.config.sampling.temperature
-        input_ids, attention_mask, response_mask, *rest = self._collate(sequences, self.device)
+        """Score the response tokens of one micro-batch, or only those of some rows."""
+        input_ids, attention_mask, response_mask, *rest = self._collate(
+            sequences, self.parallel.device
+        )
         assert input_ids is not None
         assert response_mask is not None
-        self.tally.real += token_count(sequences)
-        self.tally.padded += input_ids.numel()
+        self.tally.forward(sequences, input_ids.numel())
         if rows is not None:
             response_mask = response_mask.masked_scatter(response_mask, rows)
         inputs = (input_ids, attention_mask, response_mask, *rest)
-        enabled = self.autocast is not None
-        with torch.autocast(self.device.type, self.autocast, enabled=enabled):
+        device, temperature = self.parallel.device.type, self.config.sampling.temperature
+        with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
             scores = scorer(*inputs, temperature=temperature, **settings)
         return {name: values for name, values in vars(scores).items() if values is not None}
-
-    # Updating.
-
-    def finite(self, table: TokenBatch) -> bool:
-        """Did the policy give numbers for every token, on every rank?"""
-        columns = (table.logprobs, table.entropy, table.collision, table.proxy_logprobs)
-        bad = any(x is not None and not bool(torch.isfinite(x.detach()).all()) for x in columns)
-        return not any_rank(bad, self.comm)
-
-    def observe(self, table: TokenBatch) -> None:
-        """Let the controllers see the rollout."""
-        self.state = self.objective.observe([table], self.state, self.comm)
-
-    def update(
-        self,
-        objective: Objective,
-        table: TokenBatch,
-        sequences: Sequences,
-        *,
-        stale: bool,
-        on_plan: OnPlan | None = None,
-    ) -> dict[str, float]:
-        """One optimizer update of one phase on one mini-batch; its metrics.
-
-        Where log-probs, the loss or the gradient are not finite on any rank, nothing changes on
-        any: `train/skipped_updates` is 1 and `train/grad_norm` NaN.
-
-        Args:
-            objective: the phase.
-            table: the mini-batch, with advantages and the scoring pass's columns.
-            sequences: its token ids.
-            stale: the weights have moved since the scoring pass.
-            on_plan: shown the mini-batch as the rules read it, and the plan.
-
-        Raises:
-            SamplerGap: fresh samples that do not come from the policy.
-        """
-        table, known = table.replace(index=None), bool(self._wanted) and not stale
-        if stale and self._reread:
-            table, known = self._read_again(table, sequences), True
-            if not self.finite(table):
-                return SKIPPED
-        with self.clock.inside("planning"):
-            plan = objective.plan([table], self.state, self.comm)
-            rows = self._gradient_rows(objective, table, plan, known)
-        if on_plan is not None:
-            on_plan(table, plan)
-        self.state["update"] += 1
-        outputs, gap = self._passes(objective, sequences, plan, rows)
-        with self.clock.inside("forward"), torch.no_grad():
-            left = rows.left()
-            if known:  # a loss without a gradient may still have a value
-                outputs.append(objective.loss(table.select(left, 0), plan.part(table.rows(left))))
-            seen = None if known else int(table.decided[table.rows(rows.trained())].sum())
-            metrics = {**plan.metrics, **self._combine(outputs, plan, seen), **gap}
-        return {**metrics, **self._step(plan, metrics["loss/total"])}
-
-    def _read_again(self, table: TokenBatch, sequences: Sequences) -> TokenBatch:
-        """The table with the columns of the policy as it is now."""
-        with self.clock.inside("scoring"), torch.no_grad():
-            settings = {"entropy": True, "collision": "collision" in self._wanted}
-            return table.replace(**self._forward(self.scorer, sequences, **settings))
-
-    def _gradient_rows(
-        self, objective: Objective, table: TokenBatch, plan: Plan, known: bool
-    ) -> GradientRows:
-        """The rows that go through the model.
-
-        If the log-probs are known, these are the tokens with gradient; else all tokens of the
-        responses that may have one. All rows go through if rules and loss share one forward, and
-        if nothing was scored and no response has a gradient: fresh samples are always scored once.
-        """
-        every = torch.ones_like(table.logprobs, dtype=torch.bool)
-        everything = GradientRows(table, every, known, self._cut)
-        if table.logprobs.requires_grad or not self.config.training.skip_inactive:
-            return everything
-        if known:
-            return replace(everything, rows=objective.tokens_with_gradient(table, plan))
-        found = objective.responses_with_gradient(table, plan)
-        if not self._wanted and not any_rank(bool(found.any()), self.comm):
-            return everything
-        return replace(everything, rows=table.spread(found))
-
-    def _passes(
-        self, objective: Objective, sequences: Sequences, plan: Plan, rows: GradientRows
-    ) -> tuple[list[LossOutput], dict[str, float]]:
-        """Forward and backward of the rows with gradient, by micro-batches.
-
-        Returns:
-            what the loss measured, and, where no scoring pass came before, the sampler's gap.
-        """
-        outputs, logprobs = [], []
-        trained, spans, table = rows.trained(), rows.spans(), rows.table
-        batch = [(sequences[i][0], sequences[i][1][: spans[i]]) for i in trained]
-        self.tally.update(sequences, batch, rows.rows)
-        parts = self._pack(batch)
-        for index, places in enumerate(parts):
-            part = [trained[place] for place in places]
-            with self.clock.inside("forward"):
-                few = rows.part(part)
-                micro, share = few.table, plan.part(table.rows(part))
-                if not micro.logprobs.requires_grad:
-                    inputs = [batch[place] for place in places]
-                    scores = self._score_part(self.scorer, inputs, few.mask(), entropy=True)
-                    micro = few.filled(scores)
-                output = objective.loss(micro, share)
-            with self.clock.inside("backward"):
-                self.parallel.backward(output.loss, last=index + 1 == len(parts))
-            outputs.append(_detached(output))
-            logprobs.append((micro.logprobs.detach(), micro.sampler_logprobs))
-        if self._wanted:
-            return outputs, {}
-        trainer, sampler = map(torch.cat, zip(*logprobs, strict=True))
-        if any_rank(not bool(torch.isfinite(trainer).all()), self.comm):
-            return outputs, {}
-        return outputs, self.gap(trainer, sampler, self.fresh)  # before the policy moves
-
-    def _step(self, plan: Plan, loss: float) -> dict[str, float]:
-        """Clip and step, unless nothing counted or something is not finite."""
-        with self.clock.inside("optimizer"):
-            norm = self.parallel.step(apply=math.isfinite(loss) and not plan.empty)
-        finite = math.isfinite(norm) and math.isfinite(loss)
-        return {
-            "train/grad_norm": norm if finite else math.nan,
-            "train/skipped_updates": float(not finite or plan.empty),
-        }
-
-    def set_learning_rate(self, step: int) -> float:
-        """The learning rate of a step (from 0), by schedule; set on the optimizer."""
-        rate = learning_rate(self.config.training, step)
-        self.parallel.set_learning_rate(rate)
-        return rate
-
-    def _combine(
-        self, outputs: Sequence[LossOutput], plan: Plan, seen: int | None
-    ) -> dict[str, float]:
-        """Contributions summed and extremes maximised, over micro-batches and ranks.
-
-        Args:
-            outputs: of micro-batches.
-            plan: the update's.
-            seen: tokens of this rank that they are about, of decided responses; policy/... are then
-                means over these, and absent where there are none. None = all of the update's.
-        """
-        names = self._names()
-        sums = torch.zeros(len(names) + 1, dtype=torch.float64)
-        for output in outputs:
-            values = {**output.metrics, "loss/total": output.loss}
-            sums[:-1] += torch.stack(
-                [values.get(name, output.loss * 0).double().cpu() for name in names]
-            )
-        sums[-1] = seen or 0
-        *values, total = self.comm.sum(sums).tolist()
-        combined = dict(zip(names, values, strict=True))
-        ratios = [float(output.extremes["policy/ratio_max"]) for output in outputs]
-        combined["policy/ratio_max"] = largest(max(ratios, default=0.0), self.comm)
-        if seen is not None and not total:
-            return {name: combined[name] for name in names if name not in _MEANS}
-        if seen is not None:
-            for name in _MEANS:
-                combined[name] *= plan.tokens / total
-        return combined
-
-    def _names(self) -> list[str]:
-        """Metric names, known also to a rank without micro-batches."""
-        losses = ["loss/policy", *(f"loss/{penalty.name}" for penalty in self.objective.penalties)]
-        return [*dict.fromkeys(losses), "objective/clip_fraction", *_MEANS, "loss/total"]
-
-    def sampler_gap(self, table: TokenBatch) -> dict[str, float]:
-        """The sampler's log-probs beside the trainer's; {} where `update` is the first to know."""
-        if not self._wanted:
-            return {}
-        sampler = table.column("sampler_logprobs", "the sampler's gap")
-        return self.gap(table.logprobs, sampler, self.fresh)
-
-    def gap(self, logprobs: Tensor, sampler: Tensor, fresh: bool) -> dict[str, float]:
-        """The gap between trainer and sampler on some samples.
-
-        Args:
-            logprobs: by the trainer [N].
-            sampler: by the sampler [N].
-            fresh: they were drawn from the weights that the trainer scores with, as those of a
-                rollout are where `self.fresh`.
-
-        Raises:
-            SamplerGap: fresh samples that do not come from the policy.
-        """
-        gap = sampler_gap(logprobs, sampler, self.comm)
-        if fresh:
-            check_gap(gap, self.config.sampling.max_logprob_gap, self.autocast)
-        return gap
-
-
-def _detached(output: LossOutput) -> LossOutput:
-    return LossOutput(output.loss.detach(), output.weights, output.metrics, output.extremes)

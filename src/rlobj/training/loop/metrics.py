@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import Comm
+from rlobj.training.parallel.agreement import largest
 from rlobj.training.rollouts.collector import Response, Rollout
+from rlobj.training.rollouts.sharding import Sequences
 
-__all__ = ["Sequences", "Tally", "average", "rollout_metrics", "token_count"]
+__all__ = ["Measured", "Tally", "average", "combine", "rollout_metrics", "token_count"]
 
-Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
-"""(prompt ids, response ids) of each response."""
+_MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
 
 
 def rollout_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
@@ -69,25 +73,30 @@ def token_count(sequences: Sequences) -> int:
 
 @dataclass
 class Tally:
-    """Tokens that a step's forward and backward passes went through, on this rank."""
+    """Tokens that went through the model in a step, on this rank."""
 
     real: int = 0
     padded: int = 0
-    """The same forwards, with padding."""
+    """Tokens of the same forward passes, with padding."""
     trained: int = 0
     left_out: int = 0
-    """Of prompts and responses, that updates had no need of."""
+    """Prompt and response tokens that updates left out of the forward pass."""
     scored: int = 0
     unscored: int = 0
-    """Of responses, of which updates needed no logits."""
+    """Response tokens whose logits updates left out."""
+
+    def forward(self, sequences: Sequences, padded: int) -> None:
+        """Count a forward pass."""
+        self.real += token_count(sequences)
+        self.padded += padded
 
     def update(self, whole: Sequences, trained: Sequences, rows: Tensor) -> None:
-        """An update.
+        """Count an update.
 
         Args:
             whole: the mini-batch.
-            trained: what of it goes through the model.
-            rows: those that are scored, bool [N].
+            trained: the part of it that goes through the model.
+            rows: the tokens that are scored, bool [N].
         """
         self.trained += token_count(trained)
         self.left_out += token_count(whole) - token_count(trained)
@@ -95,7 +104,7 @@ class Tally:
         self.unscored += int((~rows).sum())
 
     def metrics(self, comm: Comm) -> dict[str, float]:
-        """The shares over all ranks; the count begins anew."""
+        """The shares over all ranks; the counts start again at 0."""
         counts = torch.tensor([getattr(self, field.name) for field in fields(self)])
         self.__init__()
         real, padded, trained, left_out, scored, unscored = comm.sum(counts).tolist()
@@ -106,14 +115,69 @@ class Tally:
         }
 
 
-def average(every: Sequence[dict[str, float]]) -> dict[str, float]:
-    """One step's metrics of its updates': means, but sums of counts and largest of extremes."""
-    names = dict.fromkeys(name for metrics in every for name in metrics)
-    return {name: _average(name, every) for name in names}
+@dataclass(frozen=True)
+class Measured:
+    """What the loss of one micro-batch measured.
+
+    Attributes:
+        loss: its share of the loss.
+        metrics: contributions that add up over micro-batches and ranks.
+        extremes: values of which the largest counts.
+        tokens: tokens of decided responses in it, int [].
+        logprobs: the policy's log-probs, [M].
+        sampler_logprobs: the sampler's, [M].
+    """
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    extremes: dict[str, Tensor]
+    tokens: Tensor
+    logprobs: Tensor
+    sampler_logprobs: Any
 
 
-def _average(name: str, every: Sequence[dict[str, float]]) -> float:
-    values = [metrics[name] for metrics in every if name in metrics]
+def combine(
+    measured: Sequence[Measured], objective: Objective, plan: Plan, complete: bool, comm: Comm
+) -> dict[str, float]:
+    """The metrics of an update: sums and extremes over micro-batches and ranks.
+
+    Args:
+        measured: of this rank's micro-batches.
+        objective: names the losses, also on a rank without micro-batches.
+        plan: of the update.
+        complete: the micro-batches hold all tokens of the update. Otherwise policy/... are means
+            over the tokens they hold, and absent if they hold none.
+        comm: the process group.
+    """
+    losses = ["loss/policy", *(f"loss/{penalty.name}" for penalty in objective.penalties)]
+    names = [*dict.fromkeys(losses), "objective/clip_fraction", *_MEANS, "loss/total"]
+    sums = torch.zeros(len(names) + 1, dtype=torch.float64)
+    for each in measured:
+        values = {**each.metrics, "loss/total": each.loss}
+        column = [values.get(name, each.loss * 0).double().cpu() for name in names]
+        sums += torch.stack([*column, each.tokens.double().cpu()])
+    *values, tokens = comm.sum(sums).tolist()
+    combined = dict(zip(names, values, strict=True))
+    ratios = [float(each.extremes["policy/ratio_max"]) for each in measured]
+    combined["policy/ratio_max"] = largest(max(ratios, default=0.0), comm)
+    if complete:
+        return combined
+    if not tokens:
+        return {name: combined[name] for name in names if name not in _MEANS}
+    return {
+        name: value * (plan.tokens / tokens) if name in _MEANS else value
+        for name, value in combined.items()
+    }
+
+
+def average(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """A step's metrics from those of its updates: means; sums of counts; largest of extremes."""
+    names = dict.fromkeys(name for metrics in updates for name in metrics)
+    return {name: _average(name, updates) for name in names}
+
+
+def _average(name: str, updates: Sequence[Mapping[str, float]]) -> float:
+    values = [metrics[name] for metrics in updates if name in metrics]
     if name in ("train/skipped_updates", "objective/dropped_tokens"):
         return sum(values)
     return max(values) if name.endswith("_max") else sum(values) / len(values)

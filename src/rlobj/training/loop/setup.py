@@ -19,16 +19,15 @@ from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.given import Given
 from rlobj.training.loop.initial_policy import InitialPolicy
 from rlobj.training.parallel import Parallel, open_parallel
+from rlobj.training.parallel.agreement import together
 
 __all__ = [
+    "fitting",
     "hardware",
     "model_source",
     "problems",
-    "prompt_limit",
     "reference",
-    "require_readable",
     "sampler",
-    "short_enough",
 ]
 
 logger = logging.getLogger(__name__)
@@ -84,15 +83,45 @@ def problems(config: RunConfig, given: Given) -> tuple[list[Problem], list[Probl
     return train, test[: config.evaluation.problems], ""
 
 
-def prompt_limit(config: RunConfig, policy: Policy) -> int | None:
+def fitting(
+    config: RunConfig,
+    policy: Policy,
+    train: Sequence[Problem],
+    test: Sequence[Problem],
+    given: Given,
+) -> tuple[list[Problem], list[Problem]]:
+    """The training and held-out problems whose prompts the policy can read.
+
+    Raises:
+        ConfigError: no problem is short enough, or the embedded policy lacks a character.
+    """
+    if config.model.name is None and given.policy is None:
+        _require_readable(policy.template, train)
+        _require_readable(policy.test_template, test)
+    limit = _prompt_limit(config, policy)
+    return (
+        _short_enough(train, policy.encode, limit, "training"),
+        _short_enough(test, policy.encode_test, limit, "held-out"),
+    )
+
+
+def _prompt_limit(config: RunConfig, policy: Policy) -> int | None:
     """Tokens that a prompt may have: as configured, else what the model's context leaves."""
     if config.data.max_prompt_tokens is not None:
         return config.data.max_prompt_tokens
     context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
-    return None if context is None else context - config.sampling.max_tokens
+    if context is None:
+        return None
+    longest = config.sampling.max_tokens
+    if longest >= context:
+        raise ConfigError(
+            f"sampling.max_tokens={longest} leaves no room for a prompt: the model's context is "
+            f"{context} tokens. Set sampling.max_tokens to less than {context}"
+        )
+    return context - longest
 
 
-def require_readable(template: str, problems: Sequence[Problem]) -> None:
+def _require_readable(template: str, problems: Sequence[Problem]) -> None:
     """Check that the embedded policy has a token for every character of the prompts.
 
     Raises:
@@ -111,13 +140,13 @@ def require_readable(template: str, problems: Sequence[Problem]) -> None:
             )
 
 
-def short_enough(
+def _short_enough(
     problems: Sequence[Problem],
     encode: Callable[[Problem], list[int]],
     limit: int | None,
     kind: str,
 ) -> list[Problem]:
-    """The problems whose prompts fit; the others are counted in the log.
+    """The problems whose prompts fit; the number of the others is logged.
 
     Raises:
         ConfigError: none fits.
@@ -202,13 +231,22 @@ def sampler(
     )
 
 
-def model_source(config: RunConfig, callback: Callback) -> str:
-    """The folder or hub id of the policy before training; the embedded one is made on first use."""
+def model_source(config: RunConfig, given: Given, parallel: Parallel, callback: Callback) -> str:
+    """The folder or hub id of the policy before training.
+
+    The embedded policy is made on first use, by one process of each machine.
+    """
+    if given.policy is not None:
+        return given.policy.source
     if config.model.name is not None:
         return config.model.name
     from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
     from rlobj.models.embedded import embedded_policy
 
-    source = config.data.source
-    profile = PROFILES.get(source or "", EMBEDDED_PROFILE)
-    return str(embedded_policy(profile["data"]["source"], progress=callback.warm_starting))
+    profile = PROFILES.get(config.data.source or "", EMBEDDED_PROFILE)
+    task, source = profile["data"]["source"], ""
+    for first in (True, False):
+        with together(parallel.comm, "making the embedded policy"):
+            if first == parallel.accelerator.is_local_main_process:
+                source = str(embedded_policy(task, progress=callback.warm_starting))
+    return source

@@ -9,6 +9,7 @@ holds a response; only token ids and log-probs travel, and texts stay where they
 from __future__ import annotations
 
 import heapq
+import itertools
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +22,27 @@ from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Rollout
 
-__all__ = ["Share", "shard", "spread"]
+__all__ = ["MiniBatch", "Sequences", "Share", "shard", "spread"]
+
+Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""(prompt ids, response ids) of each response."""
 
 _ID, _GROUP, _RANK, _PROMPT, _LENGTH, _REWARD = range(6)  # columns of the table of all responses
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """This rank's responses of one optimizer update.
+
+    Attributes:
+        table: their tokens.
+        sequences: their token ids.
+        current: the policy's columns of the table are those of its present weights.
+    """
+
+    table: TokenBatch
+    sequences: Sequences
+    current: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +60,20 @@ class Share:
     sequences: list[tuple[Sequence[int], Sequence[int]]]
     sizes: list[int]
     imbalance: float
+
+    def mini_batches(self, table: TokenBatch) -> list[MiniBatch]:
+        """The share in its mini-batches.
+
+        Args:
+            table: the share's table, perhaps with more columns.
+        """
+        ends = itertools.accumulate(self.sizes, initial=0)
+        return [
+            MiniBatch(part.replace(index=None), self.sequences[start:end])
+            for part, (start, end) in zip(
+                table.split(self.sizes), itertools.pairwise(ends), strict=True
+            )
+        ]
 
 
 def shard(

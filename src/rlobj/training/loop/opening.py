@@ -1,0 +1,199 @@
+"""Opening a run: from its configuration, and the parts that a caller hands in, to `Parts`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlobj.config.presets import difference
+from rlobj.config.resuming import refuse_changes
+from rlobj.config.run_config import RunConfig, settings_of
+from rlobj.data import ProblemStream
+from rlobj.scoring import PolicyScorer
+from rlobj.training.loop import setup, stages
+from rlobj.training.loop.callbacks import Callback, Callbacks
+from rlobj.training.loop.clock import Clock
+from rlobj.training.loop.given import Given
+from rlobj.training.loop.initial_policy import InitialPolicy
+from rlobj.training.loop.learner import Learner
+from rlobj.training.loop.parts import Parts
+from rlobj.training.parallel.agreement import together
+from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.training.storage import checkpoint
+from rlobj.training.storage.run_directory import RunDirectory
+from rlobj.training.storage.trackers import open_trackers, require_trackers
+
+__all__ = ["open_parts"]
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def open_parts(
+    config: RunConfig,
+    out: Path | str,
+    *,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    given: Given = Given(),  # noqa: B008
+) -> Iterator[Parts]:
+    """The parts of a run, ready for `run_step`; closed at the end of the `with` block.
+
+    The arguments are those of `run_training`.
+
+    Raises:
+        ConfigError: the input was wrong; nothing was written.
+        RunError: a part cannot be opened.
+    """
+    callback = Callbacks(callbacks)
+    with ExitStack() as stack:
+        parallel, autocast = setup.hardware(config)
+        stack.callback(parallel.close)
+        comm = parallel.comm
+        run = _open_folder(config, out, resume, comm, stack)
+        with together(comm, "loading the problems"):
+            train, test, note = setup.problems(config, given)
+        source = setup.model_source(config, given, parallel, callback)
+        newest = _newest(run, comm) if resume else None
+        objective = config.resolved_objective()
+        with together(comm, "loading the model"):
+            initial = InitialPolicy(config, parallel.device, source, given.policy, stack)
+            policy = initial.trained(newest)
+            size = _size(policy.model)
+            train, test = setup.fitting(config, policy, train, test, given)
+            reference = setup.reference(config, objective, initial)
+            stream = ProblemStream(train, seed=config.seed)
+            scorer = PolicyScorer(policy.model, config.training.packed)
+        clock = Clock(callback, parallel.device)
+        learner = Learner(config, objective, parallel, scorer, reference, autocast, clock)
+        sampler = given.sampler
+        if sampler is None:
+            sampler = setup.sampler(config, policy, parallel, initial, autocast)
+            stack.callback(sampler.close)
+        grader = stack.enter_context(given.grader or config.rewards.open())
+        parts = Parts(
+            config, callback, parallel, policy, learner, stream, test, sampler, grader, run
+        )
+        stack.enter_context(parts.pipeline)
+        _prepare_folder(parts, newest, resume, stack)
+        with together(comm, "opening the trackers"):
+            parts.trackers = open_trackers(
+                parallel.accelerator,
+                config.output.trackers,
+                run.path,
+                settings_of(config),
+                step=learner.steps,
+            )
+        stack.callback(parts.trackers.close)
+        _start(parts, _facts(parts, given, size, note))
+        yield parts
+
+
+def _open_folder(
+    config: RunConfig, out: Path | str, resume: bool, comm: ProcessGroup, stack: ExitStack
+) -> RunDirectory:
+    """The run directory; one to resume is locked, a new one is not created yet."""
+    run = RunDirectory(comm.broadcast(str(out)))
+    require_trackers(config.output.trackers)
+    with together(comm, "opening the run"):
+        if not resume:
+            run.refuse_if_taken()
+        elif comm.rank == 0:
+            stack.enter_context(run.locked())
+            stored = settings_of(RunDirectory.open(run.path)[1])
+            changes = difference(stored, settings_of(config))
+            refuse_changes(run.path, (path for path, _, _ in changes))
+            run.write_config(config)
+    return run
+
+
+def _newest(run: RunDirectory, comm: ProcessGroup) -> Path | None:
+    """The checkpoint to continue from, the same on all ranks; None before the first."""
+    found: Path | None = None
+    with together(comm, "reading the checkpoint"):
+        if comm.rank == 0:
+            found = checkpoint.newest_sound(run)
+    return comm.broadcast(found)
+
+
+def _prepare_folder(parts: Parts, newest: Path | None, resume: bool, stack: ExitStack) -> None:
+    """Create a new run's folder, or continue from a checkpoint and delete what came after it.
+
+    The rollouts of later steps stay: they are trained on again.
+    """
+    learner, rank = parts.learner, parts.comm.rank
+    if newest is not None:
+        state = checkpoint.read_state(newest)
+        learner.steps = parts.saved = state["step"]
+        learner.state = state["objective"]
+        parts.skips.restore(state["failures"])
+        parts.stream.restore(state["stream"])
+        checkpoint.restore_optimizer(newest, parts.parallel, parts.policy.model)
+        checkpoint.restore_random(newest, rank)
+    parts.journal.since = learner.steps
+    with together(parts.comm, "preparing the run's folder"):
+        if rank == 0 and not resume:
+            parts.run.create(parts.config)
+            stack.enter_context(parts.run.locked())
+        elif rank == 0:
+            parts.run.truncate(learner.steps if newest is not None else -1)
+            if newest is not None:
+                parts.journal.copy_from(newest / "rollouts")
+
+
+def _start(parts: Parts, facts: dict[str, str]) -> None:
+    """Give the sampler its first weights, and evaluate the policy before the first step."""
+    config, depth = parts.config, parts.config.sampling.async_depth
+    if depth and parts.learner.objective.mismatch is None:
+        logger.warning(
+            "sampling.async_depth=%d without objective.mismatch: samples of older weights count "
+            "as if they were new; {kind: truncate} corrects for it",
+            depth,
+        )
+    stages.sync(parts)
+    parts.callback.started(facts)
+    evaluated = parts.comm.broadcast(bool(parts.run.lines()))
+    if parts.learner.steps == 0 and config.evaluation.every and not evaluated:
+        parts.metrics = {"step": 0}
+        stages.evaluate(parts)
+        stages.write_metrics(parts)
+    parts.learner.clock.restart()
+
+
+def _facts(parts: Parts, given: Given, size: str, note: str) -> dict[str, str]:
+    """What the run works with, in short texts by name."""
+    config, parallel, learner = parts.config, parts.parallel, parts.learner
+    name = config.model.name or "embedded"
+    if given.policy is not None:
+        name = given.policy.source or "given"
+    device, depth = parallel.device.type, config.sampling.async_depth
+    threads = f", {torch.get_num_threads()} thread(s)" if device == "cpu" else ""
+    alone = parallel.size == 1 and parallel.strategy == "ddp"
+    ranks = "" if alone else f", {parallel.size} process(es), {parallel.strategy}"
+    arithmetic = "float32" if learner.autocast is None else "bfloat16"
+    held_out = f"{len(parts.test_problems)} held out{note}"
+    return {
+        "policy": f"{name}, {size}",
+        "problems": f"{len(parts.stream)} to train on, {held_out}",
+        "device": f"{device}, {arithmetic}{threads}{ranks}",
+        "sampler": config.sampling.engine + (f", {depth} step(s) ahead" if depth else ""),
+        "reference": "loaded" if learner.reference else "not needed",
+        "run": str(parts.run.path),
+    }
+
+
+def _size(model: Any) -> str:
+    """The number of parameters in words; adapters are counted apart."""
+    frozen, trained = (
+        sum(p.numel() for p in model.parameters() if p.requires_grad == wanted)
+        for wanted in (False, True)
+    )
+    if not frozen:
+        return f"{trained:,} parameters"
+    return f"{frozen:,} parameters and {trained:,} in adapters, which are trained"

@@ -1,0 +1,110 @@
+"""Parts: everything that a training step works with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rlobj.config.run_config import RunConfig
+from rlobj.data import Problem, ProblemStream
+from rlobj.models.policy import Policy
+from rlobj.rewards import Grader
+from rlobj.samplers import Sampler, TransformersSampler
+from rlobj.training.loop.callbacks import Callback
+from rlobj.training.loop.learner import Learner
+from rlobj.training.loop.skips import Skips
+from rlobj.training.parallel import Parallel
+from rlobj.training.parallel.environment import TIMEOUT
+from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.training.rollouts.collector import Collector
+from rlobj.training.rollouts.journal import Journal
+from rlobj.training.rollouts.pipeline import Pipeline
+from rlobj.training.rollouts.synchronizer import Synchronizer
+from rlobj.training.storage.run_directory import RunDirectory
+from rlobj.training.storage.trackers import Trackers
+
+__all__ = ["Parts"]
+
+
+@dataclass
+class Parts:
+    """The parts of a run. `open_parts` opens them from a configuration; code may pass others.
+
+    Attributes:
+        config: the run.
+        callback: receives the events.
+        parallel: the processes that share the run.
+        policy: the model in training, and how problems become prompts.
+        learner: trains the policy; counts the steps done.
+        stream: the training problems in their endless order.
+        test_problems: the held-out problems; none = no evaluation.
+        sampler: draws responses.
+        grader: grades them; open.
+        run: the run directory.
+        collector: makes a step's rollout; default: one call of sampler and grader.
+        trackers: where metrics go beside metrics.jsonl.
+        metrics: of the step in progress.
+        saved: the step of the newest checkpoint; -1 = none.
+        journal: the rollouts on disk.
+        pipeline: the rollouts in the order of their steps; a context manager, to be entered.
+        synchronizer: gives the sampler the policy's weights.
+        skips: counts updates and steps that changed nothing.
+    """
+
+    config: RunConfig
+    callback: Callback
+    parallel: Parallel
+    policy: Policy
+    learner: Learner
+    stream: ProblemStream
+    test_problems: Sequence[Problem]
+    sampler: Sampler
+    grader: Grader
+    run: RunDirectory
+    collector: Collector | None = None
+    trackers: Trackers = field(default_factory=Trackers)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    saved: int = -1
+    journal: Journal = field(init=False)
+    pipeline: Pipeline = field(init=False)
+    synchronizer: Synchronizer = field(init=False)
+    skips: Skips = field(init=False)
+
+    def __post_init__(self) -> None:
+        config, depth = self.config, self.config.sampling.async_depth
+        # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
+        comm = _second_group(self.comm) if depth else self.comm
+        if self.collector is None:
+            self.collector = Collector(
+                config, self.policy, self.sampler, self.grader, self.stream, comm
+            )
+        self.journal = Journal(self.run, comm, self._recipe())
+        self.pipeline = Pipeline(self.collector, self.journal, depth, config.training.steps)
+        own_names = isinstance(self.sampler, TransformersSampler)
+        self.synchronizer = Synchronizer(
+            self.sampler,
+            lambda: self.policy.weights(self.parallel.full, as_stored=not own_names),
+        )
+        self.skips = Skips(self.run, self.comm, config.training.max_skipped)
+
+    @property
+    def comm(self) -> ProcessGroup:
+        """The process group."""
+        return self.parallel.comm
+
+    def _recipe(self) -> str:
+        """The settings that the weights depend on and that a resumed run may change."""
+        training = self.config.training
+        steps = 0 if training.schedule == "constant" else training.steps
+        return f"{steps} steps, {self.learner.autocast}"
+
+
+def _second_group(comm: ProcessGroup) -> ProcessGroup:
+    """The same ranks in a second process group, on the CPU."""
+    if comm.size == 1:
+        return comm
+    group = torch.distributed.new_group(backend="gloo", timeout=TIMEOUT)
+    return ProcessGroup(torch.device("cpu"), group)

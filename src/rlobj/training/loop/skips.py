@@ -1,0 +1,113 @@
+"""Updates and steps that change nothing: counted, kept for a second look, and limited."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+
+import torch
+
+from rlobj.base.errors import RunError
+from rlobj.objectives.statistics import Comm
+from rlobj.training.parallel.agreement import together
+from rlobj.training.rollouts.sharding import MiniBatch
+from rlobj.training.storage.run_directory import RunDirectory, step_name
+
+__all__ = ["Skips"]
+
+logger = logging.getLogger(__name__)
+
+
+class Skips:
+    """Counts updates that were not finite and steps without an update, each in a row.
+
+    Args:
+        run: the folder nonfinite/ in it holds the mini-batches that were not finite.
+        comm: the process group.
+        limit: the number in a row at which the run stops.
+    """
+
+    def __init__(self, run: RunDirectory, comm: Comm, limit: int) -> None:
+        self._run = run
+        self._comm = comm
+        self._limit = limit
+        self.nonfinite = 0
+        self.idle = 0
+
+    def state(self) -> dict[str, int]:
+        """The counts, for a checkpoint."""
+        return {"nonfinite": self.nonfinite, "idle": self.idle}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Set the counts that `state` returned."""
+        self.nonfinite, self.idle = state["nonfinite"], state["idle"]
+
+    def count_update(
+        self, step: int, index: int, batch: MiniBatch, metrics: Mapping[str, float]
+    ) -> None:
+        """Count an update. If it was not finite, each rank keeps its part of the mini-batch.
+
+        Args:
+            step: from 0.
+            index: the update in the step, from 0.
+            batch: the mini-batch.
+            metrics: of the update; `train/grad_norm` is NaN if it was not finite.
+
+        Raises:
+            RunError: too many in a row.
+        """
+        if not math.isnan(metrics["train/grad_norm"]):
+            self.nonfinite = 0
+            return
+        self.nonfinite += 1
+        part = f"{step_name(step + 1)}-update-{index + 1}-rank-{self._comm.rank}"
+        name = f"nonfinite/{part}.pt"
+        columns = {field.name: getattr(batch.table, field.name) for field in fields(batch.table)}
+        kept = {
+            key: value.detach().cpu() if isinstance(value, torch.Tensor) else value
+            for key, value in columns.items()
+        }
+        with together(self._comm, "keeping a batch that was not finite"):
+            (self._run.path / "nonfinite").mkdir(exist_ok=True)
+            ids = [(list(prompt), list(response)) for prompt, response in batch.sequences]
+            with self._run.atomic(name) as path:
+                torch.save({"columns": kept, "sequences": ids}, path)
+        logger.warning("step %d: an update was not finite and was skipped; see %s", step + 1, name)
+        if self.nonfinite >= self._limit:
+            raise RunError(
+                f"log-probs, loss or gradient were not finite in {self.nonfinite} updates in a "
+                f"row. Lower training.learning_rate. The last batch is in {self._run.path / name}"
+            )
+
+    def count_step(
+        self, step: int, metrics: Mapping[str, float], undecided: Mapping[str, int]
+    ) -> None:
+        """Count a step.
+
+        Args:
+            step: from 0.
+            metrics: of the step; `train/updates` is absent if it made none.
+            undecided: responses without a verdict since the run was opened, by reason.
+
+        Raises:
+            RunError: too many steps without an update in a row.
+        """
+        if metrics["train/skipped_updates"] < metrics.get("train/updates", 0.0):
+            self.idle = 0
+            return
+        self.idle += 1
+        reasons = ", ".join(f"{n} {why}" for why, n in undecided.items()) or "none"
+        facts = (
+            f"step {step + 1} changed nothing: {metrics['reward/groups']:.0f} groups kept, "
+            f"{metrics['sampling/dead_groups']:.0f} without signal, "
+            f"{metrics['reward/undecided']:.0f} responses undecided (so far: {reasons})"
+        )
+        logger.warning(facts)
+        if self.idle >= self._limit:
+            raise RunError(
+                f"{self.idle} steps in a row without an update; {facts}. Look at the rewards "
+                f"in {self._run.path / 'samples'}; sampling.dynamic.by=reward keeps every group "
+                "whose rewards differ."
+            )

@@ -1,0 +1,216 @@
+"""The stages of a step around the training itself: collect, sync, evaluate, write, checkpoint.
+
+Each adds its numbers to `Parts.metrics` and its time to the learner's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
+from rlobj.objectives.plan import Plan
+from rlobj.samplers import derive_seed
+from rlobj.training.loop.metrics import rollout_metrics
+from rlobj.training.loop.parts import Parts
+from rlobj.training.parallel.agreement import together
+from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.sharding import MiniBatch
+from rlobj.training.storage import checkpoint
+from rlobj.training.storage.run_directory import remove
+from rlobj.training.storage.tables import write_samples, write_tokens
+
+__all__ = [
+    "after_update",
+    "check_samples",
+    "collect",
+    "evaluate",
+    "record_rollout",
+    "save",
+    "sync",
+    "write",
+    "write_metrics",
+]
+
+PROBE_PROMPTS, PROBE_TOKENS = 4, 16
+"""Prompts per rank, and tokens per sample, that compare sampler and policy where no fresh rollout
+can."""
+
+
+def collect(parts: Parts) -> Rollout:
+    """The next step's rollout, from a sampler that holds the weights it was given.
+
+    Raises:
+        RunError: the sampler is lost, or has lost the weights.
+    """
+    step, clock = parts.learner.steps, parts.learner.clock
+    rate = parts.learner.set_learning_rate()
+    clock.start("sampling")
+    with together(parts.comm, "checking the sampler"):
+        parts.synchronizer.check()
+    rollout = parts.pipeline.take(step)
+    seconds = rollout.seconds
+    if parts.config.sampling.async_depth:  # sampled and graded beside the steps before
+        hidden = {"sampling": seconds["sample"], "grading": seconds["hidden"] + seconds["grade"]}
+    else:
+        parts.sampler.sleep()
+        clock.move("sampling", "grading", seconds["grade"])
+        clock.move("sampling", "writing", seconds["write"])
+        hidden = {"sampling": 0.0, "grading": seconds["hidden"]}
+    parts.metrics = {"step": step + 1, **rollout_metrics(rollout, parts.comm)}
+    parts.metrics["train/learning_rate"] = rate
+    parts.metrics |= {f"time/{phase}_hidden": spent for phase, spent in hidden.items()}
+    return rollout
+
+
+def check_samples(parts: Parts, rollout: Rollout) -> dict[str, float]:
+    """The gap between sampler and policy on a few samples of a rollout without any signal.
+
+    Raises:
+        SamplerGap: fresh samples do not come from the policy.
+    """
+    parts.learner.clock.start("scoring")
+    few = [response.sample for response in rollout.dead[:PROBE_PROMPTS]]
+    return {**parts.learner.compare_samples(few), "train/skipped_updates": 1.0}
+
+
+def after_update(
+    parts: Parts, index: int, batch: MiniBatch, plan: Plan | None, metrics: Mapping[str, float]
+) -> None:
+    """Count an update, and write the token table of the step's first one if it is due."""
+    output, step = parts.config.output, parts.learner.steps
+    if index == 0 and plan is not None and _due(step + 1, output.tokens_every):
+        count = -(-output.token_responses // parts.comm.size)  # some of every rank
+        shown = [response for _, response in batch.sequences[:count]]
+        tokenizer = parts.policy.tokenizer
+        with parts.learner.clock.inside("writing"):
+            write_tokens(parts.run, step + 1, batch.table, plan, shown, tokenizer, parts.comm)
+    parts.skips.count_update(step, index, batch, metrics)
+
+
+def record_rollout(parts: Parts, rollout: Rollout) -> None:
+    """Count the step, and write its sample table if it is due.
+
+    Raises:
+        RunError: too many steps without an update in a row.
+    """
+    done = parts.learner.steps
+    parts.skips.count_step(done - 1, parts.metrics, parts.grader.undecided)
+    parts.metrics.pop("train/updates", None)
+    parts.metrics |= parts.learner.tally.metrics(parts.comm)
+    if _due(done, parts.config.output.samples_every):
+        with parts.learner.clock.inside("writing"):
+            write_samples(parts.run, done, rollout, parts.comm)
+
+
+def sync(parts: Parts) -> None:
+    """The policy's weights into the sampler; then check that it samples from them.
+
+    Raises:
+        RunError: the sampler is lost, or does not hold the weights.
+        SamplerGap: its samples do not come from the policy.
+    """
+    clock, config = parts.learner.clock, parts.config
+    clock.start("syncing")
+    with clock.inside("sampling"):
+        parts.pipeline.settle()
+    with together(parts.comm, "syncing the sampler"):
+        parts.synchronizer.push(parts.learner.steps)
+    if not config.sampling.async_depth:
+        return
+    # Rollouts are too old to be compared with the policy: compare a few samples of its own.
+    settings = config.sampling.settings()
+    short = {"max_tokens": min(settings.max_tokens, PROBE_TOKENS)}
+    with together(parts.comm, "sampling"):
+        prompts = [parts.policy.encode(p) for p in parts.stream.first(PROBE_PROMPTS)]
+        seeds = [derive_seed(parts.learner.steps, "probe", i) for i in range(len(prompts))]
+        groups = parts.sampler.sample(
+            prompts, count=1, settings=settings.model_copy(update=short), seeds=seeds
+        )
+    parts.learner.compare_samples([sample for group in groups for sample in group], fresh=True)
+
+
+def evaluate(parts: Parts) -> None:
+    """Held-out accuracy if it is due: after some steps, after the last, and before the first."""
+    evaluation, comm, done = parts.config.evaluation, parts.comm, parts.learner.steps
+    due = _due(done, evaluation.every) or done == parts.config.training.steps
+    if not (due and evaluation.every and parts.test_problems):
+        return
+    parts.learner.clock.start("evaluating")
+    own: list[GradedProblem] = []
+    with together(comm, "evaluating"):
+        part = sample_and_grade(
+            parts.sampler,
+            parts.policy.encode_test,
+            parts.test_problems[comm.rank :: comm.size],
+            parts.grader,
+            parts.config.evaluation_settings(),
+            count=evaluation.samples,
+            seed=derive_seed(parts.config.seed, "evaluation"),
+        )
+        own = list(part.problems)
+    ranks = comm.gather(own)
+    whole = [ranks[i % comm.size][i // comm.size] for i in range(len(parts.test_problems))]
+    summary = summarise(GradedBenchmark("evaluation", tuple(whole)))
+    parts.callback.evaluated(done, summary)
+    parts.metrics |= summary.metrics()
+
+
+def write(parts: Parts) -> None:
+    """End the step: its line in metrics.jsonl and in the trackers."""
+    write_metrics(parts)
+    parts.callback.stepped(parts.learner.steps, parts.metrics)
+
+
+def write_metrics(parts: Parts) -> None:
+    """The line of the step in progress, with the time it took."""
+    clock, metrics = parts.learner.clock, parts.metrics
+    if "tokens/sampled" in metrics:
+        metrics |= clock.stop(metrics["tokens/sampled"])
+    with clock.inside("writing"), together(parts.comm, "writing metrics.jsonl"):
+        if parts.comm.rank == 0:
+            parts.run.append(metrics)
+    parts.trackers.log(metrics, metrics["step"])
+
+
+def save(parts: Parts, *, now: bool = False) -> None:
+    """A checkpoint of the steps done if it is due, and there is none.
+
+    Args:
+        parts: the run's.
+        now: it is due, whatever the configuration says.
+    """
+    done, settings, comm = parts.learner.steps, parts.config.checkpoint, parts.comm
+    due = _due(done, settings.every) or done == parts.config.training.steps
+    if not (due or now):
+        if not settings.every and comm.rank == 0:
+            parts.journal.forget(before=done)  # no checkpoint will cover them
+        return
+    if done in (0, parts.saved):
+        return
+    state = {
+        "step": done,
+        "objective": parts.learner.state,
+        "stream": parts.stream.state(),
+        "failures": parts.skips.state(),
+        "strategy": parts.parallel.strategy,
+        "processes": comm.size,
+    }
+    ahead = parts.pipeline.pending()
+
+    def add_rollouts(folder: Path) -> None:
+        parts.journal.copy_into(folder / "rollouts", ahead)
+
+    with parts.learner.clock.inside("writing"):
+        path = checkpoint.write(parts.run, done, parts.parallel, parts.policy, state, add_rollouts)
+        parts.saved = done
+        with together(comm, "removing old checkpoints"):
+            if comm.rank == 0:
+                for old in parts.run.saved()[: -settings.keep]:
+                    remove(old)
+                parts.journal.forget(before=done)
+    parts.callback.saved(path)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

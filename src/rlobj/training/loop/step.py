@@ -1,0 +1,95 @@
+"""The algorithm of a training step, from top to bottom.
+
+    run_step   collect a rollout -> train on it -> sync the sampler -> evaluate, write, checkpoint
+    train_on   shard -> score -> advantages and controllers -> one update per phase and mini-batch
+    update     plan -> loss and backward per micro-batch -> optimizer step
+
+What is called here is in `stages.py` and `learner.py`, which also keep the time. `failures.py` says
+what happens when a step fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import Plan
+from rlobj.training.loop import stages
+from rlobj.training.loop.failures import guarded
+from rlobj.training.loop.learner import SKIPPED, Learner
+from rlobj.training.loop.metrics import average
+from rlobj.training.loop.parts import Parts
+from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.sharding import MiniBatch
+
+__all__ = ["run_step", "train_on", "update"]
+
+Metrics = Mapping[str, float]
+OnUpdate = Callable[[int, MiniBatch, Plan | None, Metrics], None]
+
+
+@guarded
+def run_step(parts: Parts) -> None:
+    """One rollout with all its updates, then everything that is due."""
+    learner = parts.learner
+    rollout = stages.collect(parts)
+    if parts.metrics["reward/groups"] > 0:
+        parts.metrics |= train_on(learner, rollout, partial(stages.after_update, parts))
+    else:  # no group has responses that differ in reward
+        parts.metrics |= stages.check_samples(parts, rollout)
+    learner.steps += 1
+    stages.record_rollout(parts, rollout)
+    stages.sync(parts)
+    stages.evaluate(parts)
+    stages.write(parts)
+    stages.save(parts)
+
+
+def train_on(
+    learner: Learner, rollout: Rollout, on_update: OnUpdate = lambda *_: None
+) -> dict[str, float]:
+    """All updates on one rollout; called by all ranks together.
+
+    Args:
+        learner: the policy and its objective.
+        rollout: this rank's responses.
+        on_update: is called after each update with its number in the step (from 0), its mini-batch
+            and plan as the rules read them, and its metrics.
+
+    Returns:
+        The metrics of the updates, averaged.
+
+    Raises:
+        SamplerGap: fresh samples do not come from the policy.
+    """
+    share = learner.shard(rollout)
+    table = learner.score(share)
+    if not learner.finite(table):
+        on_update(0, MiniBatch(table, share.sequences), None, SKIPPED)
+        return {**SKIPPED, "tokens/rank_balance": share.imbalance}
+    table = learner.observe(table)
+    gap = learner.compare(table)
+    updates: list[Metrics] = []
+    for phase in learner.objective.phases:
+        for batch in share.mini_batches(table):
+            batch = learner.refresh(batch, first=not updates)
+            plan, metrics = update(learner, phase, batch)
+            on_update(len(updates), batch, plan, metrics)
+            updates.append(metrics)
+    made = {"train/updates": float(len(updates)), "tokens/rank_balance": share.imbalance}
+    return {**average(updates), **gap, **made}
+
+
+def update(learner: Learner, phase: Objective, batch: MiniBatch) -> tuple[Plan | None, Metrics]:
+    """One optimizer update of one phase on one mini-batch; its plan and its metrics."""
+    if not learner.finite(batch.table):
+        return None, SKIPPED
+    plan = learner.plan(phase, batch)
+    measured = []
+    for micro in learner.micro_batches(phase, batch, plan):
+        output = phase.loss(micro.table, micro.plan)
+        if micro.trained:
+            learner.backward(output.loss, micro.last)
+        measured.append(micro.measured(output))
+    return plan, learner.step(batch, plan, measured)
