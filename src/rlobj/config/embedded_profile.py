@@ -1,8 +1,7 @@
-"""What replaces a paper's scale when the policy is the embedded one.
+"""Settings that fit a run to the embedded policy instead of the paper's models.
 
-A profile is a partial RunConfig. It sets sizes, lengths, rates and the reward; the objective, and
-what else a preset says about the method, stays as it is. Of a preset with several updates per
-rollout it takes at most two, so that ratios leave 1; an on-policy preset stays on-policy.
+A profile is a partial RunConfig. It sets sizes, lengths, learning rates and the reward. The
+objective and the other settings of a preset do not change.
 """
 
 from __future__ import annotations
@@ -30,32 +29,27 @@ EMBEDDED_PROFILE: dict[str, Any] = {
     },
     "evaluation": {"every": 25, "samples": 4},
 }
-"""The default: RL on `addition` from the warm-started policy, about a minute on one CPU thread."""
+"""The default: RL on `addition` from the prepared policy, about a minute on one CPU thread."""
 
 SCRATCH_PROFILE: dict[str, Any] = {
+    **EMBEDDED_PROFILE,
     "data": {"source": "max-digits"},
-    "rewards": {"kind": "exact"},
-    "sampling": {"prompts_per_step": 32, "group_size": 8, "max_tokens": 1},
-    "training": {
-        "steps": 100,
-        "learning_rate": 2e-3,
-        "warmup_steps": 10,
-        "schedule": "constant",
-        "betas": (0.9, 0.95),
-    },
+    "sampling": {**EMBEDDED_PROFILE["sampling"], "max_tokens": 1},
+    "training": {**EMBEDDED_PROFILE["training"], "learning_rate": 2e-3, "schedule": "constant"},
     "evaluation": {"every": 0},
 }
 """RL on `max-digits` from random weights, in seconds: the smallest run that shows learning."""
 
 OWN_PROBLEMS_PROFILE: dict[str, Any] = {
-    **{key: value for key, value in EMBEDDED_PROFILE.items() if key != "data"},
+    **EMBEDDED_PROFILE,
     "data": {"template": "{prompt}"},
     "sampling": {**EMBEDDED_PROFILE["sampling"], "max_tokens": 16},
 }
 """RL on a user's own problems from the policy of `addition`: the question alone is the prompt."""
 
 MOST_UPDATES = 2
-"""Updates per rollout at most: what a rollout of the embedded policy has data for."""
+"""Largest number of updates per rollout: two are enough for ratios other than 1, and a rollout of
+the embedded policy has too little data for more. An on-policy preset stays on-policy."""
 
 PROFILES = {profile["data"]["source"]: profile for profile in (EMBEDDED_PROFILE, SCRATCH_PROFILE)}
 """The profile of each task that has an embedded policy."""

@@ -1,8 +1,8 @@
-"""Layers of settings: each is a partial RunConfig with the name of where it comes from.
+"""Layers of settings: each is a partial RunConfig with the name of its origin.
 
-Later over earlier: library defaults < preset < embedded profile (only if the policy is the
-embedded one) < configuration file < single settings. This module does not import torch, so that a
-wrong preset, file or setting is refused at once.
+Later layers override earlier ones: library defaults < preset < embedded profile (only if the policy
+is the embedded one) < configuration file < single settings. This module does not import torch, so
+that an error in a preset, file or setting is reported at once.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 Layer = tuple[str, Mapping[str, Any]]
-"""Where settings come from, in words, and the settings: a partial RunConfig."""
+"""The origin of settings, as text, and the settings: a partial RunConfig."""
 
 EMBEDDED_LAYER = "embedded profile"
-"""Name of the layer that fits a run to the embedded policy."""
+"""The name of the layer that fits a run to the embedded policy."""
 
 
 def layers_of(
@@ -50,7 +50,7 @@ def layers_of(
     *,
     profile: bool = True,
 ) -> list[Layer]:
-    """The layers of a run, lowest first.
+    """List the layers of a run, lowest first.
 
     Args:
         preset: name or YAML file; None = the one that an override names as `preset`, if any.
@@ -88,17 +88,17 @@ def layers_of(
 
 
 def file_layer(path: str | Path) -> Layer:
-    """A configuration file as a layer; it may name a `preset`, or build on one with `base`.
+    """Read a configuration file as a layer; it may set `preset`, or build on one with `base`.
 
     Raises:
-        ConfigError: no such file, or it is no YAML mapping.
+        ConfigError: no such file, or it is not a YAML mapping.
     """
     path = Path(path).expanduser()
     return str(path), dict(load_preset(path.absolute()).config)
 
 
 def parse_setting(text: str) -> dict[str, Any]:
-    """`training.steps=50` as a nested mapping; the value is YAML, or text where YAML fails.
+    """Read `training.steps=50` as a nested mapping; the value is YAML, or text if YAML fails.
 
     Raises:
         ConfigError: no '=' or an empty key.
@@ -110,7 +110,7 @@ def parse_setting(text: str) -> dict[str, Any]:
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:
-    """A partial configuration with one setting.
+    """Return a partial configuration with one setting.
 
     Example:
         >>> nested("training.steps", 50)
@@ -122,7 +122,7 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def reward_settings(text: str) -> dict[str, Any]:
-    """The settings of a reward that is named by its kind or by the place of a function.
+    """Return the settings of a reward that is given as a kind or as the path of a function.
 
     Example:
         >>> reward_settings("exact"), reward_settings("mine.py:score")
@@ -181,14 +181,14 @@ def origins(layers: Sequence[Layer]) -> dict[str, str]:
 
 
 def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
-    """The embedded policy's profile for a source of problems.
+    """Choose the profile of the embedded policy for a source of problems.
 
     Args:
         source: of the training problems; None = the default task.
-        chosen: whether the user asked for the embedded policy, or passed rows from Python.
+        chosen: the user asked for the embedded policy, or passed rows from Python.
 
     Raises:
-        ConfigError: other problems than a built-in task, and the user did not ask for this policy.
+        ConfigError: the source is not a built-in task, and the user did not ask for this policy.
     """
     if source is None:
         return EMBEDDED_PROFILE
@@ -197,7 +197,8 @@ def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
     if not chosen:
         raise ConfigError(
             f"data.source: '{source}' needs a model: --model with a hub id or a folder. Without "
-            f"one, rlobj trains its embedded policy on a built-in task: {', '.join(PROFILES)}. For "
-            "problems of digits and + - * , = alone, --model embedded trains that policy on them"
+            "--model, rlobj trains its embedded policy on a built-in task: "
+            f"{', '.join(PROFILES)}. If the problems contain only digits and + - * , = use "
+            "--model embedded"
         )
     return OWN_PROBLEMS_PROFILE

@@ -1,14 +1,14 @@
 """Presets: published objectives as YAML files, each a partial run configuration.
 
-    base: dapo-loss            # another preset; mappings merge, a mapping with `kind` replaces
+    base: dapo-loss            # another preset that this one changes
     paper: "STAPO, Liu et al. 2026, arXiv:2602.15620"
     summary: drop rare tokens that a correct response would reinforce
     objective:
       drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
     sampling: {group_size: 8}
 
-A mapping with a `kind` (or a text) replaces the base's primitive; one without changes its
-settings; null removes.
+A mapping with a `kind`, or a text, replaces a primitive of the base. A mapping without a `kind`
+changes its settings. null removes a setting.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["Preset", "difference", "load_preset", "merge", "preset_names", "read_yaml"]
 
 _OWN_KEYS = ("base", "paper", "summary")
-_ANY_KIND = ("overlong",)
+_KEPT_KEYS = ("overlong",)
+"""Settings that stay when the kind of a primitive changes."""
 DEFAULT_MAX_TOKENS = 1024
-"""Stands for `sampling.max_tokens` where neither a preset nor a run says a number."""
+"""`sampling.max_tokens` of a preset that does not set it."""
 
 
 @dataclass(frozen=True)
@@ -72,48 +73,50 @@ class Preset:
 
 
 def preset_folder() -> Path:
-    """Where the presets lie: inside the installed package, or at the top of a checkout."""
+    """The folder of the presets: inside the installed package, or at the top of a checkout."""
     installed = Path(str(importlib.resources.files("rlobj"))) / "_presets"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "presets"
 
 
 def preset_names() -> list[str]:
-    """The presets that come with rlobj, sorted."""
+    """The names of the presets that rlobj contains, sorted."""
     return sorted(path.stem for path in preset_folder().glob("*.yaml"))
 
 
 def load_preset(name_or_path: str | Path) -> Preset:
-    """A preset by name, or from a YAML file.
+    """Load a preset by name, or from a YAML file.
 
     Raises:
         ConfigError: no such preset (with the nearest name), or a file that cannot be read.
     """
-    path, bases = _find(str(name_or_path), None), []
-    seen = {path.resolve()}
-    name, top = path.stem, read_yaml(path)
-    config: Any = {key: value for key, value in top.items() if key not in _OWN_KEYS}
-    if not top:
+    return _load(_find(str(name_or_path), None), ())
+
+
+def _load(path: Path, above: tuple[Path, ...]) -> Preset:
+    """Load a preset's file and its bases; `above` are the files that build on it."""
+    own = read_yaml(path)
+    if not own:
         raise ConfigError(f"{path} is empty; expected keys such as base, objective and training")
-    layer, here = top, path
-    while layer.get("base") is not None:
+    config: Any = {key: value for key, value in own.items() if key not in _OWN_KEYS}
+    bases: tuple[str, ...] = ()
+    if own.get("base") is not None:
         try:
-            here = _find(str(layer["base"]), here)
+            base = _find(str(own["base"]), path)
         except ConfigError as error:
-            raise ConfigError(f"{here}: base: {error}") from None
-        if here.resolve() in seen:
-            raise ConfigError(f"{path}: base '{layer['base']}' leads back to itself")
-        seen.add(here.resolve())
-        bases.append(here.stem)
-        layer = read_yaml(here)
-        below = {key: value for key, value in layer.items() if key not in _OWN_KEYS}
-        config = merge(below, config)
+            raise ConfigError(f"{path}: base: {error}") from None
+        seen = (*above, path.resolve())
+        if base.resolve() in seen:
+            raise ConfigError(f"{path}: base '{own['base']}' leads back to itself")
+        below = _load(base, seen)
+        bases = (base.stem, *below.bases)
+        config = merge(below.config, config)
     if not isinstance(config.get("objective", {}), dict):
         raise ConfigError(f"{path}: objective must be a mapping, got {config['objective']!r}")
     return Preset(
-        name=name,
-        paper=str(top.get("paper", "")),
-        summary=str(top.get("summary", "")),
-        bases=tuple(bases),
+        name=path.stem,
+        paper=str(own.get("paper", "")),
+        summary=str(own.get("summary", "")),
+        bases=bases,
         config=config,
         path=path,
         text=path.read_text(encoding="utf-8"),
@@ -121,7 +124,12 @@ def load_preset(name_or_path: str | Path) -> Preset:
 
 
 def _find(name: str, beside: Path | None) -> Path:
-    """A preset's file: one of rlobj's by name, or a path (relative to the file that names it)."""
+    """Find a preset's file, by its name in rlobj or by a path.
+
+    Args:
+        name: name or path.
+        beside: the file that contains the name, if any; paths are relative to its folder.
+    """
     bare = "/" not in name and not name.endswith((".yaml", ".yml"))
     if bare and name in preset_names():
         return preset_folder() / f"{name}.yaml"
@@ -136,7 +144,7 @@ def _find(name: str, beside: Path | None) -> Path:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping, read with YAML 1.2's booleans and floats.
+    """Read a YAML mapping with the booleans and floats of YAML 1.2.
 
     `on`, `off`, `yes` and `no` are text, `1e-6` is a number, and a key given twice is an error.
 
@@ -160,28 +168,28 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def merge(below: Any, above: Any) -> Any:
-    """`above` over `below`: mappings merge key by key, unless `above` names a `kind`.
+    """Merge `above` over `below`: mappings merge key by key, unless `above` has a `kind`.
 
-    A text beside a mapping is a primitive's kind: {scale: batch} over group_normalized. The length
-    penalty of `rewards` is no grader's own and stays when another kind grades.
+    A text is the kind of a primitive: {scale: batch} over group_normalized changes its scale. The
+    length penalty of `rewards` belongs to every kind of reward and is kept when the kind changes.
     """
     if isinstance(below, str) and isinstance(above, dict) and "kind" not in above:
         below = {"kind": below}
     if (
         isinstance(above, str)
         and isinstance(below, dict)
-        and not below.keys().isdisjoint(_ANY_KIND)
+        and not below.keys().isdisjoint(_KEPT_KEYS)
     ):
         above = {"kind": above}
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
     if "kind" in above:
-        return {**{key: below[key] for key in _ANY_KIND if key in below}, **above}
+        return {**{key: below[key] for key in _KEPT_KEYS if key in below}, **above}
     return {**below, **{key: merge(below.get(key), value) for key, value in above.items()}}
 
 
 def difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(path, left value, right value) wherever two configurations differ; None = absent."""
+    """List (path, left value, right value) of settings that differ; None = absent."""
     found = []
     for key in sorted({*left, *right}):
         a, b = left.get(key), right.get(key)

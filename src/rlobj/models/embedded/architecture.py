@@ -11,7 +11,7 @@ __all__ = ["build_policy"]
 
 
 def build_policy(seed: int) -> Qwen3ForCausalLM:
-    """A policy with random float32 weights; the global random state stays as it was.
+    """Build a policy with random float32 weights, without changing the global random state.
 
     Args:
         seed: of the weights.

@@ -1,4 +1,4 @@
-"""The embedded policy as a model folder, made on first use and kept in the user's cache."""
+"""The embedded policy as a model folder in the user's cache, made on first use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["embedded_policy"]
 logger = logging.getLogger(__name__)
 
 _CODE = ("architecture.py", "tokenizer.py", "warm_start.py")
-"""The modules whose text is part of a folder's name."""
+"""Files whose text is part of the hash in a folder's name."""
 
 _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
@@ -40,18 +40,18 @@ def embedded_policy(
     cache_dir: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """The Hugging Face model folder, with tokenizer, of the policy for a built-in task.
+    """Return the Hugging Face model folder, with tokenizer, of the policy for a built-in task.
 
-    The first call runs the supervised warm start (seconds); later ones return at once. The folder's
-    name hashes all that shapes the weights: recipe, problems, seed, the code that trains, versions
-    of torch and transformers, the CPU's vector width. It appears whole or not at all, so processes
-    that start together are safe: each does the work and the first to finish is kept.
+    The first call trains the policy, which takes seconds; later calls return at once. The folder's
+    name contains a hash of everything that changes the weights: recipe, problems, seed, the code,
+    versions of torch and transformers, and the vector width of the CPU. Several processes may call
+    this at the same time: each trains, and the first complete folder is used.
 
     Args:
         task: name of a task in `RECIPES`.
-        seed: of the random weights and of the supervised run.
-        cache_dir: folder to keep policies in; default: `rlobj` in the user's cache folder.
-        progress: told (steps done, steps in all, loss) while the supervised run goes on.
+        seed: of the random weights and of the training.
+        cache_dir: folder for policies; default: `rlobj` in the user's cache folder.
+        progress: called with (steps done, number of steps, loss) during the training.
 
     Raises:
         ConfigError: no embedded policy for this task.
@@ -80,7 +80,7 @@ def embedded_policy(
 
 
 def _key(recipe: WarmStart, problems: list[Problem], seed: int) -> str:
-    """16 hexadecimal digits of a hash over all that shapes the weights."""
+    """16 hexadecimal digits of a hash of everything that changes the weights."""
     code = [Path(__file__).with_name(name).read_text("utf-8") for name in _CODE]
     facts = {
         "recipe": dataclasses.asdict(recipe),
@@ -106,7 +106,7 @@ def _make(
 
 @contextlib.contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """Keep transformers from drawing a bar for one file of 300 kB."""
+    """Hide the progress bar of transformers for a file of 300 kB."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -121,8 +121,8 @@ def _complete(folder: Path) -> bool:
 
 
 def _publish(made: Path, folder: Path) -> None:
-    """Move a finished folder into place, unless another process was first."""
-    if folder.exists() and not _complete(folder):  # somebody deleted files from it
+    """Move a finished folder to its final path, unless another process was first."""
+    if folder.exists() and not _complete(folder):  # files were deleted from it
         shutil.rmtree(folder, ignore_errors=True)
     try:
         made.rename(folder)

@@ -1,4 +1,4 @@
-"""The embedded policy's tokenizer: one token a character."""
+"""The tokenizer of the embedded policy: one token per character."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCABULARY = len(SPECIAL) + len(ALPHABET)
 
 
 def unknown_characters(text: str) -> str:
-    """The characters of a text that the policy cannot read, each once, in their order.
+    """Return the characters of a text that the policy cannot read, each once, in their order.
 
     Example:
         >>> unknown_characters("What is 1+2?")
@@ -27,10 +27,10 @@ def unknown_characters(text: str) -> str:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """A transformers tokenizer over `ALPHABET`.
+    """Build a transformers tokenizer over `ALPHABET`.
 
-    It adds no special tokens to a text, so that a prompt reads the same with and without them, and
-    pads on the left. A character outside the alphabet becomes `<unk>`.
+    It adds no special tokens and pads on the left. A character outside the alphabet becomes
+    `<unk>`.
 
     Example:
         >>> tokenizer = build_tokenizer()

@@ -1,8 +1,8 @@
-"""The supervised run that gives the embedded policy something for RL to improve on.
+"""The supervised training of the embedded policy, before reinforcement learning.
 
-The teacher knows the answers and doubts each of their digits: it names the right digit with
-probability 1 − doubt and any other with doubt / 9. The policy learns both, so its samples are often
-wrong although it knows better, which is what reinforcement learning can put right.
+The targets are smoothed: the correct digit has probability 1 − smoothing, each other digit
+smoothing / 9. The trained policy ranks the correct digit first, but many of its samples are wrong.
+Reinforcement learning can improve that.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from rlobj.data.problems import Problem
 __all__ = ["RECIPES", "Progress", "WarmStart", "warm_start"]
 
 Progress = Callable[[int, int, float], None]
-"""Told (steps done, steps in all, loss in nats per answer token)."""
+"""Called with (steps done, number of steps, loss in nats per answer token)."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """How long and on what the supervised run goes."""
+    """The settings of the supervised training."""
 
     steps: int
     """Optimizer steps; 0 leaves the weights random."""
     batch_size: int = 64
-    """Answers per step, drawn with replacement."""
+    """Answers per step, sampled with replacement."""
     learning_rate: float = 5e-3
     """Peak learning rate of AdamW: 10 steps of warm-up, then a cosine to 5% of it."""
-    doubt: float = 0.4
-    """Probability that the teacher names another digit than the right one."""
+    smoothing: float = 0.4
+    """Probability of all wrong digits together in the targets."""
 
 
 RECIPES = {"addition": WarmStart(steps=600), "max-digits": WarmStart(steps=0)}
-"""The supervised run of each task that has an embedded policy."""
+"""The supervised training of each task that has an embedded policy."""
 
 
 def warm_start(
@@ -52,7 +52,7 @@ def warm_start(
     seed: int,
     progress: Progress | None = None,
 ) -> None:
-    """Minimise −Σ_k q_k log π_k over answer tokens, q the doubting teacher's distribution.
+    """Minimise −Σ_k q_k log π_k over answer tokens, where q are the smoothed targets.
 
     Trains `model` in place on the CPU, on one thread whatever torch's setting is: the same seed and
     versions give the same weights to the bit. The global random state is not read.
@@ -60,13 +60,13 @@ def warm_start(
     Args:
         model: a causal LM.
         tokenizer: one token a character; the ten digits in a row.
-        problems: what to learn; an answer ends with the EOS token, which the teacher never doubts.
-        recipe: how.
-        seed: of the order in which problems are drawn.
+        problems: the training data; an answer ends with the EOS token, which is not smoothed.
+        recipe: the settings.
+        seed: of the order of the problems.
         progress: called after each step.
     """
     tokens, targets = _table(tokenizer, problems)
-    teacher = _teacher(tokenizer, model.config.vocab_size, recipe.doubt)
+    smoothed = _smoothed(tokenizer, model.config.vocab_size, recipe.smoothing)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
@@ -79,7 +79,7 @@ def warm_start(
             rows = torch.randint(len(problems), (recipe.batch_size,), generator=generator)
             target = targets[rows]
             logits = model(input_ids=tokens[rows], use_cache=False).logits
-            loss = functional.cross_entropy(logits[target >= 0], teacher[target[target >= 0]])
+            loss = functional.cross_entropy(logits[target >= 0], smoothed[target[target >= 0]])
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -92,28 +92,28 @@ def warm_start(
 def _table(
     tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [P, T] and the answer token that follows each of them [P, T], −1 where none does."""
+    """Tokens [P, T], and the answer token that follows each of them [P, T]; −1 = none."""
     rows, following = [], []
     for problem in problems:
         prompt = tokenizer(problem.prompt).input_ids
         answer = [*tokenizer(problem.answer).input_ids, tokenizer.eos_token_id]
         rows.append(torch.tensor(prompt + answer[:-1]))
         following.append(torch.tensor([-1] * (len(prompt) - 1) + answer))
-    pad = torch.nn.utils.rnn.pad_sequence  # on the right: no token sees what fills it up
+    pad = torch.nn.utils.rnn.pad_sequence  # padding on the right, which no token attends to
     return pad(rows, True), pad(following, True, -1.0)
 
 
-def _teacher(tokenizer: PreTrainedTokenizerBase, vocabulary: int, doubt: float) -> Tensor:
-    """[V, V], row y the teacher's distribution where y is right."""
+def _smoothed(tokenizer: PreTrainedTokenizerBase, vocabulary: int, smoothing: float) -> Tensor:
+    """[V, V]; row y is the target distribution if the correct token is y."""
     digits = torch.tensor(tokenizer("0123456789").input_ids)
-    teacher = torch.eye(vocabulary)
-    teacher[digits[:, None], digits] = doubt / 9
-    teacher[digits, digits] = 1 - doubt
-    return teacher
+    targets = torch.eye(vocabulary)
+    targets[digits[:, None], digits] = smoothing / 9
+    targets[digits, digits] = 1 - smoothing
+    return targets
 
 
 def _schedule(step: int, steps: int) -> float:
-    """Learning rate as a share of its peak."""
+    """The learning rate, relative to its peak."""
     cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
     return min(1.0, (step + 1) / 10) * max(0.05, cosine)
 
