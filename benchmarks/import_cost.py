@@ -1,54 +1,54 @@
-"""Import time and memory of `import rlobj` and `rlobj --help`, beside a bare `import torch`.
+"""CPU seconds and memory of `import rlobj` and of quick commands, beside a bare `import torch`.
 
-Median CPU seconds (user and system) and largest resident size of whole processes.
-
-    python benchmarks/import_cost.py [--runs 7] [--json FILE]
+Whole processes; medians over runs.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
 import subprocess
 import sys
+from statistics import median
+
+from benchmarks.harness import Table, main, note
 
 COMMANDS = {
-    "import torch": [sys.executable, "-c", "import torch"],
-    "import torch, pydantic": [sys.executable, "-c", "import torch, pydantic"],
-    "import rlobj": [sys.executable, "-c", "import rlobj"],
-    "rlobj --help": [sys.executable, "-m", "rlobj_cli", "--help"],
+    "import torch": ["-c", "import torch"],
+    "import rlobj": ["-c", "import rlobj"],
+    "rlobj.Objective()": ["-c", "import rlobj; rlobj.Objective()"],
+    "rlobj --help": ["-m", "rlobj_cli", "--help"],
+    "rlobj presets list": ["-m", "rlobj_cli", "presets", "list"],
+    "rlobj explain stapo": ["-m", "rlobj_cli", "explain", "stapo"],
 }
 
 
-def run(command: list[str]) -> tuple[float, float]:
-    """CPU seconds and MiB of one process."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+def cost(command: list[str]) -> tuple[float, float]:
+    """CPU seconds (user and system) and largest resident MiB of one process."""
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, command
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--json", help="also write the numbers to this file")
-    arguments = parser.parse_args()
-    rows: dict[str, dict[str, float]] = {}
+def measure(quick: bool, rounds: int) -> Table:
+    """Every command, after one run that fills the file cache."""
+    rows = []
     for name, command in COMMANDS.items():
-        run(command)  # warm the file cache
-        seconds, mib = zip(*(run(command) for _ in range(arguments.runs)), strict=True)
-        rows[name] = {"seconds": statistics.median(seconds), "mib": statistics.median(mib)}
-    bare = rows["import torch"]
-    for name, row in rows.items():
-        ratio = row["seconds"] / bare["seconds"]
-        print(f"{name:24} {row['seconds']:5.2f} s CPU ({ratio:4.2f}x)  {row['mib']:5.0f} MiB")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
+        note(name)
+        costs = [cost(command) for _ in range(1 + max(rounds, 3 if quick else 7))][1:]
+        seconds, mib = (median(values) for values in zip(*costs, strict=True))
+        rows.append({"command": name, "seconds": seconds, "mib": mib})
+    for row in rows:
+        row["ratio"] = row["seconds"] / rows[0]["seconds"]
+    columns = {
+        "command": ("command", ""),
+        "seconds": ("CPU s", ".2f"),
+        "ratio": ("over import torch", ".2f"),
+        "mib": ("MiB", ",.0f"),
+    }
+    return Table("import-cost", str(__doc__), columns, rows, {}, ("command",), ("seconds", "mib"))
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

@@ -5,18 +5,16 @@ union) of the tokens it acts on with those of the whole batch, and the relative 
 gradient. "ours" plans over the update and then takes the loss micro-batch by micro-batch; "local"
 runs the same objective on each micro-batch alone and adds up, weighting each by its share of
 tokens, as trainers that select inside the loss do.
-
-    python benchmarks/invariance.py [--sequences 32] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any
 
 import torch
 
+from benchmarks.harness import Table, main
 from rlobj import Objective, Plan, TokenBatch, load_preset
 
 State = dict[str, Any]
@@ -110,37 +108,37 @@ def local(
     return torch.cat(gradients), torch.cat(selections)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sequences", type=int, default=32)
-    parser.add_argument("--json", help="also write the rows to this file")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    batch = make_batch(arguments.sequences)
-    rows = []
-    print(f"{len(batch)} tokens in {arguments.sequences} sequences, float64")
-    head = ("micro-batch", "ours IoU", "ours Δgrad", "local IoU", "local Δgrad")
-    print(f"{'preset':12} " + " ".join(f"{title:>11}" for title in head))
+def measure(quick: bool, rounds: int, sequences: int = 32) -> Table:
+    """Every selection preset at every size of micro-batches."""
+    batch, rows = make_batch(sequences), []
     for name in PRESETS:
         objective = widen(load_preset(name).objective)
-        reference, chosen = whole_batch(name, objective, batch, [arguments.sequences])
+        reference, chosen = whole_batch(name, objective, batch, [sequences])
         for size in (1, 4, 16):
-            sizes = [size] * (arguments.sequences // size)
             row = {"preset": name, "micro_batch": size, "selected": int(chosen.sum())}
             for label, run in (("ours", whole_batch), ("local", local)):
-                gradient, picked = run(name, objective, batch, sizes)
+                gradient, picked = run(name, objective, batch, [size] * (sequences // size))
                 union = (picked | chosen).sum()
                 row[f"{label}_iou"] = float((picked & chosen).sum() / union) if union else 1.0
                 row[f"{label}_gradient"] = float((gradient - reference).norm() / reference.norm())
             rows.append(row)
-            print(
-                f"{name:12} {size:11d} {row['ours_iou']:11.3f} {row['ours_gradient']:11.1e} "
-                f"{row['local_iou']:11.3f} {row['local_gradient']:11.1e}"
-            )
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
+    return Table(
+        "invariance",
+        str(__doc__),
+        {
+            "preset": ("preset", ""),
+            "micro_batch": ("micro-batch", ""),
+            "ours_iou": ("ours, overlap", ".3f"),
+            "ours_gradient": ("ours, gradient difference", ".1e"),
+            "local_iou": ("local, overlap", ".3f"),
+            "local_gradient": ("local, gradient difference", ".1e"),
+        },
+        rows,
+        {"tokens": len(batch), "sequences": sequences},
+        labels=("preset", "micro_batch"),
+        bars=("ours_iou", "local_iou"),
+    )
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

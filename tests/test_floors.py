@@ -22,7 +22,6 @@ FLOORS = (
     {"models"},
     {"evaluation"},
     {"training"},
-    {"benchmarking"},
     {"rlobj_cli"},
 )
 """Rooms from the ground up: a module or package of rlobj, or the command line. A room may use the

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from rlobj_cli.bench import bench
 from rlobj_cli.doctor.command import doctor
 from rlobj_cli.evaluate.command import evaluation
 from rlobj_cli.presets.command import presets
@@ -37,7 +36,6 @@ app.command("serve")(serve)
 app.add_typer(presets)
 app.command("explain")(explain)
 app.command("doctor")(doctor)
-app.command("bench")(bench)
 
 
 def _version(wanted: bool) -> None:

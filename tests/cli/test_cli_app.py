@@ -20,7 +20,6 @@ COMMANDS = (
     ["explain"],
     ["serve"],
     ["doctor"],
-    ["bench"],
     ["presets", "list"],
     ["presets", "show"],
     ["presets", "diff"],

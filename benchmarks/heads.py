@@ -1,0 +1,292 @@
+"""Heads: from hidden states to log-probs, entropies and the min-p proxy, forward and backward.
+
+rlobj's `score_tokens` beside plain autograd, the bare matrix products, and the heads of TRL, verl
+and Liger if they are installed. Each method runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from statistics import median
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from benchmarks import harness
+from benchmarks.harness import Table, ask, cpu_seconds, main, note, peak_above, ratio
+from rlobj.scoring import score_tokens
+
+Mode = Literal["logprob", "both", "proxy"]
+Method = Callable[[Tensor, Tensor, Tensor, Mode], tuple[Tensor, Tensor | None]]
+
+MODES: dict[Mode, str] = {
+    "logprob": "log-prob",
+    "both": "log-prob and entropy",
+    "proxy": "log-prob, entropy and min-p proxy",
+}
+WAYS: tuple[tuple[Mode, bool], ...] = (
+    *(("logprob", False), ("logprob", True), ("both", False), ("both", True), ("proxy", False)),
+)
+"""What is computed, and whether backward too: through both outputs; the proxy has no gradient."""
+MIN_P = 0.02
+SECONDS, REPEATS = 4.0, 3
+"""A measurement is repeated up to three times, until it has taken so many seconds; least counts."""
+
+
+def ours(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
+    """`score_tokens`."""
+    min_p = MIN_P if mode == "proxy" else None
+    scores = score_tokens(hidden, weight, targets, entropy=mode != "logprob", min_p=min_p)
+    return scores.logprobs, scores.entropy
+
+
+def autograd(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
+    """All logits, log_softmax, and torch's own gradient."""
+    logits = hidden @ weight.T
+    logprobs = torch.log_softmax(logits, -1)
+    entropy = None if mode == "logprob" else -(logprobs.exp() * logprobs).sum(-1)
+    if mode == "proxy":
+        proxy(logits.detach(), targets)
+    return logprobs.gather(1, targets[:, None])[:, 0], entropy
+
+
+def proxy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The min-p proxy from all logits: what every head but ours needs in addition."""
+    cut = logits.amax(-1, keepdim=True) + torch.tensor(MIN_P).log().item()
+    logprobs = torch.log_softmax(logits.masked_fill(logits < cut, -torch.inf), -1)
+    return logprobs.gather(1, targets[:, None])[:, 0]
+
+
+class _Products(torch.autograd.Function):
+    """One product forward; the same again and two more backward: 2NHV and 8NHV operations."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, columns: int) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        ctx.columns = columns
+        tile = hidden.new_empty(len(hidden), columns)
+        for part in weight.split(columns):
+            torch.mm(hidden, part.T, out=tile[:, : len(part)])
+        return hidden[:, 0].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        hidden, weight = ctx.saved_tensors
+        tile = hidden.new_empty(len(hidden), ctx.columns)
+        by_hidden, by_weight = torch.zeros_like(hidden), torch.empty_like(weight)
+        for part, out in zip(weight.split(ctx.columns), by_weight.split(ctx.columns), strict=True):
+            torch.mm(hidden, part.T, out=tile[:, : len(part)])
+            by_hidden.addmm_(tile[:, : len(part)], part)
+            torch.mm(tile[:, : len(part)].T, hidden, out=out)
+        return by_hidden, by_weight, None
+
+
+def products(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
+    """The matrix products alone, tile by tile: the least that a head without logits can take."""
+    elements = 1 << 28 if hidden.is_cuda else 1 << 21  # of a tile: in the cache of a CPU
+    outcome: Any = _Products.apply(hidden, weight, max(128, elements // len(hidden)))
+    return outcome, outcome if mode != "logprob" else None
+
+
+def trl_fused(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
+    """The head of TRL's GRPOTrainer; Triton kernels on a GPU."""
+    outputs = () if mode == "logprob" else ("entropy",)
+    head = import_module("trl.kernels").ChunkedLogProbFunction
+    found = head.apply(hidden, weight, None, targets, 1.0, 32768, None, 1.0, outputs)
+    return found[0], found[1]
+
+
+def trl_logits(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
+    """TRL's functions of logits."""
+    trl = import_module("trl.trainer.utils")
+    logits = hidden @ weight.T
+    if mode == "logprob":
+        return trl.selective_log_softmax(logits, targets), None
+    return trl.selective_log_softmax_and_entropy(logits, targets)
+
+
+def verl_fused(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
+    """verl's FusedLinearForPPO; it always computes the entropy."""
+    verl = import_module("verl.utils.experimental.torch_functional")
+    return verl.FusedLinearForPPO()(hidden, weight, targets)
+
+
+def verl_triton(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
+    """verl's Triton kernel; it always computes the entropy."""
+    verl = import_module("verl.utils.kernel.linear_cross_entropy")
+    return verl.linear_cross_entropy(hidden, weight, targets, 1.0)[:2]
+
+
+def verl_logits(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
+    """verl's functions of logits."""
+    verl = import_module("verl.utils.torch_functional")
+    logits = hidden @ weight.T
+    entropy = None if mode == "logprob" else verl.entropy_from_logits(logits)
+    return verl.logprobs_from_logits(logits, targets), entropy
+
+
+def liger(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
+    """Liger's linear scaled cross entropy: CuTe on a Hopper GPU, torch elsewhere."""
+    module = import_module("liger_kernel.ops.fused_linear_scaled_cross_entropy")
+    head = module.LigerFusedLinearScaledCrossEntropyFunction
+    found = head.apply(hidden, weight, targets, return_entropy=mode != "logprob")
+    return (-found, None) if mode == "logprob" else (-found[0], found[1])
+
+
+OURS = "rlobj"
+METHODS: dict[str, Method] = {
+    OURS: ours,
+    "bare products": products,
+    "autograd": autograd,
+    "TRL fused": trl_fused,
+    "TRL on logits": trl_logits,
+    "verl fused": verl_fused,
+    "verl on logits": verl_logits,
+    "verl Triton": verl_triton,
+    "Liger": liger,
+}
+PEERS = {"TRL": "trl", "verl": "verl", "Liger": "liger_kernel"}
+"""Package to be installed, by the first word of a method's name."""
+
+
+def once(name: str, inputs: Sequence[Tensor], mode: Mode, backward: bool) -> None:
+    """One pass forward, and backward if asked."""
+    with torch.set_grad_enabled(backward):
+        hidden, weight = (x.detach().requires_grad_(backward) for x in inputs[:2])
+        logprobs, entropy = METHODS[name](hidden, weight, inputs[2], mode)
+        if mode == "proxy" and name.partition(" ")[0] in PEERS:
+            proxy(hidden.detach() @ weight.detach().T, inputs[2])
+        if backward:
+            loss = logprobs.sum()
+            if mode == "both" and entropy is not None:
+                loss = loss + entropy.sum()
+            loss.backward()
+
+
+def answer(
+    name: str, rows: int, width: int, vocabulary: int, device: str = "cpu", memory: bool = True
+) -> list[dict[str, float]]:
+    """Least seconds and, if asked, peak MiB above inputs and outputs, of each way."""
+    torch.manual_seed(0)
+    kind = torch.float32 if device == "cpu" else torch.bfloat16
+    hidden = torch.randn(rows, width, device=device).to(kind)
+    weight = (torch.randn(vocabulary, width, device=device) / width**0.5).to(kind)
+    inputs = (hidden, weight, torch.randint(vocabulary, (rows,), device=device))
+    few = inputs if device == "cuda" else (hidden[:64], weight[:512], inputs[2][:64] % 512)
+    found = []
+    for way in WAYS:
+        once(name, few, *way)  # warms up
+        times: list[float] = []
+        while len(times) < REPEATS and sum(times) < SECONDS:
+            times.append(_seconds(partial(once, name, inputs, *way), device))
+        found.append({"seconds": min(times)})
+    for each, way in zip(found, WAYS if memory else (), strict=False):
+        outputs = (hidden.nbytes + weight.nbytes) / 2**20 if way[1] else 0.0
+        each["mib"] = _peak(partial(once, name, inputs, *way), device) - outputs
+    return found
+
+
+def _seconds(work: Callable[[], None], device: str) -> float:
+    """CPU seconds of one thread, or wall seconds of a GPU."""
+    if device == "cpu":
+        return cpu_seconds(work)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def _peak(work: Callable[[], None], device: str) -> float:
+    """MiB above what was allocated before."""
+    if device == "cpu":
+        harness.return_freed_memory()
+        return peak_above(work)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def sizes(quick: bool) -> list[dict[str, Any]]:
+    """N 512, 2048; H 256, 1024; V 32k, 152k. On a GPU N 32k; H 2048, 4096; V 152k."""
+    grids = {"cpu": [[512, 2048], [256, 1024], [32_000, 151_936]]}
+    if torch.cuda.is_available():
+        grids["cuda"] = [[32_768], [2048, 4096], [151_936]]
+    return [
+        {"rows": rows, "width": width, "vocabulary": vocabulary, "device": device}
+        for device, grid in grids.items()
+        for rows, width, vocabulary in itertools.product(*grid)
+        if not quick or (rows, vocabulary) == (512, 32_000) or (device, width) == ("cuda", 2048)
+    ]
+
+
+def measure(quick: bool, rounds: int) -> Table:
+    """Every installed method at every size."""
+    names = [n for n in METHODS if find_spec(PEERS.get(n.partition(" ")[0], "torch"))]
+    found: dict[tuple[str, str], list[Any]] = {}
+    for turn, size, name in itertools.product(range(rounds), sizes(quick), names):
+        if name == "verl Triton" and size["device"] == "cpu":
+            continue
+        text = "N {rows:,}, H {width:,}, V {vocabulary:,}, {device}".format(**size)
+        note(f"{name} at {text}")
+        try:
+            [each] = ask("benchmarks.heads", {"name": name, **size, "memory": turn == 0})
+        except RuntimeError as error:
+            if name.partition(" ")[0] not in PEERS:
+                raise
+            each = str(error).strip().splitlines()[-1]
+        found.setdefault((text, name), []).append(each)
+    return to_table(found, rounds)
+
+
+def to_table(found: dict[tuple[str, str], list[Any]], rounds: int) -> Table:
+    """The answers of each round as rows by size, mode and method."""
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for mode, (size, name) in itertools.product(MODES, found):
+        answers, ours = found[size, name], found[size, OURS]
+        row = rows[size, mode, name] = {"size": size, "computed": MODES[mode], "method": name}
+        if failed := next((each for each in answers if isinstance(each, str)), None):
+            row["forward"] = f"failed: {failed}"
+            continue
+        for index, (_, backward) in enumerate(WAYS):
+            if WAYS[index][0] == mode:
+                way = "both" if backward else "forward"
+                times, base = (
+                    [each[index]["seconds"] for each in some] for some in (answers, ours)
+                )
+                row |= {way: median(times), f"{way}_ratio": ratio(times, base)}
+                row[f"{way}_mib"] = answers[0][index]["mib"]
+    return Table(
+        "heads",
+        "From hidden states [N, H] and output embeddings [V, H] to what is computed. Seconds: CPU "
+        "seconds of one thread, or wall seconds of a GPU. Over rlobj: 2 is twice rlobj's time. "
+        "MiB: peak above inputs and outputs. The bare products are the multiplications alone. "
+        "Only rlobj computes the min-p proxy itself: to the other libraries' heads, a plain one "
+        "from all logits is added.",
+        {
+            "size": ("size", ""),
+            "computed": ("computed", ""),
+            "method": ("method", ""),
+            "forward": ("forward s", ".3g"),
+            "forward_ratio": ("over rlobj", ".2f"),
+            "forward_mib": ("MiB", ",.0f"),
+            "both": ("with backward s", ".3g"),
+            "both_ratio": ("time with backward over rlobj", ".2f"),
+            "both_mib": ("MiB with backward", ",.0f"),
+        },
+        [rows[key] for key in sorted(rows, key=lambda key: key[0])],
+        {"rounds": rounds, "threads": 1},
+        labels=("size", "computed", "method"),
+        bars=("both_ratio", "both_mib"),
+    )
+
+
+if __name__ == "__main__":
+    main(measure, answer)

@@ -1,0 +1,215 @@
+"""Training steps on made-up responses: a random policy, a sampler that draws random tokens.
+
+The run is an ordinary one (`run_training`) whose policy, problems and sampler are given. A callback
+takes the CPU seconds and the peak memory of the part from scoring to the last update.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.harness import keep_freed_memory, peak_mib, return_freed_memory
+from rlobj import load_preset
+from rlobj.config.run_config import build_config
+from rlobj.data import Problem
+from rlobj.models.embedded import build_tokenizer
+from rlobj.models.policy import Policy
+from rlobj.samplers import Received, Sample, SamplingSettings
+from rlobj.training import Callback, Given, run_training
+
+PROMPT = 16
+"""Tokens of each prompt."""
+RIGHT, WRONG = "1", "0"
+
+
+def make_policy(vocabulary: int, width: int = 128, layers: int = 2, context: int = 4096) -> Any:
+    """A Qwen3 of random weights with tied embeddings, the same each time.
+
+    Args:
+        vocabulary: V.
+        width: H, a multiple of 32, the size of an attention head; the MLP is twice as wide.
+        layers: number of layers.
+        context: tokens that it can read.
+    """
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=max(width // 64, 1),
+        head_dim=32,
+        intermediate_size=2 * width,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Qwen3ForCausalLM(config)
+
+
+def lognormal_lengths(count: int, median: int, sigma: float) -> list[int]:
+    """Response lengths in tokens, at most 16 times the median; sigma 0: all equal."""
+    normal = torch.randn(count, generator=torch.Generator().manual_seed(1))
+    drawn = (math.log(median) + sigma * normal).exp()
+    return drawn.round().clamp(1, 16 * median).long().tolist()
+
+
+class RandomSampler:
+    """Draws random tokens, the same for a prompt at every step. Prompts are numbers.
+
+    Args:
+        lengths: of all responses in tokens, group after group.
+        group: responses to a prompt; their rewards are 0 and 1 in turn.
+        vocabulary: V.
+        dead: share of the groups whose rewards are all 1, spread evenly.
+    """
+
+    dtype: torch.dtype | None = None
+
+    def __init__(self, lengths: Sequence[int], group: int, vocabulary: int, dead: float = 0.0):
+        self.lengths, self.group, self.vocabulary = lengths, group, vocabulary
+        self.dead, self.version = dead, -1
+        self.tokenizer = build_tokenizer()
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        count: int,
+        settings: SamplingSettings,
+        seeds: Sequence[int],
+        done: Any = None,
+    ) -> list[list[Sample]]:
+        """The responses of each prompt."""
+        return [self._group(list(prompt)) for prompt in prompts]
+
+    def _group(self, prompt: list[int]) -> list[Sample]:
+        number = int(str(self.tokenizer.decode(prompt)))
+        draws = torch.Generator().manual_seed(number)
+        equal = int((number + 1) * self.dead + 1e-9) > int(number * self.dead + 1e-9)
+        samples = []
+        for place, length in enumerate(self.lengths[number * self.group :][: self.group]):
+            ids = torch.randint(self.vocabulary, (length,), generator=draws).tolist()
+            text = RIGHT if equal or place % 2 else WRONG
+            chances = [-math.log(self.vocabulary)] * length
+            samples.append(Sample(prompt, ids, chances, text, "stop", self.version))
+        return samples
+
+    def sync(self, weights: Iterable[Any], version: int) -> None:
+        """Take all weights, as every sampler does: getting one may be an exchange."""
+        for _ in weights:
+            pass
+        self.version = version
+
+    def received(self) -> Received:
+        """Nothing is kept."""
+        return Received(self.version, None)
+
+    def sleep(self) -> None:
+        """Nothing to free."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Watch(Callback):
+    """CPU seconds and peak MiB of each step, from scoring to the last update.
+
+    The first step warms up, the second one measures memory, the others measure time.
+    """
+
+    def __init__(self) -> None:
+        self.mib = self._start = self._before = 0.0
+        self.seconds: list[float] = []
+        self.metrics: Mapping[str, float] = {}
+        return_freed_memory()
+
+    def phase(self, name: str) -> None:
+        """Begin at `scoring`, end at `syncing`."""
+        if name == "scoring":
+            self._start, self._before = time.process_time(), peak_mib(reset=True)
+        if name == "syncing":
+            self.seconds.append(time.process_time() - self._start)
+            if len(self.seconds) == 2:
+                self.mib = peak_mib() - self._before
+                keep_freed_memory()
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep the metrics of the last step."""
+        self.metrics = metrics
+
+
+def train(
+    preset: str,
+    sampler: RandomSampler,
+    training: Mapping[str, Any],
+    *,
+    width: int = 128,
+    steps: int = 2,
+) -> dict[str, float]:
+    """Train a random policy on the sampler's responses, one update a step.
+
+    The learning rate is so small that every step makes the same update.
+
+    Args:
+        preset: the objective's.
+        sampler: draws the responses.
+        training: settings of `training`.
+        width: of the policy.
+        steps: that measure time, after two others.
+
+    Returns:
+        seconds (median), mib, grad_norm, and useful_share, skipped_share, rank_balance of tokens.
+    """
+    groups = len(sampler.lengths) // sampler.group
+    settings = {
+        "rewards": {"kind": "exact"},
+        "sampling": {
+            "prompts_per_step": groups,
+            "group_size": sampler.group,
+            "max_tokens": max(sampler.lengths),
+            "max_logprob_gap": 1e9,
+            "dynamic": None,
+        },
+        "training": {
+            "updates_per_step": 1,
+            "learning_rate": 1e-12,
+            "warmup_steps": 0,
+            "steps": 2 + steps,
+            **training,
+        },
+        "evaluation": {"every": 0},
+        "checkpoint": {"every": 0},
+        "output": {"samples_every": 0, "tokens_every": 0},
+    }
+    config = build_config([("preset", load_preset(preset).config), ("benchmark", settings)])
+    context = PROMPT + max(sampler.lengths)
+    model = make_policy(sampler.vocabulary, width, context=max(context, 4096))
+    problems = [Problem(str(i), f"{i:0{PROMPT}d}", RIGHT) for i in range(groups)]
+    given = Given(
+        policy=Policy(model, sampler.tokenizer, "", False, "{prompt}", "{prompt}"),
+        train_problems=problems,
+        test_problems=[],
+        sampler=sampler,
+    )
+    watch = Watch()
+    with tempfile.TemporaryDirectory() as folder:
+        run_training(config, Path(folder) / "run", callbacks=[watch], given=given)
+    facts = (
+        "train/grad_norm",
+        "tokens/useful_share",
+        "tokens/skipped_share",
+        "tokens/rank_balance",
+    )
+    found = {name.partition("/")[2]: watch.metrics[name] for name in facts}
+    return {**found, "seconds": median(watch.seconds[2:]), "mib": watch.mib}

@@ -1,0 +1,84 @@
+"""How the time and memory of a training step grow: with tokens, vocabulary, group size, processes.
+
+A rollout of random responses is trained on by a small random policy, as in `step`. Several
+processes are started by torchrun.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+from benchmarks.harness import Table, ask, main, note
+from benchmarks.rollouts import PROMPT, RandomSampler, lognormal_lengths, train
+
+LENGTH, BUDGET, SIGMA = 112, 1024, 0.8
+"""Tokens of a response, of 128 with its prompt; of a micro-batch; sigma on several processes."""
+SAME = {"responses": 64, "group": 8, "vocabulary": 1024, "strategy": "ddp", "sigma": 0.0}
+
+
+def answer(
+    responses: int, group: int, vocabulary: int, strategy: str, sigma: float
+) -> dict[str, float]:
+    """Seconds, memory and balance of this rank."""
+    lengths = lognormal_lengths(responses, LENGTH, sigma)
+    sampler = RandomSampler(lengths, group, vocabulary)
+    found = train("grpo", sampler, {"micro_batch_tokens": BUDGET, "strategy": strategy})
+    return {**found, "tokens": sum(lengths) + PROMPT * responses}
+
+
+def points(quick: bool) -> list[tuple[str, Any, dict[str, Any], int]]:
+    """(axis, value, what changes, processes)."""
+    tokens = (1, 4, 16) if quick else (1, 2, 4, 8, 16, 32, 64)
+    vocabularies = (1_000, 32_000) if quick else (1_000, 8_000, 32_000, 151_936)
+    groups = (4, 16, 64) if quick else (4, 8, 16, 32, 64)
+    some: list[tuple[str, Any, dict[str, Any], int]] = []
+    some += [("tokens", 1024 * n, {"responses": 8 * n}, 1) for n in tokens]
+    some += [("vocabulary", v, {"responses": 8, "vocabulary": v}, 1) for v in vocabularies]
+    some += [("group size", g, {"group": g}, 1) for g in groups]
+    skewed = {"responses": 64 if quick else 128, "sigma": SIGMA}
+    strategies = ("ddp", "zero1", "zero2", "zero3") if find_spec("deepspeed") else ("ddp",)
+    some.append(("processes", "1", skewed, 1))
+    some += [("processes", f"2, {s}", {**skewed, "strategy": s}, 2) for s in strategies]
+    return some
+
+
+def measure(quick: bool, rounds: int) -> Table:
+    """A step's time and memory along four axes."""
+    every = points(quick)
+    found: list[list[dict[str, float]]] = [[] for _ in every]
+    for _ in range(rounds):
+        for (axis, value, changes, processes), answers in zip(every, found, strict=True):
+            note(f"{axis}: {value}")
+            ranks = ask("benchmarks.scaling", {**SAME, **changes}, processes)
+            slowest = {key: max(rank[key] for rank in ranks) for key in ranks[0]}
+            answers.append(slowest)
+    rows = []
+    for (axis, value, _, _), answers in zip(every, found, strict=True):
+        seconds, mib = (median(each[key] for each in answers) for key in ("seconds", "mib"))
+        rate = 1000 * seconds / answers[0]["tokens"]
+        row = {**answers[0], "axis": axis, "value": value, "rate": rate}
+        rows.append({**row, "seconds": seconds, "mib": mib})
+    return Table(
+        "scaling",
+        "CPU seconds of one rollout's training at one thread, and peak memory above what is there "
+        "between steps; of several processes, those of the process with the most. Each axis "
+        "changes one number. Balance: tokens of the fullest process over the mean one.",
+        {
+            "axis": ("axis", ""),
+            "value": ("value", ""),
+            "seconds": ("CPU s", ".3g"),
+            "rate": ("s per 1k tokens", ".3g"),
+            "mib": ("MiB", ",.0f"),
+            "rank_balance": ("balance", ".4f"),
+        },
+        rows,
+        {**SAME, "tokens of a micro-batch": BUDGET, "sigma of processes": SIGMA, "rounds": rounds},
+        labels=("axis", "value"),
+        bars=("rate", "mib"),
+    )
+
+
+if __name__ == "__main__":
+    main(measure, answer)

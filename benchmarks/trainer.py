@@ -1,0 +1,341 @@
+"""Whole training runs beside TRL's GRPOTrainer: samples per second, and the same learning.
+
+Both get the same policy folder, the same prompts in the same order, the same reward function, the
+same objective (DAPO's loss) and transformers' model, each in a process of its own, in turn. Each
+draws responses in its own way: rlobj in its own loop over the model, TRL with `generate`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from benchmarks.harness import Table, ask, main, note, peak_mib, ratio
+from benchmarks.trainer_work import Work, prepare
+from rlobj import load_preset
+from rlobj.base.targets import import_target
+from rlobj.config.run_config import RunConfig, TrainingConfig, build_config
+from rlobj.data import DataConfig, ProblemStream, load_problems
+from rlobj.training import Callback, run_training
+
+OURS, TRL = "rlobj", "TRL GRPOTrainer"
+BETAS, CLIP, EPSILON = (0.9, 0.95), (0.2, 0.28), 1e-4
+"""AdamW's; the ratio's bounds, with one update a rollout; added to a group's standard deviation."""
+SAMPLES = {"equal": 64, "skewed": 64, "learning": 256}
+WINDOW = 10
+"""Steps that a reward is averaged over."""
+
+
+def answer(
+    side: str, work: str, steps: int, micro_batch: int, seed: int, length: float = 64.0
+) -> dict[str, Any]:
+    """One run: facts of each step but the first, and the peak memory above the loaded policy.
+
+    Args:
+        side: the trainer.
+        work: equal, skewed or learning.
+        steps: rollouts, one optimizer update each.
+        micro_batch: size of a forward pass of the update: tokens of rlobj's, responses of TRL's.
+        seed: of the data order and of sampling.
+        length: median of skewed lengths, in tokens.
+    """
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        given = prepare(work, length, Path(folder))
+        run = {OURS: run_rlobj, TRL: run_trl}[side]
+        return run(given, steps, micro_batch, seed, Path(folder) / "run")
+
+
+# rlobj.
+
+
+class Watch(Callback):
+    """CPU seconds of each step, and of its rollout: sampling and grading."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, float]] = []
+        self.loaded = self._began = self._since = self._rollout = 0.0
+        self._sampling = False
+
+    def started(self, facts: Mapping[str, str]) -> None:
+        """The policy is loaded; memory from here on is the training's."""
+        self.loaded = peak_mib(reset=True)
+        self._began = time.process_time()
+
+    def phase(self, name: str) -> None:
+        """Count the time since the last phase if it was sampling."""
+        now = time.process_time()
+        self._rollout += now - self._since if self._sampling else 0.0
+        self._sampling, self._since = name in ("sampling", "grading"), now
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The step ends here, and the next one begins."""
+        now = time.process_time()
+        facts = {"reward": metrics["reward/mean"], "length": metrics["response/length_mean"]}
+        self.steps.append({"seconds": now - self._began, "rollout": self._rollout, **facts})
+        self._began, self._rollout = now, 0.0
+
+
+def configuration(work: Work, steps: int, micro_batch: int, seed: int) -> RunConfig:
+    """The run: DAPO's loss, float32, no evaluation and no tables of samples."""
+    settings: dict[str, Any] = {
+        "model": {"name": work.policy, "dtype": "float32"},
+        "data": {"source": work.problems, "template": "{prompt}"},
+        "rewards": {"kind": "custom", "target": work.reward},
+        "objective": {
+            "advantage": {"kind": "group_normalized", "epsilon": EPSILON},
+            "surrogate": {"kind": "clip", "low": CLIP[0], "high": CLIP[1]},
+        },
+        "sampling": {
+            "prompts_per_step": work.prompts,
+            "group_size": work.group,
+            "max_tokens": work.max_tokens,
+        },
+        "training": {
+            "steps": steps,
+            "micro_batch_tokens": micro_batch,
+            "learning_rate": work.learning_rate,
+            "betas": BETAS,
+        },
+        "evaluation": {"every": 0},
+        "checkpoint": {"every": 0},
+        "output": {"samples_every": 0, "tokens_every": 0},
+        "seed": seed,
+    }
+    return build_config([("preset", load_preset("dapo-loss").config), ("benchmark", settings)])
+
+
+def run_rlobj(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> dict[str, Any]:
+    """A run of rlobj."""
+    watch = Watch()
+    run_training(configuration(work, steps, micro_batch, seed), out, callbacks=[watch])
+    return {"steps": watch.steps, "mib": peak_mib() - watch.loaded}
+
+
+# TRL.
+
+
+def run_trl(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> dict[str, Any]:
+    """A run of TRL's GRPOTrainer with its defaults, apart from what makes the work the same."""
+    import torch
+    from datasets import Dataset
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        PrinterCallback,
+        TrainerCallback,
+    )
+
+    function = import_target(work.reward)
+    marks: list[float] = []
+    graded: list[float] = []
+    loaded: list[float] = []
+
+    def reward(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+        rewards = [function(*pair) for pair in zip(completions, answer, strict=True)]
+        graded.append(time.process_time())  # the rollout ends here
+        return rewards
+
+    class Watching(TrainerCallback):
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            loaded.append(peak_mib(reset=True))
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            marks.append(time.process_time())
+
+        on_train_end = on_step_begin
+
+    trl: Any = import_module("trl")
+    rows, samples = min(micro_batch, work.prompts * work.group), work.prompts * work.group
+    settings = trl.GRPOConfig(
+        output_dir=str(out),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=samples // rows,
+        num_generations=work.group,
+        max_completion_length=work.max_tokens,
+        max_steps=steps,
+        temperature=1.0,
+        loss_type="dapo",
+        beta=0.0,
+        epsilon=CLIP[0],
+        epsilon_high=CLIP[1],
+        scale_rewards="group",
+        learning_rate=work.learning_rate,
+        lr_scheduler_type="constant",
+        warmup_steps=0,
+        adam_beta1=BETAS[0],
+        adam_beta2=BETAS[1],
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        shuffle_dataset=False,  # the prompts are in the order that rlobj draws them in
+        seed=seed,
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    problems = load_problems(DataConfig(source=work.problems, template="{prompt}"), "train")
+    stream = ProblemStream(problems, seed=seed)
+    prompts = [problem for _ in range(steps) for problem in stream.next(work.prompts)]
+    trainer = trl.GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(work.policy, dtype=torch.float32),
+        processing_class=AutoTokenizer.from_pretrained(work.policy),
+        reward_funcs=reward,
+        args=settings,
+        train_dataset=Dataset.from_list(
+            [{"prompt": p.prompt, "answer": p.answer} for p in prompts]
+        ),
+        callbacks=[Watching()],
+    )
+    trainer.remove_callback(PrinterCallback)  # it prints every step's log
+    trainer.train()
+    logs = [line for line in trainer.state.log_history if "reward" in line]
+    facts = [
+        {
+            "seconds": end - start,
+            "rollout": drawn - start,
+            "reward": line["reward"],
+            "length": line["completions/mean_length"],
+        }
+        for (start, end), drawn, line in zip(itertools.pairwise(marks), graded, logs, strict=True)
+    ]
+    return {"steps": facts, "mib": peak_mib() - loaded[0]}
+
+
+# Side by side.
+
+
+def measure(quick: bool, rounds: int) -> Table:
+    """rlobj and, if it is installed, TRL on three kinds of work. Learning is measured once."""
+    tokens, length = TrainingConfig().micro_batch_tokens, 32.0 if quick else 64.0
+    choices = {"equal": (64,), "skewed": (16,)}
+    if not quick:
+        choices = {"equal": (64, 32), "skewed": (16, 64, 32, 8)}
+    questions: list[dict[str, Any]] = []
+    for seed, (work, rows) in itertools.product(range(rounds), choices.items()):
+        some = {"work": work, "steps": 8, "seed": seed, "length": length}
+        questions.append({**some, "side": OURS, "micro_batch": tokens})
+        questions += [{**some, "side": TRL, "micro_batch": count} for count in rows]
+    for seed in range(2 if quick else 3):
+        some = {"work": "learning", "steps": 60 if quick else 100, "seed": seed}
+        questions.append({**some, "side": OURS, "micro_batch": tokens})
+        questions.append({**some, "side": TRL, "micro_batch": SAMPLES["learning"]})
+    if find_spec("trl") is None:
+        note("TRL is not installed: pip install -r benchmarks/peers-requirements.txt")
+        questions = [question for question in questions if question["side"] == OURS]
+    found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for question in questions:
+        note(f"{question['work']}, {question['side']}, seed {question['seed']}")
+        key = (question["work"], question["side"], question["micro_batch"])
+        found.setdefault(key, []).extend(ask("benchmarks.trainer", question))
+    return to_table(found, {"rounds": rounds, "median of skewed lengths": length})
+
+
+def to_table(
+    found: Mapping[tuple[str, str, int], Sequence[Mapping[str, Any]]], settings: dict[str, Any]
+) -> Table:
+    """The rows of some runs, by (work, trainer, micro-batch): rlobj first, then TRL's best."""
+    rows = []
+    for (work, side, micro_batch), runs in found.items():
+        [ours] = (each for (w, s, _), each in found.items() if (w, s) == (work, OURS))
+        rows.append(to_row(work, side, micro_batch, runs, ours))
+    works = list(SAMPLES)
+    rows.sort(key=lambda row: (works.index(row["work"]), row["side"] != OURS, row["seconds"]))
+    return Table(
+        "trainer",
+        "CPU seconds of a step at one thread. The rollout is drawing and grading responses, the "
+        "update is the rest of the step, with logging. Peak memory is above the loaded policy. "
+        "Each trainer draws its own responses; tokens/s allows for their lengths. rlobj's speed: "
+        "how many times as fast rlobj is, the median over rounds run in turn. Curves apart: mean "
+        f"distance of the reward curves (means of {WINDOW} steps) of rlobj and TRL with the same "
+        "prompts; seeds apart: of two seeds of this trainer.",
+        {
+            "work": ("responses", ""),
+            "side": ("trainer", ""),
+            "micro_batch": ("micro-batch", ",d"),
+            "samples": ("samples/s", ".3g"),
+            "tokens": ("tokens/s", ",.0f"),
+            "seconds": ("step s", ".3g"),
+            "rollout": ("rollout s", ".3g"),
+            "update": ("update s", ".3g"),
+            "mib": ("MiB", ",.0f"),
+            "ratio": ("rlobj's speed", ".2f"),
+            "update_ratio": ("in the update", ".2f"),
+            "apart": ("curves apart", ".3f"),
+            "seeds_apart": ("seeds apart", ".3f"),
+        },
+        rows,
+        settings,
+        labels=("work", "side", "micro_batch"),
+        bars=("seconds", "ratio"),
+    )
+
+
+def to_row(
+    work: str,
+    side: str,
+    micro_batch: int,
+    runs: Sequence[Mapping[str, Any]],
+    ours: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Medians over runs; ratios are of runs with the same seed."""
+
+    def per_step(some: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+        """Means over the steps of each run, the first step aside: it warms up."""
+        return [mean(step[key] for step in run["steps"][1:]) for run in some]
+
+    seconds, rollout, length = (per_step(runs, key) for key in ("seconds", "rollout", "length"))
+    update = [a - b for a, b in zip(seconds, rollout, strict=True)]
+    row: dict[str, Any] = {
+        "work": work,
+        "side": side,
+        "micro_batch": micro_batch,
+        "samples": SAMPLES[work] / median(seconds),
+        "tokens": median(SAMPLES[work] * n / s for n, s in zip(length, seconds, strict=True)),
+        "seconds": median(seconds),
+        "rollout": median(rollout),
+        "update": median(update),
+        "mib": median(run["mib"] for run in runs),
+        "length": median(length),
+    }
+    if side != OURS:
+        base, base_rollout = per_step(ours, "seconds"), per_step(ours, "rollout")
+        row["ratio"] = ratio(seconds, base)
+        row["update_ratio"] = ratio(
+            update, [a - b for a, b in zip(base, base_rollout, strict=True)]
+        )
+    if work == "learning":
+        curves, others = ([_smooth(run) for run in some] for some in (runs, ours))
+        row["curve"] = [mean(each) for each in zip(*curves, strict=True)]
+        if side != OURS:
+            row["apart"] = mean(map(_apart, curves, others))
+        if len(curves) > 1:
+            row["seeds_apart"] = mean(_apart(a, b) for a, b in itertools.combinations(curves, 2))
+    return row
+
+
+def _smooth(run: Mapping[str, Any]) -> list[float]:
+    """The mean reward of each step and those before it, `WINDOW` at most."""
+    rewards = [step["reward"] for step in run["steps"]]
+    return [mean(rewards[max(0, i + 1 - WINDOW) : i + 1]) for i in range(len(rewards))]
+
+
+def _apart(one: Sequence[float], other: Sequence[float]) -> float:
+    return mean(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+if __name__ == "__main__":
+    main(measure, answer)

@@ -1,0 +1,235 @@
+"""Each benchmark measures for real, at a tiny size; wrong numbers fail."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+from benchmarks import heads, import_cost, invariance, plan, scaling, step, trainer, verifier
+from benchmarks.harness import ask
+from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, train
+from benchmarks.trainer_work import EOS, PAD, VOCABULARY, build_policy, even_share, hazard
+
+from rlobj.samplers import SamplingSettings
+
+# heads
+
+NO_CPU_RESULT = ("bare products", "verl Triton")
+"""The first computes products alone, the second one needs a GPU."""
+
+
+@pytest.mark.slow
+def test_heads_time_and_memory_of_each_way() -> None:
+    size = {"rows": 600, "width": 16, "vocabulary": 20_000}
+    logits = 600 * 20_000 * 4 / 2**20
+    for name, low, high in (("rlobj", 0, 1), ("autograd", 1.5, 6), ("bare products", 0, 0.5)):
+        [found] = ask("benchmarks.heads", {"name": name, **size})
+        assert len(found) == len(heads.WAYS)
+        assert all(each["seconds"] > 0 for each in found)
+        both = heads.WAYS.index(("both", True))
+        assert low * logits <= found[both]["mib"] < high * logits
+
+
+@pytest.mark.parametrize("name", [n for n in heads.METHODS if n not in NO_CPU_RESULT])
+def test_every_installed_head_computes_what_autograd_does(name: str) -> None:
+    package = heads.PEERS.get(name.partition(" ")[0], "torch")
+    if not find_spec(package):
+        pytest.skip(f"{package} is not installed")
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(4, 64), torch.randn(600, 64), torch.arange(4)
+    wanted = heads.autograd(hidden, weight, targets, "both")
+    found = heads.METHODS[name](hidden, weight, targets, "both")
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_heads_rows_compare_each_round_with_ours() -> None:
+    def answers(seconds: float) -> list[dict[str, float]]:
+        return [{"seconds": seconds * (1 + index), "mib": 8.0} for index in range(len(heads.WAYS))]
+
+    found = {
+        ("size", "rlobj"): [answers(1.0), answers(4.0)],
+        ("size", "autograd"): [answers(2.0), answers(2.0)],
+        ("size", "Liger"): [answers(2.0), "ImportError: no"],
+    }
+    rows = {(r["computed"], r["method"]): r for r in heads.to_table(found, 2).rows}
+    assert len(rows) == 9
+    assert rows["log-prob and entropy", "autograd"]["both_ratio"] == (2 + 0.5) / 2
+    assert rows["log-prob and entropy", "rlobj"]["both"] == 4 * 2.5
+    assert "both" not in rows["log-prob, entropy and min-p proxy", "autograd"]
+    assert rows["log-prob", "Liger"]["forward"] == "failed: ImportError: no"
+
+
+# plan
+
+
+@pytest.mark.slow
+def test_a_plan_takes_more_memory_than_a_sort_and_less_than_twenty_columns() -> None:
+    [made] = ask("benchmarks.plan", {"what": "plan", "tokens": 10**6})
+    [sort] = ask("benchmarks.plan", {"what": "sort", "tokens": 10**6})
+    row = plan.to_row(1, [made], [sort])
+    assert 0 < row["sort_mib"] < row["plan_mib"]
+    assert 12 < row["bytes"] < 80
+    assert row["ratio"] == made["seconds"] / sort["seconds"] > 0
+
+
+# rollouts, step, scaling
+
+
+def test_lengths_are_lognormal_around_their_median() -> None:
+    lengths = lognormal_lengths(2000, 100, 0.8)
+    assert median(lengths) == pytest.approx(100, rel=0.05)
+    assert float(torch.tensor(lengths).log().std()) == pytest.approx(0.8, rel=0.05)
+    assert set(lognormal_lengths(9, 100, 0.0)) == {100}
+    assert max(lognormal_lengths(2000, 100, 5.0)) == 1600
+
+
+def test_the_sampler_gives_each_prompt_its_lengths_and_rewards() -> None:
+    sampler = RandomSampler([3, 1, 4, 1] * 10, group=4, vocabulary=50, dead=0.3)
+    prompts = [sampler.tokenizer(f"{i:0{PROMPT}d}").input_ids for i in reversed(range(10))]
+    asked = SamplingSettings(max_tokens=4)
+    groups = sampler.sample(prompts, count=4, settings=asked, seeds=[0] * 10)[::-1]
+    assert [len(sample.tokens) for group in groups for sample in group] == [3, 1, 4, 1] * 10
+    assert all(len(prompt) == PROMPT for prompt in prompts)
+    right = [sum(sample.text == RIGHT for sample in group) for group in groups]
+    assert [i for i, count in enumerate(right) if count == 4] == [3, 6, 9]
+    assert set(right) == {2, 4}
+
+
+@pytest.mark.slow
+def test_every_variant_of_a_step_makes_the_same_update() -> None:
+    sizes = {"responses": 32, "length": 12, "budget": 192}
+    found = {name: step.answer("grpo", name, **sizes) for name in step.VARIANTS}
+    ours = found[step.OURS]
+    for each in found.values():
+        assert each["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-5)
+        assert each["seconds"] > 0
+    assert ours["skipped_share"] > found["idle tokens trained"]["skipped_share"] == 0
+    assert found["packed"]["useful_share"] == 1.0 > ours["useful_share"]
+    assert found[step.PLAIN]["seconds"] > 1.5 * ours["seconds"]
+    row = step.to_row("grpo", step.PLAIN, {name: [each] for name, each in found.items()})
+    assert row["ratio"] == found[step.PLAIN]["seconds"] / ours["seconds"]
+
+
+@pytest.mark.slow
+def test_more_tokens_take_more_time_and_no_more_memory_than_a_micro_batch_does() -> None:
+    [less] = ask("benchmarks.scaling", {**scaling.SAME, "responses": 8})
+    [more] = ask("benchmarks.scaling", {**scaling.SAME, "responses": 32})
+    assert (less["tokens"], more["tokens"]) == (1024, 4096)
+    assert more["seconds"] > 2 * less["seconds"] > 0
+    assert 1 < more["mib"] < 2 * less["mib"]
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_tokens_of_a_rollout() -> None:
+    size = {**scaling.SAME, "responses": 32, "sigma": 0.8}
+    [one] = ask("benchmarks.scaling", size)
+    both = ask("benchmarks.scaling", size, ranks=2)
+    assert len(both) == 2
+    assert all(rank["tokens"] == one["tokens"] for rank in both)
+    assert one["rank_balance"] == 1.0 < both[0]["rank_balance"] <= 1.05
+    assert max(rank["seconds"] for rank in both) < 0.9 * one["seconds"]
+
+
+def test_a_step_is_timed_in_cpu_seconds_from_scoring_to_the_last_update() -> None:
+    sampler = RandomSampler([4] * 8, group=4, vocabulary=32)
+    found = train("grpo", sampler, {"micro_batch_tokens": 256}, width=64, steps=1)
+    assert 0 < found["seconds"] < 5
+    assert found["rank_balance"] == 1.0
+
+
+# trainer
+
+
+def test_the_policys_probability_to_end_at_each_length_is_the_lognormal_one(tmp_path: Path) -> None:
+    from transformers import GPT2LMHeadModel
+
+    build_policy(tmp_path, 120, 20.0)
+    model: Any = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    draws = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        tokens = torch.randint(2, VOCABULARY, (8, 116), generator=draws)
+        chances = model(tokens).logits.softmax(-1).mean(0)
+    for length in (5, 20, 60, 100):
+        found = float(chances[16 - 2 + length, EOS])
+        assert found == pytest.approx(hazard(length, 20.0), rel=0.15)
+    assert float(chances[:, PAD].max()) < 1e-8
+    left = math.prod(1 - hazard(length, 20.0) for length in range(1, 201))
+    reached = 0.5 * (1 + math.erf(math.log(200.5 / 20) / (0.8 * math.sqrt(2))))
+    assert 1 - left == pytest.approx(reached, rel=1e-9)
+
+
+def test_the_timing_reward_is_the_share_of_even_numbers() -> None:
+    assert even_share("2 3 4 1000", "even") == 0.75
+    assert even_share("", "even") == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", [trainer.OURS, trainer.TRL])
+def test_two_steps_are_trained_for_real(side: str) -> None:
+    if side == trainer.TRL and not find_spec("trl"):
+        pytest.skip("TRL is not installed: pip install trl")
+    question = {"side": side, "work": "skewed", "steps": 2, "seed": 3, "length": 8.0}
+    micro_batch = 2048 if side == trainer.OURS else 32
+    [run] = ask("benchmarks.trainer", {**question, "micro_batch": micro_batch})
+    assert len(run["steps"]) == 2
+    for each in run["steps"]:
+        assert 0 < each["rollout"] < each["seconds"]
+        assert 5 < each["length"] < 20  # lognormal, median 8, mean 11
+        assert 0.35 < each["reward"] < 0.65
+    assert run["mib"] > 0
+
+
+def test_the_trainers_row_compares_runs_with_the_same_seed() -> None:
+    def run(seconds: float, reward: float = 0.0, length: float = 10.0) -> dict[str, Any]:
+        steps = [
+            {"seconds": s, "rollout": s / 4, "reward": reward, "length": length}
+            for s in (99, seconds)  # the first step warms up
+        ]
+        return {"steps": steps, "mib": 100.0}
+
+    found = {
+        ("equal", trainer.OURS, 16384): [run(1.0), run(10.0), run(1.0)],
+        ("equal", trainer.TRL, 32): [run(5.0), run(50.0), run(9.0)],
+        ("equal", trainer.TRL, 64): [run(2.0, length=20.0), run(30.0), run(8.0)],
+        ("learning", trainer.OURS, 16384): [run(1.0, 0.2), run(1.0, 0.3)],
+        ("learning", trainer.TRL, 256): [run(1.0, 0.25), run(1.0, 0.35)],
+    }
+    ours, best, worst, learned, theirs = trainer.to_table(found, {}).rows
+    assert (ours["samples"], ours["update"], "ratio" in ours) == (64.0, 0.75, False)
+    assert (best["micro_batch"], best["ratio"], best["update_ratio"]) == (64, 3.0, 3.0)
+    assert (worst["micro_batch"], worst["ratio"]) == (32, 5.0)
+    assert theirs["apart"] == pytest.approx(0.05)
+    assert theirs["seeds_apart"] == pytest.approx(learned["seeds_apart"]) == pytest.approx(0.1)
+    assert theirs["curve"] == pytest.approx([0.3, 0.3])
+
+
+# the others
+
+
+def test_selection_by_micro_batches_is_exact_with_a_plan_and_not_without() -> None:
+    rows = invariance.measure(True, 1, sequences=16).rows
+    assert {row["preset"] for row in rows} == set(invariance.PRESETS)
+    assert all(row["ours_iou"] == 1.0 and row["ours_gradient"] < 1e-12 for row in rows)
+    assert all(row["local_gradient"] > 1e-3 for row in rows if row["micro_batch"] < 16)
+
+
+@pytest.mark.slow
+def test_the_verifier_makes_no_error_on_its_suite_and_math_verify_some() -> None:
+    ours, other = (verifier.answer(name, "errors") for name in ("rlobj", "math-verify"))
+    assert ours["rows"] > 5000
+    assert ours["false_positives"] == ours["false_negatives"] == 0
+    assert other["false_positives"] > 100
+
+
+@pytest.mark.slow
+def test_import_costs_are_those_of_whole_processes() -> None:
+    seconds, mib = import_cost.cost(["-c", "sum(range(10**7))"])
+    assert 0.05 < seconds < 5
+    assert 5 < mib < 50
+    assert import_cost.cost(["-c", "bytearray(100 << 20)"])[1] > 100
