@@ -101,7 +101,7 @@ def show(preset: PresetArgument) -> None:
     from rlobj_cli.screen.console import show_explanation, show_yaml
 
     found = load_preset(preset)
-    explanation = found.objective.explain()
+    explanation = build(read(preset)[1]).resolved_objective().explain()
     console = Console()
     show_yaml(console, found.text)
     if not console.is_terminal:

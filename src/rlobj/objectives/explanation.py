@@ -21,8 +21,8 @@ class Explanation:
     """An objective in words.
 
     Attributes:
-        formula: the loss, one line a term.
-        rules: each rule with its place and what it selects over which population.
+        formula: the loss, one line per term.
+        rules: (field, rule, what the rule selects from which tokens).
         needs: the TokenBatch columns that each stage reads.
         inert: settings that cannot act, and why.
     """
@@ -34,7 +34,7 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [*self.formula, ""]
-        lines += [f"{place}: {text}\n    {meaning}" for place, text, meaning in self.rules]
+        lines += [f"{field}: {rule}\n    {meaning}" for field, rule, meaning in self.rules]
         lines += [f"{stage} reads {columns}" for stage, columns in self.needs]
         lines += [f"cannot act: {text}" for text in self.inert]
         return "\n".join(lines)
@@ -77,7 +77,7 @@ def explain(
 
 
 def _settings(primitive: Primitive) -> str:
-    """The primitive with all settings that have a value, also defaults: Clip(low=0.2, ...)."""
+    """The primitive with all settings that have a value, with defaults: Clip(low=0.2, ...)."""
     values = {name: getattr(primitive, name) for name in type(primitive).model_fields}
     given = [
         f"{name}={_settings(value) if isinstance(value, Primitive) else value}"
@@ -117,24 +117,24 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: float) -> tuple[str
 
 
 def _meanings(expression: Expr) -> list[str]:
-    """What each cut, quantile and sample in the expression selects, over which population."""
+    """What each cut, quantile and sample in the expression selects, from which tokens."""
     found = []
     for node in expression.walk():
         if isinstance(node, (Cut, Quantile)):
-            people = "the update's n tokens"
-            people += f" with {node.within}" if node.within is not None else ""
+            tokens = "the update's n tokens"
+            tokens += f" with {node.within}" if node.within is not None else ""
         if isinstance(node, Cut):
             which = "largest" if node.side == "top" else "smallest"
             exact = f"k = {node.round}({node.fraction}·n)"
             exact += f", at least {node.at_least}" if node.at_least else ""
             exact += f", none if k < {node.none_below}" if node.none_below else ""
-            found.append(f"{node}: the k {which} {node.value} of {people}, {exact}, ties kept")
+            found.append(f"{node}: the k {which} {node.value} of {tokens}, {exact}, ties kept")
         elif isinstance(node, Quantile):
-            found.append(f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {people}")
+            found.append(f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {tokens}")
         elif isinstance(node, Sample):
             size = node.amount if type(node.amount) is int else f"{node.round}({node.amount}·n)"
-            whose = "all tokens of the update" if node.of == "all" else "the rule's tokens"
-            found.append(f"sample: {size} of the tokens where {node.rule}; n counts {whose}")
+            counted = "all tokens of the update" if node.of == "all" else "the rule's tokens"
+            found.append(f"sample: {size} random tokens with {node.rule}; n counts {counted}")
     return found
 
 
