@@ -55,7 +55,7 @@ def _rlobj(
 ) -> None:
     """Policy-optimization objectives for RL of language models.
 
-    [bold]First steps[/bold], on any CPU and without a download:
+    [bold]First steps[/bold] (on a CPU, without downloads):
 
     \b  rlobj presets list                 list published objectives
       rlobj train --preset stapo         train a tiny policy

@@ -29,7 +29,7 @@ def serve(
     host: Annotated[
         str,
         typer.Option(
-            "--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0: on all of them."
+            "--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0: all addresses."
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -52,8 +52,8 @@ def serve(
 ) -> None:
     """Start a vLLM server for rlobj train --sampler vllm-server.
 
-    Every request needs a key: RLOBJ_API_KEY of the environment, or one that is made here and kept
-    in a file that only you can read. Ctrl-C stops the server and all its processes.
+    Every request needs a key: RLOBJ_API_KEY in the environment, or a key that this command creates
+    and keeps in a file that only you can read. Ctrl-C stops the server and all its processes.
 
     [bold]Examples[/bold]
 

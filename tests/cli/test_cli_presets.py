@@ -112,7 +112,7 @@ def test_check_and_diff_accept_the_configuration_of_a_run(tmp_path: Path) -> Non
 def test_check_names_settings_that_cannot_act(tmp_path: Path) -> None:
     file = tmp_path / "good.yaml"
     file.write_text("preset: stapo\ntraining: {updates_per_step: 1}\n")
-    assert "cannot act: the bounds of Clip" in output("presets", "check", str(file))
+    assert "no effect: the bounds of Clip" in output("presets", "check", str(file))
 
 
 def test_copy_does_not_overwrite_a_file_without_force(tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_explain_shows_populations_and_settings_that_cannot_act() -> None:
     text = " ".join(output("explain", "stapo").split())
     assert "drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)" in text
     assert "ceil(0.8·n)" in text
-    assert "cannot act" not in text
+    assert "no effect" not in text
     text = " ".join(output("explain", "stapo", "--updates", "1").split())
-    assert "cannot act: the bounds of Clip(low=0.2, high=0.28, ratio=token)" in text
+    assert "no effect: the bounds of Clip(low=0.2, high=0.28, ratio=token)" in text
 
 
 def test_explain_shows_settings_at_their_defaults() -> None:

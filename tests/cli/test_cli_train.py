@@ -40,7 +40,7 @@ def test_dry_run_prints_the_configuration_and_writes_nothing(
     start, end = text.index("preset: stapo"), text.index("\nloss = ")
     expected = compose("stapo", [("--set", {"training": {"updates_per_step": 1}})])
     assert RunConfig(**yaml.safe_load(text[start:end])) == expected
-    assert "cannot act: the bounds of Clip" in text
+    assert "no effect: the bounds of Clip" in text
     assert list(tmp_path.iterdir()) == []
 
 

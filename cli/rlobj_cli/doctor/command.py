@@ -20,7 +20,7 @@ __all__ = ["doctor"]
 
 def doctor(
     as_json: Annotated[
-        bool, typer.Option("--json", help="The same as one JSON object, for programs.")
+        bool, typer.Option("--json", help="Print one JSON object, for programs.")
     ] = False,
 ) -> None:
     """Show what is installed, what this machine has, and which engines can run here.

@@ -69,12 +69,12 @@ def evaluate(
         ),
     ] = None,
     limit: Annotated[
-        int | None, option(WHAT, "--limit", "N", "Only the first N problems of each.", min=1)
+        int | None, option(WHAT, "--limit", "N", "Use the first N problems of each.", min=1)
     ] = None,
     data_dir: Annotated[Path | None, data_dir_option(WHAT)] = None,
     template: Annotated[
         str | None,
-        option(WHAT, "--template", "TEXT", "Text around a problem, with {prompt} in it."),
+        option(WHAT, "--template", "TEXT", "Text around a problem; must contain {prompt}."),
     ] = None,
     reward: Annotated[
         str | None,
@@ -87,11 +87,13 @@ def evaluate(
     ] = None,
     temperature: Annotated[
         float | None,
-        option(HOW, "--temperature -t", "T", "0 = greedy. Default: the run's, or 1.", min=0),
+        option(HOW, "--temperature -t", "T", "0: greedy. Default: the run's, or 1.", min=0),
     ] = None,
-    top_p: Annotated[float | None, option(HOW, "--top-p", "P", "Nucleus sampling.", max=1)] = None,
+    top_p: Annotated[
+        float | None, option(HOW, "--top-p", "P", "Nucleus sampling. 1: all.", max=1)
+    ] = None,
     top_k: Annotated[
-        int | None, option(HOW, "--top-k", "K", "The K likeliest tokens; 0 = all.", min=0)
+        int | None, option(HOW, "--top-k", "K", "The K most likely tokens. 0: all.", min=0)
     ] = None,
     max_tokens: Annotated[
         int | None,
@@ -99,8 +101,8 @@ def evaluate(
             HOW,
             "--max-tokens",
             "N",
-            "Longest response. Default: the run's; for benchmarks 20480, or what the model's "
-            "context leaves; else 1024.",
+            "Largest number of tokens in a response. Default: the run's; for benchmarks 20480, or "
+            "the rest of the model's context; else 1024.",
             min=1,
         ),
     ] = None,
@@ -127,15 +129,15 @@ def evaluate(
             RUN,
             "--out -o",
             "DIR",
-            "Folder of the evaluation. Default: one under evals/ that belongs to exactly these "
-            "settings, so that the same command continues it.",
+            "Folder of the evaluation. Default: a folder under evals/ for exactly these settings, "
+            "so that the same command continues.",
         ),
     ] = None,
 ) -> None:
-    """Sample a policy's answers to problems, grade them, and say how often they are right.
+    """Sample responses to problems, grade them, and report how often they are right.
 
-    If it is stopped, the same command continues it. DIR gets samples, grades, results.json,
-    results.md and report.html, a page with every response.
+    After an interruption, the same command continues. The folder contains samples, grades,
+    results.json, results.md and report.html, a page with every response.
 
     [bold]Examples[/bold]
 
@@ -144,12 +146,12 @@ def evaluate(
       rlobj eval runs/stapo-20260101-120000 --on problems.jsonl -n 32 --temperature 0.6
       rlobj eval MODEL --on all --data-dir benchmarks/
 
-    [bold]And then[/bold]
+    [bold]Related commands[/bold]
 
-    \b  rlobj eval compare DIR_A DIR_B     paired difference, p-value, flips
+    \b  rlobj eval compare DIR_A DIR_B     compare two evaluations
       rlobj eval regrade DIR             grade the stored responses again
-      rlobj eval score FILE              grade responses made elsewhere
-      rlobj eval show DIR                table and pages of what is stored
+      rlobj eval score FILE              grade responses of other programs
+      rlobj eval show DIR                show the stored results
     """
     from rich.console import Console
 

@@ -24,9 +24,9 @@ def show(directory: Folder) -> None:
 
 def compare(
     first: Annotated[Path, typer.Argument(metavar="DIR_A", help="Folder of an evaluation.")],
-    second: Annotated[Path, typer.Argument(metavar="DIR_B", help="Folder of another one.")],
+    second: Annotated[Path, typer.Argument(metavar="DIR_B", help="Folder of another evaluation.")],
     out: Annotated[
-        Path | None, option(None, "--out -o", "FILE.md", "Write it as Markdown.")
+        Path | None, option(None, "--out -o", "FILE.md", "Write the comparison as Markdown.")
     ] = None,
 ) -> None:
     """Compare two evaluations of the same problems: A minus B, problem by problem.
@@ -49,15 +49,15 @@ def compare(
 def regrade(
     directory: Folder,
     reward: Annotated[
-        str | None, option(None, "--reward", "math|exact", "Grader. Default: as it was graded.")
+        str | None, option(None, "--reward", "math|exact", "Grader. Default: the same as before.")
     ] = None,
     deadline: Annotated[
-        float | None, option(None, "--deadline", "SECONDS", "Time for one answer (math).")
+        float | None, option(None, "--deadline", "SECONDS", "Time limit for one answer (math).")
     ] = None,
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
-    Responses stay as they are; grades.jsonl, results and page are replaced.
+    Responses do not change; grades.jsonl, results and page are replaced.
     """
     console, evaluation, screen = _loaded()
     with screen(console, doing="grading ") as callback:
@@ -69,7 +69,7 @@ def score(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Responses made elsewhere: JSONL, JSON or Parquet; also the sample files of "
+            help="Responses of other programs: JSONL, JSON or Parquet; also the sample files of "
             "lm-eval and the details of lighteval.",
         ),
     ],
@@ -79,13 +79,13 @@ def score(
             None,
             "--on",
             "NAME",
-            "Benchmark whose gold answers to use, by id or question. Default: those in FILE.",
+            "Benchmark with the gold answers, by id or question. Default: those in FILE.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, data_dir_option()] = None,
     reward: Annotated[str, option(None, "--reward", "math|exact", "Grader.")] = "math",
     model: Annotated[
-        str | None, option(None, "--model", "NAME", "Whose responses they are, for the record.")
+        str | None, option(None, "--model", "NAME", "Name of the model, for the results.")
     ] = None,
     columns: Annotated[
         list[str] | None,
@@ -93,15 +93,15 @@ def score(
             None,
             "--column",
             "PART=COLUMN",
-            "Column of a part, if it is not found: id, prompt, answer or response.",
+            "Column of id, prompt, answer or response, if it is not found.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        option(None, "--out -o", "DIR", "Folder to make. Default: evals/ and FILE's name."),
+        option(None, "--out -o", "DIR", "New folder. Default: evals/ and FILE's name."),
     ] = None,
 ) -> None:
-    """Grade responses made elsewhere, with the same grader, statistics and page.
+    """Grade responses of other programs, with the same grader, statistics and page.
 
     [bold]Examples[/bold]
 

@@ -23,12 +23,12 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """Explain an objective: its formula, the tokens it selects, and settings that cannot act.
+    """Explain an objective: its formula, the tokens it selects, and settings without effect.
 
     [bold]Examples[/bold]
 
     \b  rlobj explain stapo
-      rlobj explain stapo --updates 1      on-policy: settings that cannot act
+      rlobj explain stapo --updates 1      on-policy: settings without effect
       rlobj explain my.yaml
     """
     from rich.console import Console

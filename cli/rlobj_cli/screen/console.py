@@ -141,7 +141,7 @@ def show_yaml(console: Console, text: str) -> None:
 
 
 def show_explanation(console: Console, explanation: Explanation) -> None:
-    """Print the formula, the rules, the columns that are read, and settings that cannot act."""
+    """Print the formula, the rules, the columns that are read, and settings without effect."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold cyan")
     grid.add_column()
@@ -161,7 +161,7 @@ def show_explanation(console: Console, explanation: Explanation) -> None:
     for stage, columns in explanation.needs:
         console.print(Text(f"{stage} reads {columns}", style="dim"))
     for text in explanation.inert:
-        console.print(Text.assemble(("cannot act: ", "bold yellow"), text))
+        console.print(Text.assemble(("no effect: ", "bold yellow"), text))
 
 
 def plain_value(value: Any) -> str:

@@ -42,9 +42,7 @@ PARALLEL = {
 
 
 def report(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run; the run may still be going on.")
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")],
 ) -> None:
     """Show how a run's time was spent, and how its metrics changed.
 

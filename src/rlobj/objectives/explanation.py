@@ -1,4 +1,4 @@
-"""An objective in words: its formula, what its rules select, and settings that cannot act."""
+"""An objective in words: its formula, what its rules select, and settings without effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Explanation:
         formula: the loss, one line per term.
         rules: (field, rule, what the rule selects from which tokens).
         needs: the TokenBatch columns that each stage reads.
-        inert: settings that cannot act, and why.
+        inert: settings without effect, and why.
     """
 
     formula: tuple[str, ...]
@@ -36,7 +36,7 @@ class Explanation:
         lines = [*self.formula, ""]
         lines += [f"{field}: {rule}\n    {meaning}" for field, rule, meaning in self.rules]
         lines += [f"{stage} reads {columns}" for stage, columns in self.needs]
-        lines += [f"cannot act: {text}" for text in self.inert]
+        lines += [f"no effect: {text}" for text in self.inert]
         return "\n".join(lines)
 
 
@@ -139,13 +139,13 @@ def _meanings(expression: Expr) -> list[str]:
 
 
 def _inert_terms(terms: Terms, updates: int) -> list[str]:
-    """Settings of the primitives that cannot act."""
+    """Settings of the primitives without effect."""
     found = []
     for symbol, term in terms:
         if isinstance(term, Surrogate) and updates == 1:
             found += [
                 f"the bounds of {_settings(part)}: with one update per rollout every ratio is 1 "
-                "(training.updates_per_step > 1 makes them act)"
+                "(training.updates_per_step > 1 gives them an effect)"
                 for part in term.parts()
                 if isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate))
                 and not (isinstance(part, DppoTv) and part.against == "sampler")
