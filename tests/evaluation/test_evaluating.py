@@ -117,6 +117,17 @@ def test_a_callback_receives_the_events_in_order(policy, tmp_path) -> None:
     ]
 
 
+def test_a_function_grades_the_rows(policy) -> None:
+    def grade(response: str, answer: str, level: int) -> bool:
+        return level > 1
+
+    rows = ({**row, "level": level} for level, row in enumerate(ROWS))
+    result = rlobj.evaluate(policy, rows, **{**QUICK, "reward": grade})
+    assert [row["accuracy"] for row in result.rows] == [0, 0, 1, 1]
+    reward = result.settings["benchmarks"]["problems"]["reward"]
+    assert reward["target"].endswith("grade>")
+
+
 def test_error_names_the_longest_response_that_fits(policy) -> None:
     with pytest.raises(ConfigError, match=r"beyond the \d+ positions.*Give --max-tokens \d+ or"):
         rlobj.evaluate(policy, ROWS, n=1, template="{prompt}", max_tokens=100_000)

@@ -1,4 +1,4 @@
-"""Responses made elsewhere are read as their makers write them."""
+"""Responses made elsewhere: files of lm-eval, of lighteval, and plain tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lm_eval(doc_id, texts, filter_name="none"):
     }
 
 
-def test_lm_eval_documents_stand_once_for_each_filter_and_are_read_once(tmp_path):
+def test_lm_eval_documents_are_read_once_and_not_for_each_filter(tmp_path):
     file = lines(
         tmp_path / "samples_x.jsonl",
         lm_eval(0, ["It is 1.", "\\boxed{1}"]),
@@ -95,7 +95,7 @@ def test_plain_tables_are_found_under_the_usual_names(tmp_path, row):
     ]
 
 
-def test_lengths_and_ends_are_taken_where_told(tmp_path):
+def test_lengths_and_finishes_are_read(tmp_path):
     row = {"id": "a", "answer": "4", "response": "x", "num_tokens": 9, "finish_reason": "length"}
     [response] = read_responses([lines(tmp_path / "r.jsonl", row)], "x")[1].values()
     assert (response.tokens, response.finish) == (9, "length")
@@ -111,7 +111,7 @@ def test_several_files_of_a_task_are_samples_of_the_same_problems(tmp_path):
     assert [response.text for response in responses.values()] == ["0", "1", "2"]
 
 
-def test_a_benchmark_brings_its_gold_by_id_or_by_the_question_in_a_template(tmp_path):
+def test_gold_answers_of_a_benchmark_are_found_by_id_or_question(tmp_path):
     known = [Problem("p-1", "What is 1+1?", "2"), Problem("p-2", "What is 2+2?", "4")]
     file = lines(
         tmp_path / "r.jsonl",
@@ -153,12 +153,12 @@ def test_columns_can_be_named(tmp_path):
         ([], {}, "no response in it"),
     ],
 )
-def test_what_is_missing_is_told_with_what_to_type(tmp_path, rows, columns, message):
+def test_error_names_the_option_for_what_is_missing(tmp_path, rows, columns, message):
     with pytest.raises(DataError, match=message):
         read_responses([lines(tmp_path / "r.jsonl", *rows)], "x", columns=columns)
 
 
-def test_a_row_of_no_problem_is_refused(tmp_path):
+def test_error_if_a_row_belongs_to_no_problem(tmp_path):
     file = lines(tmp_path / "r.jsonl", {"id": "zzz", "prompt": "?", "response": "x"})
     with pytest.raises(DataError, match="neither its id 'zzz' nor its question"):
         read_responses([file], "x", known=[Problem("p-1", "What is 1+1?", "2")])
@@ -191,13 +191,13 @@ def test_a_chat_gives_the_last_message_of_the_assistant(tmp_path, response, text
     [4, [["-5.1", "False"]], [None], CHAT[:1], {"a": 1}, [CHAT[1], CHAT[1]]],
     ids=["number", "pairs", "null", "no assistant", "object", "two assistants"],
 )
-def test_a_response_that_is_no_text_is_refused(tmp_path, response):
+def test_error_if_a_response_is_not_text(tmp_path, response):
     rows = {"id": "a", "answer": "4", "response": "4"}, {"id": "a", "response": response}
     with pytest.raises(DataError, match=r"r\.jsonl:2: expected the response as text"):
         read_responses([lines(tmp_path / "r.jsonl", *rows)], "x")
 
 
-def test_log_likelihoods_are_refused(tmp_path):
+def test_error_if_responses_are_log_likelihoods(tmp_path):
     row = lm_eval(0, [])
     row["resps"] = [[["-5.1", "False"]], [["-0.1", "True"]]]
     with pytest.raises(DataError, match=r"r\.jsonl:1: .* log-likelihoods cannot"):
@@ -223,7 +223,7 @@ def test_lengths_of_several_texts_are_kept(tmp_path):
 # Which problem it is.
 
 
-def test_of_lm_eval_rows_the_first_filter_counts_and_repeats_are_samples(tmp_path):
+def test_lm_eval_rows_of_the_first_filter_are_samples(tmp_path):
     file = lines(
         tmp_path / "samples_x.jsonl",
         lm_eval(0, ["a"], "strict"),
@@ -240,7 +240,7 @@ def test_of_lm_eval_rows_the_first_filter_counts_and_repeats_are_samples(tmp_pat
     }
 
 
-def test_without_doc_id_the_question_identifies(tmp_path):
+def test_lm_eval_rows_without_doc_id_are_identified_by_their_question(tmp_path):
     rows = [lm_eval(0, ["a"]), lm_eval(1, ["b"]), lm_eval(0, ["c"])]
     for row in rows:
         del row["doc_id"]
@@ -257,14 +257,14 @@ def test_without_doc_id_the_question_identifies(tmp_path):
         read_responses([lines(tmp_path / "u.jsonl", nameless)], "x")
 
 
-def test_one_id_with_two_questions_is_refused(tmp_path):
+def test_error_if_one_id_has_two_questions(tmp_path):
     row = {"id": "0", "answer": "4", "response": "4"}
     rows = {**row, "problem": "2+2?"}, {**row, "problem": "2 * 2?"}
     with pytest.raises(DataError, match=r"question '2 \* 2\?' here and '2\+2\?' before.*id=COLUMN"):
         read_responses([lines(tmp_path / "r.jsonl", *rows)], "x")
 
 
-def test_ids_of_several_tasks_have_the_task_in_front(tmp_path):
+def test_ids_of_several_tasks_are_prefixed_with_the_task(tmp_path):
     day = "2026-01-01T00-00-00"
     files = [
         lines(tmp_path / f"samples_math_{task}_{day}.jsonl", lm_eval(0, ["a"])) for task in "ab"
@@ -319,7 +319,7 @@ KNOWN = [
         ({"prompt": "What is 1+1?", "id": "of another copy"}, "p-1"),
     ],
 )
-def test_a_prompt_is_that_of_the_question_that_ends_last(tmp_path, row, belongs):
+def test_a_prompt_belongs_to_the_question_that_ends_last_in_it(tmp_path, row, belongs):
     file = lines(tmp_path / "r.jsonl", {**row, "response": "4", "answer": "5", "target": "6"})
     [problem], _ = read_responses([file], "x", known=KNOWN)
     assert problem.id == belongs
@@ -335,7 +335,7 @@ def test_a_prompt_is_that_of_the_question_that_ends_last(tmp_path, row, belongs)
         ({"prompt": "xWhat is 1+1?"}, "neither its id None nor its question"),
     ],
 )
-def test_a_row_that_may_belong_to_several_problems_is_refused(tmp_path, row, message):
+def test_error_if_a_row_may_belong_to_several_problems(tmp_path, row, message):
     file = lines(tmp_path / "r.jsonl", {**row, "response": "4"})
     if message is None:
         assert read_responses([file], "x", known=KNOWN)[0] == KNOWN[:1]
@@ -369,7 +369,7 @@ def test_all_gold_choices_and_listed_golds_are_alternatives(tmp_path):
         ({}, "target"),
     ],
 )
-def test_the_answer_of_an_lm_eval_doc_beats_the_target_unless_it_has_choices(
+def test_lm_eval_gold_is_the_answer_of_doc_and_the_target_if_it_has_choices(
     tmp_path, document, gold
 ):
     row = {**lm_eval(0, ["a"]), "doc": {"problem": "?", **document}, "target": "target"}
@@ -377,7 +377,7 @@ def test_the_answer_of_an_lm_eval_doc_beats_the_target_unless_it_has_choices(
     assert problem.answer == gold
 
 
-def test_gold_columns_that_differ_are_asked_about(tmp_path):
+def test_error_if_gold_columns_differ(tmp_path):
     row = {"id": "a", "ground_truth": "4", "answer": "5", "response": "x"}
     file = lines(tmp_path / "r.jsonl", row)
     with pytest.raises(DataError, match=r"answer: 5, ground_truth: 4.*--column answer=COLUMN"):

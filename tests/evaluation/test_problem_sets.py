@@ -14,7 +14,14 @@ from rlobj.config.run_config import compose
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.evaluating import find_model
-from rlobj.evaluation.problem_sets import LONGEST, Overrides, Problems, ProblemSet, problem_sets
+from rlobj.evaluation.problem_sets import (
+    LONGEST,
+    Overrides,
+    Problems,
+    ProblemSet,
+    named_problems,
+    problem_sets,
+)
 from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.training import RunDirectory
 
@@ -35,7 +42,8 @@ def asked(
     """The problem sets; `settings` are by flag, (dotted path, value)."""
     given = [(flag, nested(*pair)) for flag, pair in (settings or {}).items()]
     overrides = Overrides([*(layers or []), *given], protocol, data_dir)
-    return problem_sets(on, find_model(model, on=on).layer, overrides)
+    names = named_problems(on)
+    return problem_sets(names, find_model(model, asked=names).layer, overrides)
 
 
 @pytest.fixture
@@ -106,7 +114,7 @@ def test_a_file_is_asked_whole_and_graded_as_mathematics(problems: Path, as_list
 
 def test_rows_are_asked_and_graded_as_mathematics() -> None:
     rows = ({"problem": f"{i}+1?", "answer": i + 1} for i in range(3))
-    [benchmark] = asked("some/model", list(rows), {"limit": ("data.limit", 2)})
+    [benchmark] = asked("some/model", rows, {"limit": ("data.limit", 2)})
     assert [problem.answer for problem in benchmark.problems] == ["1", "2"]
     assert benchmark.config.rewards.kind == "math"
     assert benchmark.config.data.template == MATH_TEMPLATE

@@ -1,4 +1,4 @@
-"""Protocols: the papers' numbers, to the last blank of the template."""
+"""Protocols have the settings that the papers state."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_lp_reg_samples_aime_and_amc_and_is_greedy_elsewhere(benchmark):
     assert (settings.top_p, settings.max_tokens) == (1.0, 8_192)
 
 
-def test_templates_to_the_letter():
+def test_templates_are_those_of_the_papers():
     sentence = "Please reason step by step, and put your final answer within \\boxed{}."
     problem = Problem("1", "What is 2+2?", "4")
     asked = {

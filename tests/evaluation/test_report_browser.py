@@ -139,7 +139,7 @@ def test_a_response_opens_with_its_formulas_drawn(browser: Browser, page: Path) 
     assert browser.requests() == [page.as_uri()]
 
 
-def test_amounts_of_money_are_no_formulas(browser: Browser, page: Path) -> None:
+def test_amounts_of_money_are_not_drawn_as_formulas(browser: Browser, page: Path) -> None:
     browser.open(page, "#r/sums/three/1")
     browser.wait("document.getElementById('reader').open")
     assert browser.run("document.getElementById('problem').textContent") == (
@@ -148,7 +148,7 @@ def test_amounts_of_money_are_no_formulas(browser: Browser, page: Path) -> None:
     assert browser.run("document.querySelectorAll('#problem .katex').length") == 0
 
 
-def test_the_text_as_written_is_one_click_away(browser: Browser, page: Path) -> None:
+def test_the_source_of_a_response_is_one_click_away(browser: Browser, page: Path) -> None:
     browser.open(page, "#r/sums/two/0")
     browser.wait("document.querySelectorAll('#response .katex').length === 3")
     browser.run("document.getElementById('source').click()")
@@ -189,7 +189,7 @@ def test_filters_by_verdict_and_benchmark_and_orders(browser: Browser, page: Pat
     assert browser.run(shares) == ["0", "50", "100", "100"]
 
 
-def test_a_keyboard_is_enough(browser: Browser, page: Path) -> None:
+def test_the_page_works_with_the_keyboard_alone(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.run(f"{cell(0, 0)}.focus()")
     browser.press("ArrowDown")
@@ -224,7 +224,7 @@ def test_hostile_text_is_shown_and_does_nothing(browser: Browser, page: Path) ->
     assert browser.requests() == [page.as_uri()]
 
 
-def test_a_script_that_got_in_all_the_same_would_not_run(browser: Browser, page: Path) -> None:
+def test_a_script_that_is_added_to_the_page_does_not_run(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=broken=4>')")
     browser.run(

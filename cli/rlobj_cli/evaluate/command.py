@@ -81,8 +81,9 @@ def evaluate(
         option(
             WHAT,
             "--reward",
-            "math|exact",
-            "Grader. Default: math for benchmarks and files; exact for built-in tasks; the run's.",
+            "KIND|FILE.py:NAME",
+            "Grader: math, exact, or your function. Default: math for benchmarks and files; exact "
+            "for built-in tasks; the run's.",
         ),
     ] = None,
     temperature: Annotated[
@@ -159,14 +160,14 @@ def evaluate(
 
     console = Console()
     with loading(console):
-        from rlobj.config.layers import nested, parse_setting
+        from rlobj.config.layers import nested, parse_setting, reward_settings
         from rlobj.evaluation import evaluate as evaluate_model
         from rlobj_cli.evaluate.progress import EvaluationScreen
 
     given = {
         "--limit": ("data.limit", limit),
         "--template": ("data.template", template),
-        "--reward": ("rewards.kind", reward),
+        "--reward": ("rewards", None if reward is None else reward_settings(reward)),
         "--temperature": ("evaluation.temperature", temperature),
         "--top-p": ("evaluation.top_p", top_p),
         "--top-k": ("evaluation.top_k", top_k),

@@ -12,7 +12,6 @@ PROTOCOLS         how papers evaluated
 
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.comparing import EvaluationComparison, compare
-from rlobj.evaluation.estimators import pass_at_k, standard_errors
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.evaluation.paired import Comparison, compare_benchmark
 from rlobj.evaluation.protocols import PROTOCOLS
@@ -21,7 +20,7 @@ from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRec
 from rlobj.evaluation.regrading import regrade, score
 from rlobj.evaluation.result import EvaluationResult, GradeChange
 from rlobj.evaluation.samples import EvaluationDirectory, Samples
-from rlobj.evaluation.sampling import grade_all, sample_and_grade, sample_seed
+from rlobj.evaluation.sampling import sample_and_grade
 from rlobj.evaluation.summary import (
     BenchmarkResult,
     BenchmarkSummary,
@@ -46,14 +45,10 @@ __all__ = [
     "compare",
     "compare_benchmark",
     "evaluate",
-    "grade_all",
     "macro_average",
-    "pass_at_k",
     "regrade",
     "sample_and_grade",
-    "sample_seed",
     "score",
-    "standard_errors",
     "summarise",
     "summarise_folder",
 ]

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
-from rlobj.config.layers import Layer, nested
+from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.config.run_config import settings_of
 from rlobj.config.run_folder import is_run, newest_checkpoint, read_run_config
 from rlobj.data import Problem
@@ -79,7 +80,7 @@ def evaluate(
     top_p: float | None = None,
     max_tokens: int | None = None,
     template: str | None = None,
-    reward: str | None = None,
+    reward: str | Callable[..., Any] | None = None,
     limit: int | None = None,
     seed: int | None = None,
     sampler: str | None = None,
@@ -110,7 +111,9 @@ def evaluate(
         max_tokens: longest response. Default: the protocol's, else the run's; 20480 on benchmarks,
             or what the model's context leaves; else 1024.
         template: text around a problem, with {prompt} in it.
-        reward: "math" or "exact". Default: math for benchmarks and files, exact for tasks.
+        reward: "math", "exact", "file.py:function", or a function `f(response, answer, **columns)`
+            that returns a number, a bool, or None for undecided; above 0 is right. Default: math
+            for benchmarks and files, exact for tasks.
         limit: ask only the first problems of each benchmark, so many.
         seed: of sampling. Default: 0.
         sampler: "transformers", "vllm" or "vllm-server". Default: transformers.
@@ -141,10 +144,10 @@ def evaluate(
         41+3= 44 4
         56+3= 59 4
     """
-    keywords = {
+    given = {
         "limit": ("data.limit", limit),
         "template": ("data.template", template),
-        "reward": ("rewards.kind", reward),
+        "reward": ("rewards", None if reward is None else _reward_settings(reward)),
         "temperature": ("evaluation.temperature", temperature),
         "top_p": ("evaluation.top_p", top_p),
         "max_tokens": ("sampling.max_tokens", max_tokens),
@@ -152,26 +155,37 @@ def evaluate(
         "seed": ("seed", seed),
         "sampler": ("sampling.engine", sampler),
     }
-    layers = (
-        list(settings)
-        if not isinstance(settings, Mapping)
-        else [(path, nested(path, value)) for path, value in settings.items()]
+    if isinstance(settings, Mapping):
+        settings = [(path, nested(path, value)) for path, value in settings.items()]
+    layers = [(name, nested(*pair)) for name, pair in given.items() if pair[1] is not None]
+    overrides = Overrides(
+        [*settings, *layers],
+        None if protocol is None else find_protocol(protocol),
+        None if data_dir is None else Path(data_dir),
     )
-    layers += [(name, nested(*pair)) for name, pair in keywords.items() if pair[1] is not None]
-    named = None if protocol is None else find_protocol(protocol)
-    overrides = Overrides(layers, named, None if data_dir is None else Path(data_dir))
-    source = find_model(model, tokenizer, on)
-    sets = problem_sets(on, source.layer, overrides)
-    return _run(source, sets, named, out, callback or EvaluationCallback())
+    asked = named_problems(on)
+    source = find_model(model, tokenizer, asked)
+    sets = problem_sets(asked, source.layer, overrides)
+    if callable(reward):
+        sets = [dataclasses.replace(each, reward=reward) for each in sets]
+    return _run(source, sets, overrides.protocol, out, callback or EvaluationCallback())
 
 
-def find_model(model: Any, tokenizer: Any = None, on: Problems = None) -> ModelSource:
+def _reward_settings(reward: str | Callable[..., Any]) -> dict[str, Any]:
+    name = getattr(reward, "__qualname__", type(reward).__name__)
+    text = reward if isinstance(reward, str) else f"{PYTHON_OBJECT}: {name}>"
+    return reward_settings(text)
+
+
+def find_model(
+    model: Any, tokenizer: Any = None, asked: Sequence[Any] | None = None
+) -> ModelSource:
     """Find a model and the settings that come with it, without loading it.
 
     Args:
         model: as given to `evaluate`.
         tokenizer: of a model object.
-        on: the problems; the embedded policy of the first task among them is taken.
+        asked: the problems; the embedded policy of the first task among them is taken.
 
     Raises:
         ConfigError: no such model.
@@ -188,16 +202,16 @@ def find_model(model: Any, tokenizer: Any = None, on: Problems = None) -> ModelS
         raise ConfigError("tokenizer= goes with a model object; a folder or hub id has its own")
     name, path = str(model), Path(model).expanduser()
     if name == "embedded":
-        return _embedded(on)
+        return _embedded(asked or ())
     if is_run(path):
         return _of_run(name, path)
     require_model(name)
     return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: name)
 
 
-def _embedded(on: Problems) -> ModelSource:
-    names = [name for name in named_problems(on) or [] if isinstance(name, str)]
-    profile = next((PROFILES[name] for name in names if name in PROFILES), EMBEDDED_PROFILE)
+def _embedded(asked: Sequence[Any]) -> ModelSource:
+    tasks = [PROFILES[each] for each in asked if isinstance(each, str) and each in PROFILES]
+    profile = next(iter(tasks), EMBEDDED_PROFILE)
     task = profile["data"]["source"]
     return ModelSource(
         "embedded",
@@ -375,7 +389,7 @@ def _evaluate_one(
     if config.evaluation.temperature == 0 and count > 1:
         text = f"{each.name}: at temperature 0 the {count} responses of a problem are one"
         callback.noted(text, warning=True)
-    with config.rewards.open() as grader:
+    with each.open_grader() as grader:
         sample_and_grade(
             engine.sampler,
             engine.encoder(config.data.template),

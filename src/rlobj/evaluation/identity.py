@@ -5,6 +5,7 @@ Settings are {"model": {...}, "engine": {...}, "benchmarks": {name: {...}}}, as 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -78,14 +79,12 @@ def environment() -> dict[str, Any]:
 
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "versions": versions,
-        "hardware": ", ".join(gpus) or f"{_processor()}, {torch.get_num_threads()} thread(s)",
+        "hardware": ", ".join(gpus) or f"CPU, {torch.get_num_threads()} thread(s)",
         "platform": platform.platform(),
     }
 
@@ -184,12 +183,3 @@ def _revision(identifier: str) -> str | None:
     except ValueError:  # not a hub id
         return None
     return Path(file).parent.name if isinstance(file, str) else None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

@@ -7,8 +7,8 @@ the problems, the protocol, and single settings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from rlobj.data.named_sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.identity import text_digest
 from rlobj.evaluation.protocols import Protocol
+from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import SamplingSettings
 
 __all__ = ["Overrides", "ProblemSet", "Problems", "named_problems", "problem_sets"]
@@ -90,6 +91,7 @@ class ProblemSet:
         notes: what a reader of the results should know.
         lower_to_context: whether `max_tokens` is a default that may be lowered to the model's
             context.
+        reward: a Python function that grades, in place of the one that `config` names.
     """
 
     name: str
@@ -98,6 +100,13 @@ class ProblemSet:
     source: str
     notes: tuple[str, ...] = ()
     lower_to_context: bool = False
+    reward: Callable[..., Any] | None = None
+
+    def open_grader(self) -> Grader:
+        """The grader, to be entered with `with`."""
+        if self.reward is None:
+            return self.config.rewards.open()
+        return function_grader(self.reward, getattr(self.config.rewards, "target", "reward"))
 
     @property
     def settings(self) -> SamplingSettings:
@@ -117,23 +126,20 @@ class ProblemSet:
         """The protocol's name, with the settings that were changed."""
         if protocol is None:
             return None
-        original, evaluation = protocol.for_benchmark(self.name), self.config.evaluation
-        used = {
-            "samples": evaluation.samples,
-            "temperature": evaluation.temperature,
-            "top_p": evaluation.top_p,
-            "max_tokens": self.config.sampling.max_tokens,
-            "template": self.config.data.template,
-        }
-        changed = [name for name, value in used.items() if getattr(original, name) != value]
+        samples, template = self.config.evaluation.samples, self.config.data.template
+        used = {"samples": samples, **self.settings.model_dump(), "template": template}
+        original = asdict(protocol.for_benchmark(self.name))
+        changed = [name for name, value in original.items() if used[name] != value]
         return f"{protocol.name}, but for {' and '.join(changed)}" if changed else protocol.name
 
 
-def problem_sets(on: Problems, model: Layer, overrides: Overrides) -> list[ProblemSet]:
+def problem_sets(
+    asked: Sequence[Any] | None, model: Layer, overrides: Overrides
+) -> list[ProblemSet]:
     """Read and check all problems and settings, before anything is sampled.
 
     Args:
-        on: as given to `rlobj.evaluate`.
+        asked: what `named_problems` gives.
         model: the settings that come with the model.
         overrides: what the user sets.
 
@@ -141,12 +147,11 @@ def problem_sets(on: Problems, model: Layer, overrides: Overrides) -> list[Probl
         ConfigError: settings that are not possible.
         DataError: problems that cannot be read.
     """
-    names = named_problems(on)
-    if names is None:
+    if asked is None:
         return [_held_out(model, overrides)]
-    if names and isinstance(names[0], Mapping):
-        return [_rows(names, model, overrides)]
-    found = [_named(name, model, overrides) for name in names]
+    if asked and isinstance(asked[0], Mapping):
+        return [_rows(asked, model, overrides)]
+    found = [_named(name, model, overrides) for name in asked]
     counts = Counter(each.name for each in found)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
         raise ConfigError(
@@ -203,7 +208,7 @@ def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
     return ProblemSet(_short(name), config, problems, name, overrides.notes(name))
 
 
-def _rows(rows: list[Any], model: Layer, overrides: Overrides) -> ProblemSet:
+def _rows(rows: Sequence[Any], model: Layer, overrides: Overrides) -> ProblemSet:
     above = overrides.above(ROWS, "template")
     config = build_config([model, ("on", _source_settings(ROWS)), *above])
     problems = load_problems(config.data, "train", rows)
@@ -254,19 +259,13 @@ def _source_settings(name: str) -> dict[str, Any]:
 
 
 def _protocol_layer(protocol: Protocol, benchmark: str) -> Layer:
-    own = protocol.for_benchmark(benchmark)
-    return (
-        f"--protocol {protocol.name}",
-        {
-            "evaluation": {
-                "samples": own.samples,
-                "temperature": own.temperature,
-                "top_p": own.top_p,
-            },
-            "sampling": {"max_tokens": own.max_tokens},
-            "data": {"template": own.template},
-        },
-    )
+    own = asdict(protocol.for_benchmark(benchmark))
+    layer = {
+        "sampling": {"max_tokens": own.pop("max_tokens")},
+        "data": {"template": own.pop("template")},
+        "evaluation": own,
+    }
+    return f"--protocol {protocol.name}", layer
 
 
 def _with_template(layer: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""results.json, results.md, the comparison's table, and the page before a browser reads it."""
+"""results.json, results.md, the comparison's table, and the text of the page."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_results_json_has_every_number_with_its_error() -> None:
     assert result["settings"] == {"temperature": 1.0, "template": "{prompt}\nGo"}
 
 
-def test_results_json_writes_what_is_not_known_as_null() -> None:
+def test_results_json_writes_unknown_numbers_as_null() -> None:
     alone = results_json([entry(evaluation("open", "??"))], {})
     assert alone["results"]["open"]["avg@2"] is None
     assert alone["results"]["open"]["avg@2_interval"] == [None, None]
@@ -120,7 +120,7 @@ def test_results_markdown_is_a_table_with_its_settings() -> None:
     assert notes[3] == ("model some/model; versions rlobj 0.1.0, torch 2.13.0; hardware 1 × GPU.")
 
 
-def test_comparison_markdown_shows_the_difference_and_who_flipped() -> None:
+def test_comparison_markdown_shows_differences_and_flips() -> None:
     left = evaluation("set", "++++", "+++-", "----", "++++")
     right = evaluation("set", "++++", "+---", "++++")
     text = comparison_markdown([compare_benchmark(left, right)], ("new|er", "old"))
@@ -158,12 +158,6 @@ def test_every_response_has_one_verdict(correct, finish, reason, letter) -> None
 HOSTILE = "</script><!-- <script> & \ud800 \u2028 \x00 \\"
 
 
-def test_json_in_a_page_cannot_end_its_script_and_reads_back_as_it_was() -> None:
-    written = script_safe({"text": HOSTILE})
-    assert not re.search(rb"[<>&]", written)
-    assert json.loads(written) == {"text": HOSTILE}
-
-
 @pytest.fixture
 def page(tmp_path: Path) -> str:
     hostile = evaluation("<b>'\"", "+-", text=HOSTILE)
@@ -172,7 +166,7 @@ def page(tmp_path: Path) -> str:
     return (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_page_needs_nothing_else(page: str) -> None:
+def test_the_page_refers_to_no_other_file(page: str) -> None:
     assert "<!--" not in page.partition("<script>")[0]  # every place of the template is filled
     assert re.findall(r"\s(?:src|href)=(?!['\"]?#)[^>\s]*", page.partition("<script>")[0]) == []
     fonts = re.findall(r"url\(([^)]{0,40})", page)
@@ -190,7 +184,7 @@ def test_the_policy_names_exactly_the_scripts_of_the_page(page: str) -> None:
     assert policy[1].startswith("default-src 'none';")
 
 
-def test_names_from_outside_are_text_in_the_page(page: str) -> None:
+def test_names_are_escaped_in_the_page(page: str) -> None:
     assert "<h1>&lt;i&gt;m</h1>" in page
     assert "<i>" not in page.partition("<script>")[0]
     assert "<b>'" not in page
@@ -211,7 +205,7 @@ def test_the_page_holds_verdicts_and_texts(page: str) -> None:
     assert json.loads(texts[1]) == [f"{HOSTILE} 0.0", f"{HOSTILE} 0.1"]
 
 
-def test_beyond_the_budget_the_first_responses_of_every_problem_are_kept(tmp_path: Path) -> None:
+def test_a_page_over_budget_keeps_the_first_responses_of_every_problem(tmp_path: Path) -> None:
     each = len(script_safe("text 0.0"))
     kept, count, total = kept_texts(ENTRIES, budget=8 * each)
     assert (count, total) == (8, 15)
@@ -222,7 +216,7 @@ def test_beyond_the_budget_the_first_responses_of_every_problem_are_kept(tmp_pat
     assert "texts of 8 of 15 responses" in (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_a_page_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+def test_error_if_the_page_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"cannot write .*missing/report\.html"):
         write_page(tmp_path / "missing" / "report.html", ENTRIES, ABOUT)
 
@@ -245,7 +239,7 @@ def test_the_page_says_which_responses_a_verdict_counts(tmp_path: Path) -> None:
     assert "with an answer or without" not in (tmp_path / "whole.html").read_text(encoding="utf-8")
 
 
-def test_differences_are_percent_points_with_a_sign() -> None:
+def test_differences_are_signed_percent_points() -> None:
     assert percent_signed(-0.362) == "−36.2"
     assert percent_signed(0.0) == "+0.0"
     assert percent_signed(float("nan")) == "–"

@@ -47,7 +47,7 @@ MIXED = GradedBenchmark(
 )
 
 
-def test_shares_are_means_over_problems_of_decided_responses() -> None:
+def test_accuracy_is_the_mean_of_shares_of_decided_responses() -> None:
     summary = summarise(MIXED)
     assert (summary.problems, summary.responses, summary.samples_per_problem) == (5, 20, 4)
     shares = [1, 1 / 4, 2 / 3, 0]  # "d" has no decided response
@@ -66,7 +66,7 @@ def test_rates_count_responses() -> None:
     assert summary.undecided_reasons == {"timeout": 5}
 
 
-def test_lengths_are_known_apart_for_right_and_wrong() -> None:
+def test_lengths_are_separate_for_right_and_wrong_responses() -> None:
     lengths = summarise(MIXED).lengths
     counts = [10] * 7 + [30] * 3 + [50] * 2 + [100] * 3 + [20] * 5
     assert lengths.mean == pytest.approx(sum(counts) / 20)
@@ -85,7 +85,7 @@ def test_pass_at_k_takes_problems_with_k_decided_responses() -> None:
     assert summary.pass_at[4].problems == 3
 
 
-def test_majority_counts_ties_by_half_and_the_silent_not_at_all() -> None:
+def test_majority_counts_ties_by_half_and_ignores_responses_without_an_answer() -> None:
     summary = summarise(MIXED)
     assert list(summary.maj_at) == [2, 4]
     assert summary.maj_at[4].values == pytest.approx((1, 0, 1, 0))
@@ -93,13 +93,13 @@ def test_majority_counts_ties_by_half_and_the_silent_not_at_all() -> None:
     assert summarise(tie).maj_at[4].values == (0.5,)
 
 
-def test_the_judge_of_equality_reaches_the_vote() -> None:
+def test_equal_wrong_answers_vote_together() -> None:
     evaluation = GradedBenchmark("one", (problem("a", RIGHT, RIGHT, WRONG, OTHER),))
     assert summarise(evaluation).maj_at[4].mean == 1.0
     assert summarise(evaluation, equal=lambda a, b: True).maj_at[4].mean == pytest.approx(0.5)
 
 
-def test_a_grader_that_tells_no_answers_has_no_majority() -> None:
+def test_majority_is_empty_if_the_grader_gives_no_answers() -> None:
     graded = Graded(1.0, True, "custom", None)
     responses = (ResponseRecord(0, 0, "yes", 1, "stop"), ResponseRecord(1, 1, "yes", 1, "stop"))
     answered = GradedProblem(Problem("a", "?", "1"), responses, (graded, graded))
@@ -108,7 +108,7 @@ def test_a_grader_that_tells_no_answers_has_no_majority() -> None:
     assert summary.no_answer == 0.0
 
 
-def test_ragged_problems_are_used_as_far_as_they_go() -> None:
+def test_problems_may_differ_in_their_number_of_responses() -> None:
     evaluation = GradedBenchmark("r", (problem("a", RIGHT), problem("b", WRONG, RIGHT, RIGHT)))
     summary = summarise(evaluation)
     assert summary.samples_per_problem == 3
@@ -121,7 +121,7 @@ def test_ragged_problems_are_used_as_far_as_they_go() -> None:
     [GradedBenchmark("none", ()), GradedBenchmark("open", (problem("a", OPEN, OPEN),))],
     ids=["no problems", "nothing decided"],
 )
-def test_what_is_not_known_is_nan(evaluation: GradedBenchmark) -> None:
+def test_numbers_without_decided_responses_are_nan(evaluation: GradedBenchmark) -> None:
     summary = summarise(evaluation)
     assert math.isnan(summary.accuracy)
     assert math.isnan(summary.interval.low)
@@ -129,7 +129,7 @@ def test_what_is_not_known_is_nan(evaluation: GradedBenchmark) -> None:
     assert math.isnan(summary.lengths.right)
 
 
-def test_untold_lengths_and_finishes_are_nan() -> None:
+def test_unknown_lengths_and_finishes_are_nan() -> None:
     summary = summarise(GradedBenchmark("a", (problem("a", (True, "1", None, None)),)))
     assert math.isnan(summary.truncated)
     assert math.isnan(summary.lengths.mean)
@@ -150,7 +150,7 @@ def test_metrics_keep_their_names() -> None:
     }
 
 
-def test_the_macro_average_weighs_benchmarks_alike() -> None:
+def test_the_macro_average_gives_benchmarks_the_same_weight() -> None:
     one = summarise(
         GradedBenchmark("one", (problem("a", RIGHT, WRONG), problem("b", RIGHT, RIGHT)))
     )

@@ -1,23 +1,16 @@
-"""Evaluating: what is sampled once is kept, whatever happens in between."""
+"""Responses are sampled once, stored, and graded."""
 
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
-from rlobj.base.errors import ConfigError, DataError, RunError
+from rlobj.base.errors import DataError, RunError
 from rlobj.data import Problem
-from rlobj.evaluation import EvaluationDirectory, Samples, grade_all, sample_and_grade, sample_seed
+from rlobj.evaluation import EvaluationDirectory, Samples, sample_and_grade
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.identity import (
-    differences,
-    environment,
-    fingerprint,
-    model_identity,
-    require_same,
-)
+from rlobj.evaluation.sampling import grade_all, sample_seed
 from rlobj.rewards import Exact
 from rlobj.samplers import Sample, SamplingSettings
 
@@ -30,18 +23,18 @@ class Echo:
 
     dtype = None
 
-    def __init__(self, dies_after=None, tells=None):
+    def __init__(self, dies_after=None, early=None):
         self.drawn = []
         self.dies_after = dies_after
-        self.tells = tells
+        self.early = early
 
     def sample(self, prompts, *, count, settings, seeds, done=None):
         if self.dies_after is not None and len(self.drawn) >= self.dies_after:
             raise RunError("killed")
         self.drawn += seeds
-        for place in range(self.tells or 0):
+        for place in range(self.early or 0):
             done(place, [self._sample(prompts[place], seeds[place])])
-        if self.tells:
+        if self.early:
             raise KeyboardInterrupt
         return [[self._sample(prompt, seed)] for prompt, seed in zip(prompts, seeds, strict=True)]
 
@@ -75,7 +68,7 @@ def run(sampler, samples=None, count=4, block=3, **more):
         )  # fmt: skip
 
 
-def test_every_problem_gets_its_responses_in_order():
+def test_every_problem_has_its_responses_in_order():
     received = Received()
     evaluation = run(Echo(), callback=received)
     assert [each.problem for each in evaluation.problems] == PROBLEMS
@@ -87,7 +80,7 @@ def test_every_problem_gets_its_responses_in_order():
     assert max(received.graded_responses) == 3
 
 
-def test_a_seed_depends_on_everything_that_names_a_response_and_on_nothing_else():
+def test_a_seed_depends_only_on_what_names_the_response():
     whole, split = Echo(), Echo()
     run(whole, block=1000)
     run(split, block=1)
@@ -98,7 +91,7 @@ def test_a_seed_depends_on_everything_that_names_a_response_and_on_nothing_else(
 
 
 @pytest.mark.parametrize("dies_after", [3, 9, 18])
-def test_a_killed_evaluation_goes_on_and_ends_the_same(tmp_path, dies_after):
+def test_a_killed_evaluation_continues_to_the_same_result(tmp_path, dies_after):
     expected = run(Echo())
     with pytest.raises(RunError):
         run(Echo(dies_after), EvaluationDirectory(_made(tmp_path)))
@@ -118,7 +111,7 @@ def test_a_killed_evaluation_goes_on_and_ends_the_same(tmp_path, dies_after):
     assert fresh.graded("evaluation", PROBLEMS) == expected
 
 
-def test_responses_without_a_grade_are_graded_and_not_drawn_again(tmp_path):
+def test_responses_without_a_grade_are_graded_and_not_sampled_again(tmp_path):
     run(Echo(), EvaluationDirectory(_made(tmp_path)))
     grades = tmp_path / "grades.jsonl"
     grades.write_bytes(b"\n".join(grades.read_bytes().split(b"\n")[:5]) + b"\n")
@@ -137,7 +130,7 @@ def test_more_responses_extend_an_evaluation():
     assert len(more.drawn) == 10
 
 
-def test_grading_is_apart_from_sampling():
+def test_stored_responses_are_graded_without_a_sampler():
     samples = Samples()
     first = run(Echo(), samples)
     samples.grades.clear()
@@ -146,7 +139,7 @@ def test_grading_is_apart_from_sampling():
     assert samples.graded("evaluation", PROBLEMS) == first
 
 
-def test_a_line_that_is_not_json_is_told_with_its_number(tmp_path):
+def test_error_names_the_line_that_is_not_json(tmp_path):
     run(Echo(), EvaluationDirectory(_made(tmp_path)))
     file = tmp_path / "samples.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
@@ -155,110 +148,12 @@ def test_a_line_that_is_not_json_is_told_with_its_number(tmp_path):
         EvaluationDirectory(tmp_path).read()
 
 
-def test_a_folder_is_for_one_process_at_a_time(tmp_path):
-    with (
-        EvaluationDirectory(tmp_path / "new").locked(),
-        pytest.raises(ConfigError, match="another process"),
-        EvaluationDirectory(tmp_path / "new").locked(),
-    ):
-        pass
-
-
-def test_problems_and_settings_are_read_back(tmp_path):
-    directory = EvaluationDirectory(_made(tmp_path))
-    directory.write_problems({"a": PROBLEMS, "b": [Problem("x", "?", "1", {"level": 3})]})
-    assert directory.problems() == {"a": PROBLEMS, "b": [Problem("x", "?", "1", {"level": 3})]}
-    directory.write_settings({"model": {"name": "m"}, "benchmarks": {}})
-    settings = EvaluationDirectory.open(tmp_path).settings()
-    assert settings == {"model": {"name": "m"}, "benchmarks": {}}
-    directory.write_settings({"another": "program's"})
-    with pytest.raises(ConfigError, match="names no benchmarks"):
-        EvaluationDirectory.open(tmp_path)
-    with pytest.raises(ConfigError, match="no evaluation"):
-        EvaluationDirectory.open(tmp_path / "elsewhere")
-
-
 def _made(path):
     path.mkdir(exist_ok=True)
     return path
 
 
-THERE = {
-    "model": {"name": "m", "weights": "abc"},
-    "engine": {"name": "vllm"},
-    "benchmarks": {"my.jsonl": {"samples": 4, "temperature": 0.7, "template": "{prompt}\n"}},
-    "sessions": [1],
-}
-
-
-def _with(path, value):
-    changed = json.loads(json.dumps(THERE))
-    *folders, last = re.split(r"/", path) if "/" in path else path.split(".")
-    inner = changed
-    for name in folders:
-        inner = inner[name]
-    inner[last] = value
-    return changed
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "name"),
-    [
-        ("model.weights", "abd", "model.weights"),
-        ("engine.name", "transformers", "engine.name"),
-        ("benchmarks/my.jsonl/temperature", 0.6, "my.jsonl.temperature"),
-        ("benchmarks/my.jsonl/template", "{prompt} ", "my.jsonl.template"),
-        ("benchmarks/my.jsonl/samples", 2, "my.jsonl.samples"),
-    ],
-)
-def test_other_settings_are_refused_with_the_difference(path, value, name):
-    with pytest.raises(ConfigError, match=re.escape(name) + ": .* there, .* now") as error:
-        require_same("evals/x", THERE, _with(path, value))
-    assert repr(value) in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "now",
-    [
-        THERE,
-        _with("sessions", []),
-        _with("benchmarks/my.jsonl/samples", 32),
-        _with("benchmarks/math500", {"samples": 1}),
-        _with("benchmarks", {"math500": {"samples": 1}}),
-    ],
-)
-def test_more_samples_and_other_benchmarks_may_go_on(now):
-    assert differences(THERE, now) == []
-    require_same("evals/x", THERE, now)
-    require_same("evals/x", {}, now)
-
-
-def test_every_byte_of_the_weights_and_settings_is_in_a_models_identity(tmp_path):
-    file = tmp_path / "model.safetensors"
-    content = bytearray(range(256)) * 4096
-    file.write_bytes(content)
-    first = model_identity(str(tmp_path))
-    assert first == model_identity(str(tmp_path))
-    for place in (0, len(content) // 2, len(content) - 1):
-        changed = bytearray(content)
-        changed[place] ^= 1
-        file.write_bytes(changed)
-        assert model_identity(str(tmp_path)) != first
-    (tmp_path / "config.json").write_text("{}")
-    with_settings = model_identity(str(tmp_path))
-    (tmp_path / "config.json").write_text('{"rope_theta": 5}')
-    assert model_identity(str(tmp_path)) != with_settings
-    nowhere = {"weights": None, "settings": None, "revision": None}
-    assert model_identity("nobody/no-such-model") == nowhere
-
-
-def test_the_environment_names_versions_and_hardware():
-    found = environment()
-    assert {"rlobj", "python", "torch", "transformers", "math-verify"} <= found["versions"].keys()
-    assert found["hardware"]
-
-
-def test_a_line_cut_in_the_middle_of_a_character_is_left_out(tmp_path):
+def test_a_last_line_cut_off_in_a_character_is_ignored_and_repaired(tmp_path):
     run(Echo(), EvaluationDirectory(_made(tmp_path)))
     file = tmp_path / "samples.jsonl"
     whole = file.read_bytes()
@@ -271,19 +166,9 @@ def test_a_line_cut_in_the_middle_of_a_character_is_left_out(tmp_path):
     assert file.read_bytes() == whole
 
 
-def test_where_and_under_which_name_does_not_change_what_is_measured():
-    moved = _with("benchmarks/my.jsonl/source", "/elsewhere/my.jsonl")
-    moved["model"] |= {"name": "./m", "source": "./m"}
-    assert differences(THERE, moved) == []
-    assert fingerprint(THERE) == fingerprint(moved)
-    assert fingerprint(THERE) != fingerprint(_with("benchmarks/my.jsonl/temperature", 0.6))
-    hub = _with("model.weights", None)
-    assert differences(hub, {**hub, "model": {**hub["model"], "source": "a/b"}})
-
-
-def test_what_is_drawn_when_ctrl_c_comes_is_kept(tmp_path):
+def test_responses_sampled_before_ctrl_c_are_stored(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run(Echo(tells=2), EvaluationDirectory(_made(tmp_path)))
+        run(Echo(early=2), EvaluationDirectory(_made(tmp_path)))
     directory = EvaluationDirectory(tmp_path)
     directory.read()
     assert len(directory.responses) == 2

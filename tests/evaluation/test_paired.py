@@ -41,7 +41,7 @@ def test_differences_are_paired_by_id() -> None:
     assert comparison.problems == 4
 
 
-def test_the_other_way_round_is_the_mirror_image() -> None:
+def test_swapping_the_sides_changes_the_sign() -> None:
     one, other = compare_benchmark(A, B), compare_benchmark(B, A)
     assert other.difference == -one.difference
     assert other.p_value == one.p_value
@@ -77,7 +77,7 @@ def test_different_numbers_of_samples_are_compared_exactly() -> None:
     assert (comparison.p_value, comparison.exact) == (0.5, True)
 
 
-def test_models_that_never_differ_are_not_told_apart() -> None:
+def test_equal_evaluations_have_difference_zero_and_p_value_one() -> None:
     comparison = compare_benchmark(A, A)
     assert (comparison.difference, comparison.p_value, comparison.flips) == (0.0, 1.0, ())
     assert math.isnan(comparison.interval.low)
@@ -103,16 +103,16 @@ def test_a_clear_difference_of_thirty_problems_has_a_tiny_exact_p_value() -> Non
     ],
     ids=["gold", "question", "ids"],
 )
-def test_other_problems_are_refused(other: GradedBenchmark, word: str) -> None:
+def test_error_if_the_problems_differ(other: GradedBenchmark, word: str) -> None:
     with pytest.raises(DataError, match=word):
         compare_benchmark(A, other)
 
 
-def test_blanks_around_a_question_do_not_make_it_another() -> None:
+def test_whitespace_around_a_question_is_ignored() -> None:
     assert compare_benchmark(A, evaluation({"a": "+"}, prompt=" ?\n")).problems == 1
 
 
-def test_an_id_that_occurs_twice_is_refused() -> None:
+def test_error_if_an_id_occurs_twice() -> None:
     twice = GradedBenchmark("set", (*A.problems, A.problems[0]))
     with pytest.raises(DataError, match="the second evaluation has these more than once: 'a'"):
         compare_benchmark(A, twice)
