@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlobj_cli.screen.options import option
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f]")
-"""What colours and moves the cursor, and other control characters but the ends of lines."""
+"""Escape sequences and control characters, line ends aside."""
 
 
 def serve(
@@ -27,27 +29,23 @@ def serve(
         str, typer.Argument(metavar="MODEL", help="A model folder, a hub id, or: embedded.")
     ],
     host: Annotated[
-        str,
-        typer.Option(
-            "--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0: all addresses."
-        ),
+        str, option(None, "--host", "ADDRESS", "Address to listen on; 0.0.0.0: all addresses.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=1, max=65535, metavar="N", help="Port to listen on.")
+        int, option(None, "--port", "N", "Port to listen on.", min=1, max=65535)
     ] = 8000,
     dtype: Annotated[
         str,
-        typer.Option(
+        option(
+            None,
             "--dtype",
-            metavar="NAME",
-            help="float32, bfloat16 or float16; auto: float32 on a CPU, else bfloat16.",
+            "NAME",
+            "float32, bfloat16 or float16; auto = float32 on a CPU, else bfloat16.",
         ),
     ] = "auto",
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="KEY=VALUE", help="An engine argument of vLLM; repeatable."
-        ),
+        option(None, "--set -s", "KEY=VALUE", "An engine argument of vLLM; repeatable."),
     ] = None,
 ) -> None:
     """Start a vLLM server for rlobj train --sampler vllm-server.
@@ -77,7 +75,7 @@ def serve(
             arguments = merge(arguments, parse_setting(text))
     calm_libraries(console)
     source = _source(console, model)
-    with working(console, "looking at vLLM"):
+    with working(console, "checking vLLM"):
         server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
     with server:
         try:
@@ -120,7 +118,7 @@ def _run(console: Console, server: Server, model: str) -> None:
     """Wait until the server answers, say how to use it, and stay until it ends.
 
     Raises:
-        RunError: it ended by itself.
+        RunError: the server ended by itself.
     """
     from rich.text import Text
 
@@ -131,7 +129,7 @@ def _run(console: Console, server: Server, model: str) -> None:
     console.print(Text(f"vLLM starts; its log is {server.log}", style="dim"), soft_wrap=True)
     with working(console, "starting", lambda: _last_line(server.log)):
         server.wait(math.inf)
-    key = "as RLOBJ_API_KEY is set here"
+    key = "the value of RLOBJ_API_KEY"
     if server.key_path is not None:
         key = f"{server.key_path} (your trainers on this machine find it)"
     for name, text in {"url": server.url, "weights": server.dtype, "key": key}.items():
@@ -149,8 +147,8 @@ def _run(console: Console, server: Server, model: str) -> None:
     if not server.local:
         warning = (
             "Other machines reach this server: set RLOBJ_API_KEY to the key there. HTTP is not "
-            "encrypted, and who reads the network reads the key: use a private network, or leave "
-            "out --host and use an SSH tunnel."
+            "encrypted: anybody who can read the network traffic gets the key. Use a private "
+            "network, or leave out --host and use an SSH tunnel."
         )
         console.print(Text(warning, style="yellow"), soft_wrap=True)
     server.join()

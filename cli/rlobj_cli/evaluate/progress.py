@@ -141,7 +141,7 @@ class Bar:
     def drew(self, more: int) -> None:
         """So many more responses are sampled."""
         self._drawn += more
-        self._print(f"{self._drawn:,} responses drawn")
+        self._print(f"{self._drawn:,} responses sampled")
 
     def move(self, done: int, total: int, note: str = "") -> None:
         """So many are done."""

@@ -22,7 +22,7 @@ from rlobj.evaluation.report.measures import (
 __all__ = ["show_changes", "show_comparison", "show_result"]
 
 MOST_ACROSS = 3
-"""Benchmarks that stand side by side on 80 columns."""
+"""Benchmarks that fit side by side on 80 columns."""
 MOST_FLIPS = 15
 """Problems that changed sides, listed for each benchmark."""
 MOST_CHANGES = 20
@@ -118,7 +118,7 @@ def _benchmarks_down(texts: Mapping[str, Mapping[str, str]]) -> Table:
 def _notes(result: EvaluationResult) -> list[str]:
     notes = [
         "shares in percent; interval, and error over problems: this model on problems like these; "
-        "sampling: on these very problems, asked again"
+        "sampling: on these very problems, sampled again"
     ]
     for name, each in result.benchmarks.items():
         own = each.settings

@@ -46,12 +46,13 @@ def text_digest(text: str) -> str:
 
 
 def model_identity(source: str) -> dict[str, str | None]:
-    """Which weights a folder or hub id stands for.
+    """Identify the weights of a folder or hub id.
 
     Returns:
         `weights`: a digest of a folder's weight files: every byte up to 4 GiB in all, above that
-        64 KiB at 1024 places of each file. `settings`: a digest of its configuration and tokenizer.
-        Both are None for a hub id. `revision`: the hub's commit in the local cache, or None.
+        64 KiB at 1024 positions of each file. `settings`: a digest of its configuration and
+        tokenizer. Both are None for a hub id. `revision`: the hub's commit in the local cache, or
+        None.
     """
     folder = Path(source)
     if not folder.is_dir():

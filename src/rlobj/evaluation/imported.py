@@ -80,7 +80,7 @@ def _own(row: ImportedRow, problems: Mapping[str, Problem]) -> Problem:
         )
     if row.id is None and not row.prompt.strip():
         raise DataError(
-            f"{row.where}: neither an id nor a question tells which problem it belongs to. Name a "
+            f"{row.where}: neither an id nor a question says which problem it belongs to. Name a "
             "column: --column id=COLUMN or --column prompt=COLUMN."
         )
     name = row.id if row.id is not None else digest(row.prompt)[:16]
@@ -102,7 +102,7 @@ def _golds(problem: Problem) -> str:
 def _two_problems(where: str, name: str, what: str, here: str, before: str) -> DataError:
     return DataError(
         f"{where}: problem '{name}' has the {what} {here!r} here and {before!r} before. Name the "
-        "column that tells problems apart: --column id=COLUMN."
+        "column that identifies problems: --column id=COLUMN."
     )
 
 

@@ -1,4 +1,4 @@
-"""The problems of an evaluation, and the settings under which each set of them is asked.
+"""The problems of an evaluation, and the settings of each set of problems.
 
 Settings, later over earlier: those of the model (a run, the embedded policy), those that come with
 the problems, the protocol, and single settings.
@@ -81,7 +81,7 @@ class Overrides:
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """Problems with all settings of how they are asked and graded.
+    """Problems with all settings for sampling and grading.
 
     Attributes:
         name: of the benchmark in results and files.
@@ -216,7 +216,7 @@ def _rows(rows: Sequence[Any], model: Layer, overrides: Overrides) -> ProblemSet
 
 
 def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
-    """A run's own test problems, asked as the run asks them."""
+    """A run's own test problems, with the run's settings."""
     if "data" not in model[1]:
         name = model[1]["model"]["name"]
         absent = "" if Path(name).exists() else f"there is no folder '{name}' here. For a hub id, "

@@ -133,7 +133,7 @@ _ALL = (
         "JustRL, arXiv:2512.16649: evals/gen_vllm.py of github.com/thunlp/JustRL at cf444e9",
         _JUSTRL,
         _small_sets(_JUSTRL),
-        (_COMPASS, "the paper draws new seeds in every run; here they follow --seed"),
+        (_COMPASS, "the paper takes new seeds in every run; here they follow --seed"),
     ),
     Protocol(
         "stare",

@@ -20,7 +20,7 @@ from rlobj.rewards import MathVerifier
 __all__ = ["publish", "summarise_folder"]
 
 COMPARE_SECONDS = 1.0
-"""Time to tell whether two wrong answers are the same; after it they count as two."""
+"""Time to compare two wrong answers; after it they count as two."""
 COMPARE_ALL_SECONDS = 60.0
 """For all of them."""
 
@@ -80,7 +80,7 @@ def _benchmark_results(
     if not found:
         where = samples.path or "the evaluation"
         raise ConfigError(
-            f"{where} has no graded responses yet; drawn are {len(samples.responses):,}"
+            f"{where} has no graded responses yet; {len(samples.responses):,} are sampled"
         )
     return found
 

@@ -132,12 +132,12 @@ class _Store:
     def __exit__(self, *_: object) -> None:
         self._write()
 
-    def take(self, index: int, drawn: Sequence[Sample]) -> None:
+    def take(self, index: int, group: Sequence[Sample]) -> None:
         """Take the response to a prompt; a second time changes nothing."""
         key = self._keys[index]
         if key in self._samples.responses or key in self._waiting:
             return
-        (sample,) = drawn
+        (sample,) = group
         self._waiting[key] = ResponseRecord(
             key[2], self._seeds[index], sample.text, len(sample.tokens), sample.finish
         )

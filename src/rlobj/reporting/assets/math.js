@@ -1,5 +1,5 @@
 "use strict";
-/* Formulas in text that a model wrote: found here, drawn by KaTeX, and left as text where it cannot.
+/* Formulas in text that a model wrote: KaTeX draws them, or they stay text if it cannot.
 
    typeset(element, text) shows the text at once and draws its formulas in slices of a few
    milliseconds, so that a long response can be read and closed meanwhile. Formulas are $...$,
@@ -79,7 +79,7 @@ const typeset = (() => {
       if (part === null) continue;
       if (mark.index > done) found.push({ text: text.slice(done, mark.index) });
       found.push({ ...part, text: text.slice(mark.index, part.end) });
-      done = part.end + (part.display && text[part.end] === "\n"); // it stands on a line of its own
+      done = part.end + (part.display && text[part.end] === "\n"); // it is on a line of its own
       OPENING.lastIndex = done;
     }
     if (done < text.length) found.push({ text: text.slice(done) });
@@ -115,7 +115,7 @@ const typeset = (() => {
     running.set(element, work);
     let next = 0;
     (function slice() {
-      if (running.get(element) !== work) return; // another text took its place
+      if (running.get(element) !== work) return; // the element shows another text now
       const until = performance.now() + SLICE;
       while (next < work.length && performance.now() < until) draw(...work[next++]);
       if (next < work.length) setTimeout(slice);

@@ -1,14 +1,14 @@
 "use strict";
 /* The grid of problems and samples, its filters, and the reader of responses.
 
-   Texts are only ever set as text: nothing that a model wrote becomes markup. A response is parsed,
-   searched and drawn when it is asked for, not before. */
+   Texts are only set as text: nothing that a model wrote becomes markup. A response is parsed,
+   searched and drawn only when it is needed. */
 
 (() => {
   const byId = (id) => document.getElementById(id);
   const { benchmarks, verdicts } = JSON.parse(byId("data").textContent);
   const texts = new Map();
-  const rows = []; // {b, p, problem, element, cells, shown: [sample places]}
+  const rows = []; // {b, p, problem, element, cells, shown: [sample indices]}
   let current = null; // what the reader shows: {row, s, cell}
 
   function textsOf(b, p) {
@@ -98,10 +98,10 @@
     if (event.key === "Enter" || event.key === " ") open(visible[at], s);
     else if (!moves[event.key]) return;
     else {
-      const [row, place] = moves[event.key];
-      if (place < 0 || (place > last && Number.isFinite(place))) return;
+      const [row, column] = moves[event.key];
+      if (column < 0 || (column > last && Number.isFinite(column))) return;
       const cells = visible[row]?.cells;
-      cells?.[Math.min(place, cells.length - 1)].focus();
+      cells?.[Math.min(column, cells.length - 1)].focus();
     }
     event.preventDefault();
   }
@@ -158,7 +158,7 @@
 
   // The reader
 
-  function tell(terms) {
+  function showFacts(terms) {
     byId("verdict").replaceChildren(
       ...terms.map(([name, value]) => {
         const content = make("dd");
@@ -183,13 +183,13 @@
     current = { row, s };
     byId("reader-title").textContent =
       `${benchmarks[row.b].name} · ${problem.id} · sample ${problem.samples[s]}`;
-    tell([
+    showFacts([
       ["verdict", make("span", { class: `badge ${letter}` }, verdicts[letter])],
       ["answer", answerElement(problem.answers[s], true)],
       ["gold", answerElement(problem.gold, true)],
       ["reason", problem.reasons[s]],
-      ["tokens", length === null ? "not told" : length.toLocaleString("en")],
-      ["end", { stop: "stopped", length: "cut at the limit" }[problem.finishes[s]] ?? "not told"],
+      ["tokens", length === null ? "unknown" : length.toLocaleString("en")],
+      ["end", { stop: "stopped", length: "cut at the limit" }[problem.finishes[s]] ?? "unknown"],
       ["seed", problem.seeds[s]],
     ]);
     byId("siblings").replaceChildren(
@@ -202,8 +202,8 @@
     if (!byId("reader").open) byId("reader").showModal();
     byId("reader").scrollTop = 0;
     byId("reader-title").focus({ preventScroll: true });
-    const place = [benchmarks[row.b].name, problem.id, problem.samples[s]];
-    history.replaceState(null, "", `#r/${place.map(encodeURIComponent).join("/")}`);
+    const address = [benchmarks[row.b].name, problem.id, problem.samples[s]];
+    history.replaceState(null, "", `#r/${address.map(encodeURIComponent).join("/")}`);
   }
 
   function showResponse() {
@@ -251,11 +251,11 @@
   }
 
   function openFromAddress() {
-    const [kind, ...place] = location.hash.slice(1).split("/");
-    if (kind !== "r" || place.length !== 3) return;
+    const [kind, ...address] = location.hash.slice(1).split("/");
+    if (kind !== "r" || address.length !== 3) return;
     let name, id, sample;
     try {
-      [name, id, sample] = place.map(decodeURIComponent);
+      [name, id, sample] = address.map(decodeURIComponent);
     } catch {
       return; // an address cut short
     }

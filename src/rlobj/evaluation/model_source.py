@@ -1,0 +1,89 @@
+"""The model of an evaluation before it is loaded: a hub id, a folder, a run, or an object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
+from rlobj.config.layers import Layer
+from rlobj.config.run_config import settings_of
+from rlobj.config.run_folder import is_run, newest_checkpoint, read_run_config
+from rlobj.models.embedded import embedded_policy
+from rlobj.models.location import require_model
+
+__all__ = ["ModelSource", "find_model"]
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that is not loaded yet, or a transformers model in memory.
+
+    Attributes:
+        name: for people and files.
+        layer: the settings that come with the model.
+        locate: finds or makes its folder, or gives the hub id or the model in memory; it calls its
+            argument with (step, steps, loss) of a supervised start.
+        tokenizer: of a model in memory.
+    """
+
+    name: str
+    layer: Layer
+    locate: Callable[[Callable[[int, int, float], None]], Any]
+    tokenizer: Any = None
+
+
+def find_model(
+    model: Any, tokenizer: Any = None, asked: Sequence[Any] | None = None
+) -> ModelSource:
+    """Find a model and the settings that come with it, without loading it.
+
+    Args:
+        model: as given to `evaluate`.
+        tokenizer: of a model object.
+        asked: the problems; the embedded policy of the first task among them is taken.
+
+    Raises:
+        ConfigError: no such model.
+    """
+    if not isinstance(model, str | Path):
+        if tokenizer is None:
+            raise ConfigError(
+                f"model is a {type(model).__name__} object: pass its tokenizer as well, as "
+                "tokenizer=..."
+            )
+        name = getattr(model.config, "name_or_path", "") or type(model).__name__
+        return ModelSource(name, ("model", {"model": {"name": name}}), lambda _: model, tokenizer)
+    if tokenizer is not None:
+        raise ConfigError("tokenizer= goes with a model object; a folder or hub id has its own")
+    name, path = str(model), Path(model).expanduser()
+    if name == "embedded":
+        return _embedded(asked or ())
+    if is_run(path):
+        return _of_run(name, path)
+    require_model(name)
+    return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: name)
+
+
+def _embedded(asked: Sequence[Any]) -> ModelSource:
+    tasks = [PROFILES[each] for each in asked if isinstance(each, str) and each in PROFILES]
+    profile = next(iter(tasks), EMBEDDED_PROFILE)
+    task = profile["data"]["source"]
+    return ModelSource(
+        "embedded",
+        ("embedded", profile),
+        lambda progress: str(embedded_policy(task, progress=progress)),
+    )
+
+
+def _of_run(name: str, path: Path) -> ModelSource:
+    """A run's settings, and the model of its newest checkpoint."""
+    config, newest = read_run_config(path), newest_checkpoint(path)
+    if newest is None:
+        raise ConfigError(f"{path} has no checkpoint yet. Continue it: rlobj train --resume {path}")
+    stored = settings_of(config)
+    stored["sampling"] = {**stored["sampling"], "engine": "transformers", "async_depth": 0}
+    return ModelSource(name, (str(path), stored), lambda _: str(newest / "model"))
