@@ -35,6 +35,7 @@ html_css_files = ["rlobj.css"]
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
+toc_object_entries = False  # the on-page contents of the reference list modules only
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # signatures of pydantic fields are in the configuration tables
 autodoc_default_options = {"members": True, "exclude-members": "model_config, model_post_init"}
