@@ -1,7 +1,7 @@
 """Training steps on made-up responses: a random policy, a sampler that draws random tokens.
 
-The run is an ordinary one (`run_training`) whose policy, problems and sampler are given. A callback
-takes the CPU seconds and the peak memory of the part from scoring to the last update.
+The run is an ordinary `rlobj.train` with a given model and sampler. A callback measures the CPU
+seconds and the peak memory from scoring to the last update.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Any
 
 import torch
 
+import rlobj
 from benchmarks.harness import keep_freed_memory, peak_mib, return_freed_memory
-from rlobj import load_preset
-from rlobj.config.run_config import build_config
-from rlobj.data import Problem
 from rlobj.models.embedded import build_tokenizer
-from rlobj.models.policy import Policy
 from rlobj.samplers import Received, Sample, SamplingSettings
-from rlobj.training import Callback, Given, run_training
+from rlobj.training import Callback
 
 PROMPT = 16
 """Tokens of each prompt."""
 RIGHT, WRONG = "1", "0"
+QUIET = dict.fromkeys(
+    ("evaluation.every", "checkpoint.every", "output.samples_every", "output.tokens_every"), 0
+)
+"""Settings of a run that evaluates nothing and writes no tables."""
 
 
-def make_policy(vocabulary: int, width: int = 128, layers: int = 2, context: int = 4096) -> Any:
+def make_policy(vocabulary: int, width: int = 128, layers: int = 2) -> Any:
     """A Qwen3 of random weights with tied embeddings, the same each time.
 
     Args:
         vocabulary: V.
         width: H, a multiple of 32, the size of an attention head; the MLP is twice as wide.
         layers: number of layers.
-        context: tokens that it can read.
     """
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -49,7 +49,6 @@ def make_policy(vocabulary: int, width: int = 128, layers: int = 2, context: int
         num_key_value_heads=max(width // 64, 1),
         head_dim=32,
         intermediate_size=2 * width,
-        max_position_embeddings=context,
         tie_word_embeddings=True,
     )
     with torch.random.fork_rng():
@@ -172,44 +171,32 @@ def train(
         seconds (median), mib, grad_norm, and useful_share, skipped_share, rank_balance of tokens.
     """
     groups = len(sampler.lengths) // sampler.group
-    settings = {
-        "rewards": {"kind": "exact"},
-        "sampling": {
-            "prompts_per_step": groups,
-            "group_size": sampler.group,
-            "max_tokens": max(sampler.lengths),
-            "max_logprob_gap": 1e9,
-            "dynamic": None,
-        },
-        "training": {
-            "updates_per_step": 1,
-            "learning_rate": 1e-12,
-            "warmup_steps": 0,
-            "steps": 2 + steps,
-            **training,
-        },
-        "evaluation": {"every": 0},
-        "checkpoint": {"every": 0},
-        "output": {"samples_every": 0, "tokens_every": 0},
-    }
-    config = build_config([("preset", load_preset(preset).config), ("benchmark", settings)])
-    context = PROMPT + max(sampler.lengths)
-    model = make_policy(sampler.vocabulary, width, context=max(context, 4096))
-    problems = [Problem(str(i), f"{i:0{PROMPT}d}", RIGHT) for i in range(groups)]
-    given = Given(
-        policy=Policy(model, sampler.tokenizer, "", False, "{prompt}", "{prompt}"),
-        train_problems=problems,
-        test_problems=[],
-        sampler=sampler,
-    )
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
-        run_training(config, Path(folder) / "run", callbacks=[watch], given=given)
-    facts = (
-        "train/grad_norm",
-        "tokens/useful_share",
-        "tokens/skipped_share",
-        "tokens/rank_balance",
-    )
-    found = {name.partition("/")[2]: watch.metrics[name] for name in facts}
+        rlobj.train(
+            preset,
+            model=make_policy(sampler.vocabulary, width),
+            tokenizer=sampler.tokenizer,
+            data=[{"prompt": f"{i:0{PROMPT}d}", "answer": RIGHT} for i in range(groups)],
+            reward="exact",
+            sampler=sampler,
+            out=Path(folder) / "run",
+            settings={
+                "data.template": "{prompt}",
+                "sampling.prompts_per_step": groups,
+                "sampling.group_size": sampler.group,
+                "sampling.max_tokens": max(sampler.lengths),
+                "sampling.max_logprob_gap": 1e9,
+                "training.updates_per_step": 1,
+                "training.learning_rate": 1e-12,
+                "training.warmup_steps": 0,
+                "training.steps": 2 + steps,
+                **{f"training.{name}": value for name, value in training.items()},
+                **QUIET,
+            },
+            callbacks=[watch],
+        )
+    tokens = ("useful_share", "skipped_share", "rank_balance")
+    found = {name: watch.metrics[f"tokens/{name}"] for name in tokens}
+    found["grad_norm"] = watch.metrics["train/grad_norm"]
     return {**found, "seconds": median(watch.seconds[2:]), "mib": watch.mib}

@@ -120,7 +120,7 @@ def answer(case: str, variant: str, responses: int, length: int, budget: int) ->
     groups = sampler.sample(prompts, count=GROUP, settings=asked, seeds=[0] * len(prompts))
     samples = [sample for group in groups for sample in group]
     objective = load_preset(preset).objective.resolve(max(sampler.lengths))
-    model = make_policy(VOCABULARY, context=max(4096, PROMPT + max(sampler.lengths)))
+    model = make_policy(VOCABULARY)
     step = partial(plain_step, model, objective, samples, **settings)
     norm = step()
     return_freed_memory()

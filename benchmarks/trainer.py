@@ -19,13 +19,14 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+import rlobj
 from benchmarks.harness import Table, ask, main, note, peak_mib, ratio
+from benchmarks.rollouts import QUIET
 from benchmarks.trainer_work import Work, prepare
-from rlobj import load_preset
 from rlobj.base.targets import import_target
-from rlobj.config.run_config import RunConfig, TrainingConfig, build_config
+from rlobj.config.run_config import TrainingConfig
 from rlobj.data import DataConfig, ProblemStream, load_problems
-from rlobj.training import Callback, run_training
+from rlobj.training import Callback
 
 OURS, TRL = "rlobj", "TRL GRPOTrainer"
 BETAS, CLIP, EPSILON = (0.9, 0.95), (0.2, 0.28), 1e-4
@@ -86,39 +87,32 @@ class Watch(Callback):
         self._began, self._rollout = now, 0.0
 
 
-def configuration(work: Work, steps: int, micro_batch: int, seed: int) -> RunConfig:
-    """The run: DAPO's loss, float32, no evaluation and no tables of samples."""
-    settings: dict[str, Any] = {
-        "model": {"name": work.policy, "dtype": "float32"},
-        "data": {"source": work.problems, "template": "{prompt}"},
-        "rewards": {"kind": "custom", "target": work.reward},
-        "objective": {
-            "advantage": {"kind": "group_normalized", "epsilon": EPSILON},
-            "surrogate": {"kind": "clip", "low": CLIP[0], "high": CLIP[1]},
-        },
-        "sampling": {
-            "prompts_per_step": work.prompts,
-            "group_size": work.group,
-            "max_tokens": work.max_tokens,
-        },
-        "training": {
-            "steps": steps,
-            "micro_batch_tokens": micro_batch,
-            "learning_rate": work.learning_rate,
-            "betas": BETAS,
-        },
-        "evaluation": {"every": 0},
-        "checkpoint": {"every": 0},
-        "output": {"samples_every": 0, "tokens_every": 0},
-        "seed": seed,
-    }
-    return build_config([("preset", load_preset("dapo-loss").config), ("benchmark", settings)])
-
-
 def run_rlobj(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> dict[str, Any]:
-    """A run of rlobj."""
+    """A run of rlobj: DAPO's loss, float32, no evaluation and no tables of samples."""
     watch = Watch()
-    run_training(configuration(work, steps, micro_batch, seed), out, callbacks=[watch])
+    rlobj.train(
+        "dapo-loss",
+        model=work.policy,
+        data=work.problems,
+        reward=work.reward,
+        out=out,
+        settings={
+            "model.dtype": "float32",
+            "data.template": "{prompt}",
+            "objective.advantage": {"kind": "group_normalized", "epsilon": EPSILON},
+            "objective.surrogate": {"kind": "clip", "low": CLIP[0], "high": CLIP[1]},
+            "sampling.prompts_per_step": work.prompts,
+            "sampling.group_size": work.group,
+            "sampling.max_tokens": work.max_tokens,
+            "training.steps": steps,
+            "training.micro_batch_tokens": micro_batch,
+            "training.learning_rate": work.learning_rate,
+            "training.betas": BETAS,
+            "seed": seed,
+            **QUIET,
+        },
+        callbacks=[watch],
+    )
     return {"steps": watch.steps, "mib": peak_mib() - watch.loaded}
 
 
