@@ -1,7 +1,7 @@
-"""Samplers: engines that draw responses from the policy, and say how likely each token was.
+"""Samplers: engines that draw responses from the policy and return each token's log-probability.
 
-`TransformersSampler` needs nothing but torch and the model, whose module it shares or copies.
-`rlobj.samplers.vllm` has vLLM in this process, and vLLM as a server.
+`TransformersSampler` needs only torch and the model. It uses the trainer's module or its own copy.
+`rlobj.samplers.vllm` runs vLLM in this process or on a server.
 """
 
 from rlobj.samplers.seeds import derive_seed

@@ -1,4 +1,4 @@
-"""Drawing tokens from logits, with the log-probability of what was drawn.
+"""Draw tokens from logits, and compute the log-probabilities of the drawn tokens.
 
 Shapes: B rows, V vocabulary.
 """
@@ -15,14 +15,14 @@ from rlobj.samplers.types import SamplingSettings
 __all__ = ["draw", "truncate"]
 
 _BLOCK = 2**25
-"""Logits handled at a time: bounds the float64 working memory to a few hundred MB."""
+"""Logits processed at a time. This limits the float64 working memory to a few hundred MB."""
 
 
 def truncate(logits: Tensor, settings: SamplingSettings) -> Tensor:
-    """Logits [B, V] over the temperature, with -inf where top-k, top-p or min-p rule a token out.
+    """Divide logits [B, V] by the temperature, and set tokens outside top-k, top-p, min-p to -inf.
 
-    Applied in this order, as transformers does: top-p looks at what top-k left, renormalised.
-    Tokens that tie with the k-th are kept.
+    The order is top-k, top-p, min-p, as in transformers: top-p applies to the renormalised
+    distribution that top-k leaves. Tokens that tie with the k-th are kept.
     """
     scores = logits.float() / settings.temperature
     if 0 < settings.top_k < scores.shape[-1]:
@@ -40,11 +40,11 @@ def truncate(logits: Tensor, settings: SamplingSettings) -> Tensor:
 
 
 def draw(logits: Tensor, uniform: Tensor, settings: SamplingSettings) -> tuple[Tensor, Tensor]:
-    """One token for each row of logits [B, V]: ids [B] and log-probabilities [B], float32.
+    """Draw one token for each row of logits [B, V]: ids [B] and log-probabilities [B], float32.
 
-    The token is the first whose cumulative probability reaches the row's number u in (0, 1]
-    (inverse transform), summed in float64; a token of probability 0 is never drawn. Temperature 0
-    takes the likeliest token, with log-probability 0 (NaN where the logits are not finite).
+    Inverse transform sampling: the token is the first whose cumulative probability (summed in
+    float64) reaches the row's uniform number u in (0, 1]. A token of probability 0 is never drawn.
+    Temperature 0 takes the most likely token with log-probability 0 (NaN if logits are not finite).
     """
     if settings.temperature == 0:
         best, tokens = logits.float().max(-1)

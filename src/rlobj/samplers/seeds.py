@@ -1,4 +1,4 @@
-"""Seeds that depend on what they are for, the same on every machine."""
+"""Seeds that are derived from their purpose and are the same on every machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["derive_seed"]
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A seed in [0, 2^62) that depends on every part."""
+    """Hash all parts to a seed in [0, 2^62)."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2

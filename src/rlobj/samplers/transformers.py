@@ -2,8 +2,8 @@
 
     prefill each prompt once -> one row per sample -> draw, drop finished rows, forward -> ...
 
-By default the module is the trainer's own and no weights are copied: the policy that is sampled is
-the policy that is trained. A sampler with a module of its own takes weights with `sync`.
+By default the sampler uses the trainer's module, and no weights are copied. A sampler with its own
+copy of the module receives weights through `sync`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ __all__ = ["TransformersSampler", "eos_ids"]
 class TransformersSampler:
     """Samples from any transformers causal LM, in the process that trains it.
 
-    The settings of a call are all that shapes the distribution: the model's generation_config.json
-    is not read, except that the special tokens it lists as EOS end a response, next to the
-    tokenizer's own. The global random state is neither read nor changed. The module is in eval mode
-    while sampling, and afterwards in the modes it was in.
+    Only the settings of a call determine the distribution. Of the model's generation_config.json,
+    only the EOS tokens are used: those that are special tokens end a response, as the tokenizer's
+    EOS does. The global random state is neither read nor changed. The module is in eval mode while
+    sampling; afterwards each submodule returns to its previous mode.
 
     Args:
         model: the policy, a causal LM.
         tokenizer: its tokenizer.
-        batch_tokens: bound on rows x (prompt + max_tokens) of one batch, in tokens; the key-value
-            cache is as large. A single response may exceed it.
-        autocast: arithmetic of the forward pass, as the trainer scores; None = the weights' own.
-        own_copy: the module is not the trainer's, and `sync` copies weights into it.
+        batch_tokens: largest rows x (prompt + max_tokens) of one batch, in tokens. The key-value
+            cache has this size. A single response may exceed it.
+        autocast: dtype of the forward pass, the same as for the trainer's scoring; None = the
+            dtype of the weights.
+        own_copy: the module is a copy, and `sync` copies the trainer's weights into it.
     """
 
     dtype: torch.dtype | None = None
@@ -73,13 +74,13 @@ class TransformersSampler:
         seeds: Sequence[int],
         done: Done | None = None,
     ) -> list[list[Sample]]:
-        """`count` responses for each prompt, in the prompts' order; one seed a prompt.
+        """Draw `count` responses for each prompt, in the order of the prompts; one seed per prompt.
 
-        `done` is told after each batch but the last, of which the result tells.
+        `done` is called after each batch except the last.
 
         Raises:
-            ConfigError: a prompt without tokens, or too long for the model with `max_tokens`.
-            RunError: the model gave logits that are not finite.
+            ConfigError: a prompt has no tokens, or is too long for the model with `max_tokens`.
+            RunError: the model returned logits that are not finite.
         """
         self._check(prompts, settings)
         packs = [packed("i", prompt) for prompt in prompts]
@@ -102,31 +103,31 @@ class TransformersSampler:
 
     @torch.no_grad()
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Copy the weights into a module of its own; the trainer's module has them already.
+        """Copy the weights if the module is a copy; the trainer's own module already has them.
 
         Raises:
-            RunError: a tensor that the module does not have.
+            RunError: the module has no tensor of a given name.
         """
         checksums: dict[str, int] | None = None
         if self._received.checksums is not None:
             checksums = {}
-            places = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+            targets = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
             for name, tensor in weights:
-                if name not in places:
+                if name not in targets:
                     raise RunError(f"the sampler's {type(self.model).__name__} has no '{name}'")
-                places[name].copy_(tensor)
-                checksums[name] = checksum(places[name])
+                targets[name].copy_(tensor)
+                checksums[name] = checksum(targets[name])
         self._received = Received(version, checksums)
 
     def received(self) -> Received:
-        """The version, and of a module of its own what was copied into it."""
+        """Return the version and, if the module is a copy, the checksums of the copied tensors."""
         return self._received
 
     def sleep(self) -> None:
-        """Nothing to give back: between calls the sampler holds no more than the module."""
+        """Do nothing: between calls the sampler holds no memory besides the module."""
 
     def close(self) -> None:
-        """Nothing to free: the module belongs to the trainer."""
+        """Do nothing: the module belongs to the trainer."""
 
     def _check(self, prompts: Sequence[Sequence[int]], settings: SamplingSettings) -> None:
         config = self.model.config.get_text_config()
@@ -148,7 +149,7 @@ class TransformersSampler:
     def _batches(
         self, prompts: Sequence[Sequence[int]], count: int, max_tokens: int
     ) -> Iterator[list[int]]:
-        """Rows (prompt index x count + sample index) by prompt length, in batches of the budget."""
+        """Yield batches of rows (prompt index x count + sample index), sorted by prompt length."""
         rows = sorted(range(len(prompts) * count), key=lambda row: len(prompts[row // count]))
         batch: list[int] = []
         for row in rows:
@@ -168,13 +169,13 @@ class TransformersSampler:
         settings: SamplingSettings,
         seeds: Tensor,
     ) -> list[Sample]:
-        """Samples for the rows of one batch."""
+        """Draw the samples of one batch of rows."""
         owners = sorted({row // count for row in rows})
         context = _Context(self.model, [prompts[owner] for owner in owners])
-        place = {owner: index for index, owner in enumerate(owners)}
-        context.select([place[row // count] for row in rows])
-        places = torch.tensor(rows)
-        keys = seeds[places // count], places % count
+        position = {owner: index for index, owner in enumerate(owners)}
+        context.select([position[row // count] for row in rows])
+        indices = torch.tensor(rows)
+        keys = seeds[indices // count], indices % count
         drawn = self._decode(context, keys, settings)
         if not torch.isfinite(drawn.logprobs).all():
             raise RunError(
@@ -203,16 +204,16 @@ class TransformersSampler:
     ) -> _Drawn:
         """Draw until every row has stopped or has `max_tokens`; finished rows leave the batch.
 
-        The number behind a token is a hash of the prompt's seed, the response's place among the
-        prompt's (both in `keys`) and the token's position: the same in any batch, on any rank.
+        Each token's uniform number is a hash of the prompt's seed, the response's index (both in
+        `keys`) and the token's position. It is therefore the same in any batch and on any rank.
         """
         device = context.logits.device
         eos = torch.tensor(self._eos, dtype=torch.long, device=device)
         drawn = _Drawn.empty(len(keys[0]), settings.max_tokens, device)
         alive = torch.arange(len(keys[0]), device=device)
-        seeds, places = keys
+        seeds, samples = keys
         for position in range(settings.max_tokens):
-            bits = (hash_keys((seeds, places, position)) >> 11) & (2**53 - 1)
+            bits = (hash_keys((seeds, samples, position)) >> 11) & (2**53 - 1)
             uniform = (bits + 1).double() / 2**53
             tokens, logprobs = draw(context.logits, uniform.to(device), settings)
             drawn.tokens[alive, position] = tokens
@@ -223,28 +224,28 @@ class TransformersSampler:
                 recent = drawn.tokens[alive, : position + 1]
                 ended |= self._contains(recent, settings.stop).to(device)
             drawn.stopped[alive] = ended
-            going = (~ended).nonzero()[:, 0]
-            if position + 1 == settings.max_tokens or not len(going):
+            remaining = (~ended).nonzero()[:, 0]
+            if position + 1 == settings.max_tokens or not len(remaining):
                 break
-            if len(going) < len(alive):
-                alive, tokens = alive[going], tokens[going]
-                seeds, places = seeds[going.cpu()], places[going.cpu()]
-                context.select(going)
+            if len(remaining) < len(alive):
+                alive, tokens = alive[remaining], tokens[remaining]
+                seeds, samples = seeds[remaining.cpu()], samples[remaining.cpu()]
+                context.select(remaining)
             context.append(tokens)
         return drawn
 
     def _contains(self, tokens: Tensor, stop: tuple[str, ...]) -> Tensor:
-        """Which rows hold a stop string in their newest tokens: bool [B].
+        """Find the rows whose newest tokens contain a stop string: bool [B].
 
-        A text of n characters spans at most 4n tokens (UTF-8 bytes); tokens further back were
-        looked at before.
+        A text of n characters spans at most 4n tokens (UTF-8 bytes). Earlier tokens were checked
+        at earlier positions.
         """
         window = 4 * max(map(len, stop)) + 4
         texts = self.tokenizer.batch_decode(tokens[:, -window:])
         return torch.tensor([any(text in recent for text in stop) for recent in texts])
 
     def _texts(self, responses: list[list[int]]) -> list[str]:
-        """Responses decoded without special tokens; equal ones are decoded once."""
+        """Decode responses without special tokens; equal responses are decoded once."""
         distinct = list({tuple(response): None for response in responses})
         texts = self.tokenizer.batch_decode(
             [list(response) for response in distinct], skip_special_tokens=True
@@ -255,7 +256,7 @@ class TransformersSampler:
 
 @dataclass
 class _Drawn:
-    """Responses of one batch in rows of `max_tokens`; what lies past `lengths` means nothing."""
+    """Responses of one batch in rows of `max_tokens`; values after `lengths` are not used."""
 
     tokens: Tensor  # int64 [B, max_tokens]
     logprobs: Tensor  # float32 [B, max_tokens]
@@ -273,11 +274,11 @@ class _Drawn:
 
 
 class _Context:
-    """A batch of token sequences inside the model, with the logits of what follows each.
+    """A batch of token sequences with its key-value cache and the logits of the next tokens.
 
-    Prompts are padded on the left and masked; positions count real tokens only. A model without a
-    cache that can be indexed by row is given the whole sequences again at each step: slow, same
-    result.
+    Prompts are padded on the left and masked; positions count real tokens only. If the model has
+    no cache that can be indexed by row, each step computes the whole sequences again. That is
+    slower and gives the same result.
     """
 
     def __init__(self, model: Any, prompts: list[Sequence[int]]) -> None:
@@ -295,7 +296,7 @@ class _Context:
         self.logits = self._forward(self._ids)  # [B, V]
 
     def select(self, rows: Tensor | list[int]) -> None:
-        """Go on with these rows, in this order; a row may be taken several times."""
+        """Keep these rows, in this order; a row may appear several times."""
         index = torch.as_tensor(rows, device=self.logits.device)
         self.logits, self._ids, self._mask = (
             self.logits[index],
@@ -306,7 +307,7 @@ class _Context:
             self._cache.reorder_cache(index)
 
     def append(self, tokens: Tensor) -> None:
-        """Add one token [B] to each row."""
+        """Add one token to each row: tokens [B]."""
         self._ids = torch.cat([self._ids, tokens[:, None]], dim=1)
         self._mask = torch.cat([self._mask, torch.ones_like(tokens)[:, None]], dim=1)
         self.logits = self._forward(self._ids if self._cache is None else tokens[:, None])
@@ -326,14 +327,15 @@ class _Context:
 
 
 def _ordered(group: dict[int, Sample]) -> list[Sample]:
-    """A prompt's samples by their place."""
-    return [group[place] for place in range(len(group))]
+    """Return a prompt's samples in the order of their index."""
+    return [group[index] for index in range(len(group))]
 
 
 def eos_ids(model: Any, tokenizer: Any) -> list[int]:
-    """The tokenizer's EOS, and those of the generation config that the tokenizer holds special.
+    """Return the tokenizer's EOS and the special tokens among the generation config's EOS tokens.
 
-    (A configuration class may list an EOS by default that is a common token of this tokenizer.)
+    Other listed tokens are ignored: the default EOS of a configuration class may be a normal token
+    of this tokenizer.
     """
     listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     listed = listed if isinstance(listed, list) else [listed]
@@ -346,7 +348,7 @@ def eos_ids(model: Any, tokenizer: Any) -> list[int]:
 
 @contextlib.contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards each submodule is back in the mode it was in."""
+    """Switch to eval mode, and return each submodule to its previous mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""What a sampler is asked for and what it gives back."""
+"""The interface of samplers: settings, samples and methods."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["Distribution", "Done", "Sample", "Sampler", "SamplingSettings", "pac
 
 
 class Sample:
-    """One response to one prompt; immutable. Tokens are kept as arrays of four bytes each.
+    """One response to one prompt; immutable. Token ids are stored as four-byte arrays.
 
-    Example: prompt "1+1=" and response "2" then end of text, at version 3 of the weights
+    Example: prompt "1+1=", response "2" and end of text, weight version 3
         Sample(prompt_ids=[5, 10, 5, 12], token_ids=[6, 1], logprobs=[-0.7, -0.1], text="2",
                finish="stop", weight_version=3)
 
     Args:
-        prompt_ids: token ids; an array of int32 is kept as it is, to be shared by a group.
-        token_ids: the response. It ends in the EOS token if the model gave one: a token to be
-            trained on.
-        logprobs: ln of each token's probability under the distribution it was drawn from, in nats:
-            after the temperature, and renormalised over what top-k, top-p and min-p left. Greedy
-            choices have 0.
-        text: `token_ids` decoded, without special tokens; a stop string stays in it.
-        finish: "stop": an EOS token or a stop string; "length": `max_tokens` were reached.
-        weight_version: the version given with the last `sync`; 0 before the first.
+        prompt_ids: token ids. An int32 array is not copied, so a group can share it.
+        token_ids: token ids of the response. An EOS token that the model drew is included, and it
+            is trained on.
+        logprobs: log-probability of each token, in nats, under the distribution it was drawn from:
+            after the temperature, renormalised over the tokens that top-k, top-p and min-p leave.
+            Greedy tokens have 0.
+        text: `token_ids` decoded without special tokens; a stop string is included.
+        finish: "stop" = an EOS token or a stop string; "length" = `max_tokens` reached.
+        weight_version: the version of the last `sync`; 0 before the first.
 
     Attributes:
         prompt: `prompt_ids` as an array of int32.
@@ -60,12 +60,12 @@ class Sample:
 
     @property
     def prompt_ids(self) -> list[int]:
-        """The prompt's token ids, as a new list."""
+        """The token ids of the prompt, as a new list."""
         return self.prompt.tolist()
 
     @property
     def token_ids(self) -> list[int]:
-        """The response's token ids, as a new list."""
+        """The token ids of the response, as a new list."""
         return self.tokens.tolist()
 
     def __eq__(self, other: object) -> bool:
@@ -83,7 +83,7 @@ class Sample:
 
 
 def packed(code: Literal["i", "f"], values: Iterable[Any]) -> array[Any]:
-    """Values as an array of four bytes each; an array of that kind is given back as it is."""
+    """Return the values as a four-byte array; an array of this type is returned unchanged."""
     if isinstance(values, array) and values.typecode == code:
         return values
     return array(code, values)
@@ -126,14 +126,14 @@ class SamplingSettings(Distribution):
 
 
 Done = Callable[[int, list[Sample]], None]
-"""Called with the place of a prompt and its finished samples."""
+"""Called with the index of a prompt and its finished samples."""
 
 
 class Sampler(Protocol):
     """Draws responses from the current policy."""
 
     dtype: torch.dtype | None
-    """What it wants weights in; None = as the trainer has them."""
+    """The dtype in which `sync` expects weights; None = the trainer's dtype."""
 
     def sample(
         self,
@@ -144,40 +144,40 @@ class Sampler(Protocol):
         seeds: Sequence[int],
         done: Done | None = None,
     ) -> list[list[Sample]]:
-        """`count` responses for each prompt, in the prompts' order.
+        """Draw `count` responses for each prompt, in the order of the prompts.
 
-        A response depends on the weights, its prompt, the prompt's seed and its place among the
-        prompt's responses: not on the other prompts of the call.
+        A response depends on the weights, the prompt, the prompt's seed and the response's index
+        within the prompt. It does not depend on the other prompts of the call.
 
         Args:
             prompts: token ids.
-            count: responses for each.
-            settings: how they are drawn.
-            seeds: one a prompt.
-            done: told the place of a prompt and its samples where they are finished before others
-                are; once a prompt, in any order, perhaps in another thread. A sampler may tell of
-                some prompts, or of none. What it raises ends the call.
+            count: responses per prompt.
+            settings: how responses are drawn.
+            seeds: one per prompt.
+            done: called with a prompt's index and samples when they are finished before those of
+                other prompts: at most once per prompt, in any order, possibly in another thread.
+                A sampler need not call it. An exception in it ends the call.
         """
         ...
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Sample from these weights from now on, and mark samples with this version.
+        """Load new weights, and mark later samples with their version.
 
         Args:
-            weights: (name in a Hugging Face checkpoint, whole tensor), one at a time. Every rank
-                takes all of them: getting one may be an exchange between ranks.
-            version: of the weights.
+            weights: pairs (name in a Hugging Face checkpoint, whole tensor). Every rank must
+                consume all of them, because the next tensor may require communication.
+            version: version of these weights.
         """
         ...
 
     def received(self) -> Received:
-        """What the engine itself holds, asked of it anew."""
+        """Ask the engine for the version and the checksums of its weights."""
         ...
 
     def sleep(self) -> None:
-        """Give accelerator memory to the trainer until the next `sync`, where that is possible."""
+        """Free accelerator memory until the next `sync`, if the sampler supports it."""
         ...
 
     def close(self) -> None:
-        """Free what the sampler holds. It cannot sample any more."""
+        """Free all resources. The sampler cannot be used afterwards."""
         ...

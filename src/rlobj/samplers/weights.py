@@ -1,7 +1,8 @@
-"""Weights on their way from the trainer to a sampler: what was sent, what arrived.
+"""Check that the weights a sampler received are those the trainer sent.
 
-for name, tensor in Sent(weights): ...   # the trainer's side, while the sampler takes them
-compare(sent, version, sampler.received())
+sent = Sent(weights)
+sampler.sync(sent, version)
+compare(sent.checksums, version, sampler.received())
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from rlobj.base.errors import RunError
 __all__ = ["Received", "Sent", "checksum", "compare"]
 
 _BLOCKS = {"cpu": 1 << 16}
-"""Values at a time: what stays in a core's cache; elsewhere 2^24, for few launches."""
+"""Values per block on a CPU (fits its cache). Other devices use 2^24, for few kernel launches."""
 _SHOWN = 5
 
 
 def checksum(tensor: Tensor) -> int:
-    """Σ_i (b_i + 1)·(2i + 1) mod 2^64 over the bits b_i of a tensor's values, in order.
+    """Compute Σ_i (b_i + 1)·(2i + 1) mod 2^64, b_i the bits of value i read as an integer.
 
-    Integer sums do not depend on the order of adding: the same on every device. Differs with any
-    one value, and (all but surely) with any exchange of values. Shape is not part of it.
+    Integer sums do not depend on the order of addition, so every device gives the same result. A
+    change of one value always changes the checksum; an exchange of values almost always does. The
+    shape does not matter.
     """
     flat = tensor.detach().reshape(-1)
     bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
@@ -40,11 +42,12 @@ def checksum(tensor: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Received:
-    """What a sampler says it holds.
+    """The weights that a sampler reports.
 
     Attributes:
-        version: of the weights it samples from; -1 where it was never given any.
-        checksums: of every tensor it took, by name; None where it shares the trainer's memory.
+        version: version of the weights; -1 if the sampler has received none.
+        checksums: checksum of every received tensor, by name; None if the sampler uses the
+            trainer's own module.
     """
 
     version: int
@@ -52,11 +55,11 @@ class Received:
 
 
 class Sent:
-    """Passes weights on, cast to the sampler's dtype, and keeps the checksum of each.
+    """An iterator over weights that casts them to the sampler's dtype and records checksums.
 
     Args:
         weights: (name, tensor) pairs.
-        dtype: what floating-point tensors are sent in; None = as they are.
+        dtype: dtype of floating-point tensors; None = unchanged.
     """
 
     def __init__(
@@ -75,16 +78,16 @@ class Sent:
             yield name, sent
 
     def drain(self) -> None:
-        """Go through what nobody took: getting a tensor may be an exchange between ranks."""
+        """Consume the remaining weights, because getting a tensor may need all ranks."""
         for _ in self._weights:
             pass
 
 
 def compare(sent: Mapping[str, int], version: int, received: Received) -> None:
-    """Check that a sampler holds what was sent to it.
+    """Check that a sampler has the weights that were sent to it.
 
     Raises:
-        RunError: another version, or tensors that are missing, unknown or different, by name.
+        RunError: the version differs, or tensors are missing, unknown or different (by name).
     """
     if received.version != version:
         held = "no weights" if received.version < 0 else f"version {received.version}"

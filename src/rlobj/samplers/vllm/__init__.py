@@ -1,10 +1,10 @@
-"""Sampling with vLLM: in the training process, or from a server that `rlobj serve` started.
+"""Sampling with vLLM: in the training process, or on a server started with `rlobj serve`.
 
-    VllmSampler         one engine a rank, given weights from an iterator
-    VllmServerSampler   HTTP; weights travel by shared-memory files or by broadcast
-    Server              vLLM's API server behind a key, with rlobj's extension in its workers
+    VllmSampler         one engine per rank; receives weights from an iterator
+    VllmServerSampler   HTTP client; sends weights by shared-memory files or by broadcast
+    Server              vLLM's API server, protected by a key, with rlobj's worker extension
 
-vLLM is imported when an engine is built, aiohttp when a server is called.
+vLLM is imported when an engine is built; aiohttp is imported when a client is created.
 """
 
 from rlobj.samplers.vllm.client import VllmServerSampler

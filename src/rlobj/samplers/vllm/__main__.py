@@ -1,6 +1,6 @@
-"""`python -m rlobj.samplers.vllm`: vLLM's API server, which ends when its parent does.
+"""`python -m rlobj.samplers.vllm`: vLLM's API server; it ends when its parent process ends.
 
-The arguments are vLLM's. Use `rlobj serve`, which adds what makes it safe.
+The arguments are vLLM's. Use `rlobj serve` instead: it adds the key and the required arguments.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 from rlobj.samplers.vllm.processes import STOPPING, kill_group
 
 
-def _follow(parent: int) -> None:
-    """End this process and its children, which are one process group, once the parent is gone."""
+def _end_with(parent: int) -> None:
+    """Wait until the parent has ended, then end this process group."""
     while os.getppid() == parent:
         time.sleep(0.5)
-    if os.getpgrp() != os.getpid():  # started by hand, in somebody else's group
+    if os.getpgrp() != os.getpid():  # started by hand: not the leader of its own group
         os.kill(os.getpid(), signal.SIGTERM)
         return
     os.killpg(os.getpid(), signal.SIGTERM)
@@ -28,5 +28,5 @@ def _follow(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

@@ -1,7 +1,7 @@
-"""The key of a server: who has it, where it lies, and the guard that asks for it.
+"""The key of a server: how it is created, stored, found and checked.
 
-vLLM's own --api-key guards the paths under /v1 alone. The control endpoints, which can replace the
-weights, lie outside it; `RequireKey` lets nothing pass.
+vLLM's own --api-key protects only the paths under /v1, but not the control endpoints, which can
+replace the weights. `RequireKey` protects all paths.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from urllib.parse import urlsplit
 __all__ = ["KEY_VARIABLE", "RequireKey", "find_key", "is_local", "key_file", "new_key", "state_dir"]
 
 KEY_VARIABLE = "RLOBJ_API_KEY"
-"""Environment variable with the key, on both sides. A command line would show it to everyone."""
+"""Environment variable with the key, for server and client. Command lines are visible to all."""
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class RequireKey:
-    """ASGI middleware: without `Authorization: Bearer KEY` no path, method or websocket answers.
+    """ASGI middleware that rejects requests and websockets without `Authorization: Bearer KEY`.
 
     Raises:
-        RuntimeError: there is no key in the environment; the server does not start.
+        RuntimeError: the environment has no key; the server does not start.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
@@ -38,7 +38,7 @@ class RequireKey:
         self._expected = f"Bearer {key}".encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass on what has the key, and the server's own start and stop."""
+        """Pass on requests with the key, and the server's start and stop events."""
         if scope["type"] == "lifespan" or self._allows(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -55,12 +55,12 @@ class RequireKey:
 
 
 def new_key() -> str:
-    """256 random bits, as text."""
+    """Generate a key of 256 random bits, as text."""
     return secrets.token_urlsafe(32)
 
 
 def state_dir() -> Path:
-    """Where keys and logs of this user's servers are, readable by the user alone."""
+    """Return the folder of this user's server keys and logs; only the user can read it."""
     from platformdirs import user_cache_path
 
     folder = user_cache_path("rlobj", appauthor=False) / "servers"
@@ -70,17 +70,17 @@ def state_dir() -> Path:
 
 
 def key_file(port: int) -> Path:
-    """The file with the generated key of the server on a port of this machine."""
+    """Return the path of the key file for the server on this port of this machine."""
     return state_dir() / f"{port}.key"
 
 
 def is_local(host: str | None) -> bool:
-    """Whether only this machine reaches this address."""
+    """Tell whether the address is reachable from this machine only."""
     return host in _LOOPBACK
 
 
 def find_key(url: str) -> str | None:
-    """The key for a server: from the environment, else for this machine from its file."""
+    """Find the key of a server: in the environment or, for a local server, in its key file."""
     key = os.environ.get(KEY_VARIABLE)
     if key:
         return key

@@ -1,7 +1,7 @@
-"""Weights from the trainer to a server's workers by broadcast: gloo on CPUs, NCCL on GPUs.
+"""Send weights from the trainer to a server's workers by broadcast: gloo on CPUs, NCCL on GPUs.
 
-The group is private: rank 0 is the trainer, the server's workers follow. It carries a stream that
-describes itself, so nobody has to know names and shapes before:
+Trainer and workers form their own process group; rank 0 is the trainer. Headers in the stream
+describe the tensors, so the workers need no names and shapes in advance:
 
     header (1 KiB of JSON: name, dtype, shape), tensor, header, tensor, ..., header "end"
 """
@@ -23,19 +23,19 @@ from rlobj.base.errors import RunError
 __all__ = ["WeightGroup"]
 
 _HEADER = 1024
-"""Bytes."""
+"""Size of a header in bytes."""
 
 
 class WeightGroup:
-    """A process group of its own, next to whatever torch.distributed does in these processes.
+    """A process group that is independent of torch.distributed's default group.
 
     Args:
-        address: of rank 0, as the others reach it.
-        port: on which rank 0 listens.
-        rank: of this process; 0 is the trainer.
-        size: processes in the group.
-        device: whose tensors travel.
-        timeout: longest wait for the others, seconds.
+        address: address of rank 0 for the other ranks.
+        port: port on which rank 0 listens.
+        rank: rank of this process; 0 is the trainer.
+        size: number of processes in the group.
+        device: device of the tensors that are sent and received.
+        timeout: longest wait for other ranks, in seconds.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class WeightGroup:
     def send(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Broadcast tensors from rank 0, then the end of the stream.
 
-        Where getting a weight fails the others are told, and fail as well.
+        If the iterator raises an error, the other ranks are notified and raise an error too.
 
         Raises:
-            RuntimeError: the others do not take part within the timeout.
+            RuntimeError: the other ranks do not take part within the timeout.
         """
         remaining = iter(weights)
         while True:
@@ -83,10 +83,10 @@ class WeightGroup:
         self._finish()
 
     def receive(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors that rank 0 sends, one at a time.
+        """Yield the tensors that rank 0 sends, one at a time.
 
         Raises:
-            RuntimeError: rank 0 broke off, or does not go on within the timeout.
+            RuntimeError: rank 0 stopped early, or does not continue within the timeout.
         """
         while True:
             header = self._header(None)
@@ -102,14 +102,16 @@ class WeightGroup:
             yield name, value
 
     def _header(self, entry: Any) -> Tensor:
-        """[1024] bytes of JSON, padded with spaces."""
+        """Encode an entry as JSON, padded with spaces: uint8 [1024]."""
         text = json.dumps(entry).encode()
         if len(text) > _HEADER:
-            raise RunError(f"a tensor's name and shape take more than {_HEADER} bytes: {text!r}")
+            raise RunError(
+                f"a tensor's name and shape take {len(text)} bytes, more than {_HEADER}: {text!r}"
+            )
         return torch.tensor(list(text.ljust(_HEADER)), dtype=torch.uint8, device=self.device)
 
     def _broadcast(self, value: Tensor) -> None:
-        """In place; any dtype travels as bytes."""
+        """Broadcast in place; every dtype is sent as bytes."""
         if not value.numel():
             return
         flat = value.view(-1).view(torch.uint8)
@@ -121,7 +123,7 @@ class WeightGroup:
         self._group.broadcast([flat], options).wait()
 
     def _finish(self) -> None:
-        """Wait for what is under way on the GPU."""
+        """Wait until the broadcasts on the GPU are done."""
         if self.device.type != "cuda":
             return
         done = torch.cuda.Event()
@@ -129,7 +131,7 @@ class WeightGroup:
         deadline = time.monotonic() + self._timeout
         while not done.query():
             if time.monotonic() > deadline:
-                raise RuntimeError(f"no answer from NCCL for {self._timeout:g} s")
+                raise RuntimeError(f"NCCL did not finish within {self._timeout:g} s")
             time.sleep(0.001)
 
 

@@ -1,4 +1,4 @@
-"""Sampling from a server that `rlobj serve` started, on this machine or another."""
+"""Sample from a server that was started with `rlobj serve`, on this or another machine."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 __all__ = ["VllmServerSampler"]
 
 _FILE_BYTES = 1 << 30
-"""Weights collected before a file is written."""
+"""Bytes of weights that are collected before a file is written."""
 
 
 class VllmServerSampler:
-    """Samples over HTTP; one rank of the trainer pushes weights, all of them sample.
+    """Samples over HTTP. One rank of the trainer sends the weights; all ranks sample.
 
     Args:
-        settings: of the connection.
-        tokenizer: the model's.
+        settings: settings of the connection.
+        tokenizer: tokenizer of the model.
         eos: token ids that end a response.
-        model_config: of the trainer's model, to be compared with the server's.
-        primary: this rank pushes the weights; the others take part and wait for them.
+        model_config: configuration of the trainer's model, to be compared with the server's.
+        primary: this rank sends the weights; the other ranks wait for the server to load them.
 
     Raises:
         MissingExtra: aiohttp is not installed.
-        ConfigError: a wrong key, no server of `rlobj serve`, another model, or a version of vLLM
-            that is not supported.
-        RunError: nobody answers.
+        ConfigError: the key is wrong, the server was not started with `rlobj serve`, it has a
+            different model, or its vLLM version is not supported.
+        RunError: the server does not answer.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class VllmServerSampler:
             )
 
     def require_model(self, source: str) -> None:
-        """Make sure that the server samples from this model as it was loaded.
+        """Check that the server samples from this model with its original weights.
 
         Raises:
-            ConfigError: it serves another one, or a trainer has pushed weights to it.
+            ConfigError: the server has another model, or a trainer has sent weights to it.
         """
         url = self.settings.url
         models = self._server.get("/v1/models")["data"]
@@ -127,11 +127,11 @@ class VllmServerSampler:
         seeds: Sequence[int],
         done: Done | None = None,
     ) -> list[list[Sample]]:
-        """`count` responses for each prompt, in the prompts' order; `done` as they arrive.
+        """Draw `count` responses per prompt; `done` is called when a prompt's responses arrive.
 
         Raises:
-            ConfigError: a prompt without tokens, or too long for the engine with `max_tokens`.
-            RunError: the server is dead or hung, or has not the weights that it was given.
+            ConfigError: a prompt has no tokens, or is too long for the engine with `max_tokens`.
+            RunError: the server does not respond, or no longer has the weights sent to it.
         """
         check_prompts(
             prompts, settings, self._about["max_model_len"], self._about["shape"]["vocab_size"]
@@ -146,9 +146,9 @@ class VllmServerSampler:
         ]
         groups: dict[int, list[Sample]] = {}
 
-        def arrived(place: int, answer: Any) -> None:
-            [groups[place]] = to_samples(
-                [prompts[place]],
+        def arrived(index: int, answer: Any) -> None:
+            [groups[index]] = to_samples(
+                [prompts[index]],
                 [[_response(choice) for choice in _choices(answer)]],
                 count=count,
                 greedy=settings.temperature == 0,
@@ -156,36 +156,36 @@ class VllmServerSampler:
                 version=self.version,
             )
             if done is not None:
-                done(place, groups[place])
+                done(index, groups[index])
 
         self._server.complete(bodies, arrived)
         self._check_version()
-        return [groups[place] for place in range(len(prompts))]
+        return [groups[index] for index in range(len(prompts))]
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Sample from these weights from now on, and mark samples with this version.
+        """Load new weights, and mark later samples with their version.
 
-        Every rank takes all the weights from the iterator; the primary one pushes them.
+        Every rank consumes the whole iterator; only the primary rank sends the weights.
 
         Raises:
-            RunError: the server is dead or hung, or did not take them.
+            RunError: the server does not respond, or did not load the weights.
         """
-        arriving = iter(weights)
+        remaining = iter(weights)
         try:
             if self._primary:
-                self._push(arriving, version)
+                self._push(remaining, version)
         finally:
-            for _ in arriving:  # the other ranks take part in each of them
+            for _ in remaining:  # after an error too: the next tensor may need all ranks
                 pass
         if not self._primary:
             self._wait_for(version)
         self.version = self._expected = version
 
     def received(self) -> Received:
-        """What the server's workers hold.
+        """Ask the server's workers for the version and the checksums of their weights.
 
         Raises:
-            RunError: they do not all hold the same.
+            RunError: the workers have different weights.
         """
         answers = self._server.call("rlobj_received")
         for rank, answer in enumerate(answers):
@@ -197,10 +197,10 @@ class VllmServerSampler:
         return Received(answers[0]["version"], answers[0]["checksums"])
 
     def sleep(self) -> None:
-        """The server's memory is its own: nothing to give."""
+        """Do nothing: the server uses its own memory."""
 
     def close(self) -> None:
-        """Leave the broadcast group. The server runs on."""
+        """Leave the broadcast group. The server continues to run."""
         self._group = None
 
     # Weights.
@@ -213,9 +213,9 @@ class VllmServerSampler:
                     self._server.call("rlobj_load_files", str(folder), version, long=True)
             return
         group = self._group or self._open()
-        self._group = None  # after a failure it is of no use
+        self._group = None  # a group cannot be used again after a failure
         with self._paused():
-            self._together(
+            self._with_server(
                 lambda: self._server.call("rlobj_receive", version, long=True),
                 lambda: group.send(weights),
             )
@@ -223,7 +223,7 @@ class VllmServerSampler:
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
-        """Nothing is generated inside; afterwards nothing computed before is used."""
+        """Pause generation inside the block, and clear the prefix cache at its end."""
         self._server.post("/pause?mode=wait", long=True)
         try:
             yield
@@ -236,21 +236,22 @@ class VllmServerSampler:
             self._server.post("/resume")
 
     def _transport(self) -> str:
-        """File or broadcast: as set, else by whether the server reads what is written here."""
+        """Return the transport. "auto" means files if the server can read a file written here."""
         if self.settings.transport == "auto":
             with self._folder() as folder:
                 probe = folder / "probe"
                 probe.touch()
-                sees = all(each["sees"] for each in self._server.call("rlobj_sees", str(probe)))
-            chosen = "file" if sees else "broadcast"
+                answers = self._server.call("rlobj_sees", str(probe))
+            chosen = "file" if all(each["sees"] for each in answers) else "broadcast"
             self.settings = self.settings.model_copy(update={"transport": chosen})
         return self.settings.transport
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
-        """An empty folder in shared memory, gone afterwards.
+        """Create an empty folder in shared memory, and delete it afterwards.
 
-        It has one name for each user and server, so that what a killed trainer left is replaced.
+        Its name depends only on the user and the server, so leftovers of a killed trainer are
+        replaced.
         """
         shared = Path("/dev/shm")
         base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
@@ -269,7 +270,7 @@ class VllmServerSampler:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _open(self) -> WeightGroup:
-        """A group of this process and the server's workers."""
+        """Open a broadcast group with the server's workers."""
         kind = self._about["device"]
         if kind == "cuda" and not torch.cuda.is_available():
             raise ConfigError(
@@ -280,16 +281,16 @@ class VllmServerSampler:
         address = self.settings.broadcast_address or _own_address(self.settings.url)
         port = self.settings.broadcast_port or free_port("")
         size, timeout = 1 + self._workers, self.settings.timeout
-        return self._together(
+        return self._with_server(
             lambda: self._server.call("rlobj_open", address, port, size, timeout, long=True),
             lambda: WeightGroup(address, port, 0, size, torch.device(device), timeout),
         )
 
-    def _together(self, there: Callable[[], Any], here: Callable[[], Any]) -> Any:
-        """Run the server's part in a thread and ours in this one; the result of ours.
+    def _with_server(self, there: Callable[[], Any], here: Callable[[], Any]) -> Any:
+        """Call the server in a thread while `here` runs in this one; return the result of `here`.
 
         Raises:
-            RunError: the server's failure, else ours.
+            RunError: the server's error if it has one, otherwise the error of `here`.
         """
         with ThreadPoolExecutor(1) as pool:
             remote = pool.submit(there)
@@ -306,18 +307,18 @@ class VllmServerSampler:
     # Versions.
 
     def _version(self) -> int:
-        """The version that the workers hold; -1 where it is not one of a trainer's."""
+        """Return the version of the workers' weights; -1 if no trainer sent them."""
         return min(status["version"] for status in self._server.call("rlobj_status", long=True))
 
     def _wait_for(self, version: int) -> None:
-        """Until the primary rank has pushed this version."""
+        """Wait until the server has loaded this version from the primary rank."""
         patience = 10 * self.settings.timeout
         deadline = time.monotonic() + patience
         while self._version() != version:
             if time.monotonic() > deadline:
                 raise RunError(
                     f"the server at {self.settings.url} did not receive weights {version} in "
-                    f"{patience:g} s; see the trainer's first process."
+                    f"{patience:g} s. See the output of the trainer's first process."
                 )
             time.sleep(0.05)
 
@@ -333,7 +334,7 @@ class VllmServerSampler:
 
 
 def _store(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
-    """Write weights to safetensors files of about 1 GiB, whose names are in order."""
+    """Write weights to safetensors files of about 1 GiB with ascending names."""
     from safetensors.torch import save_file
 
     held: dict[str, Tensor] = {}
@@ -364,7 +365,7 @@ def _response(choice: Any) -> Response:
 
 
 def _own_address(url: str) -> str:
-    """The address of this machine by which a server would see it."""
+    """Find this machine's address in its connection to the server."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with socket.create_connection((parts.hostname or "", port), timeout=10) as connection:

@@ -1,4 +1,4 @@
-"""vLLM in the training process: one engine a rank, given weights from an iterator."""
+"""Sample with vLLM in the training process: one engine per rank."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ __all__ = ["VllmSampler"]
 
 
 _alive = False
-"""vLLM keeps process groups in globals: one engine at a time in a process."""
+"""Whether this process has an engine. vLLM's process groups are global: one engine at a time."""
 
 
 class VllmSampler:
-    """Samples with vLLM inside this process; each rank has an engine of its own.
+    """Samples with vLLM in this process; each rank has its own engine.
 
-    The trainer's random states are the same before and after every method. The same weights,
-    prompt and seed give the same responses, alone or among others (on GPUs as far as their kernels
-    do: batches of other sizes may round differently).
+    No method changes the trainer's random states. The same weights, prompt and seed give the same
+    responses, whatever other prompts the call has. (On GPUs this holds if the kernels give the same
+    result for every batch size.)
 
     Args:
-        model: Hugging Face folder or hub id; its weights are sampled from until the first `sync`.
-        tokenizer: the model's.
+        model: Hugging Face folder or hub id; its weights are used until the first `sync`.
+        tokenizer: tokenizer of the model.
         eos: token ids that end a response.
-        settings: of the engine.
-        dtype: of its weights and arithmetic.
-        seed: of the engine; responses depend on the seeds given to `sample` alone.
-        trust_remote_code: run code that the model brings.
+        settings: settings of the engine.
+        dtype: dtype of the weights and of the arithmetic.
+        seed: seed of the engine. It does not affect responses, whose seeds are given to `sample`.
+        trust_remote_code: run Python code from the model's folder.
 
     Raises:
         MissingExtra: vLLM is not installed.
-        ConfigError: a version of vLLM that is not supported, or settings that it refuses.
-        RunError: another VllmSampler of this process is not closed.
+        ConfigError: this version of vLLM is not supported, or vLLM refuses the settings.
+        RunError: this process already has a VllmSampler that is not closed.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class VllmSampler:
             "max_model_len": -1 if length == "auto" else length,
             "enforce_eager": self._cpu if eager == "auto" else eager,
             "enable_sleep_mode": self._sleep_level > 0,
-            "distributed_executor_backend": "external_launcher",  # one rank, one engine
+            "distributed_executor_backend": "external_launcher",  # one engine per rank
             "logprobs_mode": "processed_logprobs",
-            "generation_config": "vllm",  # nothing of the model's generation_config.json
+            "generation_config": "vllm",  # ignore the model's generation_config.json
             "worker_extension_cls": EXTENSION,
             "use_tqdm_on_load": False,
         }
@@ -121,13 +121,14 @@ class VllmSampler:
         seeds: Sequence[int],
         done: Done | None = None,
     ) -> list[list[Sample]]:
-        """`count` responses for each prompt, in the prompts' order; `done` is told of none.
+        """Draw `count` responses for each prompt, in the order of the prompts.
 
-        (vLLM's own call gives back all of them at once.)
+        `done` is not called, because vLLM returns all responses at once.
 
         Raises:
-            ConfigError: a prompt without tokens, or too long for the engine with `max_tokens`.
-            RunError: the model gave logits that are not finite; the engine's weights are gone.
+            ConfigError: a prompt has no tokens, or is too long for the engine with `max_tokens`.
+            RunError: the model returned logits that are not finite, or the engine is asleep
+                without weights.
         """
         from vllm import SamplingParams
 
@@ -153,21 +154,21 @@ class VllmSampler:
         )
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Sample from these weights from now on, and mark samples with this version.
+        """Load new weights, and mark later samples with their version.
 
         Raises:
-            RunError: vLLM did not take them.
+            RunError: vLLM did not load the weights.
         """
-        arriving = iter(weights)
+        remaining = iter(weights)
         if self._asleep:
             self._engine.wake_up(tags=["weights"])
         try:
             with random_states_kept(), self._eager(), torch.no_grad():
-                self._call("rlobj_load", arriving, version)
+                self._call("rlobj_load", remaining, version)
         except Exception as error:
             raise RunError(f"vLLM did not load weights {version}: {error}") from error
         finally:
-            for _ in arriving:  # the other ranks take part in each of them
+            for _ in remaining:  # after an error too: the next tensor may need all ranks
                 pass
         if self._asleep:
             self._engine.wake_up(tags=["kv_cache"])
@@ -177,18 +178,18 @@ class VllmSampler:
         self.version = version
 
     def received(self) -> Received:
-        """What the engine's worker holds."""
+        """Ask the engine for the version and the checksums of its weights."""
         (answer,) = self._call("rlobj_received")
         return Received(answer["version"], answer["checksums"])
 
     def sleep(self) -> None:
-        """Give GPU memory to the trainer until the next `sync`, by the setting `sleep_level`."""
+        """Free GPU memory until the next `sync`, as the setting `sleep_level` says."""
         if self._sleep_level and not self._asleep:
             self._engine.sleep(level=self._sleep_level)
             self._asleep = True
 
     def close(self) -> None:
-        """Free the engine. It cannot sample any more; calling it again does nothing."""
+        """Free the engine. It cannot sample afterwards; a second call does nothing."""
         global _alive
         if self._engine is None:
             return
@@ -202,7 +203,7 @@ class VllmSampler:
         gc.collect()
 
     def _wake(self) -> None:
-        """For sampling between a `sleep` and the next `sync`."""
+        """Wake the engine, to sample between `sleep` and the next `sync`."""
         if not self._asleep:
             return
         if self._sleep_level == 2:
@@ -214,7 +215,7 @@ class VllmSampler:
         return self._engine.collective_rpc(method, args=arguments)
 
     def _eager(self) -> contextlib.AbstractContextManager[Any]:
-        """On a CPU nothing is compiled: it takes seconds, and a C++ compiler, for one small sum."""
+        """Disable compilation on a CPU: it takes seconds, needs a C++ compiler and saves little."""
         if not self._cpu:
             return contextlib.nullcontext()
         return torch.compiler.set_stance("force_eager")

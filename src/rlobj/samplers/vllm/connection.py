@@ -1,4 +1,4 @@
-"""HTTP to a server: the key, retries with growing pauses, and errors that say what to do."""
+"""HTTP connection to a server, with the key, retries and health checks."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from rlobj.samplers.vllm.settings import ServerSettings
 __all__ = ["Connection"]
 
 _Result = TypeVar("_Result")
-_Sign = tuple[str, str, Any]
-"""Method, path and body of a request that a live server answers at once."""
+_Probe = tuple[str, str, Any]
+"""Method, path and body of a request that a healthy server answers at once."""
 
 _CONCURRENT = 256
-"""Prompts under way at a time."""
+"""Largest number of simultaneous requests."""
 _HEARTBEAT = 10.0
-"""Seconds between two questions whether the server is alive."""
+"""Seconds between health checks."""
 _LONG = 10.0
-"""How many times the usual timeout a long command may take."""
+"""Factor on the timeout for long commands."""
 _SHOWN = 500
-"""Characters of an answer in an error message."""
+"""Largest number of characters of a response in an error message."""
 
 
 class _Failed(Exception):
-    """An answer that another attempt may better."""
+    """A response for which another attempt may succeed."""
 
 
 class Connection:
-    """One server.
+    """Connection to one server.
 
-    Every call is tried `retries` times more after connection errors, silence and answers that
-    another attempt may better. What takes long, responses above all, has the time that it needs:
-    every few seconds the server is asked beside it for a sign of life.
+    A call is retried up to `retries` times after connection errors, timeouts and temporary server
+    errors. Long requests, such as completions, have no or a longer timeout; meanwhile the server's
+    health is checked every few seconds.
 
     Raises:
         MissingExtra: aiohttp is not installed.
@@ -53,42 +53,42 @@ class Connection:
         self._settings = settings
 
     def get(self, path: str) -> Any:
-        """The JSON at a path."""
+        """Return the JSON at a path."""
         return self._run(self._once("GET", path, None, self._settings.timeout))
 
     def post(self, path: str, body: Any = None, *, long: bool = False) -> Any:
-        """The JSON answer to a command.
+        """Send a command and return the JSON response.
 
         Args:
-            path: with its query.
-            body: JSON.
-            long: the command may take ten times the timeout, as long as the server is alive.
+            path: path with query.
+            body: JSON body.
+            long: allow ten times the timeout, and check the server's health meanwhile.
 
         Raises:
-            ConfigError: the key is wrong, or the server does not know such a command.
-            RunError: the server is dead or hung, or could not do it.
+            ConfigError: the key is wrong, or the server does not know the command.
+            RunError: the server does not respond, or the command failed.
         """
         timeout = self._settings.timeout
         if not long:
             return self._run(self._once("POST", path, body, timeout))
-        return self._run(self._guarded([(path, body)], _LONG * timeout, ("GET", "/health", None)))[
-            0
-        ]
+        health = ("GET", "/health", None)
+        [answer] = self._run(self._guarded([(path, body)], _LONG * timeout, health))
+        return answer
 
     def call(self, method: str, *arguments: Any, long: bool = False) -> list[Any]:
-        """The results of a worker's method, one for each worker."""
+        """Call a method of all workers, and return one result per worker."""
         body = {"method": method, "args": list(arguments)}
         return self.post("/collective_rpc", body, long=long)["results"]
 
     def complete(
         self, bodies: Sequence[dict[str, Any]], arrived: Callable[[int, Any], None] | None = None
     ) -> list[Any]:
-        """The answers to all of these requests for responses, in their order.
+        """Send completion requests, and return their responses in the order of the requests.
 
         Args:
-            bodies: JSON.
-            arrived: told the place of a request and its answer as soon as that is here; what it
-                raises ends the call.
+            bodies: JSON bodies.
+            arrived: called with a request's index and response as soon as it arrives. An
+                exception in it ends the call.
         """
         requests = [("/v1/completions", body) for body in bodies]
         engine = ("POST", "/collective_rpc", {"method": "rlobj_status"})
@@ -102,38 +102,38 @@ class Connection:
         self,
         requests: Sequence[tuple[str, Any]],
         timeout: float | None,
-        sign: _Sign,
+        probe: _Probe,
         arrived: Callable[[int, Any], None] | None = None,
     ) -> list[Any]:
-        """The answers to requests that take long; ends once there is no sign of life any more."""
-        places = asyncio.Semaphore(_CONCURRENT)
+        """Send long requests, and fail early if the server stops to answer the probe."""
+        slots = asyncio.Semaphore(_CONCURRENT)
 
-        async def one(session: Any, place: int, path: str, body: Any) -> Any:
-            async with places:
+        async def one(session: Any, index: int, path: str, body: Any) -> Any:
+            async with slots:
                 answer = await self._retried(session, "POST", path, body, timeout)
             if arrived is not None:
-                arrived(place, answer)
+                arrived(index, answer)
             return answer
 
         try:
             async with self._session() as session, asyncio.TaskGroup() as group:
-                pulse = group.create_task(self._pulse(session, sign))
+                heartbeat = group.create_task(self._heartbeat(session, probe))
                 jobs = [
-                    group.create_task(one(session, place, *request))
-                    for place, request in enumerate(requests)
+                    group.create_task(one(session, index, *request))
+                    for index, request in enumerate(requests)
                 ]
                 answers = [await job for job in jobs]
-                pulse.cancel()
+                heartbeat.cancel()
                 return answers
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _pulse(self, session: Any, sign: _Sign) -> None:
-        """Ask for a sign of life now and then; raises when there is none."""
+    async def _heartbeat(self, session: Any, probe: _Probe) -> None:
+        """Send the probe every few seconds; raise an error if it fails."""
         timeout = self._settings.timeout
         while True:
             await asyncio.sleep(min(_HEARTBEAT, timeout))
-            await self._retried(session, *sign, timeout)
+            await self._retried(session, *probe, timeout)
 
     async def _retried(
         self, session: Any, method: str, path: str, body: Any, timeout: float | None
@@ -186,19 +186,18 @@ class Connection:
 
     def _refused(self) -> str:
         if find_key(self.url) is None:
-            return (
-                f"the server at {self.url} needs a key, and none is set. Set {KEY_VARIABLE} in the "
-                "environment to the key that `rlobj serve` was started with."
-            )
+            problem = "needs a key, and none is set"
+        else:
+            problem = "refuses the key"
         return (
-            f"the server at {self.url} refuses the key. Set {KEY_VARIABLE} in the environment to "
-            "the key that `rlobj serve` was started with."
+            f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the key "
+            "that `rlobj serve` was started with."
         )
 
     def _dead(self, error: BaseException, attempts: int) -> str:
         silent = isinstance(error, TimeoutError)
         state = "does not answer" if silent else "cannot be reached"
-        reason = getattr(error, "os_error", None) or error  # without aiohttp's words around it
+        reason = getattr(error, "os_error", None) or error  # the cause without aiohttp's text
         detail = "" if silent else f" ({reason})"
         port = urlsplit(self.url).port or 80
         return (
@@ -208,7 +207,7 @@ class Connection:
 
     @staticmethod
     def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run a coroutine to its end, also where an event loop runs already (a notebook)."""
+        """Run a coroutine to its end, also if an event loop is already running (in a notebook)."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:

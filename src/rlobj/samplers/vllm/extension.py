@@ -1,8 +1,8 @@
-"""What rlobj adds to vLLM's worker: taking weights, and saying what it took.
+"""Extension of vLLM's worker that loads weights and reports what it loaded.
 
-vLLM mixes `WeightExtension` into its worker class (`worker_extension_cls`) and calls the methods by
-name: in this process, in its worker processes, and through POST /collective_rpc. Arguments and
-results of the methods used over HTTP are plain JSON.
+vLLM adds `WeightExtension` to the bases of its worker class (`worker_extension_cls`). The methods
+are called by name: in this process, in worker processes and through POST /collective_rpc. Over
+HTTP, arguments and results are JSON.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from rlobj.samplers.weights import checksum
 __all__ = ["EXTENSION", "SHAPE", "WeightExtension", "refresh_head"]
 
 EXTENSION = f"{__name__}.WeightExtension"
-"""For vLLM's `worker_extension_cls`."""
+"""Value of vLLM's `worker_extension_cls`."""
 
 SHAPE = (
     *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size"),
     *("num_attention_heads", "num_key_value_heads", "head_dim", "tie_word_embeddings"),
 )
-"""Entries of a model's configuration in which trainer and server have to agree."""
+"""Entries of the model's configuration that must be equal for trainer and server."""
 
 
 class WeightExtension:
-    """Methods for vLLM's worker; their names start with `rlobj_` to stay clear of its own."""
+    """Methods added to vLLM's worker; the prefix `rlobj_` avoids conflicts with its own names."""
 
     rlobj_version = -1
-    rlobj_checksums: dict[str, int] = {}  # noqa: RUF012  # replaced, never changed
+    rlobj_checksums: dict[str, int] = {}  # noqa: RUF012  # replaced, never mutated
     rlobj_group: WeightGroup | None = None
 
     def rlobj_describe(self) -> dict[str, Any]:
-        """What a client checks before it trusts this engine."""
+        """Describe the engine, so that a client can check that it fits the trainer."""
         config = self.model_config  # pyright: ignore[reportAttributeAccessIssue]
         text = config.hf_text_config
         return {
@@ -49,55 +49,56 @@ class WeightExtension:
         }
 
     def rlobj_status(self) -> dict[str, int]:
-        """The version of the weights; -1 where they are not the trainer's."""
+        """Return the version of the weights; -1 if they are not the trainer's."""
         return {"version": self.rlobj_version}
 
     def rlobj_received(self) -> dict[str, Any]:
-        """Version and checksum of every tensor taken, as it arrived."""
+        """Return the version and the checksum of every received tensor."""
         return {"version": self.rlobj_version, "checksums": self.rlobj_checksums}
 
     def rlobj_load(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take weights from an iterator (in this process only)."""
+        """Load weights from an iterator (in this process only)."""
         self.rlobj_version, self.rlobj_checksums = -1, {}
         arrived: dict[str, int] = {}
-        self.reload_weights(weights_iterator=_summed(weights, arrived))  # pyright: ignore[reportAttributeAccessIssue]
+        self.reload_weights(weights_iterator=_recorded(weights, arrived))  # pyright: ignore[reportAttributeAccessIssue]
         refresh_head(self.model_runner.get_model())  # pyright: ignore[reportAttributeAccessIssue]
         self.rlobj_version, self.rlobj_checksums = version, arrived
 
     def rlobj_sees(self, path: str) -> dict[str, bool]:
-        """Whether the trainer's file can be read here."""
+        """Tell whether this worker can read the trainer's file."""
         return {"sees": Path(path).is_file()}
 
     def rlobj_load_files(self, folder: str, version: int) -> None:
-        """Take the weights in a folder of safetensors files, in the order of their names."""
+        """Load the safetensors files of a folder, in the order of their names."""
         self.rlobj_load(_stored(Path(folder)), version)
 
     def rlobj_open(self, address: str, port: int, size: int, timeout: float) -> None:
-        """Join the trainer's group for broadcasts; the trainer is rank 0."""
+        """Join the trainer's broadcast group; the trainer is rank 0."""
         self.rlobj_close()
         rank = 1 + self.rank  # pyright: ignore[reportAttributeAccessIssue]
         device = torch.device(self.device)  # pyright: ignore[reportAttributeAccessIssue]
         self.rlobj_group = WeightGroup(address, port, rank, size, device, timeout)
 
     def rlobj_receive(self, version: int) -> None:
-        """Take weights from the trainer's broadcast, to its end whatever happens."""
+        """Load weights from the trainer's broadcast; after an error, receive the rest of it."""
         if self.rlobj_group is None:
-            raise RuntimeError("no group is open; the trainer must call rlobj_open first")
-        arriving = self.rlobj_group.receive()
+            raise RuntimeError("no broadcast group is open; the trainer must call rlobj_open first")
+        remaining = self.rlobj_group.receive()
         try:
-            self.rlobj_load(arriving, version)
+            self.rlobj_load(remaining, version)
         finally:
-            for _ in arriving:
+            for _ in remaining:
                 pass
 
     def rlobj_close(self) -> None:
-        """Leave the trainer's group."""
+        """Leave the trainer's broadcast group."""
         self.rlobj_group = None
 
 
-def _summed(
+def _recorded(
     weights: Iterable[tuple[str, Tensor]], checksums: dict[str, int]
 ) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights, and add their checksums to `checksums`."""
     for name, tensor in weights:
         checksums[name] = checksum(tensor)
         yield name, tensor
@@ -108,15 +109,15 @@ def _stored(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  # no mapping
+            for name in file.keys():  # noqa: SIM118  # not a mapping
                 yield name, file.get_tensor(name)
 
 
 def refresh_head(model: nn.Module) -> None:
-    """Let a CPU engine's output head see new weights.
+    """Update the output head of a CPU engine after its weights have changed.
 
-    There the head works on its own copy, packed for oneDNN. Where it shares its weights with the
-    input embeddings, vLLM fills in the shared tensor and leaves the copy as it was, without a word.
+    On a CPU the head computes with a copy of its weights that is packed for oneDNN. If head and
+    input embeddings share their weights, vLLM updates the shared tensor but not this copy.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
     from vllm.platforms import current_platform

@@ -1,4 +1,4 @@
-"""vLLM in the trainer's process: what it changes there, put back."""
+"""Restore the process state that vLLM changes in the trainer's process."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rlobj.base.ports import free_port
 __all__ = ["default_group_kept", "isolated", "random_states_kept"]
 
 _ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process
-    "VLLM_NO_USAGE_STATS": "1",  # nothing is sent anywhere
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # run the engine in this process
+    "VLLM_NO_USAGE_STATS": "1",  # send no usage statistics
 }
-if sys.version_info < (3, 12):  # setuptools fails where distutils was imported before it
+if sys.version_info < (3, 12):  # setuptools fails if distutils was imported first
     _ENVIRONMENT["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
 
 
 @contextlib.contextmanager
 def random_states_kept() -> Iterator[None]:
-    """The random states of torch, numpy and Python are afterwards what they were before."""
+    """Restore the random states of torch, numpy and Python after the block."""
     import numpy
 
     python, arrays = random.getstate(), numpy.random.get_state()  # noqa: NPY002
@@ -41,8 +41,8 @@ def random_states_kept() -> Iterator[None]:
             numpy.random.set_state(arrays)  # noqa: NPY002
 
 
-def _launcher() -> dict[str, str]:
-    """What a launcher such as torchrun tells its processes, for one that was started without."""
+def _launcher_variables() -> dict[str, str]:
+    """Return the environment variables that a launcher such as torchrun would set."""
     if dist.is_initialized():
         return {"RANK": str(dist.get_rank()), "LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -51,21 +51,21 @@ def _launcher() -> dict[str, str]:
 
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
-    """For building an engine: its environment inside, the process as it was afterwards.
+    """Set the environment for building an engine, and restore the process afterwards.
 
-    Put back are random states, environment, default dtype, number of threads,
-    `torch.set_num_threads`, which the CPU build replaces by nothing, and garbage collection, from
-    which vLLM exempts all that is alive. What stays: the process group that torch.distributed then
-    has, memory bound to this CPU's node, and vLLM's modules.
+    Restored: random states, environment, default dtype, number of threads, `torch.set_num_threads`
+    (the CPU build of vLLM disables it), warning filters, logging, and garbage collection of the
+    objects that vLLM froze. Not restored: torch.distributed's default process group, the binding
+    of memory to this CPU's node, and imported modules.
 
-    vLLM is silent but for errors, unless VLLM_LOGGING_LEVEL is set in the environment.
+    vLLM logs errors only, unless VLLM_LOGGING_LEVEL is set in the environment.
     """
     environment, dtype = dict(os.environ), torch.get_default_dtype()
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
     silenced, frozen = logging.root.manager.disable, gc.get_freeze_count()
-    os.environ.update({**_ENVIRONMENT, **_launcher()})
+    os.environ.update({**_ENVIRONMENT, **_launcher_variables()})
     if "VLLM_LOGGING_LEVEL" not in environment:
-        os.environ["VLLM_CONFIGURE_LOGGING"] = "0"  # it would close the program's log handlers
+        os.environ["VLLM_CONFIGURE_LOGGING"] = "0"  # vLLM would close the program's log handlers
         logging.getLogger("vllm").setLevel(logging.ERROR)
         logging.disable(logging.WARNING)
     with random_states_kept(), warnings.catch_warnings():
@@ -85,7 +85,7 @@ def isolated() -> Iterator[None]:
 
 @contextlib.contextmanager
 def default_group_kept() -> Iterator[None]:
-    """The trainer's process group outlives an engine, which would end it together with its own."""
+    """Keep the trainer's default process group while vLLM destroys its own groups."""
     destroy = dist.destroy_process_group
 
     def destroy_own(group: dist.ProcessGroup | None = None) -> None:

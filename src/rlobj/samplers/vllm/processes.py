@@ -1,4 +1,4 @@
-"""The end of a server's processes, which are one process group."""
+"""End the processes of a server, which form one process group."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import signal
 __all__ = ["STOPPING", "kill_group"]
 
 STOPPING = 10.0
-"""Seconds for a server to stop when it is asked to."""
+"""Seconds that a server has to stop before it is killed."""
 
 
 def kill_group(group: int) -> None:
-    """Kill the processes of a group, but this one.
+    """Kill all other processes of a process group.
 
-    Python's resource tracker is spared: it frees the others' shared memory, then ends by itself.
+    Python's resource tracker is not killed: it frees the shared memory of the others, then ends.
     """
     import psutil
 

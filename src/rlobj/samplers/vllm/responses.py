@@ -1,4 +1,4 @@
-"""What both vLLM samplers share: how a request is put, and how an answer is read."""
+"""Build requests and read responses; used by both vLLM samplers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rlobj.samplers.types import Sample, SamplingSettings, packed
 
 __all__ = ["Response", "check_prompts", "engine_seed", "request_fields", "to_samples"]
 
-_COLDEST = 0.01
-"""vLLM raises lower temperatures to this one, except 0."""
+_MIN_TEMPERATURE = 0.01
+"""vLLM raises lower temperatures to this value, except 0."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """One response as vLLM gave it."""
+    """One response of vLLM."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -27,10 +27,10 @@ class Response:
 
 
 def engine_seed(seed: int) -> int:
-    """vLLM's seed for a prompt: 62 bits, of which the lowest 15 are 0.
+    """Derive vLLM's seed for a prompt: 62 bits, of which the lowest 15 are 0.
 
-    vLLM draws response i of a prompt with the seed s + i, so seeds that lie close together would
-    give two prompts the same random numbers; hashed ones lie 2^15 apart.
+    vLLM draws response i of a prompt with seed s + i. With close seeds, two prompts would use the
+    same random numbers. Different seeds of this function differ by at least 2^15.
     """
     return derive_seed("vllm", seed) & ~0x7FFF
 
@@ -38,22 +38,22 @@ def engine_seed(seed: int) -> int:
 def check_prompts(
     prompts: Sequence[Sequence[int]], settings: SamplingSettings, context: int, vocabulary: int
 ) -> None:
-    """Refuse what vLLM would refuse later, or sample differently without a word.
+    """Refuse prompts and settings that vLLM would refuse or silently change.
 
     Args:
         prompts: token ids.
-        settings: of the call.
-        context: longest prompt and response together, tokens.
+        settings: settings of the call.
+        context: largest number of tokens in prompt and response together.
         vocabulary: V, number of tokens of the model.
 
     Raises:
-        ConfigError: a prompt without tokens, with unknown ones, or too long with `max_tokens`; a
-            temperature that vLLM would change.
+        ConfigError: a prompt has no tokens, has tokens outside the vocabulary, or is too long with
+            `max_tokens`; or vLLM would change the temperature.
     """
-    if 0 < settings.temperature < _COLDEST:
+    if 0 < settings.temperature < _MIN_TEMPERATURE:
         raise ConfigError(
-            f"sampling.temperature={settings.temperature:g}: vLLM would raise it to {_COLDEST}. "
-            f"Set 0 (greedy) or at least {_COLDEST}."
+            f"sampling.temperature={settings.temperature:g}: vLLM would raise it to "
+            f"{_MIN_TEMPERATURE}. Set 0 (greedy) or at least {_MIN_TEMPERATURE}."
         )
     for index, prompt in enumerate(prompts):
         if not len(prompt):
@@ -76,11 +76,11 @@ def check_prompts(
 def request_fields(
     settings: SamplingSettings, count: int, seed: int, eos: Sequence[int]
 ) -> dict[str, Any]:
-    """What to ask of vLLM for one prompt: the same names in Python and over HTTP.
+    """Return vLLM's sampling parameters for one prompt; Python and HTTP use the same names.
 
-    A stop string is looked for in the text with its special tokens, as TransformersSampler does,
-    and stays part of the response. Only `eos` ends a response besides. A greedy prompt has one
-    response, which vLLM insists on.
+    Stop strings are searched in the text with special tokens, as in TransformersSampler, and stay
+    in the response. Otherwise only a token of `eos` ends a response. With temperature 0 vLLM
+    accepts only n = 1.
     """
     return {
         "n": count if settings.temperature > 0 else 1,
@@ -111,10 +111,10 @@ def to_samples(
     tokenizer: Any,
     version: int,
 ) -> list[list[Sample]]:
-    """`count` samples for each prompt.
+    """Convert vLLM's responses to `count` samples for each prompt.
 
     Raises:
-        RunError: log-probabilities that are not finite, or a response that was cut off.
+        RunError: log-probabilities are not finite, or vLLM aborted a response.
     """
     flat = [response for answer in answers for response in answer]
     for response in flat:

@@ -1,4 +1,4 @@
-"""vLLM's own API server with rlobj's extension, behind a key: started, awaited, stopped."""
+"""Start and stop vLLM's API server, with rlobj's worker extension and protected by a key."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ _OURS = frozenset(
         *("api_server_count", "headless", "config"),
     }
 )
-"""Arguments that rlobj sets itself, or under which a sync would not reach every worker."""
+"""Arguments that rlobj sets itself, or with which a sync would not reach every worker."""
 
 
 def command(
     model: str, host: str, port: int, dtype: str, arguments: Mapping[str, Any]
 ) -> list[str]:
-    """The command line of the server; the key is not part of it.
+    """Return the command line of the server; it does not contain the key.
 
     Args:
         model: folder or hub id.
         host: address to listen on.
-        port: likewise.
+        port: port to listen on.
         dtype: float32, bfloat16 or float16.
-        arguments: more engine arguments, by name.
+        arguments: other engine arguments, by name.
 
     Raises:
-        ConfigError: an argument that rlobj sets itself.
+        ConfigError: rlobj sets one of the arguments itself.
     """
     check_extra(dict(arguments), _OURS)
     given = {name.replace("-", "_"): value for name, value in arguments.items()}
@@ -85,21 +85,22 @@ def command(
 
 
 class Server:
-    """A server in processes of its own; a context manager that leaves none of them behind.
+    """A server in separate processes; a context manager that ends all of them on exit.
 
-    Where the environment has no key one is made, and written for this user's trainers on this
-    machine to `key_file(port)` while the server runs.
+    If the environment has no key, a key is generated. While the server runs, `key_file(port)`
+    contains it, so that this user's trainers on this machine find it.
 
     Args:
         model: folder or hub id.
-        host: address to listen on; others than 127.0.0.1 let other machines in.
-        port: likewise.
-        dtype: of the weights: float32, bfloat16, float16; auto: float32 on a CPU, else bfloat16.
-        arguments: more engine arguments of vLLM, by name.
+        host: address to listen on; with 127.0.0.1 only this machine can connect.
+        port: port to listen on.
+        dtype: dtype of the weights: float32, bfloat16, float16 or auto (float32 on a CPU,
+            otherwise bfloat16).
+        arguments: other engine arguments of vLLM, by name.
 
     Raises:
         MissingExtra: vLLM is not installed.
-        ConfigError: a version of vLLM that is not supported, or an argument that rlobj sets.
+        ConfigError: this version of vLLM is not supported, or rlobj sets one of the arguments.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the server's first process, which is also the id of the group of all of them."""
+        """Id of the server's first process, which is also the id of their process group."""
         assert self._process is not None, "the server has not been started"
         return self._process.pid
 
@@ -142,7 +143,7 @@ class Server:
         environment |= {KEY_VARIABLE: self._key, "VLLM_SERVER_DEV_MODE": "1"}
         environment |= {"VLLM_NO_USAGE_STATS": "1"}
         if versions.on_cpu():
-            environment["TORCHDYNAMO_DISABLE"] = "1"  # compiling takes seconds and a C++ compiler
+            environment["TORCHDYNAMO_DISABLE"] = "1"  # it takes seconds and needs a C++ compiler
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -150,7 +151,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us, who then stop it
+                start_new_session=True,  # Ctrl-C reaches only this process, which stops it
             )
         return self
 
@@ -158,10 +159,10 @@ class Server:
         self.stop()
 
     def wait(self, seconds: float) -> None:
-        """Return once it answers.
+        """Wait until the server answers.
 
         Raises:
-            RunError: it ended, or does not answer in time; with the end of its log.
+            RunError: the server ended, or does not answer in time. Shows the end of its log.
         """
         deadline = time.monotonic() + seconds
         while not self._answers():
@@ -177,21 +178,21 @@ class Server:
                 file.write(self._key)
 
     def join(self) -> None:
-        """Stay until the server ends by itself.
+        """Wait until the server ends by itself.
 
         Raises:
-            RunError: it did; with the end of its log.
+            RunError: always, when the server has ended. Shows the end of its log.
         """
         assert self._process is not None, "the server has not been started"
         self._process.wait()
         raise RunError(f"the server ended; {self._tail()}")
 
     def alive(self) -> bool:
-        """Whether its first process runs."""
+        """Tell whether the server's first process is running."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """End all its processes: by request, as Ctrl-C would, then by force."""
+        """End all processes of the server: first by SIGTERM, after some seconds by SIGKILL."""
         if self._process is None:
             return
         if self.key_path is not None:
@@ -206,7 +207,7 @@ class Server:
         self._process.wait()
 
     def _claim(self) -> None:
-        """Refuse an address that is taken: whoever listens there would be told the key."""
+        """Refuse a port that is in use: health checks would send the key to the other program."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

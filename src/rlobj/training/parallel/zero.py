@@ -1,4 +1,4 @@
-"""Moments, gradients and weights split by DeepSpeed's ZeRO, stages 1 to 3."""
+"""The strategies zero1 to zero3: DeepSpeed shards moments, gradients and weights."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from rlobj.training.parallel.base import MOMENTS, Columns, Moments, Parallel, Sc
 __all__ = ["BUCKET_ELEMENTS", "PERSISTENT_ELEMENTS", "Zero"]
 
 PERSISTENT_ELEMENTS = 100_000
-"""Parameters up to this size stay whole under stage 3: norms, for which gathering costs more."""
+"""Stage 3 does not shard parameters up to this size, such as norms: gathering costs more."""
 
 BUCKET_ELEMENTS = 50_000_000
-"""Gradients that are reduced at once, 0.2 GB: stages 2 and 3 allocate that much ahead."""
+"""Gradient elements per reduction, 0.2 GB. Stages 2 and 3 allocate this buffer in advance."""
 
 
 class Zero(Parallel):
-    """DeepSpeed's engine, called directly: one backward a micro-batch, one step an update.
+    """Calls DeepSpeed's engine directly: one backward per micro-batch, one step per update.
 
-    Weights and gradients are float32. Stage 1 exchanges gradients with the last micro-batch,
-    stages 2 and 3 with every one, since a rank keeps its part of the sum alone. Stages 1 and 2 hold
-    a second copy of the weights that a rank updates.
+    Weights and gradients are float32. Stage 1 reduces gradients at the last micro-batch. Stages 2
+    and 3 reduce them at every micro-batch, because each rank keeps only its shard of the sum.
+    Stages 1 and 2 have a second copy of the weights that a rank updates.
 
     Args:
-        accelerator: Accelerate's view of the machine, with a process group.
+        accelerator: Accelerate's Accelerator, with a process group.
         stage: 1, 2 or 3.
         max_grad_norm: the gradient is clipped to this norm.
-        autocast: what forward passes compute in; None = float32. DeepSpeed has to know, for on a
-            GPU it switches off a `torch.autocast` around its engine.
+        autocast: dtype of forward passes; None = float32. DeepSpeed needs it, because on a GPU it
+            disables a `torch.autocast` around its engine.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Zero(Parallel):
         self._stage = stage
         self._autocast = autocast
         self._engine: Any = None
-        self._wanted = True
+        self._apply = True
 
     def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
         deepspeed = _deepspeed(self.device)
-        self.on_close(_linear_restored())
+        self.on_close(_restore_linear())
         self._engine, zero, _, _ = deepspeed.initialize(
             model=Columns(scorer), optimizer=optimizer, config=self._config()
         )
@@ -58,12 +58,12 @@ class Zero(Parallel):
             self._flat = zero.single_partition_of_fp32_groups
         else:
             self._flat = zero.fp32_partitioned_groups_flat
-        for flat in self._flat:  # as AdamW begins; DeepSpeed can only find moments that are there
+        for flat in self._flat:  # AdamW's initial state: DeepSpeed finds only existing moments
             moments = {name: torch.zeros_like(flat) for name in MOMENTS}
             optimizer.state[flat] = {"step": torch.zeros(()), **moments}
         if self._stage < 3:
             zero._lazy_init_hp_params_optimizer_state()
-        optimizer.register_step_pre_hook(self._hold)
+        optimizer.register_step_pre_hook(self._drop_gradients)
         self._optimizer = optimizer
         return self._score, optimizer
 
@@ -72,10 +72,10 @@ class Zero(Parallel):
         autocast = {
             "enabled": half,
             "dtype": str(self._autocast).removeprefix("torch.") if half else "bfloat16",
-            "lower_precision_safe_modules": [],  # otherwise their gradients would travel in half
+            "lower_precision_safe_modules": [],  # these would reduce in half precision
         }
         return {
-            "train_micro_batch_size_per_gpu": 1,  # unused: we count micro-batches ourselves
+            "train_micro_batch_size_per_gpu": 1,  # unused: rlobj counts micro-batches itself
             "gradient_accumulation_steps": 1,
             "gradient_clipping": self.max_grad_norm,
             "steps_per_print": None,
@@ -99,17 +99,17 @@ class Zero(Parallel):
         squares = [torch.linalg.vector_norm(g, dtype=torch.float64).square() for g in shards]
         total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
         norm = float(self.comm.sum(total.to(self.device)).sqrt())
-        self._wanted = apply and math.isfinite(norm)
+        self._apply = apply and math.isfinite(norm)
         self._engine.step()
-        refused = self._wanted and not self._engine.was_step_applied()
-        return math.inf if refused else norm  # DeepSpeed takes the norm in float32
+        skipped = self._apply and not self._engine.was_step_applied()
+        return math.inf if skipped else norm  # DeepSpeed's float32 norm may overflow
 
-    def _hold(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Before the optimizer's own step: without gradients it does nothing.
+    def _drop_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Remove the gradients before a step that must not be applied, so that AdamW skips it.
 
-        Whether DeepSpeed itself skips a step depends on its version, and never on `apply`.
+        DeepSpeed does not know `apply`, and skips steps that are not finite in some versions only.
         """
-        if not self._wanted:
+        if not self._apply:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None
@@ -144,13 +144,13 @@ class Zero(Parallel):
 
 
 def _deepspeed(device: torch.device) -> Any:
-    """The package, quiet, and on a CPU without compiling an operator that can be done without."""
+    """Import DeepSpeed with fewer messages; on a CPU, do not compile an optional operator."""
     if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
     import deepspeed.ops
 
-    deepspeed.utils.logger.setLevel(logging.ERROR)  # its handler writes to the standard output
+    deepspeed.utils.logger.setLevel(logging.ERROR)  # its handler writes to standard output
     if device.type == "cpu":
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     warnings.filterwarnings(
@@ -159,7 +159,7 @@ def _deepspeed(device: torch.device) -> Any:
     return deepspeed
 
 
-def _linear_restored() -> Any:
-    """Undo, later, that stage 3 replaces `torch.nn.functional.linear` for the whole process."""
+def _restore_linear() -> Any:
+    """Return an action that restores `torch.nn.functional.linear`, which stage 3 replaces."""
     linear = nn.functional.linear
     return lambda: setattr(nn.functional, "linear", linear)

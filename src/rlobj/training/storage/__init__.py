@@ -1,1 +1,1 @@
-"""What a run leaves on disk, and in trackers."""
+"""Files of a run, checkpoints and trackers."""

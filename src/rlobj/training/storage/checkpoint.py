@@ -1,15 +1,15 @@
-"""Checkpoints: all that a run needs to go on, whatever the strategy and the number of ranks.
+"""Checkpoints: all state that is needed to resume a run, with any strategy and number of ranks.
 
     RUN/checkpoints/step-000010/
-        model/          a Hugging Face folder; every rank writes its share of the tensors
-        adapter/        with LoRA: a peft folder (model/ has it merged in)
-        optimizer/      AdamW's moments, every rank its share, by parameter name
-        random/         Python's and torch's random states, by rank
-        rollouts/       sampled already, not trained on yet
-        state.json      step, controllers, place in the problems
-        manifest.json   bytes and CRC-32 of every file
+        model/          a Hugging Face folder; every rank writes a share of the tensors
+        adapter/        only with LoRA: a peft folder (model/ has merged weights)
+        optimizer/      AdamW's moments by parameter name; every rank writes a share
+        random/         random states of Python and torch, one file per rank
+        rollouts/       sampled but not yet trained on
+        state.json      step, controllers, position in the problems
+        manifest.json   size in bytes and CRC-32 of every file
 
-Tensors are whole and named, so that any strategy on any number of ranks reads them.
+Tensors are stored whole and by name, so any strategy with any number of ranks can read them.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ def write(
     state: Mapping[str, Any],
     add: Callable[[Path], None],
 ) -> Path:
-    """Write a checkpoint; it appears once every rank has written its part.
+    """Write a checkpoint. It gets its final name when every rank has written its part.
 
     Args:
         run: the run's folder.
-        step: steps done.
-        parallel: how the policy is spread over ranks.
+        step: number of finished steps.
+        parallel: the strategy that trains the policy.
         policy: the policy.
-        state: what goes into state.json.
-        add: puts more into the folder; called on the first rank.
+        state: content of state.json.
+        add: adds files to the folder; called on the first rank only.
 
     Raises:
-        RunError: the disk refused; the checkpoints that were there are untouched.
+        RunError: writing failed; existing checkpoints are unchanged.
     """
     comm, name = parallel.comm, step_name(step)
     place = run.checkpoints / f".{name}.partial"
-    parts = _shares(policy, parallel)  # ranks exchange tensors here, and write alone below
+    parts = _shares(policy, parallel)  # communication happens here and not below
     try:
         with _writing(run, comm):
             if comm.rank == 0:
@@ -88,18 +88,18 @@ def write(
 
 @contextmanager
 def _writing(run: RunDirectory, comm: Comm) -> Iterator[None]:
-    """All ranks write their parts, or raise RunError."""
+    """Raise RunError on all ranks if one of them cannot write."""
     with together(comm, "writing a checkpoint"):
         try:
             yield
-        except Exception as error:  # safetensors and torch have their own kinds for a full disk
+        except Exception as error:  # safetensors and torch have other classes for a full disk
             raise RunError(f"cannot write a checkpoint to {run.checkpoints}: {error}") from error
 
 
 def _shares(policy: Policy, parallel: Any) -> dict[str, dict[str, Tensor]]:
-    """This rank's share of all tensors by the folder they go to, on the CPU.
+    """Return this rank's share of all tensors by folder, on the CPU.
 
-    Every rank takes part in gathering each tensor and keeps every size-th.
+    All ranks gather every tensor; rank r keeps the tensors r, r + size, r + 2·size, ...
     """
     comm = parallel.comm
 
@@ -148,15 +148,15 @@ def _write_rest(place: Path, policy: Policy, state: Mapping[str, Any], size: int
 
 
 def _write_index(folder: Path) -> None:
-    """The list of which tensor lies in which file, as Hugging Face folders have it."""
+    """Write the index of a Hugging Face folder, which names the file of each tensor."""
     from safetensors import safe_open
 
-    places, total = {}, 0
+    files, total = {}, 0
     for file in sorted(folder.glob("model-*.safetensors")):
         total += file.stat().st_size
         with safe_open(file, "pt") as tensors:
-            places.update(dict.fromkeys(tensors.keys(), file.name))
-    index = {"metadata": {"total_size": total}, "weight_map": places}
+            files.update(dict.fromkeys(tensors.keys(), file.name))
+    index = {"metadata": {"total_size": total}, "weight_map": files}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
@@ -178,12 +178,12 @@ def _crc(file: Path) -> int:
 
 
 def newest_sound(run: RunDirectory) -> Path | None:
-    """The newest checkpoint whose files are as they were written; None before the first.
+    """Return the newest checkpoint whose files are intact; None if there is no checkpoint.
 
-    Others are set aside under another name, and said so.
+    Newer, damaged checkpoints are renamed, with a warning.
 
     Raises:
-        ConfigError: there are checkpoints, and none is sound.
+        ConfigError: there are checkpoints, and all of them are damaged.
     """
     saved = run.saved()
     problems = {}
@@ -207,7 +207,7 @@ def newest_sound(run: RunDirectory) -> Path | None:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint's files; None = nothing."""
+    """Describe the first damaged file of a checkpoint; None if all files are intact."""
     try:
         listed = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
         for name, (size, crc) in listed.items():
@@ -215,53 +215,53 @@ def _damage(checkpoint: Path) -> str | None:
             if not file.is_file():
                 return f"{name} is missing"
             if file.stat().st_size != size or _crc(file) != crc:
-                return f"{name} is not as it was written"
+                return f"{name} has changed since it was written"
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"manifest.json: {error}"
     return None
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """What `write` was given as `state`."""
+    """Read the `state` that was given to `write`."""
     return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
 
 
 def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -> None:
-    """Put AdamW's moments back, wherever each parameter's shards lie now.
+    """Restore AdamW's moments, with the strategy and the ranks of this run.
 
     Raises:
         RunError: a parameter's moments are missing.
     """
     from safetensors import safe_open
 
-    places: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
     for file in sorted((checkpoint / "optimizer").glob("*.safetensors")):
         tensors = safe_open(file, "pt")
-        places.update(dict.fromkeys(tensors.keys(), tensors))
-    if not places:  # written before the first update
+        sources.update(dict.fromkeys(tensors.keys(), tensors))
+    if not sources:  # written before the first update
         return
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         keys = [f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step")]
-        held = [key in places for key in keys]
-        if not any(held):  # a parameter that no loss reaches has none
+        held = [key in sources for key in keys]
+        if not any(held):  # the loss does not depend on this parameter
             continue
         if not all(held):
             raise RunError(f"{checkpoint / 'optimizer'} has no moments of {name}")
-        moments = {key.rpartition("/")[2]: places[key].get_tensor(key) for key in keys}
+        moments = {key.rpartition("/")[2]: sources[key].get_tensor(key) for key in keys}
         parallel.set_moments(parameter, moments)
 
 
 def restore_random(checkpoint: Path, rank: int) -> None:
-    """Put this rank's random states back; other ranks than at the time keep their own."""
+    """Restore this rank's random states; a rank without saved states keeps its own."""
     file = checkpoint / "random" / f"rank-{rank}.pt"
     if not file.exists():
         return
     state = torch.load(file, weights_only=True)
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
-    if len(state["cuda"]) == torch.cuda.device_count() > 0:  # other hardware: other numbers
+    if len(state["cuda"]) == torch.cuda.device_count() > 0:  # skipped on other hardware
         torch.cuda.set_rng_state_all(state["cuda"])
 
 

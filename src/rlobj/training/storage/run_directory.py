@@ -1,13 +1,13 @@
-"""A run on disk:
+"""The folder of a run:
 
     RUN/config.resolved.yaml     every setting of the run
-    RUN/metrics.jsonl            one object a step
+    RUN/metrics.jsonl            one JSON object per step
     RUN/samples/step-000010.parquet
     RUN/tokens/step-000010.parquet
-    RUN/rollouts/                see `journal`
-    RUN/checkpoints/step-000010/ see `checkpoint`
+    RUN/rollouts/                see `rollouts.journal`
+    RUN/checkpoints/step-000010/ see `storage.checkpoint`
 
-Every file appears whole or not at all: written beside its place, then renamed.
+Files are written under a temporary name and renamed when complete; metrics.jsonl is appended to.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def dump_config(config: RunConfig) -> str:
-    """The configuration as YAML that `RunConfig` reads back to the same."""
+    """Convert the configuration to YAML, from which `RunConfig` reads an equal one."""
     import yaml
 
     return yaml.safe_dump(settings_of(config), sort_keys=False, allow_unicode=True)
@@ -52,7 +52,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
 
     def refuse_if_taken(self) -> None:
-        """Raises ConfigError where a run lies in the folder already."""
+        """Raise ConfigError if the folder already has a run or parts of one."""
         if (self.path / "config.resolved.yaml").exists():
             raise ConfigError(
                 f"{self.path} already contains a run. Resume it with: rlobj train --resume "
@@ -66,10 +66,10 @@ class RunDirectory:
             )
 
     def create(self, config: RunConfig) -> None:
-        """A new run's folder with its configuration.
+        """Create the folder of a new run, and write its configuration.
 
         Raises:
-            ConfigError: a run lies there already, or the folder cannot be written.
+            ConfigError: the folder already has a run, or cannot be written.
         """
         self.refuse_if_taken()
         try:
@@ -81,18 +81,18 @@ class RunDirectory:
             raise ConfigError(f"cannot write the run to {self.path}: {reason}") from error
 
     def write_config(self, config: RunConfig) -> None:
-        """The run's settings from now on."""
+        """Write or replace the run's configuration."""
         with self.atomic("config.resolved.yaml") as place:
             place.write_text(dump_config(config), encoding="utf-8")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps a second process from training into the same folder.
+        """Lock the folder, so that no second process trains in it.
 
-        What tables are written with is loaded here: it is no part of the first step's time.
+        It also imports pyarrow, so that the import does not count as time of the first step.
 
         Raises:
-            ConfigError: one is at it, or the folder cannot be written.
+            ConfigError: another process has the lock, or the folder cannot be written.
         """
         with lock_folder(self.path, "training in"):
             _load_tables()
@@ -100,20 +100,20 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> tuple[RunDirectory, RunConfig]:
-        """An existing run's folder and configuration.
+        """Open the folder of an existing run, and read its configuration.
 
         Raises:
-            ConfigError: no run lies there.
+            ConfigError: the folder has no run.
         """
         return cls(path), read_run_config(path)
 
     @contextmanager
     def atomic(self, name: str, *, durable: bool = True) -> Iterator[Path]:
-        """A place to write a file or folder; it gets its name once the block has ended well.
+        """Yield a temporary path; rename it to its final name after the block, without errors.
 
         Args:
-            name: in the run's folder.
-            durable: wait until the disk has it, so that a power cut leaves it whole as well.
+            name: final name in the run's folder.
+            durable: wait until the disk has all bytes, which protects against power failures.
         """
         final = self.path / name
         place = final.with_name(f".{final.name}.partial")
@@ -129,7 +129,7 @@ class RunDirectory:
             raise
 
     def write_table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
-        """A Parquet file of these columns."""
+        """Write the columns to a Parquet file."""
         import pyarrow
         import pyarrow.parquet
 
@@ -139,7 +139,7 @@ class RunDirectory:
     # metrics.jsonl
 
     def append(self, metrics: Mapping[str, Any]) -> None:
-        """Add one line to metrics.jsonl; what is not finite becomes null."""
+        """Add one line to metrics.jsonl; numbers that are not finite become null."""
         finite = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in metrics.items()
@@ -150,7 +150,7 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def lines(self) -> list[dict[str, Any]]:
-        """What metrics.jsonl holds; a last line cut off by a crash is left out."""
+        """Read metrics.jsonl, without an incomplete last line after a crash."""
         if not self.metrics.exists():
             return []
         found = []
@@ -162,7 +162,7 @@ class RunDirectory:
         return found
 
     def truncate(self, step: int) -> None:
-        """Forget all that lies past a step, so that it can be done again."""
+        """Delete metrics, tables and checkpoints of later steps, so that they can be repeated."""
         kept = [line for line in self.lines() if line["step"] <= step]
         with self.atomic("metrics.jsonl") as place:
             place.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
@@ -176,33 +176,33 @@ class RunDirectory:
     # checkpoints
 
     def saved(self) -> list[Path]:
-        """The complete checkpoints, oldest first."""
+        """Return the complete checkpoints, oldest first."""
         return checkpoints(self.path)
 
     def latest(self) -> Path | None:
-        """The newest checkpoint, or None before the first."""
+        """Return the newest checkpoint; None before the first."""
         return newest_checkpoint(self.path)
 
     def steps_saved(self) -> int:
-        """Steps up to the newest checkpoint; 0 before the first."""
+        """Return the step of the newest checkpoint; 0 before the first."""
         newest = self.latest()
         return 0 if newest is None else step_of(newest)
 
 
 def _load_tables() -> None:
-    """Import pyarrow, and pandas if there is one: that its first array looks for, for a second."""
+    """Import pyarrow and, with a first array, pandas if it is installed. This takes a second."""
     import pyarrow.parquet
 
     pyarrow.array([0])
 
 
 def step_name(step: int) -> str:
-    """How files and folders of a step are called."""
+    """Return the name of a step's files and folders."""
     return f"step-{step:06d}"
 
 
 def remove(path: Path) -> None:
-    """Delete a file or folder, if it is there."""
+    """Delete a file or folder if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -210,7 +210,7 @@ def remove(path: Path) -> None:
 
 
 def settle(place: Path, final: Path) -> None:
-    """Give a file or folder its name, once the disk holds every byte of it."""
+    """Rename a file or folder to its final name when the disk has all of its bytes."""
     for file in [place, *place.rglob("*")] if place.is_dir() else [place]:
         _sync_one(file)
     if final.is_dir():
