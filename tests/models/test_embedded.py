@@ -87,7 +87,7 @@ def test_the_split_is_the_same_on_every_machine():
     assert first == ["2+5+0=", "1+6+2=", "2+2+5=", "0+7+0="]
 
 
-def test_a_task_has_no_other_split():
+def test_an_unknown_split_is_refused():
     with pytest.raises(ValueError, match="expected 'train' or 'test'"):
         TASKS["addition"].problems("validation")  # type: ignore[arg-type]
 
@@ -99,7 +99,7 @@ def test_a_task_is_a_data_source():
 
 
 @given(st.text(alphabet=ALPHABET, min_size=1))
-def test_text_over_the_alphabet_survives_the_tokenizer(tokenizer, text):
+def test_decoding_restores_text_over_the_alphabet(tokenizer, text):
     ids = tokenizer(text).input_ids
     assert len(ids) == len(text)
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
@@ -126,7 +126,7 @@ def test_a_saved_folder_loads_as_a_transformers_model(tokenizer, short, tmp_path
     assert same_weights(model, trained(tokenizer, RECIPES["addition"]))
 
 
-def test_a_policy_depends_on_its_seed_alone():
+def test_a_policy_depends_only_on_its_seed():
     torch.manual_seed(1)
     first = build_policy(3)
     drawn = torch.rand(1)
@@ -163,7 +163,7 @@ def test_warm_start_reports_each_step_and_the_loss_falls(tokenizer):
     assert losses[-1] < 0.75 * losses[0]
 
 
-def test_the_second_call_finds_the_first_ones_folder(short, tmp_path):
+def test_the_second_call_returns_the_folder_of_the_first(short, tmp_path):
     heard = []
     first = embedded_policy("addition", cache_dir=tmp_path, progress=lambda *_: heard.append(1))
     second = embedded_policy("addition", cache_dir=tmp_path, progress=lambda *_: heard.append(1))
@@ -172,21 +172,21 @@ def test_the_second_call_finds_the_first_ones_folder(short, tmp_path):
     assert list(tmp_path.iterdir()) == [first]  # nothing left over
 
 
-def test_recipe_and_seed_name_different_folders(short, tmp_path, monkeypatch):
+def test_other_recipes_and_seeds_have_other_folders(short, tmp_path, monkeypatch):
     folders = [embedded_policy("addition", cache_dir=tmp_path, seed=seed) for seed in (0, 1)]
     monkeypatch.setitem(RECIPES, "addition", WarmStart(steps=2, batch_size=9))
     folders.append(embedded_policy("addition", cache_dir=tmp_path))
     assert len(set(folders)) == 3
 
 
-def test_a_damaged_folder_is_made_again(short, tmp_path):
+def test_a_damaged_folder_is_created_again(short, tmp_path):
     folder = embedded_policy("addition", cache_dir=tmp_path)
     (folder / "model.safetensors").unlink()
     assert embedded_policy("addition", cache_dir=tmp_path) == folder
     assert (folder / "model.safetensors").is_file()
 
 
-def test_an_interrupted_run_leaves_nothing_behind(short, tmp_path):
+def test_an_interrupted_warm_start_leaves_no_files(short, tmp_path):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -195,7 +195,7 @@ def test_an_interrupted_run_leaves_nothing_behind(short, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_finishes_second_keeps_the_first_ones_folder(short, tmp_path):
+def test_the_second_process_to_finish_keeps_the_folder_of_the_first(short, tmp_path):
     first = embedded_policy("addition", cache_dir=tmp_path / "a")
     before = (first / "model.safetensors").stat().st_ino
     late = embedded_policy("addition", cache_dir=tmp_path / "b")
@@ -209,7 +209,7 @@ def test_a_folder_that_cannot_be_written_is_a_run_error(short, tmp_path):
         embedded_policy("addition", cache_dir=tmp_path / "file")
 
 
-def test_an_unknown_task_is_named_with_its_nearest():
+def test_error_for_an_unknown_task_names_the_nearest():
     with pytest.raises(ConfigError, match="Did you mean 'addition'"):
         embedded_policy("additon")
 
@@ -261,7 +261,7 @@ def expected_accuracy(model, tokenizer, problems):
 
 
 @pytest.mark.slow
-def test_the_warm_started_policy_is_often_wrong_but_not_lost(tokenizer, tmp_path):
+def test_the_warm_started_policy_is_often_but_not_always_wrong(tokenizer, tmp_path):
     folder = embedded_policy("addition", cache_dir=tmp_path)
     model = AutoModelForCausalLM.from_pretrained(folder)
     accuracy = expected_accuracy(model, tokenizer, TASKS["addition"].problems("test"))

@@ -1,4 +1,4 @@
-"""Samplers: the log-probabilities are those of the distribution drawn from, and draws repeat."""
+"""TransformersSampler: log-probabilities, truncation, seeds, ends of responses and weights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tokenizer():
 
 
 def tiny(kind: str):
-    """A random model of a few thousand parameters, its next token far from uniform."""
+    """A random model with a few thousand parameters and a clearly non-uniform next token."""
     torch.manual_seed(1)
     size = len(CHARACTERS)
     common = {
@@ -91,7 +91,7 @@ def tiny(kind: str):
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.normal_(std=0.3)  # large enough that all of the context counts
+                parameter.normal_(std=0.3)  # large enough that every context token matters
     return model
 
 
@@ -106,7 +106,7 @@ def sampler(tokenizer):
 
 
 def forced_logits(model, sample):
-    """Logits of each response token from one plain forward over the unpadded sequence."""
+    """Logits of each response token from one forward pass over the unpadded sequence."""
     modes = model.training
     model.eval()
     with torch.no_grad():
@@ -122,7 +122,7 @@ def gathered(scores, sample):
 
 
 def seeds(seed):
-    """A seed for each of PROMPTS."""
+    """One seed for each of PROMPTS."""
     return [100 * seed + index for index in range(len(PROMPTS))]
 
 
@@ -130,7 +130,7 @@ def flat(samples):
     return [sample for group in samples for sample in group]
 
 
-def test_logprobs_are_those_of_a_forward_at_the_sampling_temperature(any_model, tokenizer):
+def test_logprobs_equal_a_forward_pass_at_the_sampling_temperature(any_model, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
     settings = SamplingSettings(temperature=0.7, max_tokens=9)
     samples = flat(sampler.sample(PROMPTS, count=16, settings=settings, seeds=seeds(3)))
@@ -141,7 +141,7 @@ def test_logprobs_are_those_of_a_forward_at_the_sampling_temperature(any_model, 
 
 
 @pytest.mark.parametrize("change", [{"top_p": 0.6}, {"top_k": 3}, {"min_p": 0.3}])
-def test_logprobs_are_renormalised_over_what_truncation_left(sampler, change):
+def test_logprobs_are_renormalised_after_truncation(sampler, change):
     settings = SamplingSettings(temperature=1.3, max_tokens=6, **change)
     moved = 0.0
     for sample in flat(sampler.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0))):
@@ -153,7 +153,7 @@ def test_logprobs_are_renormalised_over_what_truncation_left(sampler, change):
     assert moved > 0.05, "the truncation did nothing, so the test shows nothing"
 
 
-def test_truncation_by_hand():
+def test_truncation_keeps_the_tokens_computed_by_hand():
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
 
     def kept(**settings):
@@ -164,13 +164,13 @@ def test_truncation_by_hand():
     torch.testing.assert_close(kept(top_p=0.7), torch.tensor([0.625, 0.375, 0, 0]))
     torch.testing.assert_close(kept(top_p=0.4), torch.tensor([1.0, 0, 0, 0]))
     torch.testing.assert_close(kept(min_p=0.2), torch.tensor([0.5, 0.3, 0.15, 0]) / 0.95)
-    # top-p looks at the renormalised 0.625, 0.375 that top-k left: 0.6 is reached by the first.
+    # top-p looks at the renormalised 0.625, 0.375 after top-k: the first token reaches 0.6.
     torch.testing.assert_close(kept(top_k=2, top_p=0.6), torch.tensor([1.0, 0, 0, 0]))
     squares = torch.tensor([0.25, 0.09, 0.0225, 0.0025])
     torch.testing.assert_close(kept(temperature=0.5), squares / squares.sum())
 
 
-def test_drawn_frequencies_are_the_probabilities():
+def test_drawn_frequencies_match_the_probabilities():
     probs = torch.tensor([0.0, 0.5, 0.0, 0.3, 0.15, 0.05, 0.0])
     count = 20000
     uniform = torch.rand(count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -183,7 +183,7 @@ def test_drawn_frequencies_are_the_probabilities():
     torch.testing.assert_close(logprobs, probs.log()[tokens])
 
 
-def test_the_ends_of_the_uniform_range_never_draw_an_impossible_token():
+def test_smallest_and_largest_uniform_never_draw_a_token_of_probability_zero():
     logits = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]]).expand(2, -1)
     ends = torch.tensor([2.0**-53, 1.0], dtype=torch.float64)
     tokens, logprobs = draw(logits, ends, SamplingSettings(max_tokens=1))
@@ -191,7 +191,7 @@ def test_the_ends_of_the_uniform_range_never_draw_an_impossible_token():
     assert torch.isfinite(logprobs).all()
 
 
-def test_draws_do_not_depend_on_the_working_block(monkeypatch):
+def test_draws_do_not_depend_on_the_block_size(monkeypatch):
     logits = torch.randn(10, 8, generator=torch.Generator().manual_seed(0))
     uniform = 1 - torch.rand(10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     settings = SamplingSettings(max_tokens=1, top_p=0.9)
@@ -202,7 +202,7 @@ def test_draws_do_not_depend_on_the_working_block(monkeypatch):
     torch.testing.assert_close(whole[1], in_blocks[1])
 
 
-def test_a_seed_gives_the_same_samples_whatever_the_global_random_state(sampler):
+def test_samples_depend_on_the_seed_and_not_on_the_global_random_state(sampler):
     settings = SamplingSettings(max_tokens=6)
     torch.manual_seed(1)
     first = sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7))
@@ -211,7 +211,7 @@ def test_a_seed_gives_the_same_samples_whatever_the_global_random_state(sampler)
     assert sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(8)) != first
 
 
-def test_a_response_depends_on_its_own_prompt_and_seed_alone(sampler):
+def test_a_response_depends_only_on_its_prompt_and_seed(sampler):
     settings = SamplingSettings(max_tokens=6)
     together = sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7))
     order = [3, 0, 4]
@@ -227,7 +227,7 @@ def test_samples_of_one_prompt_differ(sampler):
     assert len({tuple(sample.token_ids) for sample in group}) > 4
 
 
-def test_sampling_leaves_the_global_random_state_alone(sampler):
+def test_sampling_does_not_change_the_global_random_state(sampler):
     torch.manual_seed(5)
     before = torch.get_rng_state()
     sampler.sample(PROMPTS, count=2, settings=SamplingSettings(max_tokens=4), seeds=seeds(0))
@@ -244,7 +244,7 @@ def test_the_token_budget_does_not_change_the_samples(sampler, tokenizer):
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
 
-def test_greedy_is_the_argmax_alone_or_in_a_batch(any_model, tokenizer):
+def test_greedy_takes_the_argmax_for_one_prompt_and_in_a_batch(any_model, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
     settings = SamplingSettings(temperature=0, max_tokens=8)
     together = sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0))
@@ -269,7 +269,7 @@ def test_a_response_ends_with_eos_or_at_max_tokens(sampler):
         assert sample.text == "".join(CHARACTERS[i] for i in sample.token_ids if i > EOS)
 
 
-def test_a_stop_string_of_several_tokens_ends_a_response_and_stays_in_it(sampler):
+def test_a_stop_string_of_several_tokens_ends_a_response_and_is_kept(sampler):
     settings = SamplingSettings(max_tokens=8)
     free = flat(sampler.sample(PROMPTS, count=20, settings=settings, seeds=seeds(0)))
 
@@ -293,12 +293,12 @@ def test_a_stop_string_of_several_tokens_ends_a_response_and_stays_in_it(sampler
             assert other.finish == "stop"
 
 
-def test_the_generation_config_does_not_leak_into_the_distribution(sampler, tokenizer):
+def test_the_generation_config_does_not_change_the_distribution(sampler, tokenizer):
     settings = SamplingSettings(max_tokens=6)
     expected = sampler.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0))
     config = sampler.model.generation_config
     config.do_sample, config.temperature, config.top_k, config.top_p = True, 0.1, 1, 0.1
-    config.eos_token_id = [EOS, 4]  # 4 is the letter "c": no EOS of this tokenizer
+    config.eos_token_id = [EOS, 4]  # 4 is the letter "c", not a special token
     leaky = TransformersSampler(sampler.model, tokenizer)
     assert leaky.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0)) == expected
 
@@ -328,7 +328,7 @@ def test_a_tokenizer_without_pad_token_samples_the_same(sampler, tokenizer):
         assert one.token_ids == other.token_ids
 
 
-def test_dropout_is_off_while_sampling_and_modes_come_back(tokenizer):
+def test_sampling_disables_dropout_and_restores_the_modes(tokenizer):
     model = tiny("gpt2").train()
     model.transformer.h[0].eval()
     modes = [module.training for module in model.modules()]
@@ -339,7 +339,7 @@ def test_dropout_is_off_while_sampling_and_modes_come_back(tokenizer):
     assert sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)) == first
 
 
-def test_samples_follow_the_shared_weights_and_carry_the_version(sampler):
+def test_samples_use_the_shared_weights_and_have_their_version(sampler):
     settings = SamplingSettings(max_tokens=6)
     before = flat(sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)))
     with torch.no_grad():
@@ -351,7 +351,7 @@ def test_samples_follow_the_shared_weights_and_carry_the_version(sampler):
     assert [sample.logprobs for sample in before] != [sample.logprobs for sample in after]
 
 
-def test_a_sampler_with_its_own_module_takes_what_it_is_sent_and_says_so(tokenizer):
+def test_a_sampler_with_its_own_copy_loads_and_reports_the_sent_weights(tokenizer):
     trained, settings = tiny("qwen3"), SamplingSettings(max_tokens=6)
     with torch.no_grad():
         trained.lm_head.weight.neg_()
@@ -374,7 +374,7 @@ def test_a_sampler_with_its_own_module_takes_what_it_is_sent_and_says_so(tokeniz
         copying.sync([("other.weight", torch.zeros(1))], 4)
 
 
-def test_a_prompt_that_cannot_be_continued_is_refused(sampler):
+def test_empty_and_too_long_prompts_are_refused(sampler):
     with pytest.raises(ConfigError, match="Prompt 1 has no tokens"):
         sampler.sample([[2], []], count=1, settings=SamplingSettings(max_tokens=2), seeds=seeds(0))
     with pytest.raises(ConfigError, match="at most 61"):
@@ -384,7 +384,7 @@ def test_a_prompt_that_cannot_be_continued_is_refused(sampler):
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_logits_that_are_not_finite_stop_the_run(sampler, temperature):
+def test_logits_that_are_not_finite_raise_an_error(sampler, temperature):
     settings = SamplingSettings(temperature=temperature, max_tokens=2)
     with torch.no_grad():
         sampler.model.lm_head.weight[3, 0] = math.nan

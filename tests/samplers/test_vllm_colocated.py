@@ -1,4 +1,4 @@
-"""vLLM in this process, on real engines: log-probs, seeds, syncs and what goes wrong in them."""
+"""vLLM in this process, with real engines: log-probs, seeds, syncs and their faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MODELS = ("embedded", "untied", "tied")
 
 
 def process_state() -> dict[str, Any]:
-    """What vLLM is known to change."""
+    """The process state that vLLM is known to change."""
     return {
         "torch": torch.random.get_rng_state().tolist(),
         "numpy": str(numpy.random.get_state()),  # noqa: NPY002
@@ -53,7 +53,7 @@ def process_state() -> dict[str, Any]:
 
 
 class Engines:
-    """The engine of this module, one at a time, with the model that it serves."""
+    """The engine of this module, at most one at a time, and its model."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -105,14 +105,14 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
 
 @pytest.fixture
 def tied(engines: Engines) -> tuple[Any, VllmSampler]:
-    """Model and engine with the same weights, whatever the tests before did."""
+    """Model and engine with the same weights, also after tests that change them."""
     model, sampler = engines.get("tied")
     push(sampler, model, 100)
     return model, sampler
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_logprobs_are_the_trainers_before_and_after_weight_changes(
+def test_logprobs_equal_the_trainers_before_and_after_weight_changes(
     engines: Engines, name: str
 ) -> None:
     model, sampler = engines.get(name)
@@ -122,19 +122,21 @@ def test_logprobs_are_the_trainers_before_and_after_weight_changes(
     assert {sample.weight_version for sample in samples} == {0}
     for version in (1, 2, 3):
         jitter(model, seed=version)
-        assert gap(model, draw(sampler, max_tokens=5)) > 0.01  # the old weights, still
+        assert gap(model, draw(sampler, max_tokens=5)) > 0.01  # still the old weights
         push(sampler, model, version)
         samples = draw(sampler, max_tokens=5)
         assert gap(model, samples) < TOLERANCE
         assert {sample.weight_version for sample in samples} == {version}
 
 
-def test_building_an_engine_leaves_the_process_as_it_was(engines: Engines) -> None:
+def test_building_an_engine_restores_the_process_state(engines: Engines) -> None:
     engines.get("tied")
     assert engines.changed == []
 
 
-def test_sampling_and_syncing_leave_the_random_states_alone(tied: tuple[Any, VllmSampler]) -> None:
+def test_sampling_and_syncing_do_not_change_the_random_states(
+    tied: tuple[Any, VllmSampler],
+) -> None:
     model, sampler = tied
     before = process_state()
     draw(sampler)
@@ -155,7 +157,7 @@ def test_sampling_and_syncing_leave_the_random_states_alone(tied: tuple[Any, Vll
     ],
     ids=str,
 )
-def test_logprobs_are_of_the_distribution_that_was_drawn_from(
+def test_logprobs_are_those_of_the_sampled_distribution(
     tied: tuple[Any, VllmSampler], settings: dict[str, Any]
 ) -> None:
     model, sampler = tied
@@ -172,7 +174,9 @@ def test_logprobs_are_of_the_distribution_that_was_drawn_from(
     assert (cut > 0) == (settings.keys() != {"temperature"})
 
 
-def test_greedy_takes_the_likeliest_token_and_is_certain(tied: tuple[Any, VllmSampler]) -> None:
+def test_greedy_takes_the_most_likely_token_with_logprob_zero(
+    tied: tuple[Any, VllmSampler],
+) -> None:
     model, sampler = tied
     samples = draw(sampler, temperature=0)
     assert len(samples) == 4 * len(prompts())
@@ -184,7 +188,7 @@ def test_greedy_takes_the_likeliest_token_and_is_certain(tied: tuple[Any, VllmSa
         assert best.tolist() == sample.token_ids
 
 
-def test_a_prompt_and_its_seed_decide_the_responses(tied: tuple[Any, VllmSampler]) -> None:
+def test_responses_depend_only_on_prompt_and_seed(tied: tuple[Any, VllmSampler]) -> None:
     _, sampler = tied
     ids, asked = prompts(), SamplingSettings(max_tokens=12)
     seeds = [7 + index for index in range(len(ids))]
@@ -216,7 +220,7 @@ def test_close_seeds_do_not_share_responses(tied: tuple[Any, VllmSampler]) -> No
     assert not {tokens for tokens in same if len(tokens) > 4}
 
 
-def test_a_stop_string_ends_a_response_and_stays_in_it(tied: tuple[Any, VllmSampler]) -> None:
+def test_a_stop_string_ends_a_response_and_is_kept(tied: tuple[Any, VllmSampler]) -> None:
     model, sampler = tied
     samples = draw(sampler, stop=("5", "+1"), max_tokens=20, temperature=2.0)
     texts = {id(each): build_tokenizer().decode(each.token_ids) for each in samples}  # with <bos>
@@ -229,7 +233,7 @@ def test_a_stop_string_ends_a_response_and_stays_in_it(tied: tuple[Any, VllmSamp
     assert gap(model, samples, temperature=2.0) < TOLERANCE
 
 
-def test_the_eos_token_closes_a_response_and_is_part_of_it(tied: tuple[Any, VllmSampler]) -> None:
+def test_the_eos_token_ends_a_response_and_is_kept(tied: tuple[Any, VllmSampler]) -> None:
     _, sampler = tied
     samples = draw(sampler, temperature=2.0, max_tokens=30)
     eos = build_tokenizer().eos_token_id
@@ -240,7 +244,7 @@ def test_the_eos_token_closes_a_response_and_is_part_of_it(tied: tuple[Any, Vllm
     assert {len(each.token_ids) for each in samples if each.finish == "length"} <= {30}
 
 
-def test_a_sync_drops_what_was_cached_of_old_prompts(
+def test_a_sync_clears_the_prefix_cache(
     tied: tuple[Any, VllmSampler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, sampler = tied
@@ -250,19 +254,19 @@ def test_a_sync_drops_what_was_cached_of_old_prompts(
     with monkeypatch.context() as patch:
         patch.setattr(sampler._engine, "reset_prefix_cache", lambda: True)
         push(sampler, model, 111)
-        assert gap(model, draw(sampler, ids)) > 0.01  # as it would be
+        assert gap(model, draw(sampler, ids)) > 0.01  # with the cache
     push(sampler, model, 112)
     assert gap(model, draw(sampler, ids)) < TOLERANCE
 
 
-def test_each_fault_of_a_sync_is_named(tied: tuple[Any, VllmSampler]) -> None:
+def test_each_fault_of_a_sync_has_its_own_message(tied: tuple[Any, VllmSampler]) -> None:
     model, sampler = tied
     old = named(model)
     jitter(model, seed=12)
     names = [name for name, _ in old]
 
     with pytest.raises(RunError, match="has version 100, the trainer has version 120"):
-        compare({}, 120, sampler.received())  # skipped
+        compare({}, 120, sampler.received())  # a skipped sync
 
     sent = Sent(model.named_parameters(), sampler.dtype)
     sampler.sync((pair for pair in sent if pair[0] != names[3]), 121)
@@ -281,20 +285,20 @@ def test_each_fault_of_a_sync_is_named(tied: tuple[Any, VllmSampler]) -> None:
         compare(sent.checksums, 123, sampler.received())
 
 
-def test_a_head_left_stale_shows_in_the_logprobs(
+def test_logprobs_differ_if_the_head_is_not_updated(
     tied: tuple[Any, VllmSampler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, sampler = tied
     jitter(model, seed=13)
     with monkeypatch.context() as patch:
         patch.setattr(extension, "refresh_head", lambda model: None)
-        push(sampler, model, 130)  # checksums see nothing
+        push(sampler, model, 130)  # checksums do not detect it
         assert gap(model, draw(sampler)) > 0.01
     push(sampler, model, 131)
     assert gap(model, draw(sampler)) < TOLERANCE
 
 
-def test_a_sync_that_fails_takes_all_weights_and_keeps_no_version(
+def test_a_failed_sync_consumes_all_weights_and_resets_the_version(
     tied: tuple[Any, VllmSampler],
 ) -> None:
     model, sampler = tied
@@ -313,7 +317,7 @@ def test_a_sync_that_fails_takes_all_weights_and_keeps_no_version(
     assert gap(model, draw(sampler)) < TOLERANCE
 
 
-def test_weights_that_are_not_finite_stop_the_run(tied: tuple[Any, VllmSampler]) -> None:
+def test_weights_that_are_not_finite_raise_an_error(tied: tuple[Any, VllmSampler]) -> None:
     model, sampler = tied
     broken = [(name, tensor * float("nan")) for name, tensor in named(model)]
     sampler.sync(iter(broken), 150)
@@ -331,20 +335,20 @@ def test_weights_that_are_not_finite_stop_the_run(tied: tuple[Any, VllmSampler])
         ([4], {"temperature": 0.001}, "at least 0.01"),
     ],
 )
-def test_what_vllm_would_change_or_refuse_is_refused(
+def test_prompts_and_settings_that_vllm_would_refuse_or_change_are_refused(
     tied: tuple[Any, VllmSampler], prompt: list[int], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         draw(tied[1], [prompt], **settings)
 
 
-def test_a_process_has_one_engine_at_a_time(engines: Engines) -> None:
+def test_a_second_engine_in_a_process_is_refused(engines: Engines) -> None:
     engines.get("tied")
     with pytest.raises(RunError, match="close it first"):
         engines._build("untied")
 
 
-def test_an_argument_that_vllm_does_not_know_is_a_wrong_setting(engines: Engines) -> None:
+def test_an_unknown_vllm_argument_is_a_config_error(engines: Engines) -> None:
     engines.close()
     assert not torch.distributed.is_initialized()
     with pytest.raises(ConfigError, match=r"no_such_argument.*sampling\.vllm"):
@@ -377,7 +381,7 @@ sys.stdout.write(f"rank {dist.get_rank()} within {off < TOLERANCE}\\n")
 """
 
 
-def test_every_rank_has_an_engine_of_its_own(engines: Engines) -> None:
+def test_every_rank_has_its_own_engine(engines: Engines) -> None:
     assert (engines.folder / "tied").is_dir()
     script = engines.folder / "rank.py"
     script.write_text(RANK, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The key that guards a server, and HTTP to it: what is retried, what is said when it fails."""
+"""The key of a server, and the HTTP connection: retries and error messages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> RequireKey:
     ],
     ids=str,
 )
-def test_nothing_passes_without_the_key(guard: RequireKey, method: str, headers: Any) -> None:
+def test_requests_without_the_key_are_rejected(
+    guard: RequireKey, method: str, headers: Any
+) -> None:
     scope = {"type": "http", "method": method, "path": "/anything", "headers": headers}
     first, _ = answer_of(guard, scope)
     assert first["status"] == 401
@@ -62,7 +64,7 @@ def test_nothing_passes_without_the_key(guard: RequireKey, method: str, headers:
     ]
 
 
-def test_the_key_lets_requests_and_websockets_pass(guard: RequireKey) -> None:
+def test_requests_and_websockets_with_the_key_are_accepted(guard: RequireKey) -> None:
     headers = [(b"authorization", b"Bearer secret")]
     for kind in ("http", "websocket"):
         assert answer_of(guard, {"type": kind, "headers": headers}) == [{"type": "inside"}]
@@ -85,7 +87,7 @@ def test_the_key_is_found_in_the_environment_or_in_the_users_file(
     assert find_key("http://127.0.0.1:8000") == "from-the-file"
     assert find_key("http://localhost:8000") == "from-the-file"
     assert find_key("http://127.0.0.1:8001") is None
-    assert find_key("http://10.0.0.1:8000") is None  # a file here says nothing of another machine
+    assert find_key("http://10.0.0.1:8000") is None  # key files are for this machine only
     assert stat.S_IMODE(key_file(8000).parent.stat().st_mode) == 0o700
     monkeypatch.setenv(KEY_VARIABLE, "from-the-environment")
     assert find_key("http://127.0.0.1:8000") == "from-the-environment"
@@ -105,21 +107,21 @@ def test_the_command_line_of_the_server_holds_no_key(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(versions.installed() is None, reason="vLLM is not installed")
-def test_a_server_does_not_start_where_another_program_listens(
+def test_a_server_does_not_start_on_a_port_in_use(
     flaky: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     server = Server("folder", port=flaky.server_port)
     with pytest.raises(ConfigError, match="Choose another --port"):
         server.__enter__()
-    assert flaky.seen == []  # least of all is it told the key
+    assert flaky.seen == []  # so it has not received the key
 
 
 # HTTP.
 
 
 class Flaky(ThreadingHTTPServer):
-    """A listener that answers with one status after another."""
+    """A server that answers with the given statuses in order."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -158,14 +160,14 @@ def connect(server: Flaky, **settings: Any) -> Connection:
     return Connection(ServerSettings(url=url, backoff=0.01, **settings))
 
 
-def test_failures_that_may_pass_are_tried_again(flaky: Flaky) -> None:
+def test_temporary_failures_are_retried(flaky: Flaky) -> None:
     flaky.statuses = [503, 502, 200]
     assert connect(flaky, retries=2).call("rlobj_status") == [1]
     flaky.statuses = [500, 200]
     assert connect(flaky, retries=1).complete([{}]) == [{"results": [1]}]
 
 
-def test_the_last_retry_ends_in_an_error_that_says_how_to_go_on(flaky: Flaky) -> None:
+def test_error_after_the_last_retry_shows_the_command_to_type(flaky: Flaky) -> None:
     flaky.statuses = [503] * 3
     with pytest.raises(
         RunError, match=r"(?s)cannot be reached.*3 attempts.*rlobj serve MODEL --port"
@@ -174,13 +176,13 @@ def test_the_last_retry_ends_in_an_error_that_says_how_to_go_on(flaky: Flaky) ->
     assert len(flaky.seen) == 3
 
 
-def test_a_command_that_failed_inside_the_server_is_not_repeated(flaky: Flaky) -> None:
+def test_a_command_that_failed_in_the_server_is_not_retried(flaky: Flaky) -> None:
     flaky.statuses = [500]
     with pytest.raises(RunError, match="answered /collective_rpc with 500"):
         connect(flaky).call("rlobj_load_files", "folder", 1)
 
 
-def test_a_refused_key_is_a_wrong_setting(flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_key_is_a_config_error(flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     flaky.statuses = [401]
     with pytest.raises(ConfigError, match=f"needs a key.*{KEY_VARIABLE}"):
@@ -191,7 +193,7 @@ def test_a_refused_key_is_a_wrong_setting(flaky: Flaky, monkeypatch: pytest.Monk
         connect(flaky).call("rlobj_status")
 
 
-def test_a_server_without_control_endpoints_is_named(flaky: Flaky) -> None:
+def test_error_names_the_command_for_a_server_without_control_endpoints(flaky: Flaky) -> None:
     flaky.statuses = [404]
     with pytest.raises(ConfigError, match=r"does not know /collective_rpc.*rlobj serve MODEL"):
         connect(flaky).call("rlobj_status")

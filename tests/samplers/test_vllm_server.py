@@ -1,4 +1,4 @@
-"""`rlobj serve` on a real server: the key, both transports, and servers that die or hang."""
+"""`rlobj serve` with a real server: the key, both transports, and servers that end or hang."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLL
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The model's folder; keys and logs of servers are beside it."""
+    """The folder of the model, next to the keys and logs of servers."""
     root = tmp_path_factory.mktemp("served")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
@@ -95,7 +95,7 @@ def status_of(method: str, url: str, key: str | None = None, body: Any = None) -
 # The screen and the key.
 
 
-def test_the_screen_tells_all_that_a_trainer_needs(served: Served, folder: Path) -> None:
+def test_the_screen_shows_the_settings_for_a_trainer(served: Served, folder: Path) -> None:
     screen = served.screen().replace("\n", "")
     assert served.url in screen
     assert f"rlobj train --preset stapo --model {folder} --sampler vllm-server" in screen
@@ -110,7 +110,7 @@ def test_the_screen_tells_all_that_a_trainer_needs(served: Served, folder: Path)
     assert not [pid for pid in running if key in command_line(pid)]
 
 
-def test_without_the_key_nothing_is_read_or_changed(served: Served, model: Any) -> None:
+def test_no_endpoint_answers_without_the_key(served: Served, model: Any) -> None:
     sampler = sampler_for(served, model)
     push(sampler, model, 5)
     before = sampler.received()
@@ -137,7 +137,7 @@ def test_without_the_key_nothing_is_read_or_changed(served: Served, model: Any) 
     assert gap(model, draw(sampler)) < TOLERANCE
 
 
-def test_a_wrong_key_is_a_wrong_setting(
+def test_a_wrong_key_is_a_config_error(
     served: Served, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "wrong")
@@ -145,7 +145,7 @@ def test_a_wrong_key_is_a_wrong_setting(
         sampler_for(served, model)
 
 
-def test_another_model_is_refused_by_what_differs(served: Served, model: Any) -> None:
+def test_error_for_another_model_names_the_difference(served: Served, model: Any) -> None:
     model.config.num_hidden_layers = 3
     with pytest.raises(ConfigError, match="num_hidden_layers is 2 there and 3 here"):
         sampler_for(served, model)
@@ -155,7 +155,7 @@ def test_another_model_is_refused_by_what_differs(served: Served, model: Any) ->
 
 
 @pytest.mark.parametrize("transport", ["auto", "broadcast"])
-def test_logprobs_are_the_trainers_after_each_sync(
+def test_logprobs_equal_the_trainers_after_each_sync(
     served: Served, model: Any, transport: str
 ) -> None:
     sampler = sampler_for(served, model, transport=transport)
@@ -167,7 +167,7 @@ def test_logprobs_are_the_trainers_after_each_sync(
         assert gap(model, samples) < TOLERANCE
         assert {sample.weight_version for sample in samples} == {version}
     assert sampler.settings.transport == ("file" if transport == "auto" else "broadcast")
-    left = f"rlobj-{os.getuid()}-*/*.safetensors"  # those of a trainer beside these tests go too
+    left = f"rlobj-{os.getuid()}-*/*.safetensors"  # a trainer beside this test deletes its own
     wait_until(lambda: not list(Path("/dev/shm").glob(left)), 30)
     sampler.close()
 
@@ -186,7 +186,7 @@ def test_settings_reach_the_engine(served: Served, model: Any) -> None:
     assert min(logprob for each in narrow for logprob in each.logprobs) > -4.7  # ln of min_p
 
 
-def test_a_prompt_and_its_seed_decide_the_responses(served: Served, model: Any) -> None:
+def test_responses_depend_only_on_prompt_and_seed(served: Served, model: Any) -> None:
     sampler = sampler_for(served, model)
     asked, ids = SamplingSettings(max_tokens=12), prompts()
     together = sampler.sample(ids, count=4, settings=asked, seeds=range(len(ids)))
@@ -195,7 +195,9 @@ def test_a_prompt_and_its_seed_decide_the_responses(served: Served, model: Any) 
 
 
 @pytest.mark.parametrize("transport", ["file", "broadcast"])
-def test_each_fault_of_a_sync_is_named(served: Served, model: Any, transport: str) -> None:
+def test_each_fault_of_a_sync_has_its_own_message(
+    served: Served, model: Any, transport: str
+) -> None:
     sampler = sampler_for(served, model, transport=transport)
     push(sampler, model, 30)
     names = [name for name, _ in named(model)]
@@ -212,9 +214,7 @@ def test_each_fault_of_a_sync_is_named(served: Served, model: Any, transport: st
 
 
 @pytest.mark.parametrize("transport", ["file", "broadcast"])
-def test_a_server_goes_on_after_a_sync_that_failed(
-    served: Served, model: Any, transport: str
-) -> None:
+def test_a_server_continues_after_a_failed_sync(served: Served, model: Any, transport: str) -> None:
     sampler = sampler_for(served, model, transport=transport)
     wrong = [("nowhere.weight", torch.zeros(2)), *named(model)]
     with pytest.raises(RunError, match="answered /collective_rpc with 500"):
@@ -231,7 +231,9 @@ def test_a_server_goes_on_after_a_sync_that_failed(
     assert gap(model, draw(sampler)) < TOLERANCE
 
 
-def test_other_ranks_take_all_weights_and_wait_for_the_first(served: Served, model: Any) -> None:
+def test_other_ranks_consume_all_weights_and_wait_for_the_primary(
+    served: Served, model: Any
+) -> None:
     first, other = sampler_for(served, model), sampler_for(served, model, primary=False)
     taken: list[str] = []
 
@@ -252,7 +254,7 @@ def test_other_ranks_take_all_weights_and_wait_for_the_first(served: Served, mod
     assert {sample.weight_version for sample in draw(other)} == {50}
 
 
-def test_weights_pushed_by_another_trainer_stop_the_run(served: Served, model: Any) -> None:
+def test_weights_of_another_trainer_raise_an_error(served: Served, model: Any) -> None:
     mine, other = sampler_for(served, model), sampler_for(served, model)
     push(mine, model, 60)
     push(other, model, 61)
@@ -260,10 +262,10 @@ def test_weights_pushed_by_another_trainer_stop_the_run(served: Served, model: A
         draw(mine)
 
 
-# Servers that hang or die. The last test ends the server of this file.
+# Servers that hang or end. The last test ends the server of this file.
 
 
-def test_a_hung_server_ends_the_run_within_the_retries(served: Served, model: Any) -> None:
+def test_a_hung_server_raises_an_error_after_the_retries(served: Served, model: Any) -> None:
     sampler = sampler_for(served, model, timeout=1.0, retries=1)
     push(sampler, model, 70)
     running = served.server_processes()
@@ -287,9 +289,7 @@ def draw_again_and_again(sampler: VllmServerSampler) -> None:
         draw(sampler, prompts(100), max_tokens=400)
 
 
-def test_a_server_killed_while_sampling_ends_the_run_within_the_retries(
-    served: Served, model: Any
-) -> None:
+def test_a_killed_server_raises_an_error_after_the_retries(served: Served, model: Any) -> None:
     sampler = sampler_for(served, model, timeout=5.0, retries=2)
     push(sampler, model, 80)
     running = served.server_processes()
@@ -299,9 +299,9 @@ def test_a_server_killed_while_sampling_ends_the_run_within_the_retries(
     with pytest.raises(RunError, match=r"cannot be reached.*rlobj serve MODEL --port"):
         draw_again_and_again(sampler)
     assert time.monotonic() - started < 60
-    assert served.process.wait(30) == 1  # `rlobj serve` says so too,
+    assert served.process.wait(30) == 1  # `rlobj serve` also fails
     assert "the server ended" in served.screen()
-    wait_until(lambda: gone(running), 10)  # and leaves nothing behind
+    wait_until(lambda: gone(running), 10)  # no process is left
     assert not key_file(served.port).exists()
 
 

@@ -1,4 +1,4 @@
-"""How weights travel to an engine: over a process group, or as files."""
+"""The two transports of weights: broadcast over a process group, and files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_broadcast_carries_names_dtypes_shapes_and_values() -> None:
     assert same(arrived, [*some_weights(), ("again", torch.ones(2))])
 
 
-def test_a_broadcast_that_breaks_off_is_no_end_of_the_weights() -> None:
+def test_an_interrupted_broadcast_raises_an_error_on_the_receiver() -> None:
     port, device = free_port(), torch.device("cpu")
     failures: list[str] = []
 
@@ -89,7 +89,7 @@ def test_files_carry_names_dtypes_shapes_and_values_in_order(
     assert same(sorted(arrived.items()), sorted(sent.items()))
 
 
-def test_tensors_are_written_as_they_were_when_they_were_yielded(tmp_path: Path) -> None:
+def test_tensors_are_copied_when_they_are_yielded(tmp_path: Path) -> None:
     from rlobj.samplers.vllm.extension import _stored
 
     def gathered() -> Iterator[tuple[str, Tensor]]:
@@ -105,12 +105,12 @@ def test_tensors_are_written_as_they_were_when_they_were_yielded(tmp_path: Path)
     }
 
 
-def test_a_receiver_without_a_group_says_so() -> None:
+def test_receiving_without_a_group_raises_an_error() -> None:
     with pytest.raises(RuntimeError, match="must call rlobj_open first"):
         WeightExtension().rlobj_receive(1)
 
 
-def test_the_extension_adds_no_name_without_its_prefix() -> None:
+def test_all_names_of_the_extension_have_its_prefix() -> None:
     own = [name for name in dir(WeightExtension) if not name.startswith("__")]
     assert own
     assert [name for name in own if not name.startswith("rlobj_")] == []

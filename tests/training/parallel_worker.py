@@ -1,4 +1,4 @@
-"""What test_parallel runs under every strategy, in its own process or in two others.
+"""The program that test_parallel runs with every strategy, in its process or in two others.
 
     parallel_worker.py first STRATEGY,... FOLDER     train, with mishaps; leave checkpoints
     parallel_worker.py second STRATEGY,... FOLDER    go on from them
@@ -30,8 +30,8 @@ from rlobj.training.parallel.process_group import ProcessGroup
 VOCABULARY = 48
 GROUP = 4
 RESPONSES = 12
-MID, END = 3, 5  # good steps before the checkpoint, and in all
-SOURCES = {  # whose checkpoints a strategy goes on from: its own, and others'
+MID, END = 3, 5  # good steps before the checkpoint, and in total
+SOURCES = {  # the strategies whose checkpoints a strategy resumes from
     "ddp": ["ddp", "plain"],
     "fsdp2": ["fsdp2", "ddp"],
     "zero1": ["zero1", "fsdp2"],
@@ -68,7 +68,7 @@ def tiny_policy(tied: bool = True) -> Any:
 
 
 def rollout() -> tuple[rlobj.TokenBatch, list[tuple[list[int], list[int]]]]:
-    """Random responses of several lengths, with rewards; the table lacks log-probs."""
+    """Random responses of several lengths, with rewards and without log-probs."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(3, 9, (RESPONSES,), generator=generator).tolist()
     tokens = torch.randint(0, VOCABULARY, (RESPONSES, 12), generator=generator).tolist()
@@ -102,7 +102,7 @@ def members(parallel: Parallel, step: int) -> list[int]:
 
 
 def threes(count: int) -> list[list[int]]:
-    """The micro-batches of so many responses."""
+    """The micro-batches of this number of responses."""
     return [list(range(i, min(i + 3, count))) for i in range(0, count, 3)]
 
 
@@ -126,7 +126,7 @@ class Session:
     def update(
         self, step: int, *, apply: bool = True, spoil: Callable[[int], float] = lambda rank: 1.0
     ) -> dict[str, Any]:
-        """One update as the trainer makes it; `spoil(rank)` is a factor on a rank's first loss."""
+        """Make one update like the trainer; `spoil(rank)` is a factor on a rank's first loss."""
         parallel, comm = self.parallel, self.parallel.comm
         parallel.set_learning_rate(3e-3 / (step + 1))
         whole, sequences = rollout()
@@ -165,7 +165,7 @@ class Session:
         }
 
     def digest(self) -> str:
-        """Of every bit of the weights and the moments."""
+        """Hash all bits of the weights and the moments."""
         hashed = hashlib.sha256()
         flat = [*self.weights().values()]
         flat += [value for state in self.moments().values() for value in state.values()]
@@ -184,7 +184,7 @@ class Session:
 
 
 def train(parallel: Parallel, folder: Path, strategy: str, mishaps: bool) -> dict[str, Any]:
-    """Five good steps, with a checkpoint after the third; before it, perhaps, steps that fail."""
+    """Make five good steps, with a checkpoint after the third and optional bad steps before it."""
     session = Session(parallel, tiny_policy())
     results: dict[str, Any] = {"moments before": [*session.moments().values()].count({})}
     results["steps"] = [session.update(step) for step in range(2)]
@@ -194,7 +194,7 @@ def train(parallel: Parallel, folder: Path, strategy: str, mishaps: bool) -> dic
             "inf on the last rank": mishap(session, lambda rank: torch.inf if rank else 1.0),
             "nothing to learn": mishap(session, lambda rank: 1.0, apply=False),
         }
-        session.score([])  # a graph that is never gone back through
+        session.score([])  # a graph without a backward pass
     results["steps"] += [session.update(step) for step in range(2, MID)]
     session.save(folder / f"mid-{strategy}.pt")
     results["steps"] += [session.update(step) for step in range(MID, END)]
@@ -210,7 +210,7 @@ def mishap(session: Session, spoil: Callable[[int], float], apply: bool = True) 
 
 
 def selected(parallel: Parallel) -> list[list[float]]:
-    """The weights that a plan gives to the tokens of each response, of a table given in parts."""
+    """Return the plan's token weights of each response, for a table given in parts."""
     table = scored_table().select(members(parallel, 1))
     parts = [
         list(range(i, min(i + 3, len(table.lengths)))) for i in range(0, len(table.lengths), 3)
@@ -223,7 +223,7 @@ def selected(parallel: Parallel) -> list[list[float]]:
 
 
 def variants(build: Build) -> dict[str, Any]:
-    """Two updates of other kinds of policies, with and without half precision."""
+    """Make two updates of other kinds of policies, with and without half precision."""
     import peft
 
     def adapted() -> Any:
@@ -254,7 +254,7 @@ def variants(build: Build) -> dict[str, Any]:
 
 
 def arithmetic(parallel: Parallel, half: bool) -> dict[str, Any]:
-    """What forward passes compute in, and what a policy without sequences gives."""
+    """Report the dtype of forward passes, and the result of a policy without sequences."""
     session = Session(parallel, tiny_policy(), half)
     seen = []
     projection = session.model.model.layers[0].mlp.up_proj
@@ -269,7 +269,7 @@ def arithmetic(parallel: Parallel, half: bool) -> dict[str, Any]:
 
 
 def exchange(comm: ProcessGroup) -> dict[str, Any]:
-    """The process group, and a second one in a thread."""
+    """Use the process group, and a second one in a thread."""
     rank = comm.rank
     apart = ProcessGroup(torch.device("cpu"), torch.distributed.new_group(backend="gloo"))
     found: dict[str, Any] = {}
@@ -288,7 +288,7 @@ def exchange(comm: ProcessGroup) -> dict[str, Any]:
 
 
 def resume(parallel: Parallel, folder: Path, strategy: str, source: str) -> str:
-    """Go on from a checkpoint of `source`; leaves the end as a file."""
+    """Resume from a checkpoint of `source`, and write the final state to a file."""
     saved = torch.load(folder / f"mid-{source}.pt")
     model = tiny_policy()
     model.load_state_dict(saved["weights"], strict=False)  # the head is the embedding
@@ -311,7 +311,7 @@ def main(phase: str, strategies: Sequence[str], folder: Path) -> None:
             if strategy.startswith("zero"):
                 from rlobj.training.parallel import zero
 
-                # This policy is so small that nothing would be split, and all reduced at once.
+                # Without this, the small policy would not be sharded and would use one bucket.
                 zero.PERSISTENT_ELEMENTS, zero.BUCKET_ELEMENTS = 0, 1000
             build = functools.partial(build_parallel, strategy, accelerator, 0.5)
             results[strategy] = (first if phase == "first" else second)(build, folder, strategy)
@@ -322,7 +322,7 @@ def main(phase: str, strategies: Sequence[str], folder: Path) -> None:
         comm.gather(None)
     sys.stdout.flush()
     if "fsdp2" in strategies:
-        os._exit(0)  # on CPUs a thread of torch's now and then aborts a process that is through
+        os._exit(0)  # on CPUs a thread of torch sometimes aborts a process that has finished
 
 
 def first(build: Build, folder: Path, strategy: str, mishaps: bool = True) -> dict[str, Any]:

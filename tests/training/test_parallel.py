@@ -1,4 +1,4 @@
-"""Every strategy in two real processes, against the same training in one."""
+"""Every strategy in two real processes, compared with the same training in one process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> dict[str, Any]:
-    """The same in this one process, but for the mishaps: a skipped update is as none at all."""
+    """The same training in this process, without the updates that are skipped."""
     with contextlib.ExitStack() as stack:
         accelerator = open_processes(stack, grouped=False)
 
@@ -49,7 +49,7 @@ def plain(folder: Path) -> dict[str, Any]:
 
 
 def processes(phase: str, strategies: tuple[str, ...], folder: Path, *launcher: str) -> Ranks:
-    """Run the worker on two ranks; with a launcher, started by it."""
+    """Run the worker on two ranks, with a launcher if one is given."""
     command = [str(WORKER), phase, ",".join(strategies), str(folder)]
     shared = {**os.environ, "OMP_NUM_THREADS": "1"}
     if launcher:
@@ -101,7 +101,7 @@ def zero_second(folder: Path, plain: Any, torch_first: Any, zero_first: Any) -> 
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> Callable[[str, str], Ranks]:
-    """What each rank found in a phase under a strategy."""
+    """The results of each rank in a phase with a strategy."""
 
     def of(phase: str, strategy: str) -> Ranks:
         group = "torch" if strategy in TORCH else "zero"
@@ -114,7 +114,7 @@ def ranks(request: pytest.FixtureRequest) -> Callable[[str, str], Ranks]:
 
 
 @every_strategy
-def test_loss_and_gradient_norm_are_those_of_one_process(strategy, ranks, plain):
+def test_loss_and_gradient_norm_equal_those_of_one_process(strategy, ranks, plain):
     for rank in ranks("first", strategy):
         assert len(rank["steps"]) == END
         for ours, alone in zip(rank["steps"], plain["steps"], strict=True):
@@ -123,7 +123,7 @@ def test_loss_and_gradient_norm_are_those_of_one_process(strategy, ranks, plain)
 
 
 @every_strategy
-def test_selected_tokens_are_exactly_those_of_one_process(strategy, ranks, plain):
+def test_selected_tokens_equal_those_of_one_process(strategy, ranks, plain):
     weights = [weight for response in plain["selected"] for weight in response]
     assert 0 < weights.count(0.0) < len(weights)
     for rank in ranks("first", strategy):
@@ -131,7 +131,7 @@ def test_selected_tokens_are_exactly_those_of_one_process(strategy, ranks, plain
 
 
 @every_strategy
-def test_a_rank_without_tokens_keeps_up_with_the_others(strategy, ranks, plain):
+def test_a_rank_without_tokens_does_not_block_the_others(strategy, ranks, plain):
     (one, other), whole = ranks("first", strategy), plain["steps"]
     assert [rank["steps"][0]["tokens"] for rank in (one, other)] == [whole[0]["tokens"], 0]
     kept = [rank["steps"][1]["tokens"] for rank in (one, other)]
@@ -140,16 +140,14 @@ def test_a_rank_without_tokens_keeps_up_with_the_others(strategy, ranks, plain):
 
 
 @every_strategy
-def test_the_learning_rate_is_what_was_set(strategy, ranks):
+def test_the_learning_rate_is_the_one_that_was_set(strategy, ranks):
     rates = [3e-3 / (step + 1) for step in range(END)]
     for rank in ranks("first", strategy):
         assert [step["rate"] for step in rank["steps"]] == rates
 
 
 @every_strategy
-def test_weights_and_moments_after_five_updates_are_those_of_plain_adamw(
-    strategy, ranks, plain, folder
-):
+def test_weights_and_moments_after_five_updates_equal_plain_adamw(strategy, ranks, plain, folder):
     ranks("first", strategy)
     assert_alike(folder, f"end-{strategy}", "end-plain", 1e-5)
     state = torch.load(folder / f"end-{strategy}.pt")
@@ -157,7 +155,7 @@ def test_weights_and_moments_after_five_updates_are_those_of_plain_adamw(
 
 
 @every_strategy
-def test_every_rank_is_given_the_same_whole_weights_and_moments(strategy, ranks, plain):
+def test_every_rank_gets_the_same_whole_weights_and_moments(strategy, ranks, plain):
     one, other = ranks("first", strategy)
     assert one["digest"] == other["digest"]
     assert one["moments before"] == plain["moments before"] > 0  # none before the first update
@@ -172,7 +170,7 @@ def test_a_gradient_that_is_not_finite_on_one_rank_changes_nothing_on_any(strate
 
 
 @every_strategy
-def test_an_update_that_is_not_to_be_made_changes_nothing(strategy, ranks, plain):
+def test_a_step_without_apply_changes_nothing(strategy, ranks, plain):
     for rank in ranks("first", strategy):
         mishap = rank["mishaps"]["nothing to learn"]
         assert mishap["norm"] == pytest.approx(plain["steps"][2]["norm"], rel=1e-5)
@@ -180,7 +178,7 @@ def test_an_update_that_is_not_to_be_made_changes_nothing(strategy, ranks, plain
 
 
 def assert_alike(folder: Path, ours: str, others: str, tolerance: float) -> None:
-    """Weights to `tolerance`; moments, which are sums of gradients, relative to the largest."""
+    """Compare weights with `tolerance`, and moments relative to the largest one."""
     one, other = (torch.load(folder / f"{name}.pt") for name in (ours, others))
     assert one["weights"].keys() == other["weights"].keys()
     for name, weight in one["weights"].items():
@@ -217,14 +215,14 @@ def test_only_adapters_are_trained(plain):
 
 
 @every_strategy
-def test_the_reference_without_adapters_is_that_of_one_process(strategy, ranks, plain):
+def test_the_reference_without_adapters_equals_that_of_one_process(strategy, ranks, plain):
     for rank in ranks("first", strategy):
         expected = torch.tensor(plain["variants"]["reference"])
         torch.testing.assert_close(torch.tensor(rank["variants"]["reference"]), expected)
 
 
 @every_strategy
-def test_forward_passes_compute_in_what_autocast_says_on_float32_weights(strategy, ranks, plain):
+def test_forward_passes_use_the_autocast_dtype_with_float32_weights(strategy, ranks, plain):
     exact = plain["variants"]["None"]["norm"]
     assert plain["variants"]["torch.bfloat16"]["norm"] != pytest.approx(exact, rel=5e-4)
     for rank in ranks("first", strategy):
@@ -241,17 +239,17 @@ def test_no_sequences_on_any_rank_give_a_gradient_of_zeros(strategy, ranks):
         assert rank["variants"]["None"]["empty"] == 0.0
 
 
-# Going on from a checkpoint
+# Resuming from a checkpoint
 
 
 @every_strategy
-def test_the_same_strategy_goes_on_bit_for_bit_in_fresh_processes(strategy, ranks):
+def test_the_same_strategy_resumes_bit_for_bit_in_new_processes(strategy, ranks):
     for before, after in zip(ranks("first", strategy), ranks("second", strategy), strict=True):
         assert after[strategy] == before["digest"]
 
 
 @every_strategy
-def test_another_strategy_or_number_of_processes_goes_on_alike(strategy, ranks, folder):
+def test_another_strategy_or_number_of_processes_resumes_alike(strategy, ranks, folder):
     ranks("second", strategy)
     others = [source for source in SOURCES[strategy] if source != strategy]
     assert others
@@ -261,7 +259,7 @@ def test_another_strategy_or_number_of_processes_goes_on_alike(strategy, ranks, 
 
 @pytest.mark.slow
 @pytest.mark.deepspeed
-def test_one_process_goes_on_from_split_weights_alike(zero_first, folder):
+def test_one_process_resumes_alike_from_sharded_weights(zero_first, folder):
     with contextlib.ExitStack() as stack:
         accelerator = open_processes(stack, grouped=False)
         resume(build_parallel("ddp", accelerator, 0.5, None), folder, "plain", "zero3")
@@ -292,19 +290,19 @@ def test_one_process_exchanges_with_itself():
 
 
 @pytest.mark.slow
-def test_torchrun_means_ddp(torch_second):
+def test_torchrun_selects_ddp(torch_second):
     assert [rank["auto"] for rank in torch_second] == ["ddp", "ddp"]
 
 
 @pytest.mark.slow
 @pytest.mark.deepspeed
-def test_accelerate_launch_with_deepspeed_means_its_stage(zero_second):
+def test_accelerate_launch_with_deepspeed_selects_its_stage(zero_second):
     assert [rank["auto"] for rank in zero_second] == ["zero3", "zero3"]
 
 
 @pytest.mark.slow
 @pytest.mark.deepspeed
-def test_one_process_splits_nothing_with_zero_and_can_start_again(plain):
+def test_zero_in_one_process_equals_plain_training_and_can_start_again(plain):
     program = (
         "import torch; from rlobj.training.parallel import open_parallel;"
         "from parallel_worker import Session, tiny_policy;"
@@ -320,7 +318,7 @@ def test_one_process_splits_nothing_with_zero_and_can_start_again(plain):
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=WORKER.parent, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]  # DeepSpeed has nothing to add
+    lines = [line.split() for line in done.stdout.splitlines()]  # DeepSpeed prints nothing
     assert [size for _, size in lines] == ["1", "1"]
     for norm, _ in lines:
         assert float(norm) == pytest.approx(plain["steps"][0]["norm"], rel=1e-5)

@@ -1,4 +1,4 @@
-"""Which strategy a launcher means, and what is refused before anything starts."""
+"""The strategy that a launcher selects, and what is refused before processes start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_auto_reads_the_launchers_environment(environment, expected):
     assert resolve_strategy("zero1", environment) == "zero1"
 
 
-def test_auto_reads_deepspeeds_own_file(tmp_path):
+def test_auto_reads_the_stage_from_the_deepspeed_file(tmp_path):
     file = tmp_path / "ds.json"
     environment = {
         "ACCELERATE_USE_DEEPSPEED": "true",
@@ -46,7 +46,7 @@ def test_auto_reads_deepspeeds_own_file(tmp_path):
         resolve_strategy("auto", environment)
 
 
-def test_offloading_asked_for_by_flags_is_refused():
+def test_offloading_requested_by_flags_is_refused():
     environment = {
         "ACCELERATE_USE_DEEPSPEED": "true",
         "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu",
@@ -70,13 +70,13 @@ def test_fsdp2_is_refused_without_a_gpu():
         opened("fsdp2")
 
 
-def test_zero_without_deepspeed_says_what_to_install(monkeypatch):
+def test_error_for_zero_without_deepspeed_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[deepspeed\]'"):
         opened("zero2")
 
 
-def test_a_deepspeed_that_adds_up_wrongly_is_refused(monkeypatch):
+def test_an_old_deepspeed_is_refused(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.9")
     with pytest.raises(ConfigError, match=r"found 0\.18\.9.* pip install 'deepspeed>=0\.19\.2'"):
@@ -91,7 +91,7 @@ def test_processes_without_an_address_are_refused(monkeypatch):
         opened("auto")
 
 
-def test_one_process_has_no_group_and_leaves_the_environment_alone(monkeypatch):
+def test_one_process_has_no_group_and_an_unchanged_environment(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     before = dict(os.environ)
     parallel = opened("ddp")

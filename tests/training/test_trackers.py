@@ -62,9 +62,7 @@ def test_tensorboard_has_every_setting_of_the_run(
     assert told == flat(config)
 
 
-def test_a_resumed_run_hides_the_steps_that_are_done_again(
-    tmp_path: Path, accelerator: Any
-) -> None:
+def test_a_resumed_run_hides_the_steps_that_are_repeated(tmp_path: Path, accelerator: Any) -> None:
     first = open_trackers(accelerator, ["tensorboard"], tmp_path, {})
     for step in range(1, 6):
         first.log({"reward/mean": float(step)}, step)
@@ -83,7 +81,7 @@ def test_only_the_main_process_writes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_package_that_is_not_installed_is_named_with_its_extra(
+def test_error_for_a_missing_package_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On every process, and also where a folder of that name lies about, as wandb leaves one."""
@@ -103,13 +101,13 @@ def test_an_unknown_tracker_is_refused(tmp_path: Path, accelerator: Any) -> None
         open_trackers(accelerator, ["tensorbord"], tmp_path, {})  # type: ignore[list-item]
 
 
-def test_a_tracker_that_cannot_start_stops_the_run(tmp_path: Path, accelerator: Any) -> None:
+def test_a_tracker_that_cannot_start_raises_an_error(tmp_path: Path, accelerator: Any) -> None:
     (tmp_path / "tensorboard").write_text("a file where a folder should be")
     with pytest.raises(RunError, match="tensorboard cannot start"):
         open_trackers(accelerator, ["tensorboard"], tmp_path, {})
 
 
-def test_a_tracker_that_fails_later_is_given_up_and_the_others_go_on(
+def test_a_tracker_that_fails_later_is_removed_and_the_others_continue(
     tmp_path: Path, accelerator: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened = open_trackers(accelerator, ["tensorboard"], tmp_path / "one", {})
@@ -125,14 +123,14 @@ def test_a_tracker_that_fails_later_is_given_up_and_the_others_go_on(
     assert scalars(tmp_path / "two")["reward/mean"] == [(1, 1.0), (2, 2.0)]
 
 
-def test_settings_are_flat_and_plain() -> None:
+def test_settings_are_flattened_to_plain_values() -> None:
     nested = {"a": {"b": {"c": True}, "d": None}, "e": (1, 2), "f": "text", "g": {}}
     assert flat(nested) == {"a.b.c": True, "e": "(1, 2)", "f": "text"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(TRACKERS) - {"tensorboard"}))
-def test_the_other_trackers_take_a_run_without_a_network(
+def test_the_other_trackers_log_a_run_without_a_network(
     name: Any,
     tmp_path: Path,
     accelerator: Any,

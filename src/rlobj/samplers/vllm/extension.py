@@ -74,7 +74,7 @@ class WeightExtension:
 
     def rlobj_open(self, address: str, port: int, size: int, timeout: float) -> None:
         """Join the trainer's broadcast group; the trainer is rank 0."""
-        self.rlobj_close()
+        self.rlobj_group = None  # leave the group of an earlier trainer first
         rank = 1 + self.rank  # pyright: ignore[reportAttributeAccessIssue]
         device = torch.device(self.device)  # pyright: ignore[reportAttributeAccessIssue]
         self.rlobj_group = WeightGroup(address, port, rank, size, device, timeout)
@@ -89,10 +89,6 @@ class WeightExtension:
         finally:
             for _ in remaining:
                 pass
-
-    def rlobj_close(self) -> None:
-        """Leave the trainer's broadcast group."""
-        self.rlobj_group = None
 
 
 def _recorded(

