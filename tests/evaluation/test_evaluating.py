@@ -117,6 +117,11 @@ def test_a_callback_receives_the_events_in_order(policy, tmp_path) -> None:
     ]
 
 
+def test_notes_are_logged_without_a_callback(policy, caplog) -> None:
+    rlobj.evaluate(policy, ROWS, **QUICK, temperature=0)
+    assert "at temperature 0 the 3 responses of a problem are one" in caplog.text
+
+
 def test_a_function_grades_the_rows(policy) -> None:
     def grade(response: str, answer: str, level: int) -> bool:
         return level > 1

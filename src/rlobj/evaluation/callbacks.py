@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rlobj.evaluation.result import EvaluationResult
+from rlobj.evaluation.result import EvaluationResult
 
 __all__ = ["EvaluationCallback"]
 
+logger = logging.getLogger(__name__)
+
 
 class EvaluationCallback:
-    """Receives the events of an evaluation. Every method does nothing here; override some."""
+    """Receives the events of an evaluation. Override the methods you need."""
 
     def started(self, name: str) -> None:
         """Problems and settings are read. `name` is the model's, or of a file of responses."""
@@ -27,7 +28,8 @@ class EvaluationCallback:
         """Sampling or grading begins. `facts` are short texts by name: policy, device, folder."""
 
     def noted(self, text: str, *, warning: bool = False) -> None:
-        """Something that the user should know."""
+        """Something that the user should know. It is logged if the method is not overridden."""
+        logger.log(logging.WARNING if warning else logging.INFO, "%s", text)
 
     def sampled(self, benchmark: str, responses: int) -> None:
         """More responses were sampled and stored; they are graded later."""
