@@ -80,19 +80,10 @@ def journal(folder: Path) -> Journal:
     return Journal(RunDirectory(folder), ProcessGroup(torch.device("cpu")), "")
 
 
-@pytest.mark.parametrize("name", ["rank-0-of-1", "rank-0-of-1.npz"])
+@pytest.mark.parametrize("name", ["rank-0-of-1", "rank-0-of-1.json"])
 def test_a_pickle_in_the_run_folder_is_not_executed(tmp_path, name, caplog):
     (tmp_path / "rollouts" / "step-000000").mkdir(parents=True)
     (tmp_path / "rollouts" / "step-000000" / name).write_bytes(pickle.dumps(Executed()))
-    assert journal(tmp_path).read(0) is None
-    assert "step 1 is sampled again" in caplog.text
-
-
-def test_arrays_of_objects_in_the_run_folder_are_not_executed(tmp_path, caplog):
-    file = tmp_path / "rollouts" / "step-000000" / "rank-0-of-1.npz"
-    file.parent.mkdir(parents=True)
-    with file.open("wb") as stream:
-        np.savez(stream, facts=np.array([Executed()], dtype=object))
     assert journal(tmp_path).read(0) is None
     assert "step 1 is sampled again" in caplog.text
 
@@ -101,11 +92,11 @@ def test_arrays_of_objects_in_the_run_folder_are_not_executed(tmp_path, caplog):
 def test_a_damaged_file_is_sampled_again(tmp_path, how, caplog):
     kept = journal(tmp_path)
     kept.write(0, rollout())
-    file = kept.folder / "step-000000" / "rank-0-of-1.npz"
+    file = kept.folder / "step-000000" / "rank-0-of-1.json"
     content = bytearray(file.read_bytes())
     assert kept.read(0) is not None
     if how == "bit":
-        content[content.index(np.float32(-0.1).tobytes())] ^= 1
+        content[-100] ^= 1
     file.write_bytes({"bit": content, "cut": content[:-40], "empty": b""}[how])
     assert kept.read(0) is None
     assert "step 1 is sampled again: cannot read" in caplog.text
@@ -133,7 +124,7 @@ def test_a_run_with_rollouts_of_the_old_format_resumes_to_the_same_weights(
     with open_parts(config, tmp_path / "run") as parts:
         for _ in range(5):
             run_step(parts)
-    for file in (tmp_path / "run" / "rollouts").glob("*/rank-0-of-1.npz"):
+    for file in (tmp_path / "run" / "rollouts").glob("*/rank-0-of-1.json"):
         file.with_suffix("").write_bytes(pickle.dumps(Executed()))
         file.unlink()
     run_training(config, tmp_path / "run", resume=True)

@@ -45,7 +45,7 @@ def test_a_second_counts_once_in_the_innermost_phase(ticking):
         def phase(self, name):
             heard.append(name)
 
-    clock = Clock(Listener())
+    clock = Clock([Listener()])
     clock.start("sampling")
     ticking(4)
     clock.move("sampling", "grading", 1)

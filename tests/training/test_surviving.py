@@ -54,7 +54,7 @@ def test_rollouts_that_were_sampled_are_not_sampled_again(policy, whole, tmp_pat
         for _ in range(5):
             run_step(parts)
     with open_parts(config, tmp_path / "run", resume=True) as parts:
-        collector, sampled = parts.collector, []
+        collector, sampled = parts.pipeline.collector, []
         collect = collector.collect
         collector.collect = lambda step: sampled.append(step) or collect(step)
         assert parts.learner.steps == 3

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
 
-__all__ = ["Callback", "Callbacks"]
+__all__ = ["Callback"]
 
 
 class Callback:
@@ -32,40 +32,3 @@ class Callback:
 
     def saved(self, path: Path) -> None:
         """A checkpoint was written."""
-
-
-class Callbacks(Callback):
-    """Passes every event to several callbacks, in their order."""
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self._callbacks = tuple(callbacks)
-
-    def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """Pass it on."""
-        for callback in self._callbacks:
-            callback.warm_starting(done, total, loss)
-
-    def started(self, facts: Mapping[str, str]) -> None:
-        """Pass it on."""
-        for callback in self._callbacks:
-            callback.started(facts)
-
-    def phase(self, name: str) -> None:
-        """Pass it on."""
-        for callback in self._callbacks:
-            callback.phase(name)
-
-    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Pass it on."""
-        for callback in self._callbacks:
-            callback.stepped(step, metrics)
-
-    def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
-        """Pass it on."""
-        for callback in self._callbacks:
-            callback.evaluated(step, summary)
-
-    def saved(self, path: Path) -> None:
-        """Pass it on."""
-        for callback in self._callbacks:
-            callback.saved(path)

@@ -1,11 +1,11 @@
-"""Where a step's time goes."""
+"""The time of a step, by phases."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -25,35 +25,35 @@ PHASES = (
     "evaluating",
     "writing",
 )
-"""What a second of a step may be spent on; the rest is `other`. Together they are the step."""
+"""The phases of a step. The rest of its time is `other`; together they are the whole step."""
 
 
 class Clock:
-    """Seconds by phase, each counted once; the callback is called when a stage of the step begins.
+    """Seconds by phase, each counted once.
 
-    Steps follow each other without a gap: what is done between `stop` and the next step, such as
-    writing a checkpoint, counts in the next one. Where the policy is on a GPU the clock waits for
-    it at each change of phase, a few times a micro-batch.
+    There is no gap between steps: what is done between `stop` and the next step, such as writing a
+    checkpoint, counts for the next step. If the policy is on a GPU, the clock waits for it at each
+    change of phase, a few times per micro-batch.
 
     Args:
-        callback: its `phase` is called when a stage begins.
+        callbacks: their `phase` is called when a stage of the step begins.
         device: of the policy.
-        now: seconds since some moment; by default wall-clock time.
+        now: returns the time in seconds; default: wall-clock time.
     """
 
     def __init__(
         self,
-        callback: Callback | None = None,
+        callbacks: Sequence[Callback] = (),
         device: torch.device | str = "cpu",
         now: Callable[[], float] | None = None,
     ):
-        self._callback = callback or Callback()
+        self._callbacks = callbacks
         self._device = torch.device(device)
         self._now = now or time.perf_counter
         self.restart()
 
     def restart(self) -> None:
-        """Nothing before now counts."""
+        """Forget the time until now."""
         self._begun = self._since = self._stage_begun = self._now()
         self._phase = self._stage = "other"
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -73,11 +73,12 @@ class Clock:
             return
         self._stages[self._stage] += self._to(stage) - self._stage_begun
         self._stage, self._stage_begun = stage, self._since
-        self._callback.phase(stage)
+        for callback in self._callbacks:
+            callback.phase(stage)
 
     @contextlib.contextmanager
     def inside(self, phase: str) -> Iterator[None]:
-        """Seconds of the block count for this phase, and not for what is around it."""
+        """Count the seconds of the block for this phase, and not for the phase around it."""
         around = self._phase
         self._to(phase)
         try:
@@ -99,12 +100,12 @@ class Clock:
         return now
 
     def stop(self, tokens: float) -> dict[str, float]:
-        """The step is over: time/<phase>, time/other and time/step in seconds, tokens per second.
+        """End the step: time/<phase>, time/other and time/step in seconds, and tokens per second.
 
-        time/updating is the wall time of the updates, whose phases are listed as well.
+        time/updating is the wall time of all updates, which the phases inside them count as well.
 
         Args:
-            tokens: that the step sampled; their speed leaves out evaluating and writing.
+            tokens: sampled in the step. Their speed leaves out evaluating and writing.
         """
         now = self._to("other")
         self._stages[self._stage] += now - self._stage_begun

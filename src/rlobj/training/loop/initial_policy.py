@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rlobj.config.run_config import RunConfig
 from rlobj.models import lora
 from rlobj.models.policy import Policy, load_model, load_policy
+from rlobj.objectives.objective import Objective
+from rlobj.scoring import PolicyScorer
+from rlobj.training.loop.callbacks import Callback
+from rlobj.training.parallel import Parallel
+from rlobj.training.parallel.agreement import together
 
 __all__ = ["InitialPolicy"]
 
@@ -23,59 +27,69 @@ class InitialPolicy:
 
     Args:
         config: the run.
-        device: where the models go.
-        source: folder or hub id; not read if a policy is given.
         given: the caller's policy, or None.
+        parallel: the processes.
+        callbacks: their `warm_starting` is called while the embedded policy is made.
         stack: removes temporary files when the run ends.
+
+    Attributes:
+        source: folder or hub id of the model.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        device: torch.device,
-        source: str,
         given: Policy | None,
+        parallel: Parallel,
+        callbacks: Sequence[Callback],
         stack: ExitStack,
     ) -> None:
         self._config = config
-        self._device = device
-        self._source = source
         self._given = given
-        self._original = None if given is None else given.model
-        if given is not None and config.sampling.engine == "vllm":  # vLLM loads from a folder
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlobj-policy-"))
-            given.model.save_pretrained(folder)
-            given.tokenizer.save_pretrained(folder)
-            self._source = folder
-
-    @property
-    def source(self) -> str:
-        """Folder or hub id."""
-        return self._source
+        self._device = parallel.device
+        self._original: Any = None if given is None else given.model
+        if given is None:
+            self.source = config.model.name or _make_embedded(config, parallel, callbacks)
+            return
+        self.source = given.source
+        if config.sampling.engine == "vllm":  # vLLM loads from a folder
+            self.source = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlobj-policy-"))
+            given.model.save_pretrained(self.source)
+            given.tokenizer.save_pretrained(self.source)
 
     def frozen(self) -> Any:
         """A copy of the model before training, on the device, that is never trained."""
-        if self._original is not None:
-            model = copy.deepcopy(self._original)
+        if self._original is None:
+            model: Any = load_model(self._config.model, self.source)
         else:
-            model = load_model(self._config.model, self._source)
+            model = copy.deepcopy(self._original)
         return model.to(self._device).eval().requires_grad_(False)
+
+    def reference(self, objective: Objective) -> PolicyScorer | None:
+        """The scorer of the reference policy; None if the objective reads none.
+
+        With LoRA there is none either: the policy without its adapters is the reference.
+        """
+        read = "ref_logprobs" in objective.needs.plan | objective.needs.loss
+        if not read or self._config.model.lora is not None:
+            return None
+        return PolicyScorer(self.frozen(), self._config.training.packed)
 
     def trained(self, checkpoint: Path | None) -> Policy:
         """The policy to train, on the device: with the weights of a checkpoint if there is one."""
         config = self._config
-        adapter = (
-            None if checkpoint is None or config.model.lora is None else checkpoint / "adapter"
-        )
-        weights = None if checkpoint is None or adapter is not None else checkpoint / "model"
+        adapter = weights = None
+        if checkpoint is not None and config.model.lora is not None:
+            adapter = checkpoint / "adapter"
+        elif checkpoint is not None:
+            weights = str(checkpoint / "model")
         if self._given is None:
-            source = self._source if weights is None else str(weights)
-            policy = load_policy(config.model, config.data, source, adapter)
+            policy = load_policy(config.model, config.data, weights or self.source, adapter)
         else:
             policy = self._given
             if weights is not None:
                 self._original = copy.deepcopy(policy.model)
-                policy.model.load_state_dict(load_model(config.model, str(weights)).state_dict())
+                policy.model.load_state_dict(load_model(config.model, weights).state_dict())
             if config.model.lora is not None:
                 model = lora.adapted(policy.model, config.model.lora, adapter)
                 policy = replace(policy, model=model)
@@ -83,3 +97,21 @@ class InitialPolicy:
         if config.training.gradient_checkpointing:
             policy.recompute_activations()
         return policy
+
+
+def _make_embedded(config: RunConfig, parallel: Parallel, callbacks: Sequence[Callback]) -> str:
+    """The folder of the embedded policy. On first use one process of each machine makes it."""
+    from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
+    from rlobj.models.embedded import embedded_policy
+
+    def progress(done: int, total: int, loss: float) -> None:
+        for callback in callbacks:
+            callback.warm_starting(done, total, loss)
+
+    profile = PROFILES.get(config.data.source or "", EMBEDDED_PROFILE)
+    task, folder = profile["data"]["source"], ""
+    for first in (True, False):
+        with together(parallel.comm, "making the embedded policy"):
+            if first == parallel.accelerator.is_local_main_process:
+                folder = str(embedded_policy(task, progress=progress))
+    return folder

@@ -17,7 +17,7 @@ from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.data import ProblemStream
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop import setup, stages
-from rlobj.training.loop.callbacks import Callback, Callbacks
+from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.given import Given
 from rlobj.training.loop.initial_policy import InitialPolicy
@@ -51,7 +51,6 @@ def open_parts(
         ConfigError: the input was wrong; nothing was written.
         RunError: a part cannot be opened.
     """
-    callback = Callbacks(callbacks)
     with ExitStack() as stack:
         parallel, autocast = setup.hardware(config)
         stack.callback(parallel.close)
@@ -59,18 +58,17 @@ def open_parts(
         run = _open_folder(config, out, resume, comm, stack)
         with together(comm, "loading the problems"):
             train, test, note = setup.problems(config, given)
-        source = setup.model_source(config, given, parallel, callback)
+        initial = InitialPolicy(config, given.policy, parallel, callbacks, stack)
         newest = _newest(run, comm) if resume else None
         objective = config.resolved_objective()
         with together(comm, "loading the model"):
-            initial = InitialPolicy(config, parallel.device, source, given.policy, stack)
             policy = initial.trained(newest)
             size = _size(policy.model)
             train, test = setup.fitting(config, policy, train, test, given)
-            reference = setup.reference(config, objective, initial)
+            reference = initial.reference(objective)
             stream = ProblemStream(train, seed=config.seed)
             scorer = PolicyScorer(policy.model, config.training.packed)
-        clock = Clock(callback, parallel.device)
+        clock = Clock(callbacks, parallel.device)
         learner = Learner(config, objective, parallel, scorer, reference, autocast, clock)
         sampler = given.sampler
         if sampler is None:
@@ -78,7 +76,7 @@ def open_parts(
             stack.callback(sampler.close)
         grader = stack.enter_context(given.grader or config.rewards.open())
         parts = Parts(
-            config, callback, parallel, policy, learner, stream, test, sampler, grader, run
+            config, callbacks, parallel, policy, learner, stream, test, sampler, grader, run
         )
         stack.enter_context(parts.pipeline)
         _prepare_folder(parts, newest, resume, stack)
@@ -157,7 +155,8 @@ def _start(parts: Parts, facts: dict[str, str]) -> None:
             depth,
         )
     stages.sync(parts)
-    parts.callback.started(facts)
+    for callback in parts.callbacks:
+        callback.started(facts)
     evaluated = parts.comm.broadcast(bool(parts.run.lines()))
     if parts.learner.steps == 0 and config.evaluation.every and not evaluated:
         parts.metrics = {"step": 0}

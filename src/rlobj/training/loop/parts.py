@@ -31,11 +31,14 @@ __all__ = ["Parts"]
 
 @dataclass
 class Parts:
-    """The parts of a run. `open_parts` opens them from a configuration; code may pass others.
+    """The parts of a run. `open_parts` opens them from a configuration.
+
+    Code that works with other parts passes or sets them before the first step: rollouts of several
+    turns, say, come from another `pipeline.collector`.
 
     Attributes:
         config: the run.
-        callback: receives the events.
+        callbacks: receive the events.
         parallel: the processes that share the run.
         policy: the model in training, and how problems become prompts.
         learner: trains the policy; counts the steps done.
@@ -44,7 +47,6 @@ class Parts:
         sampler: draws responses.
         grader: grades them; open.
         run: the run directory.
-        collector: makes a step's rollout; default: one call of sampler and grader.
         trackers: where metrics go beside metrics.jsonl.
         metrics: of the step in progress.
         saved: the step of the newest checkpoint; -1 = none.
@@ -55,7 +57,7 @@ class Parts:
     """
 
     config: RunConfig
-    callback: Callback
+    callbacks: Sequence[Callback]
     parallel: Parallel
     policy: Policy
     learner: Learner
@@ -64,7 +66,6 @@ class Parts:
     sampler: Sampler
     grader: Grader
     run: RunDirectory
-    collector: Collector | None = None
     trackers: Trackers = field(default_factory=Trackers)
     metrics: dict[str, Any] = field(default_factory=dict)
     saved: int = -1
@@ -77,12 +78,9 @@ class Parts:
         config, depth = self.config, self.config.sampling.async_depth
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
         comm = _second_group(self.comm) if depth else self.comm
-        if self.collector is None:
-            self.collector = Collector(
-                config, self.policy, self.sampler, self.grader, self.stream, comm
-            )
+        collector = Collector(config, self.policy, self.sampler, self.grader, self.stream, comm)
         self.journal = Journal(self.run, comm, self._recipe())
-        self.pipeline = Pipeline(self.collector, self.journal, depth, config.training.steps)
+        self.pipeline = Pipeline(collector, self.journal, depth, config.training.steps)
         own_names = isinstance(self.sampler, TransformersSampler)
         self.synchronizer = Synchronizer(
             self.sampler,

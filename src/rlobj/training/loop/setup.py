@@ -1,4 +1,4 @@
-"""What a run needs before its first step: hardware, problems, the policy's place."""
+"""The parts of a run that its configuration names: processes, problems, sampler."""
 
 from __future__ import annotations
 
@@ -12,21 +12,15 @@ from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.models import lora
 from rlobj.models.policy import Policy, arithmetic
-from rlobj.objectives.objective import Objective
 from rlobj.samplers import Sampler, TransformersSampler, eos_ids
-from rlobj.scoring import PolicyScorer
-from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.given import Given
 from rlobj.training.loop.initial_policy import InitialPolicy
 from rlobj.training.parallel import Parallel, open_parallel
-from rlobj.training.parallel.agreement import together
 
 __all__ = [
     "fitting",
     "hardware",
-    "model_source",
     "problems",
-    "reference",
     "sampler",
 ]
 
@@ -36,7 +30,7 @@ logger = logging.getLogger(__name__)
 def hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
     """The processes that share the run, and the arithmetic of forward passes (None = float32).
 
-    Sets torch's threads: one on a CPU by default, since two that wait for each other are slower.
+    Sets the number of torch's threads; on a CPU the default is one, which is the fastest.
     """
     gpu = torch.cuda.is_available()
     threads = config.training.threads
@@ -55,12 +49,12 @@ def hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
 
 
 def problems(config: RunConfig, given: Given) -> tuple[list[Problem], list[Problem], str]:
-    """Training problems, held-out problems, and a note where there are none of the latter.
+    """Training problems, held-out problems, and a note that says why there are none of these.
 
-    A source without a test part is trained on whole, and the run is not evaluated.
+    If a source has no test part, all of it is trained on and the run is not evaluated.
 
     Raises:
-        DataError: a source that cannot be read, or a test source that was asked for.
+        DataError: a source that cannot be read, or a test part that was required and is missing.
     """
     if given.train_problems is not None:
         train = list(given.train_problems)
@@ -165,19 +159,6 @@ def _short_enough(
     return kept
 
 
-def reference(
-    config: RunConfig, objective: Objective, initial: InitialPolicy
-) -> PolicyScorer | None:
-    """The policy as it was before training, only where the objective reads it.
-
-    With LoRA there is none: the policy without its adapters is the reference.
-    """
-    unread = "ref_logprobs" not in objective.needs.plan | objective.needs.loss
-    if unread or config.model.lora is not None:
-        return None
-    return PolicyScorer(initial.frozen(), config.training.packed)
-
-
 def sampler(
     config: RunConfig,
     policy: Policy,
@@ -185,7 +166,7 @@ def sampler(
     initial: InitialPolicy,
     autocast: torch.dtype | None,
 ) -> Sampler:
-    """The engine that draws responses.
+    """The engine that draws responses, as configured.
 
     Args:
         config: the run.
@@ -229,24 +210,3 @@ def sampler(
         model_config=inner.config,
         primary=parallel.rank == 0,
     )
-
-
-def model_source(config: RunConfig, given: Given, parallel: Parallel, callback: Callback) -> str:
-    """The folder or hub id of the policy before training.
-
-    The embedded policy is made on first use, by one process of each machine.
-    """
-    if given.policy is not None:
-        return given.policy.source
-    if config.model.name is not None:
-        return config.model.name
-    from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
-    from rlobj.models.embedded import embedded_policy
-
-    profile = PROFILES.get(config.data.source or "", EMBEDDED_PROFILE)
-    task, source = profile["data"]["source"], ""
-    for first in (True, False):
-        with together(parallel.comm, "making the embedded policy"):
-            if first == parallel.accelerator.is_local_main_process:
-                source = str(embedded_policy(task, progress=callback.warm_starting))
-    return source

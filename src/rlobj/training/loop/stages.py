@@ -152,14 +152,16 @@ def evaluate(parts: Parts) -> None:
     ranks = comm.gather(own)
     whole = [ranks[i % comm.size][i // comm.size] for i in range(len(parts.test_problems))]
     summary = summarise(GradedBenchmark("evaluation", tuple(whole)))
-    parts.callback.evaluated(done, summary)
+    for callback in parts.callbacks:
+        callback.evaluated(done, summary)
     parts.metrics |= summary.metrics()
 
 
 def write(parts: Parts) -> None:
     """End the step: its line in metrics.jsonl and in the trackers."""
     write_metrics(parts)
-    parts.callback.stepped(parts.learner.steps, parts.metrics)
+    for callback in parts.callbacks:
+        callback.stepped(parts.learner.steps, parts.metrics)
 
 
 def write_metrics(parts: Parts) -> None:
@@ -209,7 +211,8 @@ def save(parts: Parts, *, now: bool = False) -> None:
                 for old in parts.run.saved()[: -settings.keep]:
                     remove(old)
                 parts.journal.forget(before=done)
-    parts.callback.saved(path)
+    for callback in parts.callbacks:
+        callback.saved(path)
 
 
 def _due(step: int, every: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,24 +42,26 @@ class ProcessGroup:
         torch.distributed.all_reduce(total, group=self._group)
         return total.to(tensor.device)
 
-    def exchange(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Send one flat tensor to each rank; return the tensors received from them, on the CPU.
+    def exchange(self, values: Sequence[Any]) -> list[Any]:
+        """Send one value to each rank; return the values received from them, in rank order.
 
         Args:
-            parts: one tensor per rank, of the same dtype and of any lengths.
+            values: one per rank, of any type that pickle supports.
         """
         if self.size == 1:
-            return list(parts)
+            return list(values)
+        packed = [b"" if i == self.rank else pickle.dumps(each) for i, each in enumerate(values)]
         sizes = torch.zeros(self.size, self.size, dtype=torch.int64)
-        sizes[self.rank] = torch.tensor([len(part) for part in parts])
+        sizes[self.rank] = torch.tensor([len(part) for part in packed])
         sizes = self.sum(sizes)
-        sent = torch.cat(list(parts)).to(self._device)
+        sent = torch.frombuffer(bytearray(b"".join(packed)), dtype=torch.uint8).to(self._device)
         lengths = sizes[:, self.rank].tolist()
         received = sent.new_empty(sum(lengths))
         torch.distributed.all_to_all_single(
             received, sent, lengths, sizes[self.rank].tolist(), group=self._group
         )
-        return list(received.cpu().split(lengths))
+        parts = [part.numpy().tobytes() for part in received.cpu().split(lengths)]
+        return [values[i] if i == self.rank else pickle.loads(part) for i, part in enumerate(parts)]
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks in rank order; any type that pickle supports."""

@@ -1,27 +1,24 @@
 """Rollouts on disk, from the time they are sampled until a checkpoint covers their step.
 
-    RUN/rollouts/step-000012/rank-0-of-2.npz
+    RUN/rollouts/step-000012/rank-0-of-2.json
 
-A run that is interrupted trains on them when it resumes: nothing is sampled twice. A file holds
-plain arrays and JSON; reading one runs no code.
+A run that is interrupted trains on them when it resumes: nothing is sampled twice. A file is
+JSON; reading one runs no code.
 """
 
 from __future__ import annotations
 
-import io
-import itertools
+import base64
 import json
 import logging
 import re
 import shutil
-import zipfile
+import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from rlobj.data import Problem
 from rlobj.rewards import Graded
@@ -61,7 +58,7 @@ class Journal:
     def write(self, step: int, rollout: Rollout) -> None:
         """Write this rank's part of a step's rollout."""
         folder = f"rollouts/{step_name(step)}"
-        name = f"{folder}/rank-{self._comm.rank}-of-{self._comm.size}.npz"
+        name = f"{folder}/rank-{self._comm.rank}-of-{self._comm.size}.json"
         with together(self._comm, "writing a rollout"):
             (self._run.path / folder).mkdir(parents=True, exist_ok=True)
             # After a power cut an incomplete file is sampled again: no need to wait for the disk.
@@ -90,7 +87,7 @@ class Journal:
         """The rollouts in some files; [] if one is damaged or has another recipe."""
         try:
             loaded = [unpack_rollout(file.read_bytes()) for file in files]
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError) as error:
             logger.warning("step %d is sampled again: cannot read %s: %s", step + 1, files, error)
             return []
         rollouts = [rollout for rollout, _ in loaded]
@@ -104,7 +101,7 @@ class Journal:
         """The files of all ranks that took part, in rank order; [] if one is missing."""
         found: dict[int, dict[int, Path]] = {}
         folder = self.folder / step_name(step)
-        for path in folder.glob("rank-*-of-*.npz"):
+        for path in folder.glob("rank-*-of-*.json"):
             rank, size = map(int, re.findall(r"\d+", path.name))
             found.setdefault(size, {})[rank] = path
         if not found and any(folder.glob("rank-*-of-*")) and self._comm.rank == 0:
@@ -151,85 +148,58 @@ class Journal:
 
 
 def pack_rollout(rollout: Rollout, recipe: str) -> bytes:
-    """A rollout as an .npz file: token ids, log-probs, and all else as JSON; exact to the bit.
+    """A rollout as text: a line with the CRC-32 of what follows, then one JSON object.
 
-    The seconds it took are left out, and so are the extra columns of its problems: only grading
-    reads them, and the grades are stored.
+    Token ids and log-probs are base64 of their bytes, so that every number is exact. The seconds it
+    took are left out, and so are the extra columns of its problems: only grading reads them.
     """
-    responses = [*rollout.responses, *rollout.dead]
-    samples = [response.sample for response in responses]
     facts = {
         "recipe": recipe,
         "batches": rollout.batches,
         "stream": rollout.stream,
-        "kept": len(rollout.responses),
-        "responses": [_facts(response) for response in responses],
+        "responses": [_packed(response) for response in rollout.responses],
+        "dead": [_packed(response) for response in rollout.dead],
     }
-    text = json.dumps(facts, default=lambda number: number.item())  # a grader may return numpy's
-    file = io.BytesIO()
-    np.savez(
-        file,
-        facts=np.frombuffer(text.encode("ascii"), np.uint8),
-        prompt_lengths=np.array([len(s.prompt) for s in samples], np.int64),
-        lengths=np.array([len(s.tokens) for s in samples], np.int64),
-        prompts=_joined([s.prompt for s in samples], np.int32),
-        tokens=_joined([s.tokens for s in samples], np.int32),
-        logprobs=_joined([s.logprobs for s in samples], np.float32),
-    )
-    return file.getvalue()
+    content = json.dumps(facts, default=lambda number: number.item()).encode()  # numpy's have item
+    return b"%08x\n" % zlib.crc32(content) + content
 
 
-def unpack_rollout(content: bytes) -> tuple[Rollout, str]:
+def unpack_rollout(data: bytes) -> tuple[Rollout, str]:
     """The rollout and the recipe that `pack_rollout` was given.
 
     Raises:
-        zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError: the content is damaged.
+        ValueError: the data is damaged.
     """
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        facts = json.loads(arrays["facts"].tobytes())
-        prompts = _split(arrays["prompts"], arrays["prompt_lengths"])
-        tokens = _split(arrays["tokens"], arrays["lengths"])
-        logprobs = _split(arrays["logprobs"], arrays["lengths"])
-    responses: list[Response] = []
-    shared: dict[bytes, Any] = {}  # a group's responses share one prompt
-    for stored, prompt, *columns in zip(facts["responses"], prompts, tokens, logprobs, strict=True):
-        prompt = shared.setdefault(prompt.tobytes(), prompt)
-        id_, group, problem, reward, grade, sample = stored
-        responses.append(
-            Response(
-                id_,
-                group,
-                Problem(*problem),
-                Sample(prompt, *columns, *sample),
-                Graded(*grade),
-                reward,
-            )
-        )
-    kept = facts["kept"]
+    crc, _, content = data.partition(b"\n")
+    if crc != b"%08x" % zlib.crc32(content):
+        raise ValueError("the file is damaged")
+    facts = json.loads(content)
+    prompts: dict[str, array[int]] = {}  # the responses of a group share their prompt
+    responses, dead = (
+        [_unpacked(stored, prompts) for stored in facts[kind]] for kind in ("responses", "dead")
+    )
     seconds: dict[str, float] = {"sample": 0.0, "grade": 0.0, "hidden": 0.0, "write": 0.0}
-    parts = (responses[:kept], responses[kept:], facts["batches"], seconds, facts["stream"])
-    return Rollout(*parts), facts["recipe"]
+    return Rollout(responses, dead, facts["batches"], seconds, facts["stream"]), facts["recipe"]
 
 
-def _facts(response: Response) -> list[Any]:
-    """All of a response but its token ids and log-probs."""
+def _packed(response: Response) -> list[Any]:
     problem, sample = response.problem, response.sample
+    arrays = (sample.prompt, sample.tokens, sample.logprobs)
     return [
-        response.id,
-        response.group,
+        [response.id, response.group, response.reward],
         [problem.id, problem.prompt, problem.answer],
-        response.reward,
-        astuple(response.grade),
+        [base64.b64encode(values.tobytes()).decode() for values in arrays],
         [sample.text, sample.finish, sample.weight_version],
+        astuple(response.grade),
     ]
 
 
-def _joined(parts: Sequence[Any], dtype: type) -> Any:
-    return np.concatenate([np.zeros(0, dtype), *(np.asarray(part, dtype) for part in parts)])
-
-
-def _split(joined: Any, lengths: Any) -> list[Any]:
-    """Arrays as `Sample` holds them."""
-    code = "f" if joined.dtype == np.float32 else "i"
-    ends = [0, *np.cumsum(lengths).tolist()]
-    return [array(code, joined[a:b].tobytes()) for a, b in itertools.pairwise(ends)]
+def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
+    (number, group, reward), problem, (prompt, tokens, logprobs), rest, grade = stored
+    sample = Sample(
+        prompts.setdefault(prompt, array("i", base64.b64decode(prompt))),
+        array("i", base64.b64decode(tokens)),
+        array("f", base64.b64decode(logprobs)),
+        *rest,
+    )
+    return Response(number, group, Problem(*problem), sample, Graded(*grade), reward)

@@ -31,7 +31,7 @@ class Pipeline:
     """
 
     def __init__(self, collector: Collector, journal: Journal, depth: int, steps: int) -> None:
-        self._collector = collector
+        self.collector = collector
         self._journal = journal
         self._depth = depth
         self._steps = steps
@@ -87,9 +87,9 @@ class Pipeline:
             return
         rollout = self._journal.read(step)
         if rollout is None:
-            rollout = self._collector.collect(step)
+            rollout = self.collector.collect(step)
             start = time.perf_counter()
             self._journal.write(step, rollout)
             rollout.seconds["write"] = time.perf_counter() - start
-        self._collector.stream.restore(rollout.stream)
+        self.collector.stream.restore(rollout.stream)
         self._ready[step] = rollout

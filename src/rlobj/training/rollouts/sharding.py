@@ -1,23 +1,24 @@
-"""A rollout dealt out for training: into mini-batches, and over ranks so that none waits.
+"""A rollout divided for training: into mini-batches, and over ranks so that none waits.
 
-Whole groups make a mini-batch, the same ones on any number of ranks. Inside it responses are dealt
-one by one to the rank with the fewest tokens, longest first (Graham's LPT rule), since the ranks
-wait for each other at each optimizer step. What an update computes does not depend on which rank
-holds a response; only token ids and log-probs travel, and texts stay where they were sampled.
+Whole groups make a mini-batch, the same ones on any number of ranks. Inside it responses go one by
+one to the rank with the fewest tokens, longest first (Graham's LPT rule), because the ranks wait
+for each other at each optimizer step. What an update computes does not depend on which rank holds a
+response. Only token ids and log-probs travel; texts stay where they were sampled.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from array import array
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from rlobj.objectives import statistics
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Rollout
@@ -26,8 +27,6 @@ __all__ = ["MiniBatch", "Sequences", "Share", "shard", "spread"]
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 """(prompt ids, response ids) of each response."""
-
-_ID, _GROUP, _RANK, _PROMPT, _LENGTH, _REWARD = range(6)  # columns of the table of all responses
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,13 @@ class Share:
 
     Attributes:
         table: its responses, mini-batch after mini-batch; `logprobs` are the sampler's.
-        sequences: (prompt ids, response ids) of each.
+        sequences: token ids of each response.
         sizes: responses of each mini-batch; a rank may have none of one.
         imbalance: tokens of the rank with the most over the mean rank's, 1 where all are equal.
     """
 
     table: TokenBatch
-    sequences: list[tuple[Sequence[int], Sequence[int]]]
+    sequences: Sequences
     sizes: list[int]
     imbalance: float
 
@@ -74,6 +73,29 @@ class Share:
                 table.split(self.sizes), itertools.pairwise(ends), strict=True
             )
         ]
+
+
+class _Row(NamedTuple):
+    """What every rank knows of a response."""
+
+    id: int
+    group: int
+    rank: int
+    """The rank that sampled it."""
+    tokens: int
+    """Of prompt and response."""
+    reward: float
+
+
+class _Response(NamedTuple):
+    """What the rank that trains on a response holds of it."""
+
+    id: int
+    group: int
+    reward: float
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
 
 
 def shard(
@@ -94,31 +116,35 @@ def shard(
         updates: mini-batches.
         comm: the process group.
         device: where the table goes.
-        balance: False leaves every response where it was sampled.
+        balance: False leaves every response on the rank that sampled it.
     """
-    whole, start = statistics.gather(_facts(rollout, comm.rank), comm)
-    parts, owners, imbalance = [], whole[:, _RANK].long(), 1.0
-    last = _without_gradient(whole)
-    for part in _parts(whole, updates):
-        part = part[whole[part, _ID].argsort()]
-        if balance and comm.size > 1:
-            costs = (whole[part, _PROMPT] + whole[part, _LENGTH]).long().tolist()
-            owners[part] = torch.tensor(spread(costs, last[part].tolist(), comm.size))
-        parts.append(part)
-    if comm.size > 1:
-        imbalance = _imbalance(whole, parts, owners, comm.size)
-    mine = [part[owners[part] == comm.rank] for part in parts]
-    order = torch.cat([torch.zeros(0, dtype=torch.int64), *mine])
-    held = _fetched(rollout, whole, start, parts, owners, comm) if balance else _own(rollout, start)
+    samples = [(r, r.sample) for r in rollout.responses]
+    own = [
+        _Row(r.id, r.group, comm.rank, len(s.prompt) + len(s.tokens), r.reward) for r, s in samples
+    ]
+    rows = list(itertools.chain(*comm.gather(own)))
+    parts, last = _parts(rows, updates), _without_gradient(rows)
+    owners = {row.id: row.rank for row in rows}
+    for part in parts if balance else ():
+        ids = [row.id for row in part]
+        ranks = spread([row.tokens for row in part], [i in last for i in ids], comm.size)
+        owners.update(zip(ids, ranks, strict=True))
+    sent: list[list[_Response]] = [[] for _ in range(comm.size)]
+    for r, s in samples:
+        response = _Response(r.id, r.group, r.reward, s.prompt, s.tokens, s.logprobs)
+        sent[owners[r.id]].append(response)
+    held = {response.id: response for part in comm.exchange(sent) for response in part}
+    mine = [[held[row.id] for row in part if row.id in held] for part in parts]
     sizes = [len(part) for part in mine]
-    return _share(whole[order], [held[i] for i in order.tolist()], sizes, imbalance, device)
+    imbalance = _imbalance(parts, owners, comm.size)
+    return _share(list(itertools.chain(*mine)), sizes, imbalance, device)
 
 
 def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
     """The rank of each item, so that sums of costs are as equal as a greedy rule makes them.
 
-    The costliest item left goes to the rank with the least so far. The items of `last` are dealt
-    after all others: these are about equal among the ranks by themselves.
+    The costliest item left goes to the rank with the least so far. The items of `last` come after
+    all others, so that the others are about equal among the ranks by themselves.
 
     Example:
         >>> spread([4, 3, 3, 2, 2], [False] * 5, 2)
@@ -133,116 +159,60 @@ def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
     return owners
 
 
-_Tokens = tuple[Sequence[int], Sequence[int], Sequence[float]]  # prompt, response, log-probs
-
-
-def _facts(rollout: Rollout, rank: int) -> Tensor:
-    """A row for each response, float64 [B, 6]."""
-    rows = [
-        [r.id, r.group, rank, len(r.sample.prompt), len(r.sample.tokens), r.reward]
-        for r in rollout.responses
+def _parts(rows: Sequence[_Row], updates: int) -> list[list[_Row]]:
+    """The mini-batches, each sorted by id."""
+    groups: defaultdict[int, list[_Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.group].append(row)
+    size, larger = divmod(len(groups), updates)
+    ends = itertools.accumulate((size + (i < larger) for i in range(updates)), initial=0)
+    ordered = sorted(groups)
+    return [
+        sorted(row for group in ordered[start:end] for row in groups[group])
+        for start, end in itertools.pairwise(ends)
+        if start < end
     ]
-    return torch.tensor(rows, dtype=torch.float64).reshape(-1, 6)
 
 
-def _parts(whole: Tensor, updates: int) -> list[Tensor]:
-    """The rows of each mini-batch of whole groups."""
-    groups, member = whole[:, _GROUP].unique(return_inverse=True)
-    cuts = torch.arange(len(groups)).tensor_split(updates)
-    return [torch.isin(member, cut).nonzero()[:, 0] for cut in cuts if len(cut)]
+def _without_gradient(rows: Sequence[_Row]) -> set[int]:
+    """The ids of responses that are undecided, or in a group of equal rewards.
 
-
-def _without_gradient(whole: Tensor) -> Tensor:
-    """Responses without a gradient, probably: undecided, or in a group of equal rewards; bool [B].
-
-    They are dealt last, so that what is left of an update without them is balanced as well.
+    They probably have no gradient. They are divided last, so that what is left of an update without
+    them is balanced as well.
     """
-    rewards = whole[:, _REWARD]
-    groups, member = whole[:, _GROUP].unique(return_inverse=True)
-    nothing = torch.full((len(groups),), torch.nan, dtype=rewards.dtype)
-    low, high = (
-        nothing.scatter_reduce(0, member, rewards.nan_to_num(nan=worst), how, include_self=False)
-        for how, worst in (("amin", torch.inf), ("amax", -torch.inf))
-    )
-    return rewards.isnan() | (low >= high)[member]
+    rewards: defaultdict[int, set[float]] = defaultdict(set)
+    for row in rows:
+        if not math.isnan(row.reward):
+            rewards[row.group].add(row.reward)
+    return {row.id for row in rows if math.isnan(row.reward) or len(rewards[row.group]) < 2}
 
 
-def _imbalance(whole: Tensor, parts: Sequence[Tensor], owners: Tensor, ranks: int) -> float:
-    costs = whole[:, _PROMPT] + whole[:, _LENGTH]
-    zeros = torch.zeros(ranks, dtype=costs.dtype)
-    loads = [zeros.index_add(0, owners[part], costs[part]) for part in parts]
-    mean = sum(float(load.mean()) for load in loads)
-    return sum(float(load.max()) for load in loads) / mean if mean else 1.0
-
-
-def _own(rollout: Rollout, start: int) -> dict[int, _Tokens]:
-    samples = [r.sample for r in rollout.responses]
-    return {i: (s.prompt, s.tokens, s.logprobs) for i, s in enumerate(samples, start)}
-
-
-def _fetched(
-    rollout: Rollout,
-    whole: Tensor,
-    start: int,
-    parts: Sequence[Tensor],
-    owners: Tensor,
-    comm: ProcessGroup,
-) -> dict[int, _Tokens]:
-    """The tokens of this rank's responses, by row of the whole table."""
-    own = _own(rollout, start)
-    if comm.size == 1:
-        return own
-    everything = torch.cat([torch.zeros(0, dtype=torch.int64), *parts])
-    origins = whole[:, _RANK].long()
-    ids, chances = [], []
-    for rank in range(comm.size):
-        leaving = everything[(origins[everything] == comm.rank) & (owners[everything] == rank)]
-        rows = [own[i] for i in leaving.tolist()] if rank != comm.rank else []
-        ids.append(_tensor("i", [part for row in rows for part in row[:2]]))
-        chances.append(_tensor("f", [row[2] for row in rows]))
-    found: dict[int, _Tokens] = {}
-    received = zip(comm.exchange(ids), comm.exchange(chances), strict=True)
-    for rank, (tokens, logprobs) in enumerate(received):
-        coming = everything[(origins[everything] == rank) & (owners[everything] == comm.rank)]
-        if rank == comm.rank:
-            found |= {i: own[i] for i in coming.tolist()}
-            continue
-        sizes = whole[coming][:, [_PROMPT, _LENGTH]].long()
-        pieces = iter(tokens.split(sizes.flatten().tolist()))
-        others = logprobs.split(sizes[:, 1].tolist())
-        for i, piece in zip(coming.tolist(), others, strict=True):
-            found[i] = (_array(next(pieces)), _array(next(pieces)), _array(piece))
-    return found
+def _imbalance(parts: Sequence[Sequence[_Row]], owners: Mapping[int, int], ranks: int) -> float:
+    """Tokens of the fullest rank over those of the mean rank, both summed over mini-batches."""
+    fullest = mean = 0.0
+    for part in parts:
+        loads = [0] * ranks
+        for row in part:
+            loads[owners[row.id]] += row.tokens
+        fullest, mean = fullest + max(loads), mean + sum(loads) / ranks
+    return fullest / mean if mean else 1.0
 
 
 def _share(
-    rows: Tensor,
-    held: Sequence[_Tokens],
-    sizes: list[int],
-    imbalance: float,
-    device: torch.device,
+    held: Sequence[_Response], sizes: list[int], imbalance: float, device: torch.device
 ) -> Share:
-    sampler = _tensor("f", [row[2] for row in held]).to(device)
+    """The table and the token ids of this rank's responses."""
+    flat = array("f")
+    for response in held:
+        flat.extend(response.logprobs)
+    logprobs = torch.frombuffer(flat, dtype=torch.float32) if flat else torch.zeros(0)
+    logprobs = logprobs.to(device)
     table = TokenBatch(
-        lengths=rows[:, _LENGTH].long(),
-        groups=rows[:, _GROUP].long(),
-        ids=rows[:, _ID].long(),
-        rewards=rows[:, _REWARD],
-        logprobs=sampler,
-        sampler_logprobs=sampler,
+        lengths=torch.tensor([len(response.tokens) for response in held], dtype=torch.int64),
+        groups=torch.tensor([response.group for response in held], dtype=torch.int64),
+        ids=torch.tensor([response.id for response in held], dtype=torch.int64),
+        rewards=torch.tensor([response.reward for response in held], dtype=torch.float64),
+        logprobs=logprobs,
+        sampler_logprobs=logprobs,
     )
-    return Share(table, [row[:2] for row in held], sizes, imbalance)
-
-
-def _tensor(code: str, parts: Sequence[Sequence[float]]) -> Tensor:
-    """Arrays one after another: int32 for "i", float32 for "f"."""
-    joined = array(code)
-    for part in parts:
-        joined.extend(part)
-    dtype = {"i": torch.int32, "f": torch.float32}[code]
-    return torch.frombuffer(joined, dtype=dtype) if len(joined) else torch.zeros(0, dtype=dtype)
-
-
-def _array(tensor: Tensor) -> array:
-    code = "f" if tensor.dtype.is_floating_point else "i"
-    return array(code, tensor.numpy().tobytes())
+    return Share(table, [(response.prompt, response.tokens) for response in held], sizes, imbalance)
