@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -38,23 +38,20 @@ class Clock:
     Args:
         callbacks: their `phase` is called when a stage of the step begins.
         device: of the policy.
-        now: returns the time in seconds; default: wall-clock time.
     """
 
     def __init__(
         self,
         callbacks: Sequence[Callback] = (),
         device: torch.device | str = "cpu",
-        now: Callable[[], float] | None = None,
-    ):
+    ) -> None:
         self._callbacks = callbacks
         self._device = torch.device(device)
-        self._now = now or time.perf_counter
         self.restart()
 
     def restart(self) -> None:
         """Forget the time until now."""
-        self._begun = self._since = self._stage_begun = self._now()
+        self._begun = self._since = self._stage_begun = time.perf_counter()
         self._phase = self._stage = "other"
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._stages: defaultdict[str, float] = defaultdict(float)
@@ -94,7 +91,7 @@ class Clock:
     def _to(self, phase: str) -> float:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        now = self._now()
+        now = time.perf_counter()
         self._seconds[self._phase] += now - self._since
         self._phase, self._since = phase, now
         return now
