@@ -64,26 +64,24 @@ class Table:
 
     def draw(self, figure: Any) -> None:
         """A panel of bars for each column of `bars`, and one for the curves."""
-        names = [", ".join(str(row[key]) for key in self.labels) for row in self.rows]
+        rows = [row for row in self.rows if any(row.get(key) for key in self.bars)]
+        names = [", ".join(str(row[key]) for key in self.labels) for row in rows]
         curves = [
-            (name, row["curve"])
-            for name, row in zip(names, self.rows, strict=True)
-            if row.get("curve")
+            each for each in zip(names, (row.get("curve") for row in rows), strict=True) if each[1]
         ]
         axes = figure.subplots(1, len(self.bars) + bool(curves), squeeze=False)[0]
         for axis, key in zip(axes, self.bars, strict=False):
-            values = [row.get(key) or 0.0 for row in self.rows]
+            title, form = self.columns[key]
+            values = [row.get(key) or 0.0 for row in rows]
             bars = axis.barh(range(len(names)), values)
-            axis.bar_label(
-                bars, [_shown(row.get(key), self.columns[key][1]) for row in self.rows], padding=2
-            )
+            axis.bar_label(bars, [_shown(row.get(key), form) for row in rows], padding=2)
             axis.set_yticks(range(len(names)), names if axis is axes[0] else [])
             axis.invert_yaxis()
             if max(values) > 50 * min((value for value in values if value), default=1):
                 axis.set_xscale("log")
-            axis.margins(x=0.2)
-            axis.set_xlabel(self.columns[key][0])
-        for name, values in curves:
+            axis.margins(x=0.2, y=0.02)
+            axis.set_xlabel(title)
+        for name, values in curves.items():
             axes[-1].plot(values, label=name)
         if curves:
             axes[-1].legend()

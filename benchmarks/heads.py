@@ -248,19 +248,22 @@ def measure(quick: bool, rounds: int) -> Table:
 
 def to_table(found: dict[tuple[str, str], list[Any]], rounds: int) -> Table:
     """The answers of each round as rows by size, mode and method."""
-    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for mode, (size, name) in itertools.product(MODES, found):
+    rows: list[dict[str, Any]] = []
+    sizes = dict.fromkeys(size for size, _ in found)
+    for size, mode, name in itertools.product(sizes, MODES, METHODS):
+        if (size, name) not in found:
+            continue
         answers, ours = found[size, name], found[size, OURS]
-        row = rows[size, mode, name] = {"size": size, "computed": MODES[mode], "method": name}
+        row: dict[str, Any] = {"size": size, "computed": MODES[mode], "method": name}
+        rows.append(row)
         if failed := next((each for each in answers if isinstance(each, str)), None):
             row["forward"] = f"failed: {failed}"
             continue
-        for index, (_, backward) in enumerate(WAYS):
-            if WAYS[index][0] == mode:
+        for index, (computed, backward) in enumerate(WAYS):
+            if computed == mode:
                 way = "both" if backward else "forward"
-                times, base = (
-                    [each[index]["seconds"] for each in some] for some in (answers, ours)
-                )
+                times = [each[index]["seconds"] for each in answers]
+                base = [each[index]["seconds"] for each in ours]
                 row |= {way: median(times), f"{way}_ratio": ratio(times, base)}
                 row[f"{way}_mib"] = answers[0][index]["mib"]
     return Table(
@@ -281,7 +284,7 @@ def to_table(found: dict[tuple[str, str], list[Any]], rounds: int) -> Table:
             "both_ratio": ("time with backward over rlobj", ".2f"),
             "both_mib": ("MiB with backward", ",.0f"),
         },
-        [rows[key] for key in sorted(rows, key=lambda key: key[0])],
+        rows,
         {"rounds": rounds, "threads": 1},
         labels=("size", "computed", "method"),
         bars=("both_ratio", "both_mib"),

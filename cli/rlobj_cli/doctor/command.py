@@ -35,11 +35,11 @@ def doctor(
     """
     from rich.console import Console
 
-    from rlobj.installation import engines, look
+    from rlobj.installation import engines, read_installation
     from rlobj_cli.screen.console import working
 
     console = Console()
-    found = look()
+    found = read_installation()
     if not as_json:
         _show_packages(console, found)
     importing = ["Python"]
