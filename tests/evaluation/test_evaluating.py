@@ -62,6 +62,11 @@ def test_a_model_object_gives_the_responses_of_its_folder(policy) -> None:
     assert texts(in_memory) != texts(rlobj.evaluate(policy, ROWS, **QUICK, seed=1))
 
 
+def test_error_if_a_model_object_is_to_be_sampled_with_vllm(policy) -> None:
+    with pytest.raises(ConfigError, match="save the model to a folder and pass the folder"):
+        rlobj.evaluate(on=ROWS, **loaded(policy), **QUICK, sampler="vllm")
+
+
 def test_the_same_call_continues_an_evaluation_and_samples_nothing_twice(policy, tmp_path) -> None:
     out = tmp_path / "out"
     whole = rlobj.evaluate(policy, ROWS, **QUICK, out=out)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, encode_prompt, format_prompt
 from rlobj.models.policy import arithmetic, load_policy, load_tokenizer, uses_chat_template
@@ -58,7 +59,7 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
         tokenizer: the model's.
 
     Raises:
-        ConfigError: no such model, or a server that holds another one.
+        ConfigError: no such model, a server that holds another one, or vLLM for a model object.
     """
     if tokenizer is not None:
         engine = _of_model(config, model, tokenizer)
@@ -83,6 +84,11 @@ def _with_transformers(config: RunConfig, source: str) -> Engine:
 
 
 def _of_model(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
+    if config.sampling.engine != "transformers":
+        raise ConfigError(
+            f"sampler is {config.sampling.engine}, and a model object is sampled with "
+            "transformers: leave sampler out, or save the model to a folder and pass the folder"
+        )
     name = str(config.model.name)
     chat = uses_chat_template(tokenizer, config.model, name)
     dtype = None if config.model.dtype == "auto" else arithmetic(config.model)
