@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from rlobj.objectives.rules.names import *
     from rlobj.objectives.surrogates import *
     from rlobj.objectives.tokens import TokenBatch
+    from rlobj.rewards import MathVerifier
+    from rlobj.samplers import Sampler
+    from rlobj.scoring import score_tokens
+    from rlobj.training.loop.callbacks import Callback
     from rlobj.training.run import resume, train
 
 __version__ = "0.1.0"
@@ -64,6 +68,10 @@ _NAMES = {
     "objectives.surrogates": "Cispo Clip DppoTv GeometricMean Reinforce SoftGate Surrogate Switch "
     "Unclipped Vespo",
     "objectives.tokens": "TokenBatch",
+    "rewards": "MathVerifier",
+    "samplers": "Sampler",
+    "scoring": "score_tokens",
+    "training.loop.callbacks": "Callback",
     "training.run": "resume train",
 }
 _HOMES = {name: f"rlobj.{home}" for home, names in _NAMES.items() for name in names.split()}

@@ -55,6 +55,13 @@ def first_digit(response: str, answer: str, **columns: Any) -> float:
     return float(response[:1] == answer)
 
 
+class Mute:
+    """Has one of a sampler's methods."""
+
+    def sample(self) -> None:
+        """Return no sample."""
+
+
 def local_reward() -> Any:
     """A function that no other process can import."""
 
@@ -218,6 +225,13 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named() -> None:
         ({"reward": "exct"}, "Did you mean 'exact'"),
         ({"sampler": 3}, "sampler is a int; expected transformers"),
         ({"sampler": "transfomers"}, "Did you mean 'transformers'"),
+        ({"sampler": Mute()}, "an rlobj.Sampler: it has no dtype, sync, received, sleep, close"),
+        ({"model": torch.nn.Linear(1, 1), "tokenizer": 3}, "expected a hub id, a folder, or a"),
+        ({"settings": ["training.steps=3"]}, "expected a dict such as"),
+        ({"settings": {3: 1}}, "expected a dict such as"),
+        ({"processes": "2"}, "expected a whole number of at least 1"),
+        ({"processes": 0}, "expected a whole number of at least 1"),
+        ({"callbacks": [print]}, "expected a list of rlobj.Callback objects"),
         ({"model": "./nowhere", "data": "addition"}, "no run or model folder './nowhere'"),
     ],
     ids=str,
@@ -346,11 +360,13 @@ def test_a_run_of_objects_needs_them_again(loaded: tuple[Any, Any], policy: Path
     fresh = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     with pytest.raises(ConfigError, match=r"another reward: rewards is .*local_reward"):
         rlobj.resume("run", model=fresh, tokenizer=tokenizer, data=ROWS, reward="exact")
+    before = Path("run/config.resolved.yaml").read_bytes()
     with pytest.raises(DataError, match="another data set"):
         rlobj.resume(
             "run", model=fresh, tokenizer=tokenizer, data=ROWS[1:], reward=local_reward(),
             settings={"training.steps": 4},
         )  # fmt: skip
+    assert Path("run/config.resolved.yaml").read_bytes() == before  # a refusal changes nothing
     result = rlobj.resume(
         "run", model=fresh, tokenizer=tokenizer, **objects, settings={"training.steps": 4}
     )

@@ -34,7 +34,8 @@ def import_target(target: str | None) -> Any:
     """
     if target is not None and target.startswith(PYTHON_OBJECT):
         raise ConfigError(
-            f"target {target!r} was passed from Python, and no configuration can name it"
+            f"target {target!r} was passed from Python, and no configuration can name it. "
+            "Pass the object again, such as reward=FUNCTION"
         )
     source, _, name = (target or "").rpartition(":")
     if not source or not name:

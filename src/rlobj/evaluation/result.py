@@ -41,6 +41,10 @@ class EvaluationResult:
     path: Path | None = None
     changes: tuple[GradeChange, ...] | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        found = {name: round(value, 4) for name, value in self.accuracies.items()}
+        return f"EvaluationResult(model={self.model!r}, accuracies={found}, path={self.path})"
+
     @property
     def model(self) -> str:
         """The model's name."""

@@ -27,6 +27,9 @@ _SETTINGS = {
 }
 """The setting that names each argument, or records that it was an object."""
 
+_SAMPLER = ("dtype", "sample", "sync", "received", "sleep", "close")
+"""The members of a `Sampler` that training uses."""
+
 
 @dataclass(frozen=True)
 class Objects:
@@ -53,8 +56,17 @@ class Objects:
                 f"model is a {type(self.model).__name__} object: pass its tokenizer as well, "
                 "as tokenizer=..."
             )
+        if "model" in self.local() and not hasattr(self.model, "config"):
+            raise ConfigError(
+                f"model is a {type(self.model).__name__}; expected a hub id, a folder, or a "
+                "transformers model"
+            )
         if self.tokenizer is not None and "model" not in self.local():
             raise ConfigError("tokenizer= goes with a model object; a folder or hub id has its own")
+        if self.tokenizer is not None and not hasattr(self.tokenizer, "decode"):
+            raise ConfigError(
+                f"tokenizer is a {type(self.tokenizer).__name__}; expected a transformers tokenizer"
+            )
         for name in ("data", "eval_on"):
             value = getattr(self, name)
             if name in self.local() and (
@@ -69,10 +81,11 @@ class Objects:
                 f"reward is a {type(self.reward).__name__}; expected a kind, a mapping with "
                 "'kind', 'file.py:function', or a function"
             )
-        if "sampler" in self.local() and not hasattr(self.sampler, "sample"):
+        missing = [name for name in _SAMPLER if not hasattr(self.sampler, name)]
+        if "sampler" in self.local() and missing:
             raise ConfigError(
                 f"sampler is a {type(self.sampler).__name__}; expected transformers, vllm, "
-                "vllm-server, or an object with the methods of rlobj.samplers.Sampler"
+                f"vllm-server, or an rlobj.Sampler: it has no {', '.join(missing)}"
             )
 
     def local(self) -> list[str]:

@@ -101,6 +101,7 @@ def train(
         >>> type(result.model).__name__
         'Qwen3ForCausalLM'
     """
+    _refuse_wrong_types(out, settings, processes, callbacks, "out")
     objects = Objects(model, tokenizer, data, eval_on, reward, sampler)
     config = prepared(_configured(objective, [*objects.layers(), *_layers(settings)]))
     out = default_folder(config) if out is None else Path(out)
@@ -154,6 +155,9 @@ def resume(
         >>> [line["step"] for line in result.history]
         [1, 2]
     """
+    if run is None:
+        raise ConfigError("run is None; expected the path of a run")
+    _refuse_wrong_types(run, settings, processes, callbacks, "run")
     objects = Objects(model, tokenizer, data, eval_on, reward, sampler)
     changes = _layers(settings)
     directory, config, done = open_resumed(run, changes, objects)
@@ -238,6 +242,28 @@ def _configured(objective: Any, above: list[Layer]) -> RunConfig:
     if not any("objective" in layer for _, layer in layers):
         raise ConfigError(f"{name} has no objective: add preset: NAME, or an objective: section")
     return build_config(layers)
+
+
+def _refuse_wrong_types(
+    folder: Any, settings: Any, processes: Any, callbacks: Any, argument: str
+) -> None:
+    """Check the arguments that `Objects` does not hold.
+
+    Raises:
+        ConfigError: an argument of another type than documented.
+    """
+    if not isinstance(folder, str | Path | None):
+        raise ConfigError(f"{argument} is {folder!r}; expected the path of a folder")
+    if settings is not None and not (
+        isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)
+    ):
+        raise ConfigError(
+            f'settings is {settings!r}; expected a dict such as {{"training.steps": 3}}'
+        )
+    if processes is not None and not (isinstance(processes, int) and processes >= 1):
+        raise ConfigError(f"processes is {processes!r}; expected a whole number of at least 1")
+    if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
+        raise ConfigError(f"callbacks is {callbacks!r}; expected a list of rlobj.Callback objects")
 
 
 def _layers(settings: Mapping[str, Any] | None) -> list[Layer]:

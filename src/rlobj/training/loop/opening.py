@@ -107,7 +107,6 @@ def _open_folder(
             stored = settings_of(RunDirectory.open(run.path)[1])
             changes = difference(stored, settings_of(config))
             refuse_changes(run.path, (path for path, _, _ in changes))
-            run.write_config(config)
     return run
 
 
@@ -140,6 +139,7 @@ def _prepare_folder(parts: Parts, newest: Path | None, resume: bool, stack: Exit
             parts.run.create(parts.config)
             stack.enter_context(parts.run.locked())
         elif rank == 0:
+            parts.run.write_config(parts.config)
             parts.run.truncate(learner.steps if newest is not None else -1)
             if newest is not None:
                 parts.journal.copy_from(newest / "rollouts")
