@@ -66,9 +66,9 @@ class Table:
         """A panel of bars for each column of `bars`, and one for the curves."""
         rows = [row for row in self.rows if any(row.get(key) for key in self.bars)]
         names = [", ".join(str(row[key]) for key in self.labels) for row in rows]
-        curves = [
-            each for each in zip(names, (row.get("curve") for row in rows), strict=True) if each[1]
-        ]
+        curves = {
+            name: row["curve"] for name, row in zip(names, rows, strict=True) if "curve" in row
+        }
         axes = figure.subplots(1, len(self.bars) + bool(curves), squeeze=False)[0]
         for axis, key in zip(axes, self.bars, strict=False):
             title, form = self.columns[key]
