@@ -1,4 +1,4 @@
-"""Tokens dealt out evenly: into micro-batches without padding, over ranks without waiting."""
+"""Responses divided over ranks: equal tokens for each, and the numbers of a run as they were."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from hypothesis import given
-from hypothesis import strategies as st
 from runs import distance, finish, metrics, program, weights, write_config
 from tiny import save_tiny_policy, tiny_config
 
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
-from rlobj.scoring import micro_batches
-from rlobj.training.loop.cutting import OVERHEAD, cut
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.sharding import Share, shard, spread
@@ -35,45 +31,6 @@ def skewed(sigma: float, count: int = 512, seed: int = 0) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     drawn = (math.log(2000) + sigma * torch.randn(count, generator=generator)).exp()
     return drawn.round().clamp(1, 16384).long().tolist()
-
-
-@pytest.mark.parametrize("sigma", SIGMAS)
-def test_micro_batches_of_skewed_lengths_hold_hardly_any_padding(sigma):
-    lengths = skewed(sigma)
-    assert sum(lengths) / padded(cut(lengths, 16384, packed=False), lengths) >= 0.97
-    short = [-(-length // 5) for length in lengths]  # many fit into one
-    assert sum(short) / padded(cut(short, 16384, packed=False), short) >= 0.97
-    few = short[:64]
-    assert sum(few) / padded(cut(few, 16384, packed=False), few) >= 0.94
-    assert sum(few) / padded(micro_batches(few, 16384), few) < 0.8
-
-
-def padded(parts: list[list[int]], lengths: list[int]) -> int:
-    return sum(len(part) * max(lengths[i] for i in part) for part in parts)
-
-
-@given(st.lists(st.integers(0, 40), max_size=7), st.integers(1, 60))
-def test_no_other_micro_batches_cost_less(lengths, budget):
-    """Against every way of cutting the sorted sequences, within the budget."""
-
-    def cost(parts: list[list[int]]) -> float:
-        return padded(parts, lengths) + min(OVERHEAD, budget / 16) * len(parts)
-
-    found = cut(lengths, budget, packed=False)
-    assert sorted(i for part in found for i in part) == list(range(len(lengths)))
-    assert all(len(part) == 1 or padded([part], lengths) <= budget for part in found)
-    if not lengths:
-        assert found == []
-        return
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    every = []
-    for size in range(len(order)):
-        for places in itertools.combinations(range(1, len(order)), size):
-            ends = [0, *places, len(order)]
-            parts = [order[a:b] for a, b in itertools.pairwise(ends)]
-            if all(len(part) == 1 or padded([part], lengths) <= budget for part in parts):
-                every.append(cost(parts))
-    assert cost(found) == pytest.approx(min(every))
 
 
 @pytest.mark.parametrize("ranks", range(2, 9))
@@ -272,20 +229,3 @@ def test_a_balanced_run_goes_on_to_the_bit(policy, runs, tmp_path):
     finish(program(words, log), log)
     assert metrics(run) == metrics(runs["balanced"])
     assert distance(weights(run), weights(runs["balanced"])) == 0
-
-
-def test_many_short_responses_are_cut_in_no_time():
-    """65,536 of them: what takes a step's time is the model."""
-    lengths = skewed(0.8, 65_536)
-    short = [length // 100 + 1 for length in lengths]
-    start = time.process_time()
-    parts = cut(short, 16384, packed=False)
-    assert time.process_time() - start < 5
-    assert sum(short) / padded(parts, short) > 0.99
-
-
-def test_one_micro_batch_is_worth_some_padding_where_it_saves_a_forward():
-    lengths = [600] * 20 + [400] * 20
-    assert len(cut(lengths, 10**6, packed=False)) == 2
-    assert len(cut(lengths, 10**6, packed=False, single=1 / 3)) == 1
-    assert len(cut([*lengths, 2000], 10**6, packed=False, single=1 / 3)) == 3

@@ -17,9 +17,8 @@ from rlobj.objectives.penalties import ProxyKL
 from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.samplers import Sample
-from rlobj.scoring import PolicyScorer
+from rlobj.scoring import PolicyScorer, micro_batches
 from rlobj.training.loop.clock import Clock
-from rlobj.training.loop.cutting import cut
 from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
 from rlobj.training.loop.metrics import Measured, Tally, combine
 from rlobj.training.loop.schedule import learning_rate
@@ -360,9 +359,7 @@ class Learner:
         """
         lengths = [len(prompt) + len(response) for prompt, response in sequences]
         budget = self.config.training.micro_batch_tokens
-        # Rules and loss would share its forward: 3 parts of the work (1 there, 2 back) and not 4.
-        single = 1 / 3 if self._one_update and self._scored else 0.0
-        parts = cut(lengths, budget, self._packed, single=single)
+        parts = micro_batches(lengths, budget, packed=self._packed)
         most = max(int(largest(len(parts), self.comm)), 1)
         return parts + [[] for _ in range(most - len(parts))]
 
