@@ -59,12 +59,12 @@ def test_standard_errors_by_hand() -> None:
 def test_the_sampling_error_is_the_spread_of_repeated_evaluations_of_the_same_problems() -> None:
     generator = torch.Generator().manual_seed(0)
     chances = torch.rand(30, dtype=torch.float64, generator=generator)
-    runs, told = [], []
+    runs, estimates = [], []
     for _ in range(400):
         right = torch.binomial(torch.full_like(chances, 8), chances, generator=generator)
         runs.append(float(right.mean() / 8))
-        told.append(standard_errors([int(c) for c in right], [8] * 30).sampling ** 2)
-    assert math.sqrt(mean(told)) == pytest.approx(stdev(runs), rel=0.1)
+        estimates.append(standard_errors([int(c) for c in right], [8] * 30).sampling ** 2)
+    assert math.sqrt(mean(estimates)) == pytest.approx(stdev(runs), rel=0.1)
 
 
 @pytest.mark.parametrize("counts", [([], []), ([1], [1])])

@@ -92,9 +92,9 @@ def test_answers_are_grouped_by_text_then_by_equality() -> None:
 def test_undecided_responses_vote_with_their_answer() -> None:
     same_text = answered(("7", True), ("7", None), ("8", False), ("8", None), ("9", None))
     assert count_votes(same_text) == Votes(2, (2,), (1,), 0)
-    told = answered(("8", False), ("eight", None))
-    assert count_votes(told, lambda a, b: True) == Votes(0, (2,), (), 0)
-    assert count_votes(told, lambda a, b: None) == Votes(0, (1,), (1,), 0)
+    votes = answered(("8", False), ("eight", None))
+    assert count_votes(votes, lambda a, b: True) == Votes(0, (2,), (), 0)
+    assert count_votes(votes, lambda a, b: None) == Votes(0, (1,), (1,), 0)
 
 
 def test_majority_is_nan_if_an_undecided_answer_always_wins() -> None:

@@ -73,10 +73,10 @@ for kernel in (kernels._fold_kernel, kernels._keep_kernel, kernels._differentiat
         file.write_bytes(built.asm["cubin"])
         tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
         command = [tool, "--dump-resource-usage", file]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert int(re.search(r"REG:(\\d+)", told)[1]) <= 80, told
-        assert "STACK:0" in told, told  # nothing is spilled
-        assert "LOCAL:0" in told, told
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert int(re.search(r"REG:(\\d+)", output)[1]) <= 80, output
+        assert "STACK:0" in output, output  # nothing is spilled
+        assert "LOCAL:0" in output, output
 print("compiled")
 """
     done = subprocess.run(

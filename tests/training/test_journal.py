@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 import struct
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def test_a_pickle_in_the_run_folder_is_not_executed(tmp_path, name, caplog):
     (tmp_path / "rollouts" / "step-000000").mkdir(parents=True)
     (tmp_path / "rollouts" / "step-000000" / name).write_bytes(pickle.dumps(Executed()))
     assert journal(tmp_path).read(0) is None
-    assert "step 1 is sampled again" in caplog.text
+    assert re.search("step 1 (is|and later steps are) sampled again", caplog.text)
 
 
 @pytest.mark.parametrize("how", ["bit", "cut", "empty"])
@@ -128,6 +129,6 @@ def test_a_run_with_rollouts_of_the_old_format_resumes_to_the_same_weights(
         file.with_suffix("").write_bytes(pickle.dumps(Executed()))
         file.unlink()
     run_training(config, tmp_path / "run", resume=True)
-    assert "step 4 is sampled again: its rollout is in the format of rlobj 0.1.0" in caplog.text
+    assert caplog.text.count("are in the format of rlobj 0.1.0") == 1
     assert same(weights(tmp_path / "run"), weights(whole))
     assert metrics(tmp_path / "run") == metrics(whole)

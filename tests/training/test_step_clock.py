@@ -204,17 +204,17 @@ def test_the_transformers_sampler_tells_of_each_prompt_once_and_not_of_the_last(
 
     model = AutoModelForCausalLM.from_pretrained(policy)
     sampler = TransformersSampler(model, AutoTokenizer.from_pretrained(policy), batch_tokens=40)
-    prompts, told = [[3, 4, 5], [3], [3, 4], [5]], {}
+    prompts, finished = [[3, 4, 5], [3], [3, 4], [5]], {}
 
     def done(index, samples):
-        assert index not in told
-        told[index] = samples
+        assert index not in finished
+        finished[index] = samples
 
     settings = SamplingSettings(max_tokens=4)
     drawn = sampler.sample(prompts, count=3, settings=settings, seeds=range(4), done=done)
-    assert told
-    assert 0 not in told  # the longest prompt is in the last batch
-    assert all(told[index] == drawn[index] for index in told)
+    assert finished
+    assert 0 not in finished  # the longest prompt is in the last batch
+    assert all(finished[index] == drawn[index] for index in finished)
     assert drawn == sampler.sample(prompts, count=3, settings=settings, seeds=range(4))
 
 

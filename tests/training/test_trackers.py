@@ -56,10 +56,10 @@ def test_tensorboard_has_every_setting_of_the_run(
 
     open_trackers(accelerator, ["tensorboard"], tmp_path, config).close()
     [file] = (tmp_path / "tensorboard").glob("*/hparams.yml")
-    told = yaml.safe_load(file.read_text())
-    assert told["training.steps"] == RunConfig().training.steps
-    assert told["sampling.engine"] == "transformers"
-    assert told == flat(config)
+    logged = yaml.safe_load(file.read_text())
+    assert logged["training.steps"] == RunConfig().training.steps
+    assert logged["sampling.engine"] == "transformers"
+    assert logged == flat(config)
 
 
 def test_a_resumed_run_hides_the_steps_that_are_repeated(tmp_path: Path, accelerator: Any) -> None:

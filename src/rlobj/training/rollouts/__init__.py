@@ -1,1 +1,1 @@
-"""Rollouts: sampled, graded, kept on disk, and dealt out over ranks."""
+"""Rollouts: sampling, grading, storage on disk, and division over the ranks."""

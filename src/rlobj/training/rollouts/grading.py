@@ -1,4 +1,4 @@
-"""Grading beside sampling: what is finished is graded in a thread while the rest is being drawn."""
+"""Grading during sampling: a thread grades finished responses while others are sampled."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Grading"]
 
 
 class Grading:
-    """The grades of one call of a sampler. A context manager; left early, it grades no further.
+    """The grades of one call of a sampler. A context manager; an error in its block ends grading.
 
-    The thread exists only if the sampler tells of samples before it is through, and it alone uses
-    the grader meanwhile. A grade depends on its response alone, so grades are those of one call.
+    The thread starts with the first call of `done`, and then only the thread uses the grader. A
+    grade depends on its response alone, so the grades equal those of one call of the grader.
 
     Args:
-        grader: open.
-        problems: one a prompt.
+        grader: an open grader.
+        problems: one problem for each prompt.
 
     Attributes:
-        seconds: spent waiting for grades once all was sampled.
-        hidden: spent on grades while sampling went on.
+        seconds: time spent on grading after sampling had ended.
+        hidden: seconds spent on grading during sampling.
     """
 
     def __init__(self, grader: Grader, problems: Sequence[Problem]) -> None:
@@ -35,7 +35,7 @@ class Grading:
         self._problems = problems
         self._grades: dict[int, list[Graded]] = {}
         self._arrived: queue.SimpleQueue[tuple[int, list[Sample]] | None] = queue.SimpleQueue()
-        self._told: set[int] = set()
+        self._handed: set[int] = set()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._busy = 0.0
@@ -45,25 +45,25 @@ class Grading:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            self._error = self._error or KeyboardInterrupt()  # whatever it was: no further
+            self._error = self._error or KeyboardInterrupt()  # the thread then grades nothing more
             self._arrived.put(None)
 
     def done(self, index: int, samples: list[Sample]) -> None:
-        """A prompt's samples are finished; to be handed to `Sampler.sample`.
+        """Take the finished samples of a prompt; pass this method to `Sampler.sample`.
 
         Raises:
-            Exception: grading failed; there is no use in sampling on.
+            Exception: grading failed, so sampling should stop.
         """
         if self._error is not None:
             raise self._error
-        self._told.add(index)
+        self._handed.add(index)
         self._arrived.put((index, samples))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="grading", daemon=True)
             self._thread.start()
 
     def finish(self, groups: Sequence[list[Sample]]) -> list[list[Graded]]:
-        """The grades of all samples, in their order.
+        """Return the grades of all samples, in their order.
 
         Raises:
             Exception: grading failed.
@@ -75,12 +75,12 @@ class Grading:
             self.hidden = max(self._busy - (time.perf_counter() - start), 0.0)
         if self._error is not None:
             raise self._error
-        self._grade([(i, group) for i, group in enumerate(groups) if i not in self._told])
+        self._grade([(i, group) for i, group in enumerate(groups) if i not in self._handed])
         self.seconds = time.perf_counter() - start
         return [self._grades[i] for i in range(len(groups))]
 
     def _work(self) -> None:
-        """Grade what has arrived, all of it at a time, until told that nothing more comes."""
+        """Grade all samples that have arrived, again and again, until None arrives."""
         more = True
         try:
             while more:

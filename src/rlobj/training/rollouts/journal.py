@@ -47,6 +47,7 @@ class Journal:
         self._run = run
         self._comm = comm
         self._recipe = recipe
+        self._warned = False
         self.since = 0
         """The step that the run was resumed from."""
 
@@ -104,10 +105,12 @@ class Journal:
         for path in folder.glob("rank-*-of-*.json"):
             rank, size = map(int, re.findall(r"\d+", path.name))
             found.setdefault(size, {})[rank] = path
-        if not found and any(folder.glob("rank-*-of-*")) and self._comm.rank == 0:
+        old = not found and any(folder.glob("rank-*-of-*"))
+        if old and not self._warned and self._comm.rank == 0:
+            self._warned = True
             logger.warning(
-                "step %d is sampled again: its rollout is in the format of rlobj 0.1.0, which is "
-                "not read any more",
+                "step %d and later steps are sampled again: their rollouts are in the format of "
+                "rlobj 0.1.0, which this version does not read",
                 step + 1,
             )
         whole = [size for size, ranks in found.items() if len(ranks) == size]

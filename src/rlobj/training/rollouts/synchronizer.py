@@ -1,9 +1,9 @@
-"""The trainer's weights into the sampler, and the proof that they are there.
+"""Weight synchronization from the trainer to the sampler, and its two checks.
 
-Two checks, since each is blind to what the other sees. Checksums of every tensor on its way catch
-what was skipped, dropped, permuted or old, by name, at any learning rate. Log-probabilities of
-fresh samples, the sampler's beside the trainer's, catch what happens to tensors after they
-arrived, and a distribution that is not the one asked for.
+Checksums compare every tensor that was sent with the tensor that arrived. They find tensors that
+were skipped, dropped, permuted or old, at any learning rate. Log-probabilities of fresh samples,
+computed by the sampler and by the trainer, find changes after the tensors arrived and a wrong
+sampling distribution.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from rlobj.training.parallel.agreement import largest
 __all__ = ["GAP_LIMITS", "SamplerGap", "Synchronizer", "check_gap", "sampler_gap"]
 
 GAP_LIMITS = {"float32": 1e-3, "bfloat16": 0.1}
-"""Mean |Δ log-prob| per token, in nats, above which the engines do not agree. Sound engines are at
-1e-6 in float32 and below 0.02 in bfloat16."""
+"""Largest accepted mean of |Δ log-prob| per token, in nats, by arithmetic. Correct engines differ
+by 1e-6 in float32 and by less than 0.02 in bfloat16."""
 
 
 class SamplerGap(RunError):
-    """Samples did not come from the policy; they are not to be trained on."""
+    """The samples do not come from the policy, so they must not be trained on."""
 
 
 class Synchronizer:
     """Pushes weights and checks what the sampler holds.
 
     Args:
-        sampler: takes the weights.
-        weights: the policy's, anew at each call; every rank goes through all of them.
+        sampler: receives the weights.
+        weights: returns the policy's weights of this moment; every rank iterates over all of them.
     """
 
     def __init__(

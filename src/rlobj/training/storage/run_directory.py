@@ -82,8 +82,8 @@ class RunDirectory:
 
     def write_config(self, config: RunConfig) -> None:
         """Write or replace the run's configuration."""
-        with self.atomic("config.resolved.yaml") as place:
-            place.write_text(dump_config(config), encoding="utf-8")
+        with self.atomic("config.resolved.yaml") as temporary:
+            temporary.write_text(dump_config(config), encoding="utf-8")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -116,16 +116,16 @@ class RunDirectory:
             durable: wait until the disk has all bytes, which protects against power failures.
         """
         final = self.path / name
-        place = final.with_name(f".{final.name}.partial")
-        remove(place)
+        temporary = final.with_name(f".{final.name}.partial")
+        remove(temporary)
         try:
-            yield place
+            yield temporary
             if durable:
-                settle(place, final)
+                settle(temporary, final)
             else:
-                os.replace(place, final)
+                os.replace(temporary, final)
         except BaseException:
-            remove(place)
+            remove(temporary)
             raise
 
     def write_table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
@@ -133,8 +133,8 @@ class RunDirectory:
         import pyarrow
         import pyarrow.parquet
 
-        with self.atomic(name) as place:
-            pyarrow.parquet.write_table(pyarrow.table(dict(columns)), place, compression="zstd")
+        with self.atomic(name) as temporary:
+            pyarrow.parquet.write_table(pyarrow.table(dict(columns)), temporary, compression="zstd")
 
     # metrics.jsonl
 
@@ -164,8 +164,10 @@ class RunDirectory:
     def truncate(self, step: int) -> None:
         """Delete metrics, tables and checkpoints of later steps, so that they can be repeated."""
         kept = [line for line in self.lines() if line["step"] <= step]
-        with self.atomic("metrics.jsonl") as place:
-            place.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        with self.atomic("metrics.jsonl") as temporary:
+            temporary.write_text(
+                "".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8"
+            )
         for folder in ("samples", "tokens", "checkpoints"):
             for entry in (self.path / folder).glob("step-*"):
                 if step_of(entry) > step:
@@ -209,13 +211,13 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def settle(place: Path, final: Path) -> None:
+def settle(temporary: Path, final: Path) -> None:
     """Rename a file or folder to its final name when the disk has all of its bytes."""
-    for file in [place, *place.rglob("*")] if place.is_dir() else [place]:
+    for file in [temporary, *temporary.rglob("*")] if temporary.is_dir() else [temporary]:
         _sync_one(file)
     if final.is_dir():
         shutil.rmtree(final)
-    os.replace(place, final)
+    os.replace(temporary, final)
     _sync_one(final.parent)
 
 
