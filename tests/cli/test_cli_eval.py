@@ -39,7 +39,7 @@ def test_commands_with_a_name_in_a_group_with_a_default_command(tmp_path: Path) 
         assert f"rlobj eval {command}" in printed(command, "--help", code=0)
     for words in (["eval", "--help"], ["eval"]):
         assert "--protocol" in runner.invoke(app, words).output
-    assert "is no evaluation" in printed("show", str(tmp_path))
+    assert "is not an evaluation" in printed("show", str(tmp_path))
 
 
 def test_a_model_may_be_called_run() -> None:

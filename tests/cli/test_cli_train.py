@@ -200,7 +200,7 @@ def test_eval_of_a_run_uses_its_own_problems(
     monkeypatch.chdir(folder)
     refused = runner.invoke(app, ["eval", "run", "-n", "3", "--out", "results"])
     assert refused.exit_code == 2
-    assert "results holds an evaluation with other settings" in refused.output
+    assert "results contains an evaluation with other settings" in refused.output
 
 
 @pytest.mark.slow

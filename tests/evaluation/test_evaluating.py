@@ -90,7 +90,7 @@ def test_other_settings_than_those_in_the_folder_are_refused(policy, tmp_path) -
     rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
     with pytest.raises(ConfigError, match=r"problems\.temperature: 1\.0 there, 0\.5 now"):
         rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out", temperature=0.5)
-    with pytest.raises(ConfigError, match="holds something that is no evaluation"):
+    with pytest.raises(ConfigError, match="has files, but is not an evaluation"):
         rlobj.evaluate(policy, ROWS, **QUICK, out=policy)
 
 
@@ -139,7 +139,7 @@ def test_a_function_grades_the_rows(policy) -> None:
 
 
 def test_error_names_the_longest_response_that_fits(policy) -> None:
-    with pytest.raises(ConfigError, match=r"beyond the \d+ positions.*Give --max-tokens \d+ or"):
+    with pytest.raises(ConfigError, match=r"exceed the \d+ positions.*Give --max-tokens \d+ or"):
         rlobj.evaluate(policy, ROWS, n=1, template="{prompt}", max_tokens=100_000)
     long = [{"problem": "1+" * 50_000, "answer": "1"}]
     with pytest.raises(ConfigError, match="Leave that problem out"):

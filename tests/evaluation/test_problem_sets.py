@@ -153,7 +153,7 @@ def test_error_names_unknown_problems_and_wrong_settings(problems: Path) -> None
 def test_error_if_a_model_object_has_no_tokenizer() -> None:
     with pytest.raises(ConfigError, match="model is a dict object: pass its tokenizer"):
         find_model({})
-    with pytest.raises(ConfigError, match="tokenizer= goes with a model object"):
+    with pytest.raises(ConfigError, match="tokenizer= is for a model object"):
         find_model("some/model", tokenizer=object())
 
 
@@ -225,7 +225,7 @@ def test_a_run_tested_on_a_benchmark_is_asked_as_in_training(
 
 def test_sampling_settings_of_training_are_refused_with_those_of_evaluation() -> None:
     layer = ("--set sampling.top_k=20", {"sampling": {"top_k": 20}})
-    with pytest.raises(ConfigError, match=r"here it is evaluation\.top_k|Here it is evaluation"):
+    with pytest.raises(ConfigError, match=r"Use evaluation\.top_k"):
         asked("some/model", "addition", layers=[layer])
     [benchmark] = asked("some/model", "addition", {"--top-k": ("evaluation.top_k", 20)})
     assert benchmark.settings.top_k == 20
@@ -241,5 +241,5 @@ def test_a_changed_protocol_names_the_changes(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("on", [",", " ", "", []])
 def test_error_if_nothing_is_named(on: Any) -> None:
-    with pytest.raises(ConfigError, match="names nothing: aime24"):
+    with pytest.raises(ConfigError, match="expected aime24"):
         asked("some/model", on)

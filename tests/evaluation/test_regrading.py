@@ -77,7 +77,7 @@ def test_a_score_killed_before_its_grades_are_written_is_completed_by_regrade(
         patch.setattr(regrading, "grade_all", interrupted)
         with pytest.raises(KeyboardInterrupt):
             noted([file], out)
-    with pytest.raises(ConfigError, match=f"stopped before all was graded.*regrade {out}"):
+    with pytest.raises(ConfigError, match=f"finish or repeat its grading.*regrade {out}"):
         noted([file], out)
     regrade(out)
     found = EvaluationDirectory.open(out)

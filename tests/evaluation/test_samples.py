@@ -28,7 +28,7 @@ def test_problems_and_settings_are_read_back(tmp_path):
     settings = EvaluationDirectory.open(tmp_path).settings()
     assert settings == {"model": {"name": "m"}, "benchmarks": {}}
     directory.write_settings({"another": "program's"})
-    with pytest.raises(ConfigError, match="names no benchmarks"):
+    with pytest.raises(ConfigError, match="has no benchmarks"):
         EvaluationDirectory.open(tmp_path)
-    with pytest.raises(ConfigError, match="no evaluation"):
+    with pytest.raises(ConfigError, match="not an evaluation"):
         EvaluationDirectory.open(tmp_path / "elsewhere")

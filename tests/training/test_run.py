@@ -216,7 +216,7 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named() -> None:
     ("arguments", "expected"),
     [
         ({"model": torch.nn.Linear(1, 1)}, "model is a Linear object: pass its tokenizer"),
-        ({"model": "embedded", "tokenizer": object()}, "tokenizer= goes with a model object"),
+        ({"model": "embedded", "tokenizer": object()}, "tokenizer= is for a model object"),
         ({"data": 3}, "data is a int; expected a name, a path, or an iterable of dicts"),
         ({"data": {"prompt": "1"}}, "data is a dict; expected"),
         ({"data": ["1+1="]}, "row 1: expected a mapping such as"),

@@ -117,8 +117,8 @@ def _benchmarks_down(texts: Mapping[str, Mapping[str, str]]) -> Table:
 
 def _notes(result: EvaluationResult) -> list[str]:
     notes = [
-        "shares in percent; interval, and error over problems: this model on problems like these; "
-        "sampling: on these very problems, sampled again"
+        "shares in percent; interval and problems error: for similar problems; sampling error: for "
+        "the same problems, sampled again"
     ]
     for name, each in result.benchmarks.items():
         own = each.settings

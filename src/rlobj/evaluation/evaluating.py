@@ -194,7 +194,7 @@ def _require_free(out: Path) -> None:
     """Refuse a folder that holds something else, such as a model or a run."""
     taken = out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir())
     if taken and not (out / "settings.json").exists():
-        raise ConfigError(f"{out} holds something that is no evaluation. Choose another --out DIR")
+        raise ConfigError(f"{out} has files, but is not an evaluation. Choose another --out DIR")
 
 
 def _fitted(each: ProblemSet, engine: Engine, callback: EvaluationCallback) -> ProblemSet:
@@ -217,11 +217,11 @@ def _fitted(each: ProblemSet, engine: Engine, callback: EvaluationCallback) -> P
     if room < 1 or not each.lower_to_context:
         advice = f"Give --max-tokens {room} or less" if room > 0 else "Leave that problem out"
         raise ConfigError(
-            f"{each.name}: the prompt of problem {longest} has {lengths[longest]} tokens; with "
-            f"{config.sampling.max_tokens} for the response that is beyond the {engine.context} "
-            f"positions of this model. {advice}"
+            f"{each.name}: the prompt of problem {longest} has {lengths[longest]} tokens. "
+            f"Together with {config.sampling.max_tokens} tokens for the response, they exceed the "
+            f"{engine.context} positions of this model. {advice}"
         )
-    callback.noted(f"{each.name}: at most {room} tokens a response, all that the context leaves")
+    callback.noted(f"{each.name}: at most {room} tokens per response, the rest of the context")
     sampling = config.sampling.model_copy(update={"max_tokens": room})
     return dataclasses.replace(each, config=config.model_copy(update={"sampling": sampling}))
 

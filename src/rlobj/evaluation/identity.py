@@ -104,8 +104,8 @@ def require_same(path: object, stored: Mapping[str, Any], asked: Mapping[str, An
     if found := differences(stored, asked):
         lines = "\n".join(f"  {name}: {was!r} there, {new!r} now" for name, was, new in found)
         raise ConfigError(
-            f"{path} holds an evaluation with other settings:\n{lines}\nGive those again to "
-            "continue it, or another folder with --out DIR"
+            f"{path} contains an evaluation with other settings:\n{lines}\nUse the same settings "
+            "to continue it, or choose another folder with --out DIR"
         )
 
 

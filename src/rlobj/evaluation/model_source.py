@@ -58,7 +58,7 @@ def find_model(
         name = getattr(model.config, "name_or_path", "") or type(model).__name__
         return ModelSource(name, ("model", {"model": {"name": name}}), lambda _: model, tokenizer)
     if tokenizer is not None:
-        raise ConfigError("tokenizer= goes with a model object; a folder or hub id has its own")
+        raise ConfigError("tokenizer= is for a model object; a folder or hub id has its own")
     name, path = str(model), Path(model).expanduser()
     if name == "embedded":
         return _embedded(asked or ())

@@ -65,11 +65,11 @@ class Overrides:
         for origin, layer in self.layers:
             for section in ("objective", "training", "checkpoint", "output"):
                 if section in layer:
-                    raise ConfigError(f"{origin}: {section} is for training and means nothing here")
+                    raise ConfigError(f"{origin}: {section} is for training and has no effect here")
             for key in ("temperature", "top_p", "top_k", "min_p"):
                 if key in layer.get("sampling", {}):
                     raise ConfigError(
-                        f"{origin}: sampling.{key} is for training. Here it is evaluation.{key}"
+                        f"{origin}: sampling.{key} is for training. Use evaluation.{key}"
                     )
             layers.append((origin, layer))
         return [(origin, _with_template(layer, template)) for origin, layer in layers]
@@ -155,8 +155,8 @@ def problem_sets(
     counts = Counter(each.name for each in found)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
         raise ConfigError(
-            f"several sources are called {', '.join(repeated)}: results are kept by name. "
-            "Rename a file, or evaluate them one after the other"
+            f"several sources are called {', '.join(repeated)}: results are stored by name. "
+            "Rename a file, or evaluate them separately"
         )
     return found
 
@@ -174,7 +174,7 @@ def named_problems(on: Problems) -> list[Any] | None:
         return given
     names = list(chain.from_iterable(_split(str(each)) for each in given))
     if not names:
-        raise ConfigError(f"--on {on!r} names nothing: {', '.join(BENCHMARKS)}, a task or a file")
+        raise ConfigError(f"--on {on!r}: expected {', '.join(BENCHMARKS)}, a task or a file")
     return list(dict.fromkeys(names))
 
 
@@ -222,7 +222,8 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
         absent = "" if Path(name).exists() else f"there is no folder '{name}' here. For a hub id, "
         raise ConfigError(
             f"{absent}name the problems: --on {','.join(list(BENCHMARKS)[:3])}, --on all, a "
-            f"built-in task ({', '.join(TASKS)}), a file or a hub id. Only a run brings its own."
+            f"built-in task ({', '.join(TASKS)}), a file or a hub id. Only a run has its "
+            "own problems."
         )
     test = model[1]["data"].get("test")
     config = build_config([model, *overrides.above(test, "test_template")])

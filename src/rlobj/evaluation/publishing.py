@@ -102,6 +102,6 @@ def _same_answer() -> Iterator[Callable[[str, str], bool]]:
         yield equal
     if left <= 0:
         logger.warning(
-            "comparing wrong answers took over %d s: the rest of them vote by their text",
+            "comparing wrong answers took over %d s; the remaining ones are compared as text",
             COMPARE_ALL_SECONDS,
         )

@@ -106,7 +106,7 @@ def score(
     name, known = on or task_of(paths[0]), None
     if on is not None:
         if on not in BENCHMARKS:
-            raise ConfigError(f"--on {on}: no such benchmark.{nearest(on, BENCHMARKS)}")
+            raise ConfigError(f"--on {on}: unknown benchmark.{nearest(on, BENCHMARKS)}")
         folder = None if data_dir is None else Path(data_dir)
         known = load_benchmark(on, data_dir=folder).problems
     problems, responses = read_responses(paths, name, known=known, columns=columns)
@@ -156,9 +156,9 @@ def _require_free(samples: EvaluationDirectory, files: Sequence[Path]) -> None:
     out = samples.path
     if samples.settings_file.exists():
         raise ConfigError(
-            f"{out} holds an evaluation already. If it was stopped before all was graded, or to "
-            f"grade it again: rlobj eval regrade {out}\n"
-            "Else choose another folder with --out DIR"
+            f"{out} already contains an evaluation. To finish or repeat its grading: "
+            f"rlobj eval regrade {out}\n"
+            "Otherwise choose another folder with --out DIR"
         )
     written = [(out / name).resolve() for name in OWN_FILES]
     if overwritten := [file for file in files if file.resolve() in written]:

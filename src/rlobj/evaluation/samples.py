@@ -125,11 +125,11 @@ class EvaluationDirectory(Samples):
         found = cls(path)
         if not found.settings_file.is_file():
             raise ConfigError(
-                f"{path} is no evaluation: it has no settings.json. rlobj eval MODEL --out DIR "
-                "makes one, and rlobj eval score FILE does from responses made elsewhere"
+                f"{path} is not an evaluation: it has no settings.json. Create an evaluation with "
+                "rlobj eval MODEL --out DIR, or with rlobj eval score FILE"
             )
         if "benchmarks" not in found.settings():
-            raise ConfigError(f"{path} is no evaluation: its settings.json names no benchmarks")
+            raise ConfigError(f"{path} is not an evaluation: its settings.json has no benchmarks")
         found.read()
         return found
 

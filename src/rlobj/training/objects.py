@@ -62,7 +62,7 @@ class Objects:
                 "transformers model"
             )
         if self.tokenizer is not None and "model" not in self.local():
-            raise ConfigError("tokenizer= goes with a model object; a folder or hub id has its own")
+            raise ConfigError("tokenizer= is for a model object; a folder or hub id has its own")
         if self.tokenizer is not None and not hasattr(self.tokenizer, "decode"):
             raise ConfigError(
                 f"tokenizer is a {type(self.tokenizer).__name__}; expected a transformers tokenizer"

@@ -134,8 +134,8 @@ def _bar(mean: float, interval: Interval) -> str:
 
 def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[str]:
     lines = [
-        "Percent. ± is the standard error over problems: this model on problems like these. Lines "
-        "run from 0 to 100 with the 95% interval on them, also over problems."
+        "Percent. ± is the standard error for similar problems. Lines run from 0 to 100 and show "
+        "the 95% interval, also for similar problems."
     ]
     if any(each.summary.truncated > 0 for each in results):
         lines.append(
@@ -171,7 +171,7 @@ def _section(index: int, result: BenchmarkResult, common: Mapping[str, str]) -> 
     summary, texts = result.summary, measures(result.summary)
     lines = {
         f"avg@{texts['n']}": f"{texts['avg@n']} ± {texts['± problems']}",
-        "± on these very problems": texts["± sampling"],
+        "± for the same problems": texts["± sampling"],
         **{f"pass@{k}": texts[f"pass@{k}"] for k in summary.pass_at if k > 1},
         **{f"maj@{k}": texts[f"maj@{k}"] for k in summary.maj_at},
     }

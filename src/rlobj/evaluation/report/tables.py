@@ -66,8 +66,8 @@ def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any
     )
     methods = dict.fromkeys(summary.interval.method for summary in summaries)
     notes = [
-        f"Percent. ± is the standard error over problems: this model on problems like these. On "
-        f"these very problems, over samples alone: {sampling}. Intervals: {', '.join(methods)}.",
+        f"Percent. ± is the standard error for similar problems. Standard error for the same "
+        f"problems, sampled again: {sampling}. Intervals: {', '.join(methods)}.",
         *undecided_note(summaries),
         *_settings(results),
         *([f"{_listed(facts(about))}."] if about else []),
