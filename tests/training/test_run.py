@@ -400,4 +400,4 @@ def test_resume_warns_when_more_steps_stretch_a_schedule(
     rlobj.train("grpo", data="max-digits", out="run", settings=settings)
     with caplog.at_level(logging.WARNING, "rlobj"):
         rlobj.resume("run", settings={"training.steps": 2})
-    assert "schedule is linear: it is stretched over 2 steps" in caplog.text
+    assert "schedule is linear and now covers 2 steps" in caplog.text

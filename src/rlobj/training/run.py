@@ -304,15 +304,15 @@ def _warn_of_more_steps(config: RunConfig) -> None:
     )
     if schedule != "constant":
         logger.warning(
-            "training.schedule is %s: it is stretched over %d steps, so the learning rate jumps up "
-            "now and falls again",
+            "training.schedule is %s and now covers %d steps, so the learning rate increases now "
+            "and then decreases again",
             schedule,
             steps,
         )
     if ahead:
         logger.warning(
-            "the first %d rollouts come from the newest weights and not from weights %d steps old: "
-            "the run sampled nothing beyond its last step",
+            "the first %d rollouts are sampled from the newest weights, not from weights %d steps "
+            "old, because the run sampled no rollouts after its last step",
             ahead,
             ahead,
         )

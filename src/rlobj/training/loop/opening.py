@@ -150,8 +150,8 @@ def _start(parts: Parts, facts: dict[str, str]) -> None:
     config, depth = parts.config, parts.config.sampling.async_depth
     if depth and parts.learner.objective.mismatch is None:
         logger.warning(
-            "sampling.async_depth=%d without objective.mismatch: samples of older weights count "
-            "as if they were new; {kind: truncate} corrects for it",
+            "sampling.async_depth=%d without objective.mismatch: samples of older weights are used "
+            "without a correction; set objective.mismatch={kind: truncate}",
             depth,
         )
     stages.sync(parts)

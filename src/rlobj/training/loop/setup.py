@@ -72,7 +72,7 @@ def problems(config: RunConfig, given: Given) -> tuple[list[Problem], list[Probl
         if config.data.test is not None or config.data.test_fraction:
             raise
         logger.warning("no held-out evaluation: %s", error)
-        note = " (no test part; data.test=FILE or data.test_fraction=0.1 would evaluate the run)"
+        note = " (no test split; to evaluate, set data.test=FILE or data.test_fraction=0.1)"
         return train, [], note
     return train, test[: config.evaluation.problems], ""
 
@@ -178,8 +178,8 @@ def sampler(
     settings = config.sampling
     if settings.engine == "object":
         raise ConfigError(
-            "sampling.engine is object: this run samples with a Python object, which has to be "
-            "passed, as sampler=..."
+            "sampling.engine is object: this run samples with a Python object; pass it as "
+            "sampler=..."
         )
     if settings.engine == "transformers":
         apart = parallel.strategy in ("zero3", "fsdp2") or settings.async_depth > 0
