@@ -12,6 +12,9 @@ from packages import package
 from rlobj import installation
 from rlobj.installation import Engine, Installation, engines, import_in_subprocess
 
+# After vLLM ran in this process, setuptools warns at each look at the installed packages.
+pytestmark = pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")
+
 ROOT = Path(__file__).parents[1]
 GPU = {"name": "a GPU", "memory_bytes": 80 << 30}
 
