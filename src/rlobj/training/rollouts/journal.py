@@ -16,7 +16,7 @@ import shutil
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,14 +186,14 @@ def unpack_rollout(data: bytes) -> tuple[Rollout, str]:
 
 
 def _packed(response: Response) -> list[Any]:
-    problem, sample = response.problem, response.sample
+    problem, sample, grade = response.problem, response.sample, response.grade
     arrays = (sample.prompt, sample.tokens, sample.logprobs)
     return [
         [response.id, response.group, response.reward],
         [problem.id, problem.prompt, problem.answer],
         [base64.b64encode(values.tobytes()).decode() for values in arrays],
         [sample.text, sample.finish, sample.weight_version],
-        astuple(response.grade),
+        [grade.reward, grade.correct, grade.reason, grade.answer],
     ]
 
 
