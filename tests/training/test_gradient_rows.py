@@ -88,7 +88,7 @@ def test_responses_are_cut_after_their_last_token_with_gradient():
     chosen = GradientRows(batch, rows, True, True)
     assert chosen.spans() == [2, 0, 0, 4]
     assert chosen.trained() == [0, 3]
-    assert chosen.left() == [1, 2]
+    assert chosen.skipped() == [1, 2]
     part = chosen.part([3, 0])
     assert part.mask().tolist() == [True, False, False, True, False, True]
     scores = {"logprobs": torch.tensor([-3.0, -4.0, -5.0], requires_grad=True)}

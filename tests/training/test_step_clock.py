@@ -111,7 +111,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
 def test_shares_of_tokens_are_counted_over_a_step():
     tally = Tally(real=90, padded=100)
     whole = [([1] * 10, [2] * 10), ([1] * 10, [2] * 10)]
-    tally.update(whole, [([1] * 10, [2] * 5), ([1] * 10, [2] * 5)], torch.arange(20) < 7)
+    tally.update(whole, [([1] * 10, [2] * 5), ([1] * 10, [2] * 5)], 7)
 
     class Alone:
         rank, size = 0, 1

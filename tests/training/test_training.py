@@ -68,7 +68,7 @@ def test_a_shared_forward_equals_a_scoring_pass(policy, tmp_path, monkeypatch):
     """One update in one micro-batch: plan and loss read one forward; else two make the same."""
     config = tiny_config(policy, "stapo", training={"steps": 3, "skip_inactive": False})
     run_training(config, tmp_path / "shared")
-    monkeypatch.setattr("rlobj.training.loop.learner.Learner._shares_forward", lambda *_: False)
+    monkeypatch.setattr("rlobj.training.loop.learner.Learner._serves_update", lambda *_: False)
     run_training(config, tmp_path / "apart")
     for name, value in weights(tmp_path / "shared").items():
         torch.testing.assert_close(weights(tmp_path / "apart")[name], value, rtol=1e-5, atol=1e-7)

@@ -1,4 +1,4 @@
-"""LoRA through peft: adapters as the policy, the model below them as the reference.
+"""LoRA through peft: the adapters are trained, and the model without them is the reference.
 
     W' = W + alpha/r · B·A        Hu et al. 2021, arXiv:2106.09685
 
@@ -25,7 +25,7 @@ _NAME = "default"
 
 
 def adapted(model: nn.Module, config: LoraConfig, adapter: Path | None) -> Any:
-    """The model with frozen weights and adapters to train; new ones leave its output as it is.
+    """The model with frozen weights and adapters to train; new adapters do not change its output.
 
     Raises:
         MissingExtra: no peft.
@@ -59,13 +59,13 @@ def base(model: Any) -> Any:
 
 
 def without(model: Any) -> contextlib.AbstractContextManager[Any]:
-    """Inside, the model computes as if it had no adapters."""
+    """A context in which the model computes without its adapters."""
     return model.disable_adapter()
 
 
 @torch.no_grad()
 def merged(model: Any, full: Callable[[nn.Parameter], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """(name, whole tensor) of the transformers model, adapters merged in; stored buffers too.
+    """(name, whole tensor) of the transformers model with merged adapters, and stored buffers.
 
     Args:
         model: with or without adapters.
@@ -92,14 +92,14 @@ def merged(model: Any, full: Callable[[nn.Parameter], Tensor]) -> Iterator[tuple
 def adapter_weights(
     model: Any, full: Callable[[nn.Parameter], Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name in a peft checkpoint, whole tensor) of the adapters."""
+    """(name in a peft checkpoint, whole tensor) of each adapter weight."""
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             yield name.replace(f".{_NAME}.", "."), full(parameter)
 
 
 def save_settings(model: Any, folder: Path) -> None:
-    """The adapter_config.json of a peft folder."""
+    """Write the adapter_config.json of a peft folder."""
     settings = model.peft_config[_NAME].to_dict()
     plain = {
         key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()

@@ -29,15 +29,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Policy:
-    """A model and how problems are put to it.
+    """A model, and how problems become its prompts.
 
     Attributes:
-        model: the causal language model, float32 weights, dropout off; with LoRA, peft's.
+        model: the causal language model, with float32 weights and no dropout; with LoRA, peft's.
         tokenizer: its tokenizer.
-        source: where it was loaded from; a reference policy is loaded from there again.
+        source: the folder or hub id that it was loaded from.
         chat: whether prompts go through the chat template.
         template: the text around a problem.
-        test_template: the text around a held-out one.
+        test_template: the text around a held-out problem.
     """
 
     model: Any
@@ -48,7 +48,7 @@ class Policy:
     test_template: str
 
     def encode(self, problem: Problem) -> list[int]:
-        """The token ids that the model is asked to continue."""
+        """The token ids of a problem's prompt."""
         return encode_prompt(self.tokenizer, format_prompt(self.template, problem), self.chat)
 
     def encode_test(self, problem: Problem) -> list[int]:
@@ -56,24 +56,23 @@ class Policy:
         return encode_prompt(self.tokenizer, format_prompt(self.test_template, problem), self.chat)
 
     def recompute_activations(self) -> None:
-        """Trade time for memory in training; newer transformers call it so."""
+        """Compute activations again in the backward pass, which saves memory and takes time."""
         newer = getattr(self.model, "activation_checkpointing_enable", None)
         (newer or self.model.gradient_checkpointing_enable)()
 
     def weights(
         self, full: Callable[[nn.Parameter], Tensor], *, as_stored: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor), one at a time, LoRA merged in.
+        """(name, whole tensor) of each weight, one at a time, with LoRA merged in.
 
         Args:
-            full: gives one parameter whole, wherever its shards lie.
-            as_stored: under the names of a Hugging Face checkpoint, in place of the module's.
+            full: returns one parameter whole, if it is sharded.
+            as_stored: use the names of a Hugging Face checkpoint and not those of the modules.
         """
         inner = lora.base(self.model)
         for name, tensor in lora.merged(self.model, full):
-            if as_stored and getattr(
-                inner, "_weight_conversions", None
-            ):  # modules that fuse several tensors
+            # Some modules fuse several tensors of the checkpoint.
+            if as_stored and getattr(inner, "_weight_conversions", None):
                 from transformers.core_model_loading import revert_weight_conversion
 
                 yield from revert_weight_conversion(inner, {name: tensor}).items()
@@ -81,7 +80,7 @@ class Policy:
                 yield name, tensor
 
     def save_settings(self, folder: Path) -> None:
-        """All of a Hugging Face model folder but its weights."""
+        """Write a Hugging Face model folder without its weights."""
         inner = lora.base(self.model)
         inner.config.save_pretrained(folder)
         if inner.generation_config is not None:
@@ -96,15 +95,15 @@ def load_policy(
 
     Args:
         config: the model's settings.
-        data: how problems are put to it.
+        data: how problems become prompts.
         source: hub id or folder.
-        adapter: trained LoRA weights to go on from; None = new ones, where LoRA is set.
+        adapter: folder of trained LoRA weights; None = new ones, if LoRA is set.
 
     Raises:
-        ConfigError: nothing there, or no causal language model with a tokenizer.
+        ConfigError: there is no causal language model with a tokenizer.
     """
     tokenizer, chat = load_tokenizer(config, source)
-    with _told(source):
+    with _loading(source):
         model: Any = load_model(config, source)
     if config.lora is not None:
         model = lora.adapted(model, config.lora, adapter)
@@ -143,7 +142,7 @@ def load_tokenizer(config: ModelConfig, source: str) -> tuple[Any, bool]:
     """
     from transformers import AutoTokenizer
 
-    with _told(source):
+    with _loading(source):
         tokenizer = AutoTokenizer.from_pretrained(
             source, trust_remote_code=config.trust_remote_code
         )
@@ -164,8 +163,8 @@ def uses_chat_template(tokenizer: Any, config: ModelConfig, source: str) -> bool
 
 
 @contextlib.contextmanager
-def _told(source: str) -> Iterator[None]:
-    """What a library says of a model that it cannot load, as our error."""
+def _loading(source: str) -> Iterator[None]:
+    """Raise a library's error about a model that it cannot load as a ConfigError."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -176,13 +175,13 @@ def _told(source: str) -> Iterator[None]:
 
 
 def arithmetic(config: ModelConfig) -> torch.dtype | None:
-    """What forward passes compute in, training and sampling alike; None = the weights' float32."""
+    """The arithmetic of forward passes in training and sampling; None = the weights' float32."""
     half = config.dtype == "bfloat16" or (config.dtype == "auto" and torch.cuda.is_available())
     return torch.bfloat16 if half else None
 
 
 def load_model(config: ModelConfig, source: str) -> nn.Module:
-    """The model alone, in float32, with every dropout off (a ratio must be 1 on-policy)."""
+    """The model without its tokenizer, in float32 and without dropout: on-policy ratios are 1."""
     from transformers import AutoModelForCausalLM
 
     with _no_bars() if Path(source).is_dir() else contextlib.nullcontext():
@@ -194,7 +193,7 @@ def load_model(config: ModelConfig, source: str) -> nn.Module:
 
 
 def _no_dropout(model: nn.Module) -> None:
-    """In modules of dropout, and where modules hold its rate for functions that they call."""
+    """Set all dropout rates to 0: those of modules, and those that modules pass to functions."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -205,7 +204,7 @@ def _no_dropout(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def _no_bars() -> Iterator[None]:
-    """Files on this machine load and save too fast for transformers' progress bars."""
+    """Hide transformers' progress bars: local files load in no time."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

@@ -1,4 +1,4 @@
-"""The rows of an update that go through the model: those in which the loss has a gradient."""
+"""The rows of an update that go through the model: the tokens with gradient."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class GradientRows:
     """The rows of a mini-batch that an update trains on, and the responses they belong to.
 
     Attributes:
-        table: the mini-batch; the policy's columns are right in all other rows.
+        table: the mini-batch.
         rows: the rows with gradient, bool [N].
-        current: the policy's columns are right in all rows.
-        cut: a response may be cut after its last such row, because no row reads a later one.
+        current: the policy's columns of the table are those of its present weights.
+        cut: a response may be cut after its last row with gradient: no token reads a later one.
     """
 
     table: TokenBatch
@@ -47,18 +47,18 @@ class GradientRows:
     cut: bool
 
     def trained(self) -> list[int]:
-        """The responses with such rows, and those of no row if all rows are needed."""
+        """The responses with such rows; all responses if all rows have a gradient."""
         return self._found().nonzero()[:, 0].tolist()
 
-    def left(self) -> list[int]:
-        """The other responses."""
+    def skipped(self) -> list[int]:
+        """The other responses, which do not go through the model."""
         return (~self._found()).nonzero()[:, 0].tolist()
 
     def _found(self) -> Tensor:
         return self.table.any_by_response(self.rows) | bool(self.rows.all())
 
     def spans(self) -> list[int]:
-        """Tokens of each response that go through the model, up to its last row with gradient."""
+        """The number of tokens of each response up to its last row with gradient."""
         if not self.cut:
             return self.table.lengths.tolist()
         ends = (self.table.positions + 1) * self.rows
@@ -75,20 +75,20 @@ class GradientRows:
         return [(sequences[i][0], sequences[i][1][: spans[i]]) for i in self.trained()]
 
     def part(self, responses: Sequence[int]) -> GradientRows:
-        """Of some responses."""
+        """The rows of some responses."""
         rows = self.rows[self.table.rows(responses)]
         return replace(self, table=self.table.select(responses, 0), rows=rows)
 
     def mask(self) -> Tensor:
-        """Which tokens of the responses, cut to their spans, are scored, bool [Σ spans]."""
+        """The rows with gradient among the tokens up to each span, bool [Σ spans]."""
         spans = torch.tensor(self.spans(), device=self.rows.device)
         return self.rows[self.table.positions < self.table.spread(spans)]
 
     def filled(self, scores: dict[str, Tensor]) -> TokenBatch:
         """The table with the scores of the rows with gradient.
 
-        Known values stay, and the scores give them a gradient: another micro-batch rounds
-        differently, and rules, clips and advantages have read the table's.
+        Current values stay as they are, and only get the gradient of the scores. The rules have
+        read these values, and scores from another micro-batch may be rounded differently.
         """
         places = self.rows.nonzero()[:, 0]
         columns: dict[str, Any] = {}

@@ -158,7 +158,7 @@ class Learner:
             table = table.replace(ref_logprobs=self._reference_logprobs(sequences))
         if not self._scored:
             return table
-        keep_graph = self._shares_forward(sequences)
+        keep_graph = self._serves_update(sequences)
         with self.clock.inside("forward") if keep_graph else torch.no_grad():
             scores = self._forward(
                 self.scorer,
@@ -172,11 +172,10 @@ class Learner:
         old = {"old_logprobs": scores["logprobs"], "old_entropy": scores["entropy"]}
         return table.replace(**scores, **old)
 
-    def _shares_forward(self, sequences: Sequences) -> bool:
-        """Whether the step is one update of one micro-batch.
+    def _serves_update(self, sequences: Sequences) -> bool:
+        """Whether the scoring pass serves the update as well: a step of one micro-batch.
 
-        Then the log-probs of the scoring pass keep their graph, and `micro_batches` trains on them
-        without a second forward pass.
+        Then its log-probs keep their graph, and `micro_batches` makes no second forward pass.
         """
         return self._one_update and len(self._parts(sequences)) == 1
 
@@ -219,45 +218,47 @@ class Learner:
         return plan
 
     def micro_batches(self, phase: Objective, batch: MiniBatch, plan: Plan) -> Iterator[MicroBatch]:
-        """The mini-batch in parts that fit in memory, each with a forward pass of its own.
+        """The mini-batch in parts that fit in memory, each with its forward pass.
 
-        Tokens without gradient are left out of the forward pass: the plan has counted them. What
+        Tokens without gradient are left out of the forward passes: the plan has counted them. What
         the caller does with a micro-batch counts as time of the forward pass.
         """
         table = batch.table
+        if table.logprobs.requires_grad:  # the forward pass of `score` serves the update as well
+            self.tally.update(batch.sequences, batch.sequences, len(table))
+            [part] = self._parts(batch.sequences)
+            with self.clock.inside("forward"):
+                share = plan.part(table.rows(part))
+                yield MicroBatch(table.select(part, 0), share, trained=True, last=True)
+            return
         with self.clock.inside("planning"):
             rows = GradientRows(table, self._rows(phase, batch, plan), batch.current, self._can_cut)
         trained, inputs = rows.trained(), rows.inputs(batch.sequences)
-        self.tally.update(batch.sequences, inputs, rows.rows)
+        self.tally.update(batch.sequences, inputs, int(rows.rows.sum()))
         parts = self._parts(inputs)
         for number, part in enumerate(parts, 1):
             responses = [trained[i] for i in part]
-            share = plan.part(table.rows(responses))
             with self.clock.inside("forward"):
-                few = rows.part(responses)
-                micro = few.table
-                if not micro.logprobs.requires_grad:  # it does if the scoring pass kept its graph
-                    scores = self._score(
-                        self.scorer, [inputs[i] for i in part], few.mask(), entropy=True
-                    )
-                    micro = few.filled(scores)
-                yield MicroBatch(micro, share, trained=True, last=number == len(parts))
-        left = rows.left()
-        if batch.current and left:  # a loss without gradient may still have a value
+                few, share = rows.part(responses), plan.part(table.rows(responses))
+                scored = [inputs[i] for i in part]
+                scores = self._score(self.scorer, scored, few.mask(), entropy=True)
+                yield MicroBatch(few.filled(scores), share, trained=True, last=number == len(parts))
+        skipped = rows.skipped()
+        if batch.current and skipped:  # a loss without gradient may still have a value
             with self.clock.inside("forward"):
-                share = plan.part(table.rows(left))
-                yield MicroBatch(table.select(left, 0), share, trained=False, last=False)
+                share = plan.part(table.rows(skipped))
+                yield MicroBatch(table.select(skipped, 0), share, trained=False, last=False)
 
     def _rows(self, phase: Objective, batch: MiniBatch, plan: Plan) -> Tensor:
         """The tokens that go through the model, bool [N].
 
         If the policy's columns are current, these are the tokens with gradient; else all tokens of
-        responses that may have one. All tokens go through if the scoring pass kept its graph, and
-        if nothing was scored and no response has a gradient: fresh samples are always scored once.
+        responses that may have one. If nothing was scored and no response has a gradient, all
+        tokens go through: fresh samples are always scored once.
         """
         table = batch.table
         every = torch.ones_like(table.logprobs, dtype=torch.bool)
-        if table.logprobs.requires_grad or not self.config.training.skip_inactive:
+        if not self.config.training.skip_inactive:
             return every
         if batch.current:
             return phase.tokens_with_gradient(table, plan)

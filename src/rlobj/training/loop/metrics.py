@@ -1,4 +1,4 @@
-"""Numbers about a step: of its rollout over all ranks, and of its updates."""
+"""The metrics of a step: of its rollout over all ranks, and of its updates."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
 
 
 def rollout_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
-    """Reward, accuracy and length of all that was sampled, and how much of it is trained on.
+    """Reward, accuracy and length of all sampled responses, and how many of them are trained on.
 
-    Rewards and lengths are those of every sampled response: dynamic sampling keeps groups whose
-    accuracy lies between 0 and 1, so that the kept ones alone would hide progress.
+    Responses that dynamic sampling left out count too: it keeps groups with an accuracy between 0
+    and 1, so that the kept groups alone would hide progress.
     """
     local = [*_sums([*rollout.responses, *rollout.dead]), *_sums(rollout.responses)]
     total = comm.sum(torch.tensor(local, dtype=torch.float64)).tolist()
@@ -90,18 +90,18 @@ class Tally:
         self.real += token_count(sequences)
         self.padded += padded
 
-    def update(self, whole: Sequences, trained: Sequences, rows: Tensor) -> None:
+    def update(self, whole: Sequences, trained: Sequences, scored: int) -> None:
         """Count an update.
 
         Args:
             whole: the mini-batch.
             trained: the part of it that goes through the model.
-            rows: the tokens that are scored, bool [N].
+            scored: response tokens whose logits are computed.
         """
         self.trained += token_count(trained)
         self.left_out += token_count(whole) - token_count(trained)
-        self.scored += int(rows.sum())
-        self.unscored += int((~rows).sum())
+        self.scored += scored
+        self.unscored += sum(len(response) for _, response in whole) - scored
 
     def metrics(self, comm: Comm) -> dict[str, float]:
         """The shares over all ranks; the counts start again at 0."""

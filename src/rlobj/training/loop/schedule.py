@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: nothing to save, nothing that ranks could change."""
+"""The learning rate as a function of the step, so that it needs no place in a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rollouts: problems to groups of graded responses."""
+"""Collector: from problems to a rollout, which is groups of graded responses."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Response:
     """One graded response.
 
     Attributes:
-        id: unique in the step, over all ranks.
-        group: its prompt's group, unique in the step, over all ranks.
-        problem: what it answers.
+        id: unique in the step over all ranks.
+        group: id of its prompt's group, unique in the step over all ranks.
+        problem: the problem that it answers.
         sample: its tokens.
-        grade: the verdict, before shaping.
-        reward: the shaped reward; NaN = undecided.
+        grade: the grade before shaping.
+        reward: the reward after shaping; NaN = undecided.
     """
 
     id: int
@@ -51,9 +51,9 @@ class Rollout:
         responses: whole groups, one after another.
         dead: responses of the groups that dynamic sampling left out.
         batches: sampling rounds that dynamic sampling took (1 without it).
-        seconds: what this process spent on it: `sample`; `grade` once all was sampled; `hidden`,
-            graded meanwhile; `write`, keeping it on disk.
-        stream: where the stream of problems stands after it.
+        seconds: time of this process by purpose: `sample`; `grade` after sampling had ended;
+            `hidden`, grading while sampling went on; `write`, writing to disk.
+        stream: the position of the problem stream after it.
     """
 
     responses: list[Response]
@@ -64,10 +64,10 @@ class Rollout:
 
 
 class Collector:
-    """Samples groups, has them graded, and refills groups without signal.
+    """Samples groups of responses and grades them; dynamic sampling replaces groups without signal.
 
     Args:
-        config: the run's.
+        config: the run.
         policy: encodes problems.
         sampler: draws responses.
         grader: grades them.
@@ -92,11 +92,11 @@ class Collector:
         self.comm = comm
 
     def collect(self, step: int) -> Rollout:
-        """The step's groups: sampled, graded, shaped; with dynamic sampling only live groups.
+        """The step's groups with rewards; with dynamic sampling only groups with a signal.
 
         Raises:
-            Exception: sampling or grading failed, here or on another rank: all ranks raise, and
-                the stream stands where it stood.
+            Exception: sampling or grading failed, here or on another rank. All ranks raise, and the
+                stream is at its old position.
         """
         dynamic = self.config.sampling.dynamic
         rounds = dynamic.max_batches if dynamic else 1
@@ -121,7 +121,7 @@ class Collector:
             try:
                 agree(failed, "collecting responses", self.comm)
             except Exception:
-                self.stream.restore(before)  # the problems are asked again
+                self.stream.restore(before)  # the problems are drawn again
                 raise
             filled = int(self.comm.sum(torch.tensor(live)))
             missing -= filled
@@ -165,7 +165,7 @@ class Collector:
         return [responses[i : i + size] for i in range(0, len(responses), size)]
 
     def _shaped(self, grades: Iterable[Graded], samples: Sequence[Sample]) -> list[float]:
-        """The rewards, less the penalty on overlong responses."""
+        """The rewards plus the penalty on overlong responses."""
         rewards = torch.tensor([grade.reward for grade in grades], dtype=torch.float64)
         overlong = self.config.rewards.overlong
         if overlong is not None:
@@ -174,7 +174,7 @@ class Collector:
         return rewards.tolist()
 
     def _live(self, group: Sequence[Response]) -> bool:
-        """Does the group carry signal, among its decided responses?"""
+        """Whether the decided responses of a group differ, in accuracy or in reward."""
         assert self.config.sampling.dynamic is not None
         if self.config.sampling.dynamic.by == "accuracy":
             verdicts = {r.grade.correct for r in group if r.grade.correct is not None}

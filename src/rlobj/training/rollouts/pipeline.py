@@ -1,8 +1,8 @@
-"""Rollouts in the order they are trained on, each sampled a fixed number of steps before.
+"""Rollouts in the order of their steps, each sampled a fixed number of steps ahead.
 
-With depth 0 a step samples, then trains. With depth k the rollout of step t is sampled while the
-k steps before it are trained, from the weights of version max(0, t - k): exactly k steps old, so
-that a resumed run sees the same rollouts.
+With depth 0 a step samples, then trains. With depth k the rollout of step t is sampled while the k
+steps before it are trained, from the weights of version max(0, t - k). It is exactly k steps old,
+so that a resumed run sees the same rollouts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ __all__ = ["Pipeline"]
 
 
 class Pipeline:
-    """Collects rollouts ahead of the step that trains on them, and keeps each on disk.
+    """Collects rollouts ahead of the steps that train on them, and writes each to disk.
 
-    A context manager: at a good end it waits for the rollout that is being sampled, at a bad one it
-    does not.
+    A context manager: it waits for the rollout that is being sampled, unless an error ends it.
 
     Args:
         collector: samples and grades a step's rollout with the sampler's present weights.
-        journal: rollouts on disk.
+        journal: the rollouts on disk.
         depth: steps ahead; 0 = none.
-        steps: of the whole run; nothing is sampled beyond.
+        steps: of the whole run; no rollout is sampled for later steps.
+
+    Attributes:
+        collector: as given; another one may take its place before the first step.
     """
 
     def __init__(self, collector: Collector, journal: Journal, depth: int, steps: int) -> None:
@@ -47,7 +49,7 @@ class Pipeline:
             self._thread.join()
 
     def take(self, step: int) -> Rollout:
-        """The step's rollout; the one `depth` steps on begins to be sampled meanwhile."""
+        """The step's rollout. Sampling of the one `depth` steps later starts in a thread."""
         for ahead in range(step, min(step + max(self._depth, 1), self._steps)):
             self._obtain(ahead)
         following = step + self._depth
@@ -59,10 +61,10 @@ class Pipeline:
         return self._ready.pop(step)
 
     def settle(self) -> None:
-        """Wait until nothing is being sampled: only then may the sampler's weights change.
+        """Wait until nothing is being sampled, so that the sampler's weights may change.
 
         Raises:
-            Exception: what stopped the sampling.
+            Exception: the error that stopped the sampling.
         """
         if self._thread is not None:
             self._thread.join()
@@ -72,7 +74,7 @@ class Pipeline:
             raise error
 
     def pending(self) -> list[int]:
-        """Steps whose rollouts are ready."""
+        """The steps whose rollouts are ready."""
         return sorted(self._ready)
 
     def _obtain_apart(self, step: int) -> None:
@@ -82,7 +84,7 @@ class Pipeline:
             self._error = error
 
     def _obtain(self, step: int) -> None:
-        """From this process, else from the disk, else from the sampler."""
+        """Get a step's rollout from the disk, or else from the sampler."""
         if step in self._ready:
             return
         rollout = self._journal.read(step)

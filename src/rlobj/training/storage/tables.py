@@ -17,7 +17,7 @@ _SCORED = ("logprobs", "old_logprobs", "ref_logprobs", "proxy_logprobs", "entrop
 
 
 def write_samples(run: RunDirectory, step: int, rollout: Rollout, comm: ProcessGroup) -> None:
-    """One row per response: what was asked, what was said, how it was graded, whether kept."""
+    """Write the sample table: one row per response, with its problem, text and grade."""
     responses = [*rollout.responses, *rollout.dead]
     columns = {
         "id": [r.id for r in responses],
@@ -47,16 +47,18 @@ def write_tokens(
     tokenizer: Any,
     comm: ProcessGroup,
 ) -> None:
-    """One row per token: what it was, what the policy thought of it, what the objective did to it.
+    """Write the token table: one row per token, with the policy's columns and the objective's.
+
+    `weight` is m·ω/Z, `kept` says whether it is not 0, and `penalty_k` is c_k/Z_k.
 
     Args:
-        run: where to write.
+        run: the run directory.
         step: the step, from 1.
         table: the step's first update. Log-probs and entropy are those that the rules read.
-        plan: of that table alone: `weight` is m·ω/Z, `kept` whether it acts, `penalty_k` c_k/Z_k.
-        responses: token ids of the table's first responses, which are shown.
-        tokenizer: spells the tokens.
-        comm: all ranks' tokens go into one table.
+        plan: the plan of that table alone.
+        responses: token ids of the table's first responses; the others are left out.
+        tokenizer: turns token ids into texts.
+        comm: the process group; the tokens of all ranks go into one table.
     """
     ids = [token for response in responses for token in response]
     weights = plan.weights[0]
@@ -79,7 +81,7 @@ def write_tokens(
 
 
 def _write(run: RunDirectory, name: str, columns: dict[str, Any], comm: ProcessGroup) -> None:
-    """One table of all ranks' rows, written by the first."""
+    """Write one table with the rows of all ranks; the first rank writes it."""
     parts = [part for part in comm.gather(columns) if part]
     if comm.rank:
         return
