@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import NAN, awkward_batch, leaf, objectives, tokens
 
-from rlobj import BatchError, TokenBatch
+from rlobj import BatchError, Objective, TokenBatch
 
 COLUMNS = (
     "lengths",
@@ -204,6 +204,74 @@ def test_error_of_from_padded_names_a_wrong_shape() -> None:
         TokenBatch.from_padded(torch.ones(3), torch.zeros(3))
 
 
+def two_rewards(**columns: Any) -> TokenBatch:
+    rewards = torch.tensor([[1.0, 0.5], [0.0, NAN], [NAN, 1.0], [2.0, -1.0]], dtype=torch.float64)
+    given = {"reward_names": ("right", "format"), "reward_weights": (1.0, 0.25), **columns}
+    return tokens([2, 1, 1, 0], [-1.0] * 4, rewards=rewards, **given)
+
+
+def test_reward_is_the_weighted_sum_or_one_of_the_rewards_by_name() -> None:
+    table = two_rewards()
+    assert str(table.reward().tolist()) == "[1.125, nan, nan, 1.75]"
+    assert str(table.reward("format").tolist()) == "[0.5, nan, 1.0, -1.0]"
+    assert two_rewards(reward_weights=None).reward()[3] == 1.0
+    assert two_rewards(reward_weights=(1, 0)).reward()[3] == 2.0
+    assert two_rewards(reward_weights=(1, 0)).reward("format")[3] == -1.0
+    one = tokens([1, 1], [-1.0] * 2, rewards=[0.1, 0.2], reward_names=("right",))
+    assert one.reward("right").tolist() == one.reward().tolist() == [0.1, 0.2]
+
+
+def test_a_response_with_one_undecided_reward_is_undecided() -> None:
+    assert two_rewards().decided.tolist() == [True, True, False, False]
+    assert two_rewards(reward_weights=(1, 0)).decided.tolist() == [True, True, False, False]
+
+
+def test_several_rewards_pass_through_split_select_concat_replace_and_from_padded() -> None:
+    table = two_rewards()
+    parts = [*table.split([1, 0, 2, 1]), table.select([3]), table.replace(index=4)]
+    padded = TokenBatch.from_padded(
+        torch.ones(4, 2),  # as wide as there are rewards
+        torch.zeros(4, 2),
+        rewards=table.rewards,
+        reward_names=table.reward_names,
+        reward_weights=table.reward_weights,
+    )
+    for part in (*parts, padded):
+        assert part.reward_names == ("right", "format")
+        assert part.reward_weights == (1.0, 0.25)
+    together = TokenBatch.concat(parts[:4])
+    same(together, table.replace(ids=together.ids))
+    assert parts[4].reward("format").tolist() == [-1.0]
+    assert padded.reward().nan_to_num().tolist() == table.reward().nan_to_num().tolist()
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"rewards": [[1.0, float("inf")], [0.0, 0.0]]}, "is infinite at response 0"),
+        ({"rewards": torch.zeros(2, 0)}, r"has shape \[B, 0\]"),
+        ({"rewards": torch.zeros(2, 2, 2)}, r"shape \[2, 2, 2\], expected \[2\] or \[2, 2\]"),
+        ({"reward_names": ["right"]}, r"reward_names has 1 entries: \('right',\); expected 2"),
+        ({"reward_names": ["right", "right"]}, "reward_names must differ"),
+        ({"reward_weights": [1.0]}, "reward_weights has 1 entries"),
+    ],
+)
+def test_errors_name_wrong_rewards(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(BatchError, match=message):
+        TokenBatch([1, 1], [0, 0], [-1.0] * 2, **{"rewards": torch.zeros(2, 2), **columns})  # type: ignore[arg-type]
+
+
+def test_an_unknown_reward_is_refused_with_the_known_names() -> None:
+    with pytest.raises(BatchError, match=r"no reward 'formal'\. Did you mean 'format'"):
+        two_rewards().reward("formal")
+    with pytest.raises(BatchError, match="Pass TokenBatch\\(reward_names="):
+        two_rewards(reward_names=None).reward("format")
+    with pytest.raises(BatchError, match="needs the column 'rewards'"):
+        tokens([1], [-1.0]).reward()
+    with pytest.raises(BatchError, match="differ in reward_names"):
+        TokenBatch.concat([two_rewards(), two_rewards(reward_names=("right", "length"))])
+
+
 @pytest.mark.parametrize("name", sorted(objectives()))
 def test_an_undecided_response_has_the_same_result_as_an_absent_one(name: str) -> None:
     """Removing it does not change weights, loss or gradient, whatever its values are."""
@@ -243,3 +311,15 @@ def test_an_update_with_no_decided_response_is_empty() -> None:
         assert output.loss.item() == 0, name
         assert table.logprobs.grad.tolist() == [0.0] * 3, name  # type: ignore[union-attr]
         assert all(torch.isfinite(value).all() for value in output.metrics.values()), name
+
+
+def test_what_reads_one_reward_reads_the_weighted_sum_of_several() -> None:
+    """Advantages, the column `reward` and undecided responses are those of the sum."""
+    objective = Objective(keep="reward > 0.5", reward_kl=0.1)
+    several = two_rewards(ref_logprobs=[-2.0, -1.5, -1.0, -1.0])
+    several = several.replace(groups=torch.tensor([0, 1, 1, 0]))
+    one = several.replace(rewards=several.reward(), reward_names=None, reward_weights=None)
+    plans = [objective.plan([table]) for table in (several, one)]
+    assert plans[0].advantages[0].tolist() == plans[1].advantages[0].tolist()
+    assert plans[0].weights[0].tolist() == plans[1].weights[0].tolist()
+    assert plans[0].kept == 2

@@ -101,7 +101,8 @@ class Frame:
     def _read(self, name: str, who: str) -> Tensor:
         """A TokenBatch column, detached, finite on rows of decided responses, [N]."""
         if name == "rewards":  # [B]; NaN means undecided
-            return self.table.spread(self.table.column(name, who).detach())
+            self.table.column(name, who)
+            return self.table.spread(self.table.reward().detach())
         return self.table.finite(name, who)
 
     def batch(self, name: str) -> Tensor:

@@ -70,7 +70,8 @@ def _filled(tables: Sequence[TokenBatch], advantages: Tensor) -> list[TokenBatch
 
 def _rewards(table: TokenBatch, advantage: Advantage, reward_kl: float) -> Tensor:
     """R − β·Σ_t (l0 − l_ref), float64 [B] on the CPU."""
-    rewards = table.column("rewards", f"the advantage {advantage}").detach().double()
+    table.column("rewards", f"the advantage {advantage}")
+    rewards = table.reward().detach().double()
     if reward_kl:
         old = table.finite("old_logprobs", "reward_kl").double()
         reference = table.finite("ref_logprobs", "reward_kl").double()

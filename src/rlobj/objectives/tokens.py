@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
+from rlobj.objectives import padding, rewards
 
 __all__ = ["TokenBatch"]
 
@@ -31,7 +32,8 @@ _PER_TOKEN = (
     "proxy_logprobs",
     "collision",
 )
-_COLUMNS = ("lengths", *_PER_RESPONSE, *_PER_TOKEN, "advantages", "index", "mask")
+_SHARED = ("reward_names", "reward_weights")  # the same in all tables of an update
+_COLUMNS = ("lengths", *_PER_RESPONSE, *_SHARED, *_PER_TOKEN, "advantages", "index", "mask")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,8 @@ class TokenBatch:
         logprobs: [N], log π_θ(o_t) in nats; carries the gradient in `Objective.loss`.
         ids: int [B] or None, the response's id, unique over all ranks (only `Rule.sample` reads
             it).
-        rewards: [B] or None; NaN = undecided: such a response is treated as empty.
+        rewards: [B], or [B, K] for K rewards, or None; NaN = undecided: a response with an
+            undecided reward is treated as empty.
         old_logprobs: [N] or None, log π_old(o_t); default: `logprobs` detached (on-policy).
         entropy: [N] or None, H of π_θ at the token's position, nats; may carry a gradient.
         old_entropy: [N] or None, H of π_old, nats; default: `entropy` detached, if
@@ -57,6 +60,8 @@ class TokenBatch:
             `Objective.plan` computes them from rewards.
         index: the table's position among the tables of a `split`.
         mask: bool [B, T] or None, the positions of the rows in the padded tensors they came from.
+        reward_names: the names of the K rewards, or None.
+        reward_weights: the weights of the K rewards in their sum; None = 1 each.
 
     Example:
         >>> batch = TokenBatch(lengths=[2, 1], groups=[0, 0], logprobs=[-0.1, -2.0, -0.5])
@@ -79,6 +84,8 @@ class TokenBatch:
     advantages: Tensor | None = None
     index: int | None = None
     mask: Tensor | None = None
+    reward_names: tuple[str, ...] | None = None
+    reward_weights: tuple[float, ...] | None = None
     _spread: bool = field(default=False, repr=False)  # advantages are [N] already
 
     def __post_init__(self) -> None:
@@ -98,6 +105,9 @@ class TokenBatch:
             if not integer and not value.dtype.is_floating_point:
                 value = value.to(logprobs.dtype)
             object.__setattr__(self, name, value)
+        for name in _SHARED:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_shapes()
         if self.advantages is not None and not self._spread:
             if len(self.advantages) == len(self.lengths):
@@ -118,6 +128,7 @@ class TokenBatch:
             allowed = {
                 "advantages": {(tokens,)} if self._spread else {(responses,), (tokens,)},
                 **{key: {(responses,)} for key in _PER_RESPONSE},
+                "rewards": {(responses,), (responses, *value.shape[1:2])},
             }.get(name, {(tokens,)})
             if tuple(value.shape) not in allowed:
                 expected = " or ".join(str(list(shape)) for shape in sorted(allowed))
@@ -125,9 +136,7 @@ class TokenBatch:
                     f"column '{name}' has shape {list(value.shape)}, expected {expected} "
                     f"(B = {responses} responses, N = {tokens} tokens by 'lengths')"
                 )
-        if self.rewards is not None and self.rewards.isinf().any():
-            row = int(self.rewards.isinf().nonzero()[0])
-            raise BatchError(f"column 'rewards' is infinite at response {row}; NaN = undecided")
+        rewards.check(self.rewards, self.reward_names, self.reward_weights)
 
     def __len__(self) -> int:
         return len(self.logprobs)
@@ -159,7 +168,7 @@ class TokenBatch:
         """bool [N], rows of responses whose reward is not NaN; all rows without rewards."""
         if self.rewards is None:
             return torch.ones(len(self), dtype=torch.bool, device=self.logprobs.device)
-        return self.spread(~self.rewards.isnan())
+        return self.spread(~self.reward().isnan())
 
     def row(self, n: int) -> str:
         """Row n in words, for error messages."""
@@ -238,6 +247,17 @@ class TokenBatch:
             )
         return values
 
+    def reward(self, name: str | None = None) -> Tensor:
+        """The reward with this name, [B]; None = the weighted sum of all rewards.
+
+        Raises:
+            BatchError: the table has no rewards, or none with this name.
+        """
+        column = self.column("rewards", "the reward" if name is None else f"reward('{name}')")
+        if name is None:
+            return rewards.total(column, self.reward_weights)
+        return rewards.named(column, self.reward_names, name)
+
     def replace(self, **columns: Any) -> TokenBatch:
         """A copy with other columns and the same index.
 
@@ -297,7 +317,8 @@ class TokenBatch:
         self, responses: Tensor | slice, rows: Tensor | slice, index: int | None
     ) -> TokenBatch:
         """The table of these responses and rows; slices share memory with this table."""
-        columns: dict[str, Any] = {"lengths": self.lengths[responses], "index": index}
+        columns: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
+        columns |= {"lengths": self.lengths[responses], "index": index}
         for name in (*_PER_RESPONSE, "mask"):
             value = getattr(self, name)
             columns[name] = None if value is None else value[responses]
@@ -311,7 +332,8 @@ class TokenBatch:
         """One table with the responses of all tables, in order.
 
         Raises:
-            BatchError: no tables, or some tables lack a column that others have.
+            BatchError: no tables, some tables lack a column that others have, or their rewards
+                have other names or weights.
         """
         if not tables:
             raise BatchError("concat needs at least one table")
@@ -325,6 +347,10 @@ class TokenBatch:
                 absent = [i for i, value in enumerate(values) if value is None]
                 raise BatchError(f"column '{name}' is in some tables but absent in {absent}")
             columns[name] = torch.cat(present) if present else None
+        for name in _SHARED:
+            columns[name] = getattr(tables[0], name)
+            if any(getattr(table, name) != columns[name] for table in tables):
+                raise BatchError(f"the tables differ in {name}; expected {columns[name]} in all")
         masks = [table.mask for table in tables if table.mask is not None]
         if len(masks) == len(tables) and len({mask.shape[1] for mask in masks}) == 1:
             columns["mask"] = torch.cat(masks)
@@ -339,35 +365,15 @@ class TokenBatch:
         Args:
             mask: [B, T], non-zero at trained tokens.
             logprobs: [B, T].
-            columns: any other columns, [B, T]; groups, ids, rewards and advantages may be [B].
-                `groups` defaults to one group for the whole batch.
+            columns: any other columns, [B, T]; groups, ids and advantages may be [B]; rewards are
+                [B] or [B, K]. `groups` defaults to one group for the whole batch.
 
         Raises:
             BatchError: an unknown column, or a wrong shape.
         """
-        mask = torch.as_tensor(mask).bool()
-        if mask.dim() != 2:
-            raise BatchError(f"mask must be [B, T], got shape {list(mask.shape)}")
         known = set(_COLUMNS) - {"mask", "lengths"}
-        flat: dict[str, Any] = {"groups": torch.zeros(len(mask), dtype=torch.int64)}
-        for name, value in {"logprobs": logprobs, **columns}.items():
-            if name not in known:
-                raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, known)}")
-            if isinstance(value, int) or value is None:
-                flat[name] = value
-                continue
-            value = torch.as_tensor(value)
-            if value.shape == mask.shape:
-                flat[name] = value[mask.to(value.device)]
-                flat["_spread"] = flat.get("_spread", False) or name == "advantages"
-            elif value.shape == mask.shape[:1] and name not in _PER_TOKEN:
-                flat[name] = value
-            else:
-                raise BatchError(
-                    f"column '{name}' has shape {list(value.shape)}, expected "
-                    f"{list(mask.shape)} like the mask"
-                )
-        return cls(lengths=mask.sum(1), mask=mask, **flat)
+        flat = padding.flat_columns(mask, {"logprobs": logprobs, **columns}, known, _PER_TOKEN)
+        return cls(**flat)
 
     def to_padded(self, per_token: Tensor, fill: float = 0.0) -> Tensor:
         """[N] -> [B, T]: values at the positions of `from_padded`'s mask.

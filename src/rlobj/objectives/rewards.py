@@ -1,0 +1,68 @@
+"""The rewards of a TokenBatch: [B], or [B, K] for K rewards with names and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from rlobj.base.errors import BatchError, nearest
+
+__all__ = ["check", "named", "total"]
+
+
+def check(
+    rewards: Tensor | None, names: Sequence[str] | None, weights: Sequence[float] | None
+) -> None:
+    """Check the rewards of a table.
+
+    Raises:
+        BatchError: an infinite reward, or the number of names or weights is not K.
+    """
+    if rewards is None:
+        return
+    if rewards.isinf().any():
+        row = int(rewards.isinf().nonzero()[0][0])
+        raise BatchError(f"column 'rewards' is infinite at response {row}; NaN = undecided")
+    count = rewards.shape[1] if rewards.dim() == 2 else 1
+    if not count:
+        raise BatchError("column 'rewards' has shape [B, 0]; expected [B] or [B, K] with K >= 1")
+    for what, values in (("reward_names", names), ("reward_weights", weights)):
+        if values is not None and len(values) != count:
+            raise BatchError(
+                f"{what} has {len(values)} entries: {tuple(values)}; expected {count}, because "
+                f"column 'rewards' has shape {list(rewards.shape)}"
+            )
+    if names is not None and len(set(names)) < count:
+        raise BatchError(f"reward_names must differ from each other, got {tuple(names)}")
+
+
+def total(rewards: Tensor, weights: Sequence[float] | None) -> Tensor:
+    """Σ_k w_k·R_k, [B]; NaN if any of the rewards is NaN.
+
+    One reward without a weight is returned as it is; a sum is float64.
+
+    Args:
+        rewards: [B] or [B, K].
+        weights: w, K numbers; None = 1 each.
+    """
+    if rewards.dim() == 1 and weights is None:
+        return rewards
+    columns = rewards.double().unbind(1) if rewards.dim() == 2 else (rewards.double(),)
+    weights = (1.0,) * len(columns) if weights is None else weights
+    terms = [weight * column for weight, column in zip(weights, columns, strict=True)]
+    return sum(terms[1:], start=terms[0])
+
+
+def named(rewards: Tensor, names: Sequence[str] | None, name: str) -> Tensor:
+    """The reward with this name, [B].
+
+    Raises:
+        BatchError: there is none; the message lists the known names.
+    """
+    if names is None and not len(rewards):
+        return rewards.reshape(0)  # a rank without responses need not know the names
+    if name not in (names or ()):
+        advice = nearest(name, names) if names else " Pass TokenBatch(reward_names=...)"
+        raise BatchError(f"the TokenBatch has no reward '{name}'.{advice}")
+    return rewards if rewards.dim() == 1 else rewards[:, (names or ()).index(name)]
