@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
     from rlobj.objectives.penalties import *
     from rlobj.objectives.plan import LossOutput, Plan
-    from rlobj.objectives.rules import Expr, parse, when
+    from rlobj.objectives.rules import CustomRule, Expr, parse
     from rlobj.objectives.rules.names import *
+    from rlobj.objectives.rules.operators import *
     from rlobj.objectives.surrogates import *
     from rlobj.objectives.tokens import TokenBatch
     from rlobj.rewards import MathVerifier
@@ -61,10 +62,11 @@ _NAMES = {
     "objectives.objective": "Objective",
     "objectives.penalties": "KL EntropyBonus Penalty ProxyKL",
     "objectives.plan": "LossOutput Plan",
-    "objectives.rules": "Expr parse when",
+    "objectives.rules": "CustomRule Expr parse",
     "objectives.rules.names": "advantage collision covariance entropy gradient_norm length logprob "
     "old_entropy old_logprob old_prob old_surprisal position prob proxy_gap ratio reward "
     "sampler_gap surprisal",
+    "objectives.rules.operators": "clip column exp log maximum minimum sign sqrt when",
     "objectives.surrogates": "Cispo Clip DppoTv GeometricMean Reinforce SoftGate Surrogate Switch "
     "Unclipped Vespo",
     "objectives.tokens": "TokenBatch",

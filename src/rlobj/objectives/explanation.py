@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.needs import Needs
 from rlobj.objectives.penalties import KL, Penalty
-from rlobj.objectives.rules import Constant, Cut, Expr, Quantile, Sample
+from rlobj.objectives.rules import Constant, CustomRule, Cut, Expr, Level, Quantile, Sample
+from rlobj.objectives.rules.nodes import Aggregate, Quantified, Scan
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 
 __all__ = ["Explanation", "explain"]
@@ -117,25 +119,45 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: float) -> tuple[str
 
 
 def _meanings(expression: Expr) -> list[str]:
-    """What each cut, quantile and sample in the expression selects, from which tokens."""
-    found = []
-    for node in expression.walk():
-        if isinstance(node, (Cut, Quantile)):
-            tokens = "the update's n tokens"
-            tokens += f" with {node.within}" if node.within is not None else ""
-        if isinstance(node, Cut):
+    """What each population in the expression is, and what is selected or computed from it."""
+    return [text for node in expression.walk() if (text := _meaning(node))]
+
+
+def _meaning(node: Expr) -> str:
+    match node:
+        case Cut():
             which = "largest" if node.side == "top" else "smallest"
-            exact = f"k = {node.round}({node.fraction}·n)"
-            exact += f", at least {node.at_least}" if node.at_least else ""
-            exact += f", none if k < {node.none_below}" if node.none_below else ""
-            found.append(f"{node}: the k {which} {node.value} of {tokens}, {exact}, ties kept")
-        elif isinstance(node, Quantile):
-            found.append(f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {tokens}")
-        elif isinstance(node, Sample):
+            k = f"k = {node.round}({node.fraction}·n)"
+            k += f", at least {node.at_least}" if node.at_least else ""
+            k += f", none if k < {node.none_below}" if node.none_below else ""
+            tokens = _population(node.by, node.within)
+            return f"{node}: the k {which} {node.value} of {tokens}, {k}, ties kept"
+        case Quantile():
+            tokens = _population(node.by, node.within)
+            return f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {tokens}"
+        case Sample():
             size = node.amount if type(node.amount) is int else f"{node.round}({node.amount}·n)"
             counted = "all tokens of the update" if node.of == "all" else "the rule's tokens"
-            found.append(f"sample: {size} random tokens with {node.rule}; n counts {counted}")
-    return found
+            return f"sample: {size} random tokens with {node.rule}; n counts {counted}"
+        case Aggregate() | Quantified():
+            unit = "tokens" if node.of.level == Level.TOKEN else "responses"
+            return f"{node}: over {_population(node.by, node.within, unit)}"
+        case Scan():
+            end = (
+                "start of the response to the token"
+                if node.side == "prefix"
+                else ("token to the end of the response")
+            )
+            return f"{node}: Σ decay^distance · {node.value} from the {end}, decay = {node.decay}"
+        case CustomRule():
+            return f"{node}: {inspect.getdoc(type(node)) or 'a rule written in Python'}"
+    return ""
+
+
+def _population(by: str, within: Expr | None, unit: str = "tokens") -> str:
+    """A population in words: the n tokens of each response with entropy > 1."""
+    owner = "the update's" if by == "update" else f"each {by}'s"
+    return f"{owner} n {unit}" + (f" with {within}" if within is not None else "")
 
 
 def _inert_terms(terms: Terms, updates: int) -> list[str]:

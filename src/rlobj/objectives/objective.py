@@ -175,6 +175,7 @@ class Objective(Model):
         frame = Frame(tables, self._columns["observe"], comm or SingleProcess(), state)
         for name, controller in self.controllers.items():
             state[name] = controller.observe(state[name], frame, self.divisor)
+        frame.check()
         return state
 
     def with_advantages(
@@ -202,7 +203,8 @@ class Objective(Model):
             comm: the process group; None = this process alone.
 
         Raises:
-            BatchError: a column is absent or not finite on some rank; raised on all ranks.
+            BatchError: a column is absent or not finite on some rank, or a rule or a weight depends
+                on a number that is NaN or infinite; raised on all ranks.
         """
         comm = comm or SingleProcess()
         state = {**self.init(), **(state or {})}
@@ -213,10 +215,13 @@ class Objective(Model):
             kept = kept & ~frame.rule(self.drop_rule)
         in_phase = kept & frame.rule(self.phase)
         counted = kept if self.divisor.over == "kept" else frame.decided
-        weights = token_shares(frame, self.divisor, counted, in_phase, self._omega(frame))
+        omega = self._omega(frame, in_phase)
+        weights = token_shares(frame, self.divisor, counted, in_phase, omega)
         penalties = [self._penalty_weights(frame, penalty) for penalty in self.penalties]
         masks = {str(rule): frame.rule(rule) for rule in self.surrogate.rules()}
-        return Plan.freeze(frame, tables, kept, weights, penalties, masks, self.controllers)
+        frame.check()
+        sizes = [len(table) for table in tables]
+        return Plan.freeze(frame, sizes, kept, weights, penalties, masks, self.controllers)
 
     def loss(self, table: TokenBatch, plan: Plan, index: int | None = None) -> LossOutput:
         """One micro-batch's share of the objective, with gradient through `logprobs`.
@@ -224,21 +229,20 @@ class Objective(Model):
         Args:
             table: the micro-batch; its log-probs may be newer than those that `plan` read.
             plan: the plan of all tables of the update.
-            index: the table's position in the plan; None = found by the responses' ids, or else by
-                the table's own index; see `Plan.of`.
+            index: the table's position in the plan; None = the table's own index, else 0.
 
         Raises:
-            BatchError: the plan was not made for these responses, the table's place in it is not
-                known, or a column is absent.
+            BatchError: the table has another size than the plan's table at this position, or a
+                column is absent.
         """
-        plan = plan.of(table, index)
+        index = plan.table_index(table, index)
         for name, who in self._columns["loss"].items():
             table.column(name, who)
-        weights, terms = plan.weights[0], _terms(table, plan)
+        weights, terms = plan.weights[index], _terms(table, plan, index)
         policy = -weighted_sum(weights, self.surrogate(terms))
         loss = policy
         metrics = {"loss/policy": policy.detach()}
-        for penalty, share in zip(self.penalties, plan.penalties[0], strict=True):
+        for penalty, share in zip(self.penalties, plan.penalties[index], strict=True):
             value = weighted_sum(share, penalty(terms))
             loss = loss + value
             name = f"loss/{penalty.name}"
@@ -250,16 +254,16 @@ class Objective(Model):
         self, table: TokenBatch, plan: Plan, index: int | None = None
     ) -> Tensor:
         """Responses in which the loss may have a gradient, whatever their log-probs, bool [B]."""
-        plan = plan.of(table, index)
-        return gradients.responses_with_gradient(self.surrogate, self.penalties, table, plan)
+        index = plan.table_index(table, index)
+        return gradients.responses_with_gradient(self.surrogate, self.penalties, table, plan, index)
 
     def tokens_with_gradient(
         self, table: TokenBatch, plan: Plan, index: int | None = None
     ) -> Tensor:
         """Tokens in which the loss has a gradient at the table's log-probs, bool [N]."""
-        plan = plan.of(table, index)
+        index = plan.table_index(table, index)
         return gradients.tokens_with_gradient(
-            self.surrogate, self.penalties, lambda t: self.loss(t, plan).loss, table
+            self.surrogate, self.penalties, lambda t: self.loss(t, plan, index).loss, table
         )
 
     def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:
@@ -332,11 +336,11 @@ class Objective(Model):
             if name != "entropy" and all(getattr(table, name) is not None for table in tables)
         }
 
-    def _omega(self, frame: Frame) -> Tensor:
-        """ω, the weight times the mismatch factor, [N]."""
+    def _omega(self, frame: Frame, where: Tensor) -> Tensor:
+        """ω, the weight times the mismatch factor, [N]; the tokens `where` must have one."""
         omega = torch.ones(len(frame.table), dtype=frame.dtype, device=frame.device)
         if self.weight is not None:
-            omega = omega * frame.number(self.weight)
+            omega = omega * frame.number(self.weight, "reweight", where)
         if self.mismatch is not None:
             omega = omega * self.mismatch(frame.number(Column("sampler_gap")), frame.table)
         return omega
@@ -349,15 +353,15 @@ class Objective(Model):
             population = frame.rule(part)
             chosen = population & frame.rule(penalty.where)
             counted = chosen if divisor.over == "kept" else population
-            coefficient = frame.number(penalty.coefficient)
+            coefficient = frame.number(penalty.coefficient, f"{penalty.kind}.coefficient", chosen)
             total = total + token_shares(frame, divisor, counted, chosen, coefficient)
         return total
 
 
-def _terms(table: TokenBatch, plan: Plan) -> Terms:
-    """The terms of a micro-batch and its plan; log-probs of undecided responses are 0."""
+def _terms(table: TokenBatch, plan: Plan, index: int) -> Terms:
+    """The terms of a micro-batch; log-probs of undecided responses are 0."""
     logprobs = torch.where(table.decided, table.logprobs, torch.zeros_like(table.logprobs))
-    return Terms(table, logprobs, plan.advantages[0], plan.masks[0])
+    return Terms(table, logprobs, plan.advantages[index], plan.masks[index])
 
 
 def _resolved(divisor: Divisor | None, max_tokens: int) -> Any:

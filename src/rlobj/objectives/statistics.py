@@ -18,13 +18,18 @@ __all__ = [
     "Comm",
     "SingleProcess",
     "count",
+    "count_by",
     "exact_mean",
     "exact_sum",
+    "exact_sum_by",
+    "extreme_by",
     "from_keys",
     "gather",
     "hash_keys",
     "kth_smallest",
+    "kth_smallest_by",
     "order_keys",
+    "scan",
 ]
 
 _DIGIT = 16  # bits of a key that one pass counts
@@ -59,35 +64,94 @@ def count(mask: Tensor, comm: Comm) -> int:
     return int(comm.sum(mask.sum(dtype=torch.int64)))
 
 
+def count_by(mask: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
+    """Number of True entries in each unit over all ranks, int64 [units].
+
+    Args:
+        mask: bool [N].
+        unit: the unit of each entry, from 0, int [N]; the same numbering on all ranks.
+        units: the number of units.
+        comm: the process group.
+    """
+    return comm.sum(torch.bincount(unit[mask], minlength=units))
+
+
 def exact_sum(values: Tensor, comm: Comm) -> float:
     """Σ values over all ranks, rounded once: independent of split, ranks and order.
 
-    Each value is split into 30-bit integers on one common grid, and the integers are added in
-    int64. The grid ends 150 bits below the largest exponent. So the result is the correctly rounded
-    sum, unless values that differ by a factor above 2^97 cancel. The result is nan if a value is
-    not finite.
+    The result is the correctly rounded sum, unless values that differ by a factor above 2^97
+    cancel. It is nan if a value is not finite.
+    """
+    limbs, exponent = _limbs(values, None, 1, comm)
+    if exponent is None:
+        return float("nan")
+    total = Fraction(0)
+    for i, limb in enumerate(limbs.flatten().tolist()):
+        total += limb * Fraction(2) ** (exponent - _LIMB * (i + 1))
+    return float(total)
+
+
+def exact_sum_by(values: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
+    """Σ values of each unit over all ranks, for any split, ranks and order, float64 [units].
+
+    Args:
+        values: finite, [N].
+        unit: the unit of each value, from 0, int [N]; the same numbering on all ranks.
+        units: the number of units.
+        comm: the process group.
+    """
+    limbs, exponent = _limbs(values, unit, units, comm)
+    if exponent is None:
+        return limbs[:, 0].double() + torch.nan
+    total = torch.zeros(units, dtype=torch.float64, device=limbs.device)
+    for i in reversed(range(limbs.shape[1])):
+        total += limbs[:, i].double() * 2.0 ** (exponent - _LIMB * (i + 1))
+    return total
+
+
+def _limbs(
+    values: Tensor, unit: Tensor | None, units: int, comm: Comm
+) -> tuple[Tensor, int | None]:
+    """Exact sums as 30-bit integers on a grid that all values share, int64 [units, 5].
+
+    The grid ends 150 bits below the largest exponent. The integers are added in int64.
+
+    Returns:
+        The integers, and the exponent of the grid; None if a value is not finite.
     """
     values = values.detach().double()
+    limbs = torch.zeros(units, 5, dtype=torch.int64, device=values.device)
     _, exponents = torch.frexp(values)
     places = torch.where(values.isfinite(), exponents.long() + 1100, 2199)
     occupied = comm.sum(torch.bincount(places[values != 0], minlength=2200)).nonzero()
     if not len(occupied):
-        return 0.0
+        return limbs, 0
     if int(occupied[-1]) == 2199:
-        return float("nan")
+        return limbs, None
     exponent = int(occupied[-1]) - 1100
-    limbs = torch.zeros(5, dtype=torch.int64, device=values.device)
-    for block in values.split(_CHUNK):
+    for start in range(0, len(values), _CHUNK):
+        block = values[start : start + _CHUNK]
         rest = torch.ldexp(block, torch.tensor(-exponent, device=values.device))
-        for i in range(len(limbs)):
+        for i in range(limbs.shape[1]):
             rest = rest * 2.0**_LIMB
             limb = rest.trunc()
-            limbs[i] += limb.long().sum()
+            if unit is None:
+                limbs[0, i] += limb.long().sum()
+            else:
+                limbs[:, i].index_add_(0, unit[start : start + _CHUNK], limb.long())
             rest = rest - limb
-    total = Fraction(0)
-    for i, limb in enumerate(comm.sum(limbs).tolist()):
-        total += limb * Fraction(2) ** (exponent - _LIMB * (i + 1))
-    return float(total)
+    return comm.sum(limbs), exponent
+
+
+def extreme_by(values: Tensor, unit: Tensor, units: int, largest: bool, comm: Comm) -> Tensor:
+    """The largest or smallest value of each unit over all ranks, [units]; ∓inf without values."""
+    limit = -torch.inf if largest else torch.inf
+    kind = "amax" if largest else "amin"
+    found = torch.full((units,), limit, dtype=torch.float64, device=values.device)
+    found.scatter_reduce_(0, unit, values.double(), kind)
+    ranks = torch.zeros(comm.size, units, dtype=torch.float64, device=values.device)
+    ranks[comm.rank] = found
+    return getattr(comm.sum(ranks), kind)(0)
 
 
 def exact_mean(values: Tensor, mask: Tensor, comm: Comm) -> float:
@@ -129,13 +193,11 @@ def order_keys(values: Tensor) -> Tensor:
     return (bits >> 63).bitwise_and_(0x7FFFFFFFFFFFFFFF).bitwise_xor_(bits)
 
 
-def from_keys(key: int, dtype: torch.dtype) -> Tensor:
-    """The value whose key is `key`, a 0-d tensor: the inverse of `order_keys`."""
-    if dtype != torch.float64:
-        bits = torch.tensor(key, dtype=torch.int32)
-        return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32)
-    bits = torch.tensor(key, dtype=torch.int64)
-    return (bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF)).view(torch.float64)
+def from_keys(keys: Tensor) -> Tensor:
+    """The values with these keys, int32 or int64: the inverse of `order_keys`."""
+    if keys.dtype == torch.int32:
+        return (keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(torch.float32)
+    return (keys ^ ((keys >> 63) & 0x7FFFFFFFFFFFFFFF)).view(torch.float64)
 
 
 def kth_smallest(keys: Tensor, k: int, comm: Comm, within: Tensor | None = None) -> int:
@@ -169,6 +231,49 @@ def kth_smallest(keys: Tensor, k: int, comm: Comm, within: Tensor | None = None)
         prefix = digit - 0x8000 if prefix is None else (prefix << _DIGIT) | digit
     assert prefix is not None
     return prefix
+
+
+def kth_smallest_by(keys: Tensor, k: Tensor, unit: Tensor, comm: Comm) -> Tensor:
+    """The k-th smallest key of each unit over all ranks, [units]; 0 where k is 0.
+
+    Args:
+        keys: int32 or int64, [N] on this rank; the same dtype on every rank.
+        k: from 1 to the unit's number of keys over all ranks, or 0, int64 [units].
+        unit: the unit of each key, from 0, int [N]; the same numbering on all ranks.
+        comm: the process group.
+    """
+    units, bits = len(k), torch.iinfo(keys.dtype).bits
+    keys, prefix = keys.long(), torch.zeros_like(k)
+    for shift in range(bits - 8, -1, -8):
+        match = (keys >> (shift + 8)) == prefix[unit] if shift + 8 < bits else keys == keys
+        digits = ((keys >> shift) & 0xFF) ^ (0x80 if shift + 8 == bits else 0)
+        histogram = torch.bincount((unit * 256 + digits)[match], minlength=units * 256)
+        below = comm.sum(histogram).view(units, 256).cumsum(1)
+        digit = torch.searchsorted(below, k.clamp(min=1)[:, None]).squeeze(1).clamp(max=255)
+        k = k - torch.where(digit > 0, below.gather(1, (digit - 1).clamp(min=0)[:, None])[:, 0], 0)
+        prefix = digit - 0x80 if shift + 8 == bits else (prefix << 8) | digit
+    return prefix
+
+
+def scan(values: Tensor, positions: Tensor, decay: float, longest: int) -> Tensor:
+    """y_t = x_t + decay·y_{t−1} along each response, float64 [N].
+
+    Partial sums of 1, 2, 4, ... rows are added in an order that only the position determines, so
+    the result does not depend on the other responses.
+
+    Args:
+        values: x, [N].
+        positions: each row's position in its response, from 0, [N].
+        decay: in (0, 1].
+        longest: the number of rows of the longest response.
+    """
+    total, step = values.double(), 1
+    while step < longest:
+        earlier = torch.zeros_like(total)
+        earlier[step:] = total[:-step]
+        total = total + torch.where(positions >= step, decay**step * earlier, 0.0)
+        step *= 2
+    return total
 
 
 def hash_keys(columns: tuple[Tensor | int, ...]) -> Tensor:

@@ -166,9 +166,14 @@ class TokenBatch:
     @cached_property
     def decided(self) -> Tensor:
         """bool [N], rows of responses whose reward is not NaN; all rows without rewards."""
+        return self.spread(self.decided_responses)
+
+    @cached_property
+    def decided_responses(self) -> Tensor:
+        """bool [B], responses whose reward is not NaN; all responses without rewards."""
         if self.rewards is None:
-            return torch.ones(len(self), dtype=torch.bool, device=self.logprobs.device)
-        return self.spread(~self.reward().isnan())
+            return torch.ones_like(self.lengths, dtype=torch.bool)
+        return ~self.reward().isnan()
 
     def row(self, n: int) -> str:
         """Row n in words, for error messages."""

@@ -1,6 +1,6 @@
 """Rules over the columns of a TokenBatch, in Python and as text.
 
-See `rlobj.objectives.rules.nodes` for the language."""
+See `rlobj.objectives.rules.operators` for the language."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
 from rlobj.base.errors import ConfigError
-from rlobj.objectives.rules.columns import COLUMNS
-from rlobj.objectives.rules.expression import Expr
+from rlobj.objectives.rules.columns import COLUMNS, declared
+from rlobj.objectives.rules.expression import Expr, Level
 from rlobj.objectives.rules.nodes import (
     Column,
     Constant,
     Controlled,
+    CustomRule,
     Cut,
-    Number,
     Quantile,
-    Rule,
     Sample,
     When,
-    as_number,
-    parse,
-    when,
 )
+from rlobj.objectives.rules.operators import Number, Rule, as_number, when
+from rlobj.objectives.rules.parsing import parse
 
 __all__ = [
     "COLUMNS",
     "Column",
     "Constant",
     "Controlled",
+    "CustomRule",
     "Cut",
     "Expr",
+    "Level",
     "Number",
     "NumberField",
     "Quantile",
@@ -41,6 +41,7 @@ __all__ = [
     "Sample",
     "When",
     "as_number",
+    "declared",
     "parse",
     "read_rule",
     "when",

@@ -7,14 +7,18 @@ from fractions import Fraction
 from typing import Literal
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.rules.columns import COLUMNS
+from rlobj.objectives.rules.columns import COLUMNS, declared_columns
 
 __all__ = [
     "Rounding",
+    "check_aggregate",
+    "check_by",
     "check_column",
     "check_controller",
     "check_cut",
+    "check_finite",
     "check_sample",
+    "check_scan",
     "check_size",
     "plain",
     "share",
@@ -35,13 +39,35 @@ def plain(value: float) -> float:
 
 
 def check_column(name: str) -> None:
-    if name not in COLUMNS:
+    if name not in COLUMNS and name not in declared_columns():
         raise ConfigError(f"unknown column '{name}'.{nearest(name, COLUMNS)}")
+
+
+def check_finite(value: float, largest: float) -> None:
+    if not abs(value) <= largest:
+        raise ConfigError(f"a number in a rule must be finite, got {value}")
+
+
+def check_by(name: str, by: object) -> None:
+    if by not in ("update", "group", "response"):
+        raise ConfigError(f"{name}(by={by!r}): expected 'update', 'group' or 'response'")
+
+
+def check_aggregate(name: str, by: object, of: object, varies: bool) -> None:
+    check_by(name, by)
+    if not varies:
+        raise ConfigError(f"{name}() needs a column, and '{of}' is the same for the whole update")
+
+
+def check_scan(name: str, decay: object) -> None:
+    number = isinstance(decay, (int, float)) and not isinstance(decay, bool)
+    if not number or not 0 < decay <= 1:  # type: ignore[operator]
+        raise ConfigError(f"{name}: the decay must lie in (0, 1], got {decay!r}")
 
 
 def check_controller(name: str) -> None:
     if not (name.isidentifier() and name[0].isupper()):
-        advice = nearest(name, COLUMNS)
+        advice = nearest(name, (*COLUMNS, *declared_columns()))
         raise ConfigError(
             f"unknown name '{name}'.{advice} A controller's name begins with a capital."
         )

@@ -1,8 +1,12 @@
-"""The columns of rules: their meanings, and the TokenBatch columns that they need."""
+"""The names of the rule language: columns with their meanings, and functions."""
 
 from __future__ import annotations
 
-__all__ = ["COLUMNS"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+__all__ = ["BY_RESPONSE", "COLUMNS", "FUNCTIONS", "declared", "declared_columns"]
 
 COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     # name: (meaning, needed TokenBatch columns)
@@ -15,7 +19,7 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "old_surprisal": ("−log π_old, nats", ("old_logprobs",)),
     "old_entropy": ("H of the rollout's policy, nats", ("old_entropy",)),
     "advantage": ("A, the token's advantage", ()),
-    "reward": ("R, the response's reward", ("rewards",)),
+    "reward": ("R, the response's reward; reward('name') is one of several", ("rewards",)),
     "ratio": ("r = π / π_old", ("logprobs", "old_logprobs")),
     "length": ("trained tokens in the response", ()),
     "position": ("index in the response, from 0", ()),
@@ -25,3 +29,36 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "collision": ("Σ π² over the vocabulary", ("collision",)),
     "gradient_norm": ("|A|·sqrt(1 − 2π + Σ π²), of the logits", ("logprobs", "collision")),
 }
+
+BY_RESPONSE = ("reward", "length")
+"""Columns with one value per response; all others have one per token."""
+
+FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "abs": ("number",),
+    "exp": ("number",),
+    "log": ("number",),
+    "sqrt": ("number",),
+    "sign": ("number",),
+    "minimum": ("number", "number"),
+    "maximum": ("number", "number"),
+    "clip": ("number", "low", "high"),
+    "when": ("rule", "number", "number"),
+}
+"""Functions and their arguments."""
+
+_DECLARED: ContextVar[tuple[str, ...]] = ContextVar("declared", default=())
+
+
+@contextmanager
+def declared(names: tuple[str, ...]) -> Iterator[None]:
+    """Within this context, text may read these columns: an objective's own `columns`."""
+    token = _DECLARED.set(names)
+    try:
+        yield
+    finally:
+        _DECLARED.reset(token)
+
+
+def declared_columns() -> tuple[str, ...]:
+    """The columns of `TokenBatch(columns=...)` that text may read."""
+    return _DECLARED.get()

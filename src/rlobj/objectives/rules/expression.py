@@ -1,4 +1,4 @@
-"""Expr, the base of all expressions, and their text.
+"""Expr, the base of all expressions: its level, its parts and its text.
 
 `str(e)` has the fewest parentheses that keep `parse(str(e)) == e`.
 """
@@ -7,14 +7,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import Any
+from enum import IntEnum
+from typing import Any, ClassVar
 
-__all__ = ["Expr"]
+__all__ = ["Expr", "Level", "make"]
 
-COMPARE, OR, AND, SUM, PRODUCT, UNARY, ATOM = range(7)
+COMPARE, OR, AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(8)
 """How strongly an expression binds its parts, as in Python."""
 
-_STRENGTH = {"|": OR, "&": AND, "+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT}
+_STRENGTH = {"|": OR, "&": AND, "+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "**": POWER}
+
+
+class Level(IntEnum):
+    """What an expression has one value for."""
+
+    UPDATE = 0
+    RESPONSE = 1
+    """Aggregates by group, too: the responses of a group have the same value."""
+    TOKEN = 2
 
 
 class Expr:
@@ -22,6 +32,12 @@ class Expr:
 
     `==` is true if two expressions have the same text; it does not compare tokens.
     """
+
+    is_rule: ClassVar[bool]
+    _nodes: ClassVar[dict[str, type[Any]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Expr._nodes.setdefault(cls.__name__, cls)
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -32,14 +48,28 @@ class Expr:
     def __str__(self) -> str:
         return _text(self)
 
+    @property
+    def level(self) -> Level:
+        """The finest level of the parts; constants have one value for the update."""
+        return max((child.level for child in self.children()), default=Level.UPDATE)
+
     def children(self) -> tuple[Expr, ...]:
         """The expressions that this one is built from."""
-        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
-        return tuple(value for value in values if isinstance(value, Expr))
+        found: list[Expr] = []
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            values = value if isinstance(value, tuple) else (value,)
+            found += [part for part in values if isinstance(part, Expr)]
+        return tuple(found)
 
     def walk(self) -> tuple[Expr, ...]:
         """This expression and all expressions inside it."""
         return (self, *(node for child in self.children() for node in child.walk()))
+
+
+def make(node: str, *values: Any) -> Any:
+    """The node of this class name: operators build nodes that are defined after them."""
+    return Expr._nodes[node](*values)
 
 
 def _text(node: Any) -> str:
@@ -48,6 +78,10 @@ def _text(node: Any) -> str:
             return node.name
         case "Constant":
             return repr(node.value)
+        case "NamedReward":
+            return f"reward({node.name!r})"
+        case "Arithmetic" if node.operator == "**":  # groups to the right
+            return f"{_within(node.left, ATOM)} ** {_within(node.right, UNARY)}"
         case "Arithmetic" | "Logic":  # equal operators group to the left
             strength = _strength(node)
             left, right = _within(node.left, strength), _within(node.right, strength + 1)
@@ -60,16 +94,22 @@ def _text(node: Any) -> str:
             return f"-{_within(node.operand, UNARY)}"
         case "Not":
             return f"~{_within(node.operand, UNARY)}"
-        case "Magnitude":
-            return f"abs({node.operand})"
+        case "Function":
+            return f"{node.name}({', '.join(map(str, node.arguments))})"
         case "When":
             return f"when({node.rule}, {node.then}, {node.otherwise})"
         case "Cut":
-            return _call(node, node.value, node.side, "fraction", skip=("side", "value"))
+            return _method(node, node.value, node.side, "fraction", skip=("side", "value"))
         case "Quantile":
-            return _call(node, node.value, "quantile", "q", skip=("value",))
+            return _method(node, node.value, "quantile", "q", skip=("value",))
         case "Sample":
-            return _call(node, node.rule, "sample", "amount", skip=("rule",))
+            return _method(node, node.rule, "sample", "amount", skip=("rule",))
+        case "Aggregate" | "Quantified":
+            return _method(node, node.of, node.statistic, skip=("of", "statistic"))
+        case "Scan":
+            return _method(node, node.value, f"{node.side}_sum", skip=("value", "side"))
+    if hasattr(node, "target"):
+        return f"custom({', '.join([repr(node.target), *_settings(node)])})"
     raise AssertionError(f"{type(node).__name__} has no text")
 
 
@@ -91,12 +131,18 @@ def _within(child: Expr, strength: int) -> str:
     return str(child) if _strength(child) >= strength else f"({child})"
 
 
-def _call(node: Any, owner: Expr, method: str, first: str, skip: tuple[str, ...]) -> str:
-    """`owner.method(first, other=...)`, without arguments at their defaults."""
-    arguments = [repr(getattr(node, first))]
-    for field in fields(node):
-        value = getattr(node, field.name)
-        if field.name == first or field.name in skip or value == field.default:
-            continue
-        arguments.append(f"{field.name}={value if isinstance(value, Expr) else repr(value)}")
-    return f"{_within(owner, ATOM)}.{method}({', '.join(arguments)})"
+def _method(node: Any, owner: Expr, name: str, first: str = "", skip: tuple[str, ...] = ()) -> str:
+    """`owner.name(first, other=...)`, without arguments at their defaults."""
+    arguments = [repr(getattr(node, first))] if first else []
+    arguments += _settings(node, (*skip, first))
+    return f"{_within(owner, ATOM)}.{name}({', '.join(arguments)})"
+
+
+def _settings(node: Any, skip: tuple[str, ...] = ()) -> list[str]:
+    """`name=value` of each field that is not at its default."""
+    values = {field: getattr(node, field.name) for field in fields(node)}
+    return [
+        f"{field.name}={value if isinstance(value, Expr) else repr(value)}"
+        for field, value in values.items()
+        if field.name not in skip and value != field.default
+    ]

@@ -7,16 +7,17 @@ a caret under its first character.
 from __future__ import annotations
 
 import ast
+import inspect
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.rules.columns import COLUMNS
-from rlobj.objectives.rules.expression import Expr
+from rlobj.base.targets import import_target
+from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared_columns
+from rlobj.objectives.rules.expression import Expr, make
 
-__all__ = ["MAX_DEPTH", "Language", "Parser"]
+__all__ = ["MAX_DEPTH", "parse"]
 
 MAX_DEPTH = 100
 """The deepest expression that is accepted; deeper ones could exceed Python's recursion limit."""
@@ -26,6 +27,7 @@ _BINARY: dict[type, Callable[[Any, Any], Expr]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
 }
@@ -35,41 +37,31 @@ _COMPARE: dict[type, Callable[[Any, Any], Expr]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_METHODS = {
-    "top": ("fraction", "within", "round", "at_least", "none_below"),
-    "bottom": ("fraction", "within", "round", "at_least", "none_below"),
-    "quantile": ("q", "within"),
-    "sample": ("size", "seed", "of", "round", "at_least"),
-}
+_RULE_METHODS = ("sample", "any", "all", "count", "share")
+_METHODS = (
+    *("top", "bottom", "quantile", "mean", "sum", "min", "max", "prefix_sum", "suffix_sum"),
+    *_RULE_METHODS,
+)
 
 
-@dataclass(frozen=True)
-class Language:
-    """The classes and functions that build expressions: a parser calls them.
+def parse(text: str) -> Expr:
+    """The expression that a text describes.
 
-    Attributes:
-        number: class of all expressions with one number per token.
-        rule: class of all expressions that are true or false per token.
-        column: from a name in COLUMNS.
-        controlled: from any other name, which is that of a controller.
-        constant: from a number.
-        when: when(rule, then, otherwise).
+    Raises:
+        ConfigError: the text is not a rule; the message has a caret and the nearest name.
+
+    Example:
+        >>> parse("advantage > 0 and not prob >= 0.002")
+        Logic(operator='&', ...)
     """
-
-    number: type[Any]
-    rule: type[Any]
-    column: Callable[[str], Expr]
-    controlled: Callable[[str], Expr]
-    constant: Callable[[float], Expr]
-    when: Callable[[Any, Any, Any], Expr]
+    return Parser(text).expression()
 
 
 class Parser:
     """A parser of one text."""
 
-    def __init__(self, text: str, language: Language) -> None:
+    def __init__(self, text: str) -> None:
         self.text = " ".join(text.split())
-        self.language = language
 
     def expression(self) -> Expr:
         """The expression of the whole text."""
@@ -119,20 +111,20 @@ class Parser:
             self.fail(str(error), node)
 
     def build_Name(self, node: ast.Name) -> Expr:
-        if node.id in COLUMNS:
-            return self.language.column(node.id)
-        if node.id in ("when", "abs", *_METHODS):
+        if node.id in COLUMNS or node.id in declared_columns():
+            return make("Column", node.id)
+        if node.id in (*FUNCTIONS, *_METHODS):
             self.fail(f"'{node.id}' must be called with arguments in parentheses", node)
-        return self.language.controlled(node.id)
+        return make("Controlled", node.id)
 
     def build_Constant(self, node: ast.Constant) -> Expr:
         if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
             self.fail(f"expected a number, got {node.value!r}", node)
-        return self.language.constant(node.value)
+        return make("Constant", node.value)
 
     def build_BinOp(self, node: ast.BinOp) -> Expr:
         if type(node.op) not in _BINARY:
-            self.fail(f"operator {type(node.op).__name__} is not allowed; use + - * / & |", node)
+            self.fail(f"operator {type(node.op).__name__} is not allowed; use + - * / ** & |", node)
         return _BINARY[type(node.op)](self.build(node.left), self.build(node.right))
 
     def build_BoolOp(self, node: ast.BoolOp) -> Expr:
@@ -147,11 +139,11 @@ class Parser:
             operand = self.build(node.operand)
             # -0.5 is a constant; -(0.5) is the negative of one
             between = self.text.encode()[node.col_offset + 1 : node.operand.col_offset]
-            return -operand if b"(" in between else self.language.constant(-operand.value)
+            return -operand if b"(" in between else make("Constant", -operand.value)
         operand = self.build(node.operand)
         if isinstance(node.op, (ast.Not, ast.Invert)):
             return ~operand
-        if isinstance(operand, self.language.number) and isinstance(node.op, ast.USub):
+        if not operand.is_rule and isinstance(node.op, ast.USub):
             return -operand
         self.fail(f"{type(node.op).__name__} cannot stand before '{operand}'", node)
 
@@ -169,35 +161,57 @@ class Parser:
         return _COMPARE[kind](self.build(node.left), self.build(node.comparators[0]))
 
     def build_Call(self, node: ast.Call) -> Expr:
-        if isinstance(node.func, ast.Name) and node.func.id in ("when", "abs"):
+        if isinstance(node.func, ast.Name):
             return self.call_function(node, node.func.id)
         if not isinstance(node.func, ast.Attribute):
-            name = node.func.id if isinstance(node.func, ast.Name) else "this"
-            self.fail(f"'{name}' is not a function.{nearest(name, ['when', 'abs'])}", node)
+            self.fail("this is not a function", node)
         method = node.func.attr
         if method not in _METHODS:
             self.fail(f"unknown method '.{method}'.{nearest(method, _METHODS)}", node.func, method)
         owner = self.build(node.func.value)
-        sampled = method == "sample"
-        if not isinstance(owner, self.language.rule if sampled else self.language.number):
-            kind = "rules" if sampled else "numbers"
+        if owner.is_rule != (method in _RULE_METHODS):
+            kind = "rules" if method in _RULE_METHODS else "numbers"
             self.fail(f"'.{method}' is for {kind}, got '{owner}'", node.func)
-        arguments = self.arguments(node, _METHODS[method])
-        if _METHODS[method][0] not in arguments:
-            self.fail(f"'.{method}' needs {_METHODS[method][0]}: {method}(0.2)", node)
-        return getattr(owner, method)(**arguments)
+        bound = getattr(owner, method)
+        parameters = inspect.signature(bound).parameters.values()
+        arguments = self.arguments(node, tuple(each.name for each in parameters))
+        for each in parameters:
+            if each.default is each.empty and each.name not in arguments:
+                self.fail(f"'.{method}' needs {each.name}: {method}(0.2)", node)
+        return bound(**arguments)
 
     def call_function(self, node: ast.Call, name: str) -> Expr:
-        expected = 3 if name == "when" else 1
-        if node.keywords or len(node.args) != expected:
-            usage = "when(rule, number, number)" if name == "when" else "abs(number)"
+        if name in ("reward", "custom"):
+            return self.call_named(node, name)
+        if name not in FUNCTIONS:
+            known = (*FUNCTIONS, "reward", "custom")
+            self.fail(f"'{name}' is not a function.{nearest(name, known)}", node)
+        expected = FUNCTIONS[name]
+        if node.keywords or len(node.args) != len(expected):
+            usage = f"{name}({', '.join(expected)})"
             self.fail(f"write {usage}, got {len(node.args)} arguments", node)
         values = [self.build(argument) for argument in node.args]
-        if name == "when":
-            return self.language.when(*values)
-        if not isinstance(values[0], self.language.number):
-            self.fail(f"abs takes a number, got the rule '{values[0]}'", node)
-        return abs(values[0])
+        for value, kind, argument in zip(values, expected, node.args, strict=True):
+            if value.is_rule != (kind == "rule"):
+                given = "the rule" if value.is_rule else "the number"
+                wanted = "a rule" if kind == "rule" else "a number"
+                self.fail(f"{name} takes {wanted}, got {given} '{value}'", argument)
+        return make("When", *values) if name == "when" else make("Function", name, tuple(values))
+
+    def call_named(self, node: ast.Call, name: str) -> Expr:
+        """reward("name") or custom("module:Class", setting=value)."""
+        usage = 'reward("format")' if name == "reward" else 'custom("my_pkg.rules:MyRule", a=1)'
+        text = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        if len(node.args) != 1 or not isinstance(text, str) or (name == "reward" and node.keywords):
+            self.fail(f"write {usage}", node)
+        if name == "reward":
+            return make("NamedReward", text)
+        member = import_target(text)
+        if not (isinstance(member, type) and issubclass(member, Expr) and hasattr(member, "reads")):
+            self.fail(f"target {text!r} must be a subclass of rlobj's CustomRule", node)
+        member.origin = text  # type: ignore[attr-defined]
+        names = tuple(inspect.signature(member).parameters)
+        return member(**self.arguments(ast.Call(node.func, [], node.keywords), names))
 
     def arguments(self, node: ast.Call, names: tuple[str, ...]) -> dict[str, Any]:
         if len(node.args) > len(names):
@@ -218,8 +232,6 @@ class Parser:
         sign = 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             node, sign = node.operand, -1
-        if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
+        if not isinstance(node, ast.Constant):
             self.fail(f"'{name}' must be written as a plain value", node)
-        if isinstance(node.value, (int, float)):
-            return sign * node.value
-        return node.value
+        return node.value if sign > 0 else -node.value  # type: ignore[operator]

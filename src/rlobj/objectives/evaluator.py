@@ -1,0 +1,286 @@
+"""The evaluation of expressions on this rank's tokens of one update.
+
+Rules have three values: true, false and undefined. A number is undefined where its population is
+empty (`entropy.mean(within=...)` of no token), and a comparison with it, too. As in SQL, `~` of an
+undefined rule is undefined, undefined & false is false, and undefined | true is true. What is
+undefined at the end selects nothing.
+
+A result that is NaN or infinite, as 1 / 0, is undefined, too. It is an error if a weight or the
+decision of a rule depends on it.
+
+All ranks must evaluate the same expressions in the same order, because populations contain the
+tokens of all ranks.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.base.errors import BatchError
+from rlobj.objectives.rules import (
+    Column,
+    Constant,
+    Controlled,
+    CustomRule,
+    Cut,
+    Expr,
+    Level,
+    Number,
+    Quantile,
+    Rule,
+    Sample,
+    When,
+)
+from rlobj.objectives.rules.nodes import (
+    Aggregate,
+    Arithmetic,
+    Compare,
+    Function,
+    Logic,
+    NamedReward,
+    Negative,
+    Not,
+    Quantified,
+    Scan,
+)
+from rlobj.objectives.statistics import Comm
+from rlobj.objectives.tokens import TokenBatch
+
+__all__ = ["Evaluator", "Values"]
+
+_ARITHMETIC: dict[str, Callable[..., Tensor]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "**": operator.pow,
+    "abs": torch.abs,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "sign": torch.sign,
+    "minimum": torch.minimum,
+    "maximum": torch.maximum,
+    "clip": torch.clamp,
+}
+_COMPARE: dict[str, Callable[..., Tensor]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "&": operator.and_,
+    "|": operator.or_,
+}
+_POPULATIONS = (Aggregate, Quantified, Cut, Quantile, Sample, Scan, CustomRule)
+"""Nodes that are evaluated once per update, wherever they occur."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of an expression: [N], [B] or 0-d by its level.
+
+    Attributes:
+        data: numbers, or true and false.
+        undefined: where the data mean nothing; a rule's data are False there. None = nowhere.
+    """
+
+    data: Tensor
+    undefined: Tensor | None = None
+
+
+class Evaluator:
+    """Evaluates expressions on the rows of a table; `Frame` adds the columns.
+
+    Attributes:
+        table: this rank's tokens of the update, one table.
+        comm: the process group.
+        state: the controllers' values and the number of the update.
+        dtype: of all numbers.
+        decided: bool [N], rows of decided responses.
+        decided_responses: bool [B].
+        selections: for each evaluated cut, by its text: selected tokens and population.
+    """
+
+    table: TokenBatch
+    comm: Comm
+    state: Mapping[str, Any]
+    dtype: torch.dtype
+    decided: Tensor
+    decided_responses: Tensor
+
+    def __init__(self) -> None:
+        self.selections: dict[str, tuple[int, int]] = {}
+        self._error = ""
+        self._populations: dict[Expr, Values] = {}
+        self._not_finite: dict[Expr, Tensor] = {}
+
+    def column(self, node: Column | NamedReward) -> Tensor:
+        """The value of a column of rules on each row, [N], or on each response, [B]."""
+        raise NotImplementedError
+
+    def number(self, expression: Number, who: str = "", where: Tensor | None = None) -> Tensor:
+        """The value of a number on each token, [N]; 0 where it is undefined.
+
+        Args:
+            expression: the number.
+            who: the field that reads it; `check` then refuses rows on which it is undefined.
+            where: the rows that are checked, bool [N]; None = those of decided responses.
+        """
+        values = self._at(expression, Level.TOKEN)
+        data = values.data.expand(len(self.table))
+        if values.undefined is None:
+            return data
+        if who:
+            rows = (self.decided if where is None else where) & values.undefined
+            self._check_finite(expression, values.undefined, rows)
+            self._refuse(rows, f"{who} '{expression}' has no value: a population is empty")
+        return data.masked_fill(values.undefined, 0)
+
+    def rule(self, expression: Rule | None) -> Tensor:
+        """The tokens of decided responses that a rule selects, bool [N]; None selects all."""
+        if expression is None:
+            return self.decided
+        values = self._at(expression, Level.TOKEN)
+        self._check_finite(expression, values.undefined, self.decided)
+        return values.data & self.decided
+
+    def check(self) -> None:
+        """Raise the first error of an expression, on all ranks together.
+
+        Raises:
+            BatchError: a weight is undefined, or a rule depends on a number that is not finite.
+        """
+        if int(self.comm.sum(torch.tensor(int(bool(self._error))))):
+            raise BatchError(self._error or "a rule or weight has no value on another rank")
+
+    def _refuse(self, wrong: Tensor, message: str, level: Level = Level.TOKEN) -> None:
+        """Keep an error for `check` if any row [N], or response [B], is True."""
+        if self._error or not bool(wrong.any()):
+            return
+        first = int(wrong.nonzero()[0])
+        token = level == Level.TOKEN
+        place = f"row {first} ({self.table.row(first)})" if token else f"response {first}"
+        self._error = f"{message} at {place}"
+
+    def _check_finite(
+        self, expression: Expr, undefined: Tensor | None, where: Tensor, level: Level = Level.TOKEN
+    ) -> None:
+        """Refuse rows that are undefined because a part of the expression is NaN or infinite.
+
+        Args:
+            expression: a rule or number.
+            undefined: where it is undefined, 0-d or as `where`.
+            where: the tokens [N] or responses [B] that depend on it.
+            level: whether `where` has tokens or responses.
+        """
+        if undefined is None or not self._not_finite:
+            return
+        for part in expression.walk():
+            if part in self._not_finite and part.level <= level:  # else an aggregate has checked
+                wrong = self._not_finite[part]
+                if part.level == Level.RESPONSE and level == Level.TOKEN:
+                    wrong = self.table.spread(wrong)
+                name = f"'{part}'" if part == expression else f"'{part}' in '{expression}'"
+                self._refuse(wrong & undefined & where, f"{name} is NaN or infinite", level)
+
+    # Levels.
+
+    def _at(self, node: Expr, level: Level) -> Values:
+        """The values of an expression, for each token if `level` is TOKEN."""
+        values = self.evaluate(node)
+        if level != Level.TOKEN or node.level != Level.RESPONSE:
+            return values
+        undefined = values.undefined
+        if undefined is not None:
+            undefined = self.table.spread(undefined.expand(values.data.shape))
+        return Values(self.table.spread(values.data), undefined)
+
+    # Nodes.
+
+    def evaluate(self, node: Expr) -> Values:
+        """The values of an expression: [N], [B] or 0-d by its level."""
+        if not isinstance(node, _POPULATIONS):
+            return getattr(self, f"_evaluate_{type(node).__name__}")(node)
+        if node not in self._populations:
+            name = "CustomRule" if isinstance(node, CustomRule) else type(node).__name__
+            self._populations[node] = getattr(self, f"_evaluate_{name}")(node)
+        return self._populations[node]
+
+    def _evaluate_Column(self, node: Column | NamedReward) -> Values:
+        return Values(self.column(node))
+
+    _evaluate_NamedReward = _evaluate_Column
+
+    def _evaluate_Constant(self, node: Constant) -> Values:
+        return Values(torch.tensor(node.value, dtype=self.dtype, device=self.decided.device))
+
+    def _evaluate_Controlled(self, node: Controlled) -> Values:
+        return self._evaluate_Constant(Constant(self.state[node.name]["value"]))
+
+    def _combine(self, node: Expr, function: Callable[..., Tensor], *parts: Expr) -> Values:
+        """A function of the values of some parts, undefined where one of them is."""
+        values = [self._at(part, node.level) for part in parts]
+        masks = [value.undefined for value in values if value.undefined is not None]
+        undefined = reduce(operator.or_, masks) if masks else None
+        return Values(function(*(value.data for value in values)), undefined)
+
+    def _finite(self, node: Expr, values: Values) -> Values:
+        """The values, undefined where they are not finite; remembers where that is."""
+        if bool(values.data.sum().isfinite()):  # faster than a test of every number
+            return values
+        wrong = ~values.data.isfinite()
+        if values.undefined is not None:
+            wrong = wrong & ~values.undefined
+        if not bool(wrong.any()):
+            return values
+        self._not_finite[node] = wrong
+        return Values(values.data, wrong if values.undefined is None else wrong | values.undefined)
+
+    def _evaluate_Arithmetic(self, node: Arithmetic) -> Values:
+        function = _ARITHMETIC[node.operator]
+        return self._finite(node, self._combine(node, function, node.left, node.right))
+
+    def _evaluate_Function(self, node: Function) -> Values:
+        return self._finite(node, self._combine(node, _ARITHMETIC[node.name], *node.arguments))
+
+    def _evaluate_Negative(self, node: Negative) -> Values:
+        return self._combine(node, operator.neg, node.operand)
+
+    def _evaluate_Compare(self, node: Compare) -> Values:
+        found = self._combine(node, _COMPARE[node.operator], node.left, node.right)
+        if found.undefined is None:
+            return found
+        return Values(found.data & ~found.undefined, found.undefined)
+
+    def _evaluate_Logic(self, node: Logic) -> Values:
+        found = self._combine(node, _COMPARE[node.operator], node.left, node.right)
+        if found.undefined is None:
+            return found
+        if node.operator == "|":  # undefined | true is true
+            return Values(found.data, found.undefined & ~found.data)
+        false = self._evaluate_Logic(Logic("|", ~node.left, ~node.right)).data
+        return Values(found.data, found.undefined & ~false)
+
+    def _evaluate_Not(self, node: Not) -> Values:
+        values = self.evaluate(node.operand)
+        if values.undefined is None:
+            return Values(~values.data)
+        return Values(~values.data & ~values.undefined, values.undefined)
+
+    def _evaluate_When(self, node: When) -> Values:
+        rule, then, other = (
+            self._at(x, node.level) for x in (node.rule, node.then, node.otherwise)
+        )
+        data = torch.where(rule.data, then.data, other.data)
+        if rule.undefined is then.undefined is other.undefined is None:
+            return Values(data)
+        no = torch.zeros_like(rule.data)
+        masks = [no if each.undefined is None else each.undefined for each in (rule, then, other)]
+        return Values(data, masks[0] | torch.where(rule.data, masks[1], masks[2]))
