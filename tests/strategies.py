@@ -22,7 +22,7 @@ from rlobj import (
     when,
 )
 from rlobj.config.presets import preset_names
-from rlobj.objectives.advantages import GroupCentered, LeaveOneOut
+from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized, LeaveOneOut
 from rlobj.objectives.controllers import AdaptiveGate, Gate
 from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum
 from rlobj.objectives.mismatch import Mask, Truncate
@@ -93,6 +93,16 @@ def awkward_batch(
     )
 
 
+def two_rewards(table: TokenBatch) -> TokenBatch:
+    """The table with a second reward, which depends on the response's id alone."""
+    assert table.rewards is not None
+    assert table.ids is not None
+    second = (table.ids % 3).double() / 2
+    second[table.ids % 11 == 5] = NAN
+    rewards = torch.stack([table.rewards.double(), second], 1)
+    return table.replace(rewards=rewards, reward_names=("a", "b"), reward_weights=(1.0, 0.25))
+
+
 def leaf(table: TokenBatch) -> TokenBatch:
     """The table with fresh leaves that collect gradients: `logprobs` and `entropy`."""
     columns: dict[str, Any] = {"logprobs": table.logprobs.detach().clone().requires_grad_()}
@@ -146,6 +156,8 @@ def compositions() -> dict[str, Objective]:
         "phase": Objective(
             advantage=GroupCentered(), surrogate=DppoTv(against="sampler", cap=None)
         ).replace(phase=parse("old_prob < 0.5")),
+        "decoupled": base.replace(advantage=Decoupled(then=GroupNormalized(scale="batch"))),
+        "decoupled, whitened": base.keep("advantage > 0").replace(advantage=Decoupled()),
         "unclipped on length": Objective(
             surrogate=Unclipped(), keep="position < length / 2 and reward > 0"
         ),

@@ -52,8 +52,8 @@ _NAMES = {
     "evaluation.callbacks": "EvaluationCallback",
     "evaluation.result": "EvaluationResult",
     "evaluation.evaluating": "evaluate",
-    "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened GroupCentered "
-    "GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted PassAtK "
+    "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened Decoupled "
+    "GroupCentered GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted PassAtK "
     "QuantileBaseline",
     "objectives.controllers": "AdaptiveGate Controller Gate",
     "objectives.divisors": "Divisor FixedLength PromptMean SequenceMean SequenceSum TokenMean",

@@ -26,8 +26,10 @@ from rlobj.config.presets import difference, merge, preset_names, read_yaml
 from rlobj.objectives.advantages import (
     AccurateGroupCentered,
     BatchWhitened,
+    Decoupled,
     GroupCentered,
     GroupCenteredBatchWhitened,
+    GroupNormalized,
     LeaveOneOut,
     LengthWeighted,
     PassAtK,
@@ -35,7 +37,7 @@ from rlobj.objectives.advantages import (
 )
 from rlobj.objectives.controllers import Gate
 from rlobj.objectives.divisors import FixedLength, SequenceMean, TokenMean
-from rlobj.objectives.penalties import KL, ProxyKL
+from rlobj.objectives.penalties import KL, EntropyBonus, ProxyKL
 from rlobj.objectives.surrogates import (
     Cispo,
     Clip,
@@ -76,6 +78,10 @@ DEFINITIONS = {
     "dapo-loss": DAPO,
     "dppo": Objective(surrogate=DppoTv(low=0.2, high=0.2, cap=20.0, against="old")),
     "dr-grpo": Objective(advantage=GroupCentered(), divisor=FixedLength(length=3000)),
+    "gdpo": Objective(
+        advantage=Decoupled(each=GroupNormalized(), then=BatchWhitened()),
+        penalties=[EntropyBonus(coefficient=0.001)],
+    ),
     "gmpo": GRPO.replace(surrogate=GeometricMean(eps=0.4)),
     "gpg": PLAIN.replace(advantage=AccurateGroupCentered()),
     "grpo": GRPO,

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import NAN
 
+from rlobj import ConfigError, Objective
 from rlobj.objectives.advantages import (
     AccurateGroupCentered,
     Advantage,
     BatchWhitened,
+    Decoupled,
     GroupCentered,
     GroupCenteredBatchWhitened,
     GroupNormalized,
@@ -28,6 +30,8 @@ from rlobj.objectives.advantages import (
 FAMILY = [
     AccurateGroupCentered(),
     BatchWhitened(),
+    Decoupled(),
+    Decoupled(each=LeaveOneOut(), then=GroupNormalized(scale="batch")),
     GroupCentered(),
     GroupCenteredBatchWhitened(),
     GroupNormalized(),
@@ -177,3 +181,91 @@ def test_advantages_are_float64_without_gradient(estimate: Advantage) -> None:
     actual = estimate(rewards, torch.tensor([0, 0]), torch.tensor([1, 1]))
     assert actual.dtype == torch.float64
     assert not actual.requires_grad
+
+
+def decoupled(
+    rewards: Any, groups: Any = None, lengths: Any = None, weights: Any = None, **settings: Any
+) -> list[float]:
+    column = torch.tensor(rewards, dtype=torch.float64)
+    groups = torch.tensor([0] * len(rewards) if groups is None else groups)
+    lengths = torch.tensor([1] * len(rewards) if lengths is None else lengths)
+    return Decoupled(**settings)(column, groups, lengths, weights).tolist()
+
+
+def test_each_reward_is_normalized_before_the_weighted_sum() -> None:
+    """The paper's point: rewards (0, 1) and (0, 2) of two responses keep different advantages."""
+    settings = {"each": GroupNormalized(epsilon=0), "then": None}
+    one, two, both = (
+        decoupled(rewards, **settings)
+        for rewards in ([[0, 0], [1, 0]], [[0, 0], [1, 1]], [[0, 1], [1, 0]])
+    )
+    root = math.sqrt(0.5)
+    assert one == pytest.approx([-root, root])
+    assert two == pytest.approx([-2 * root, 2 * root])
+    assert both == [0.0, 0.0]
+    weighted = decoupled([[0, 1], [100, 0]], weights=[2.0, 0.5], **settings)
+    assert weighted == pytest.approx([-1.5 * root, 1.5 * root])
+
+
+def test_the_sum_of_advantages_is_whitened_over_tokens_or_responses() -> None:
+    rewards, lengths = [[0, 0], [1, 0], [0, 0], [1, 1]], [1, 2, 3, 4]
+    groups = [0, 0, 1, 1]
+    root = math.sqrt(0.5)
+    totals = [-root, root, -2 * root, 2 * root]
+    each = GroupNormalized(epsilon=0)
+    by_token = [x for x, length in zip(totals, lengths, strict=True) for _ in range(length)]
+    spread, mean = statistics.variance(by_token), statistics.mean(by_token)
+    assert decoupled(rewards, groups, lengths, each=each) == pytest.approx(
+        [(x - mean) / math.sqrt(spread + 1e-8) for x in totals], rel=1e-14
+    )
+    scale = statistics.stdev(totals) + 0.25
+    over_responses = GroupNormalized(scale="batch", epsilon=0.25)
+    actual = decoupled(rewards, groups, lengths, each=each, then=over_responses)
+    assert actual == pytest.approx([x / scale for x in totals], rel=1e-14)
+
+
+def test_decoupled_advantages_of_one_reward_without_a_sum_are_those_of_each() -> None:
+    rewards = [1.0, NAN, 0.0, 0.3]
+    assert decoupled(rewards, then=None) == run(GroupNormalized(), rewards)
+
+
+def test_a_response_with_an_undecided_reward_is_in_no_mean_of_the_others() -> None:
+    rewards = [[1.0, 0.0], [0.0, 1.0], [7.0, NAN], [0.0, 0.0]]
+    actual = decoupled(rewards)
+    assert actual[2] == 0
+    rest = [row for row in rewards if row[1] == row[1]]
+    assert actual[:2] + actual[3:] == decoupled(rest)
+
+
+@pytest.mark.parametrize("then", [None, BatchWhitened(), GroupNormalized(scale="batch")], ids=str)
+def test_rounding_gives_no_decoupled_advantage(then: Advantage | None) -> None:
+    """The first group has no signal, in the second the advantages of the two rewards cancel."""
+    rewards = [[0.1, 0.3]] * 3 + [[0.1, 0.9], [0.7, 0.3], [0.2, 0.8]]
+    groups = [0, 0, 0, 1, 1, 1]
+    assert decoupled(rewards, groups, then=then) == [0.0] * 6
+    more = [*rewards, [1, 0.7], [0.1, 0.2], [0.3, 0.3]]
+    actual = decoupled(more, [*groups, 2, 2, 2], then=then)
+    assert actual[:6] == [0.0] * 6
+    assert all(actual[6:])
+
+
+pairs = st.tuples(rewards_of, st.sampled_from([0.0, 0.1, 1 / 3, NAN]))
+wide = st.lists(st.tuples(pairs, st.integers(0, 3), st.integers(0, 99)), min_size=1, max_size=24)
+
+
+@pytest.mark.parametrize("then", [None, BatchWhitened(), GroupNormalized(scale="batch")], ids=str)
+@settings(max_examples=60)
+@given(rows=wide, random=st.randoms())
+def test_decoupled_advantages_do_not_depend_on_the_order_of_responses(
+    then: Advantage | None, rows: Any, random: Any
+) -> None:
+    order = random.sample(range(len(rows)), len(rows))
+    straight = decoupled(*zip(*rows, strict=True), weights=[1.0, 0.3], then=then)
+    mixed = [rows[i] for i in order]
+    shuffled = decoupled(*zip(*mixed, strict=True), weights=[1.0, 0.3], then=then)
+    assert shuffled == [straight[i] for i in order]
+
+
+def test_reward_kl_needs_one_reward() -> None:
+    with pytest.raises(ConfigError, match=r"reward_kl=0\.1 reduces the sum .*'decoupled' does"):
+        Objective(advantage=Decoupled(), reward_kl=0.1)

@@ -18,6 +18,7 @@ from rlobj.objectives.penalties import KL, ProxyKL
 from rlobj.objectives.surrogates import Cispo, Clip, Switch, Unclipped
 
 CASES = json.loads((Path(__file__).parent / "golden" / "objectives.json").read_text())
+GDPO = json.loads((Path(__file__).parent / "golden" / "gdpo.json").read_text())
 COLUMNS = ("logprobs", "old_logprobs", "ref_logprobs", "entropy", "proxy_logprobs", "advantages")
 PROTECTED = "logprob.bottom(0.1, within=advantage < 0, round='floor', none_below=2)"
 ADVANTAGES = {
@@ -128,6 +129,18 @@ def test_advantages_equal_the_released_code(case: dict[str, Any]) -> None:
     estimate = ADVANTAGES[case["name"].partition("/")[2]]
     actual = estimate(column(case, "rewards"), torch.tensor(case["group"]), lengths)
     close(actual.repeat_interleave(lengths), column(case, "advantages"))
+
+
+@pytest.mark.parametrize("case", GDPO, ids=lambda case: f"{case['source']}-{case['seed']}")
+def test_gdpo_advantages_equal_the_released_code(case: dict[str, Any]) -> None:
+    """Of verl, which is the preset, and of TRL, as the preset's comment writes it."""
+    estimate = load_preset("gdpo").objective.advantage
+    if case["source"].startswith("TRL"):
+        each = advantages.GroupNormalized(epsilon=1e-4)
+        estimate = advantages.Decoupled(each=each, then=each.model_copy(update={"scale": "batch"}))
+    group, lengths = torch.tensor(case["group"]), torch.tensor(case["lengths"])
+    actual = estimate(column(case, "rewards"), group, lengths, case["weights"])
+    close(actual, column(case, "advantages"))
 
 
 @pytest.mark.parametrize("case", kind("kl/"))

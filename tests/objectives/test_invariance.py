@@ -18,10 +18,11 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import NAN, awkward_batch, gradients, leaf, objectives
+from strategies import NAN, awkward_batch, gradients, leaf, objectives, two_rewards
 from torch import Tensor
 
 from rlobj import BatchError, Objective, TokenBatch, covariance, entropy
+from rlobj.objectives.advantages import Decoupled
 from rlobj.objectives.controllers import Gate
 from rlobj.objectives.penalties import KL
 
@@ -62,6 +63,8 @@ def outcome(
     objective: Objective, tables: Sequence[TokenBatch], starts: Tensor, comm: Any = None
 ) -> dict[str, Any]:
     """All results of observe, plan, loss and backward, with rows numbered as in the batch."""
+    if objective.advantage.decoupled:
+        tables = [two_rewards(table) for table in tables]
     tables = [leaf(table) for table in tables]
     state = objective.observe(tables, {"update": 3}, comm)
     plan = objective.plan(tables, state, comm)
@@ -179,6 +182,11 @@ def faults() -> dict[str, Fault]:
         "rewards absent": (top, alone(without("rewards")), "needs the column 'rewards'"),
         "half a column": (top, on(1, without("entropy")), "in some tables but absent in"),
         "half the advantages": (top, alone(brought), "'advantages' is in some tables"),
+        "other rewards": (
+            top.replace(advantage=Decoupled()),
+            on(1, lambda table: table.replace(rewards=torch.zeros(len(table.lengths), 2))),
+            "different numbers of rewards",
+        ),
         "ids absent": (sample, alone(without("ids")), "needs TokenBatch"),
         "nan to a controller": (
             top.replace(controllers=gate),

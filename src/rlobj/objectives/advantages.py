@@ -1,4 +1,4 @@
-"""Advantages A: rewards [B], groups [B], lengths [B] -> [B], in float64.
+"""Advantages A: rewards [B] or [B, K], groups [B], lengths [B] -> [B], in float64.
 
 The sign of A must not depend on rounding. So these rules hold for all advantages:
 
@@ -11,20 +11,24 @@ The sign of A must not depend on rounding. So these rules hold for all advantage
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor
 
 from rlobj.base.primitive import Primitive
+from rlobj.objectives import rewards as several
 from rlobj.objectives.rules.checks import share
 
 __all__ = [
     "AccurateGroupCentered",
     "Advantage",
+    "AdvantageField",
     "BatchWhitened",
+    "Decoupled",
     "GroupCentered",
     "GroupCenteredBatchWhitened",
     "GroupNormalized",
@@ -33,6 +37,10 @@ __all__ = [
     "PassAtK",
     "QuantileBaseline",
 ]
+
+
+_ROUNDING = 1e-12
+"""A sum this small, compared with the sum of absolute values, is 0 but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,10 @@ class Groups:
     def whitened(self, values: Tensor) -> Tensor:
         """(x − mean) / sqrt(var + 1e-8), with each response counted |o| times (unbiased var)."""
         tokens = self.lengths.sum().clamp(min=1)
-        centred = values - (values * self.lengths).sum() / tokens
+        total = (values * self.lengths).sum()
+        if total.abs() <= _ROUNDING * (values.abs() * self.lengths).sum():
+            total = torch.zeros_like(total)
+        centred = values - total / tokens
         variance = (centred.square() * self.lengths).sum() / (tokens - 1).clamp(min=1)
         nonempty = values[self.lengths > 0]
         constant = bool((nonempty == nonempty[:1]).all())  # else A would be a rounding error
@@ -86,17 +97,25 @@ class Advantage(Primitive):
     """Base class of advantages, A."""
 
     relative: ClassVar[bool] = True  # a group with constant rewards gets exactly 0
+    decoupled: ClassVar[bool] = False  # reads every reward, not only their sum
 
-    def __call__(self, rewards: Tensor, groups: Tensor, lengths: Tensor) -> Tensor:
+    def __call__(
+        self,
+        rewards: Tensor,
+        groups: Tensor,
+        lengths: Tensor,
+        weights: Sequence[float] | None = None,
+    ) -> Tensor:
         """A, [B] float64 on the rewards' device.
 
         Args:
-            rewards: R, [B]; NaN = undecided.
+            rewards: R, [B]; NaN = undecided. Of rewards [B, K], R is the weighted sum.
             groups: the prompt's group, int [B].
             lengths: trained tokens, int [B].
+            weights: w, K numbers; None = 1 each.
         """
         device = torch.as_tensor(rewards).device
-        rewards = torch.as_tensor(rewards).detach().double().cpu()
+        rewards = several.total(torch.as_tensor(rewards), weights).detach().double().cpu()
         groups = torch.as_tensor(groups).long().cpu()
         lengths = torch.as_tensor(lengths).double().cpu()
         decided = (~rewards.isnan()).nonzero().squeeze(1)
@@ -245,3 +264,49 @@ class PassAtK(Advantage):
         best = (last & (groups.size > 1)).nonzero().squeeze(1)
         advantages[best] = groups.rewards[best] - groups.rewards[best - 1]
         return advantages / (groups.std(groups.rewards) + self.epsilon)
+
+
+AdvantageField = Annotated[SerializeAsAny[Advantage], BeforeValidator(Advantage.build)]
+
+
+class Decoupled(Advantage):
+    """A = then(Σ_k w_k·A_k), A_k = each(R_k): every reward has an advantage of its own.
+
+    `then` reads the sum as if it were a reward; None leaves the sum as it is. Sums of advantages
+    that differ from 0 only by rounding are 0.
+
+    Source: GDPO, arXiv:2601.05242: each is group_normalized, then whitens over the batch.
+    """
+
+    relative: ClassVar[bool] = False
+    decoupled: ClassVar[bool] = True
+
+    each: AdvantageField = Field(
+        default=GroupNormalized(), description="A_k, the advantage of one reward"
+    )
+    then: AdvantageField | None = Field(
+        default=BatchWhitened(), description="the advantage of the sum; null = none"
+    )
+
+    def __call__(
+        self,
+        rewards: Tensor,
+        groups: Tensor,
+        lengths: Tensor,
+        weights: Sequence[float] | None = None,
+    ) -> Tensor:
+        rewards = torch.as_tensor(rewards).detach().double()
+        rewards = rewards.unsqueeze(1) if rewards.dim() == 1 else rewards
+        undecided = rewards.isnan().any(1)
+        columns = rewards.masked_fill(undecided.unsqueeze(1), torch.nan).unbind(1)
+        weights = [1.0] * len(columns) if weights is None else weights
+        parts = [
+            weight * self.each(column, groups, lengths)
+            for weight, column in zip(weights, columns, strict=True)
+        ]
+        total = several.total(torch.stack(parts, 1), None)
+        size = several.total(torch.stack(parts, 1).abs(), None)
+        total = total.masked_fill(total.abs() <= _ROUNDING * size, 0.0)
+        if self.then is None:
+            return total
+        return self.then(total.masked_fill(undecided, torch.nan), groups, lengths)

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import Model
 from rlobj.objectives import gradients
-from rlobj.objectives.advantages import Advantage, GroupNormalized
+from rlobj.objectives.advantages import AdvantageField, GroupNormalized
 from rlobj.objectives.controllers import ControllerField
 from rlobj.objectives.divisors import Divisor, DivisorField, FixedLength, TokenMean
 from rlobj.objectives.explanation import Explanation, explain
@@ -50,7 +50,6 @@ from rlobj.objectives.tokens import TokenBatch
 __all__ = ["Objective"]
 
 State = Mapping[str, Any]
-AdvantageField = Annotated[SerializeAsAny[Advantage], BeforeValidator(Advantage.build)]
 
 
 class Objective(Model):
@@ -98,6 +97,11 @@ class Objective(Model):
                 raise ConfigError(f"controller '{name}': the name must begin with a capital")
         if len({penalty.min_p for penalty in self.penalties if isinstance(penalty, ProxyKL)}) > 1:
             raise ConfigError("penalties: there is one proxy, so every proxy_kl needs one min_p")
+        if self.reward_kl and self.advantage.decoupled:
+            raise ConfigError(
+                f"reward_kl={self.reward_kl} reduces the sum of the rewards, which the advantage "
+                f"'{self.advantage.kind}' does not read; use a penalty of kind kl"
+            )
         for who, expression in self._expressions():
             for node in expression.walk():
                 if isinstance(node, Controlled) and node.name not in self.controllers:

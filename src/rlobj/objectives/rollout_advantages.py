@@ -33,29 +33,37 @@ def rollout_advantages(
         rewards = [] if given else [_rewards(table, advantage, reward_kl) for table in tables]
     except BatchError as exception:
         error = str(exception)
-    facts = torch.tensor([given, len(tables) - given, int(bool(error))])
-    present, absent, failed = comm.sum(facts).tolist()
+    rewards = [reward for reward in rewards if len(reward)]
+    widths = [reward.shape[1] for reward in rewards]  # K of each table with responses
+    facts = [given, len(tables) - given, int(bool(error))]
+    facts += [sum(k**power for k in widths) for power in range(3)]
+    present, absent, failed, count, total, squares = comm.sum(torch.tensor(facts)).tolist()
     if present and absent:
         raise BatchError("column 'advantages' is in some tables of the update, not in all")
     if failed:
         raise BatchError(error or "another rank's rewards cannot be used; see its error")
+    if squares * count != total * total:
+        raise BatchError("the tables of the update hold different numbers of rewards")
     if present:
         return list(tables)
-    return _filled(tables, _over_ranks(advantage, rewards, tables, comm))
+    nothing = torch.zeros(0, total // count if count else 1).double()
+    return _filled(tables, _over_ranks(advantage, [nothing, *rewards], tables, comm))
 
 
 def _over_ranks(
     advantage: Advantage, rewards: Sequence[Tensor], tables: Sequence[TokenBatch], comm: Comm
 ) -> Tensor:
-    """A from the rewards of all ranks, beginning with this rank's responses."""
-    own = [
-        torch.stack([reward, table.lengths.cpu().double()], 1)
-        for reward, table in zip(rewards, tables, strict=True)
-    ]
-    rows, start = statistics.gather(torch.cat([torch.zeros(0, 2).double(), *own]), comm)
-    names = torch.cat([torch.zeros(0).long(), *(table.groups.cpu() for table in tables)])
+    """A from the rewards [b, K] of all ranks, beginning with this rank's responses."""
+    empty = torch.zeros(0).long()
+    lengths = torch.cat([empty, *(table.lengths.cpu() for table in tables)]).double()
+    own = torch.cat([torch.cat(list(rewards)), lengths.unsqueeze(1)], 1)
+    rows, start = statistics.gather(own, comm)
+    names = torch.cat([empty, *(table.groups.cpu() for table in tables)])
     groups, _ = statistics.gather(names, comm)
-    return advantage(rows[:, 0], groups, rows[:, 1])[start:]
+    if not advantage.decoupled:
+        return advantage(rows[:, 0], groups, rows[:, 1])[start:]
+    weights = tables[0].reward_weights if tables else None
+    return advantage(rows[:, :-1], groups, rows[:, -1], weights)[start:]
 
 
 def _filled(tables: Sequence[TokenBatch], advantages: Tensor) -> list[TokenBatch]:
@@ -69,11 +77,13 @@ def _filled(tables: Sequence[TokenBatch], advantages: Tensor) -> list[TokenBatch
 
 
 def _rewards(table: TokenBatch, advantage: Advantage, reward_kl: float) -> Tensor:
-    """R − β·Σ_t (l0 − l_ref), float64 [B] on the CPU."""
-    table.column("rewards", f"the advantage {advantage}")
+    """All rewards of a decoupled advantage, else R − β·Σ_t (l0 − l_ref); float64 [B, K], CPU."""
+    column = table.column("rewards", f"the advantage {advantage}").detach().double().cpu()
+    if advantage.decoupled:
+        return column if column.dim() == 2 else column.unsqueeze(1)
     rewards = table.reward().detach().double()
     if reward_kl:
         old = table.finite("old_logprobs", "reward_kl").double()
         reference = table.finite("ref_logprobs", "reward_kl").double()
         rewards = rewards - reward_kl * table.sum_by_response(old - reference)
-    return rewards.cpu()
+    return rewards.cpu().unsqueeze(1)
