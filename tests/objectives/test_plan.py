@@ -41,6 +41,63 @@ def test_an_error_is_raised_for_a_table_that_does_not_fit_the_plan() -> None:
     assert torch.equal(DAPO.loss(tables[1], plan).weights, plan.weights[1])
 
 
+def rebuilt(batch: TokenBatch, responses: Any) -> TokenBatch:
+    """Some responses as a foreign trainer builds them: a new table from padded tensors."""
+    few = batch.select(responses)
+    mask = few.to_padded(torch.ones(len(few))) > 0
+    columns = {name: getattr(few, name) for name in ("groups", "ids", "rewards")}
+    for name, values in vars(few).items():
+        if isinstance(values, Tensor) and values.shape == few.logprobs.shape:
+            columns[name] = few.to_padded(values)
+    return TokenBatch.from_padded(mask, **columns)
+
+
+@pytest.mark.parametrize("name", ["lp-reg", "stare-c2", "gspo", "ar-lopti"])
+@pytest.mark.parametrize("tables", [1, 4])
+def test_rebuilt_micro_batches_in_another_order_have_the_same_loss_and_gradient(
+    name: str, tables: int
+) -> None:
+    objective, whole, split = load_preset(name).objective, *map(leaf, [awkward_batch(3)] * 2)
+    objective.loss(whole, objective.plan([whole])).loss.backward()
+    plan = objective.plan(split.split(tables))
+    order = torch.randperm(len(split.lengths), generator=torch.Generator().manual_seed(0))
+    for responses in order.tensor_split(7):
+        objective.loss(rebuilt(split, responses), plan).loss.backward()
+    torch.testing.assert_close(gradients(split), gradients(whole), rtol=1e-12, atol=1e-15)
+
+
+def test_a_table_whose_place_in_the_plan_is_not_known_is_refused() -> None:
+    batch = tokens([1, 1], [-1.0, -2.0], advantages=[1.0, -1.0])
+    tables = [batch.select([i]) for i in range(2)]
+    plan = DAPO.plan(tables)
+    with pytest.raises(BatchError, match=r"for 2 tables.*Pass TokenBatch\(ids="):
+        DAPO.loss(tables[0], plan)
+    assert DAPO.loss(tables[1], plan, index=1).loss > 0
+    assert DAPO.loss(tables[1].replace(index=1), plan).loss > 0
+
+
+def test_a_table_with_other_responses_than_the_plan_is_refused() -> None:
+    """All tables have as many tokens as the plan's table at their place."""
+    batch = tokens([1, 2, 2, 1], [-1.0] * 6, advantages=[1.0, -1.0] * 2, ids=[3, 5, 7, 9])
+    tables = batch.split(2)
+    plan = DAPO.plan(tables)
+    with pytest.raises(BatchError, match="table 0 does not hold the responses"):
+        DAPO.loss(tables[1], plan, index=0)
+    anonymous = batch.replace(ids=None).select([2, 3])
+    with pytest.raises(BatchError, match="ids or lengths differ"):
+        DAPO.loss(anonymous, plan, index=0)
+    with pytest.raises(BatchError, match=r"no response with id 4, or .* twice"):
+        DAPO.loss(tables[0].replace(ids=[3, 4]), plan)
+    with pytest.raises(BatchError, match=r"no response with id 3, or .* twice"):
+        DAPO.loss(batch.select([0, 0]), plan)
+    with pytest.raises(BatchError, match="id 3 has 2 tokens; the plan was made for 1"):
+        DAPO.loss(tables[1].replace(ids=[3, 9]), plan)
+    repeated = [table.replace(ids=[0, 1]) for table in tables]
+    with pytest.raises(BatchError, match="several responses of the plan have the id 0"):
+        DAPO.loss(repeated[0].replace(index=None), DAPO.plan(repeated))
+    assert DAPO.loss(tables[1].replace(index=0), plan).loss == DAPO.loss(tables[1], plan).loss
+
+
 def test_weights_of_a_plan_do_not_change_with_new_log_probs() -> None:
     batch = tokens([2], [-1.0, -8.0], rewards=[1.0], advantages=[1.0], entropy=[1.0, 1.0])
     objective = DAPO.drop(prob < 0.1)

@@ -34,12 +34,11 @@ def responses_with_gradient(
     penalties: Sequence[Penalty],
     table: TokenBatch,
     plan: Plan,
-    index: int,
 ) -> Tensor:
     """Responses in which the loss may have a gradient, whatever their log-probs, bool [B].
 
-    The others can be left out of the forward and the backward pass; the plan's divisors count them
-    already. A response has no gradient if both hold:
+    `plan` is the plan of this one table. The other responses can be left out of the forward and the
+    backward pass; the plan's divisors count them already. A response has no gradient if both hold:
 
     - on each of its tokens m·ω is 0, or on each of its tokens A is 0;
     - on each of its tokens c_k is 0, for every penalty.
@@ -48,9 +47,9 @@ def responses_with_gradient(
     """
     if not _skippable(surrogate, penalties):
         return torch.ones_like(table.lengths, dtype=torch.bool)
-    found = table.any_by_response(plan.weights[index] != 0)
-    found = found & table.any_by_response(plan.advantages[index] != 0)
-    for share in plan.penalties[index]:
+    found = table.any_by_response(plan.weights[0] != 0)
+    found = found & table.any_by_response(plan.advantages[0] != 0)
+    for share in plan.penalties[0]:
         found = found | table.any_by_response(share != 0)
     return found
 

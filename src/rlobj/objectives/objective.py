@@ -224,8 +224,7 @@ class Objective(Model):
         penalties = [self._penalty_weights(frame, penalty) for penalty in self.penalties]
         masks = {str(rule): frame.rule(rule) for rule in self.surrogate.rules()}
         frame.check()
-        sizes = [len(table) for table in tables]
-        return Plan.freeze(frame, sizes, kept, weights, penalties, masks, self.controllers)
+        return Plan.freeze(frame, tables, kept, weights, penalties, masks, self.controllers)
 
     def loss(self, table: TokenBatch, plan: Plan, index: int | None = None) -> LossOutput:
         """One micro-batch's share of the objective, with gradient through `logprobs`.
@@ -233,20 +232,21 @@ class Objective(Model):
         Args:
             table: the micro-batch; its log-probs may be newer than those that `plan` read.
             plan: the plan of all tables of the update.
-            index: the table's position in the plan; None = the table's own index, else 0.
+            index: the table's position in the plan; None = found by the responses' ids, or else by
+                the table's own index; see `Plan.of`.
 
         Raises:
-            BatchError: the table has another size than the plan's table at this position, or a
-                column is absent.
+            BatchError: the plan was not made for these responses, the table's place in it is not
+                known, or a column is absent.
         """
-        index = plan.table_index(table, index)
+        plan = plan.of(table, index)
         for name, who in self._columns["loss"].items():
             table.column(name, who)
-        weights, terms = plan.weights[index], _terms(table, plan, index)
+        weights, terms = plan.weights[0], _terms(table, plan)
         policy = -weighted_sum(weights, self.surrogate(terms))
         loss = policy
         metrics = {"loss/policy": policy.detach()}
-        for penalty, share in zip(self.penalties, plan.penalties[index], strict=True):
+        for penalty, share in zip(self.penalties, plan.penalties[0], strict=True):
             value = weighted_sum(share, penalty(terms))
             loss = loss + value
             name = f"loss/{penalty.name}"
@@ -258,16 +258,16 @@ class Objective(Model):
         self, table: TokenBatch, plan: Plan, index: int | None = None
     ) -> Tensor:
         """Responses in which the loss may have a gradient, whatever their log-probs, bool [B]."""
-        index = plan.table_index(table, index)
-        return gradients.responses_with_gradient(self.surrogate, self.penalties, table, plan, index)
+        plan = plan.of(table, index)
+        return gradients.responses_with_gradient(self.surrogate, self.penalties, table, plan)
 
     def tokens_with_gradient(
         self, table: TokenBatch, plan: Plan, index: int | None = None
     ) -> Tensor:
         """Tokens in which the loss has a gradient at the table's log-probs, bool [N]."""
-        index = plan.table_index(table, index)
+        plan = plan.of(table, index)
         return gradients.tokens_with_gradient(
-            self.surrogate, self.penalties, lambda t: self.loss(t, plan, index).loss, table
+            self.surrogate, self.penalties, lambda t: self.loss(t, plan).loss, table
         )
 
     def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:
@@ -362,10 +362,10 @@ class Objective(Model):
         return total
 
 
-def _terms(table: TokenBatch, plan: Plan, index: int) -> Terms:
-    """The terms of a micro-batch; log-probs of undecided responses are 0."""
+def _terms(table: TokenBatch, plan: Plan) -> Terms:
+    """The terms of a micro-batch and its plan; log-probs of undecided responses are 0."""
     logprobs = torch.where(table.decided, table.logprobs, torch.zeros_like(table.logprobs))
-    return Terms(table, logprobs, plan.advantages[index], plan.masks[index])
+    return Terms(table, logprobs, plan.advantages[0], plan.masks[0])
 
 
 def _resolved(divisor: Divisor | None, max_tokens: int) -> Any:

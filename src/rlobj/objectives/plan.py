@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ class Plan:
         tokens: number of tokens of decided responses, over all ranks.
         kept: number of tokens that the objective keeps, over all ranks.
         metrics: metrics of the whole update: fractions of selected tokens, controllers' values.
+        responses: the lengths and ids of each table's responses, (int [B], int [B] or None), on the
+            CPU; () in a plan of some rows.
     """
 
     weights: tuple[Tensor, ...]
@@ -42,12 +45,13 @@ class Plan:
     tokens: int
     kept: int
     metrics: dict[str, float]
+    responses: tuple[tuple[Tensor, Tensor | None], ...] = ()
 
     @classmethod
     def freeze(
         cls,
         frame: Frame,
-        sizes: Sequence[int],
+        tables: Sequence[TokenBatch],
         kept: Tensor,
         weights: Tensor,
         penalties: Sequence[Tensor],
@@ -58,7 +62,7 @@ class Plan:
 
         Args:
             frame: the tokens of the update.
-            sizes: number of tokens of each table.
+            tables: this rank's tables.
             kept: the tokens that the objective keeps, bool [N].
             weights: m·ω/Z_t, [N].
             penalties: c_k/Z_k, [N] for each penalty.
@@ -66,8 +70,10 @@ class Plan:
             controllers: names of the controllers whose values are metrics.
         """
 
+        sizes = [len(table) for table in tables]
+
         def cut(values: Tensor) -> tuple[Tensor, ...]:  # [N] -> one [N] for each table
-            return values.split(list(sizes)) if sizes else ()
+            return values.split(sizes) if sizes else ()
 
         nonzero = torch.stack([values != 0 for values in (weights, *penalties)]).any(0)
         tokens, kept_tokens = (statistics.count(x, frame.comm) for x in (frame.decided, kept))
@@ -89,22 +95,49 @@ class Plan:
             tokens=tokens,
             kept=kept_tokens,
             metrics=metrics,
+            responses=tuple(_responses(table) for table in tables),
         )
 
-    def table_index(self, table: TokenBatch, index: int | None = None) -> int:
-        """The position of a table in this plan: `index` if given, else the table's own, else 0.
+    def of(self, table: TokenBatch, index: int | None = None) -> Plan:
+        """The plan of a table's rows, as a plan of one table.
+
+        The rows are found in this order:
+
+        1. by `index`, the position of the table in this plan;
+        2. by the ids of the responses, if the table and this plan have ids: the table may hold any
+           of the planned responses, in any order;
+        3. by the table's own index;
+        4. a plan of one table has only these rows.
 
         Raises:
-            BatchError: the plan has no table of this size at this position.
+            BatchError: the rows are not in this plan, or their place is not known.
         """
-        index = (table.index or 0) if index is None else index
-        if not 0 <= index < len(self.weights) or len(self.weights[index]) != len(table):
+        ids, place = table.ids, table.index if index is None else index
+        planned = [ids for _, ids in self.responses]
+        if index is None and ids is not None and planned and all(x is not None for x in planned):
+            if place is None or not self._holds(table, place):
+                return self._joined.part(self._rows(table))
+        elif place is None and len(self.weights) != 1:
+            raise BatchError(
+                f"the plan was made for {len(self.weights)} tables, and it is not known which of "
+                "them this table is. Pass TokenBatch(ids=...) in `plan` and in `loss`, or "
+                "loss(table, plan, index=...)"
+            )
+        place = place or 0
+        if not 0 <= place < len(self.weights) or len(self.weights[place]) != len(table):
             sizes = [len(weights) for weights in self.weights]
             raise BatchError(
-                f"table {index} has {len(table)} tokens; the plan was made for tables of {sizes} "
+                f"table {place} has {len(table)} tokens; the plan was made for tables of {sizes} "
                 "tokens. Pass loss(table, plan, index=...)"
             )
-        return index
+        if not self._holds(table, place):
+            raise BatchError(
+                f"table {place} does not hold the responses that the plan was made for: their ids "
+                "or lengths differ. Make a plan of these tables"
+            )
+        if len(self.weights) == 1:
+            return self
+        return self._one(lambda columns: columns[place])
 
     def part(self, rows: Tensor, index: int = 0) -> Plan:
         """The plan of some rows of one table, as a plan of one table.
@@ -116,13 +149,72 @@ class Plan:
             rows: int [M], for example `TokenBatch.rows` of some responses.
             index: the position of the table in this plan.
         """
+        return self._one(lambda columns: columns[index][rows])
+
+    def _one(self, pick: Callable[[Sequence[Tensor]], Tensor]) -> Plan:
+        """A plan of one table; `pick` makes a column of it from the columns of all tables."""
         return replace(
             self,
-            weights=(self.weights[index][rows],),
-            penalties=(tuple(share[rows] for share in self.penalties[index]),),
-            advantages=(self.advantages[index][rows],),
-            masks=({rule: mask[rows] for rule, mask in self.masks[index].items()},),
+            weights=(pick(self.weights),),
+            penalties=(tuple(pick(shares) for shares in zip(*self.penalties, strict=True)),),
+            advantages=(pick(self.advantages),),
+            masks=({rule: pick([m[rule] for m in self.masks]) for rule in self.masks[0]},),
+            responses=(),
         )
+
+    @cached_property
+    def _joined(self) -> Plan:
+        """The plan of all tables as one table."""
+        return self if len(self.weights) == 1 else self._one(torch.cat)
+
+    def _holds(self, table: TokenBatch, place: int) -> bool:
+        """Whether the plan's table at this place has the same responses, as far as is known."""
+        if not self.responses:
+            return True
+        if not 0 <= place < len(self.responses):
+            return False
+        pairs = zip(self.responses[place], _responses(table), strict=True)
+        return all(a is None or b is None or torch.equal(a, b) for a, b in pairs)
+
+    def _rows(self, table: TokenBatch) -> Tensor:
+        """The rows of the table's responses among the rows of all tables, found by ids."""
+        left, spans = dict(self._spans), []
+        lengths, ids = _responses(table)
+        assert ids is not None
+        for identity, length in zip(ids.tolist(), lengths.tolist(), strict=True):
+            span = left.pop(identity, None)
+            if span is None:
+                raise BatchError(
+                    f"the plan holds no response with id {identity}, or this table holds it twice"
+                )
+            if len(span) != length:
+                raise BatchError(
+                    f"the response with id {identity} has {length} tokens; the plan was made for "
+                    f"{len(span)}"
+                )
+            spans.append(torch.arange(span.start, span.stop))
+        return torch.cat([torch.zeros(0, dtype=torch.int64), *spans]).to(table.logprobs.device)
+
+    @cached_property
+    def _spans(self) -> dict[int, range]:
+        """The rows of each response among the rows of all tables, by its id."""
+        spans: dict[int, range] = {}
+        end = 0
+        for lengths, ids in self.responses:
+            assert ids is not None
+            for identity, length in zip(ids.tolist(), lengths.tolist(), strict=True):
+                if identity in spans:
+                    raise BatchError(
+                        f"several responses of the plan have the id {identity}, so a table cannot "
+                        "be found by ids. Pass ids that are unique over all tables"
+                    )
+                spans[identity] = range(end, end := end + length)
+        return spans
+
+
+def _responses(table: TokenBatch) -> tuple[Tensor, Tensor | None]:
+    """The lengths and the ids of a table's responses, on the CPU."""
+    return table.lengths.cpu(), None if table.ids is None else table.ids.cpu()
 
 
 @dataclass(frozen=True)
