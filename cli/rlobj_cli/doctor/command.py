@@ -6,16 +6,14 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from rlobj.installation import Engine, Installation
-
-__all__ = ["doctor"]
+from rlobj.installation import VISION, Engine, Installation, engines, fits, read_installation
+from rlobj_cli.screen.console import facts_grid, table, working
 
 
 def doctor(
@@ -33,11 +31,6 @@ def doctor(
     \b  rlobj doctor
       rlobj doctor --json
     """
-    from rich.console import Console
-
-    from rlobj.installation import engines, read_installation
-    from rlobj_cli.screen.console import working
-
     console = Console()
     found = read_installation()
     if not as_json:
@@ -58,26 +51,17 @@ def doctor(
 
 
 def _show_packages(console: Console, found: Installation) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from rlobj.installation import VISION, fits
-
     console.print(Text.assemble(("rlobj doctor", "bold"), f"  {sys.executable}\n"), soft_wrap=True)
-    table = Table("package", "installed", "supported", box=box.SIMPLE_HEAD, show_edge=False)
+    packages = table("package", "installed", "supported")
     for name, version in found.versions.items():
-        if name in VISION and version is None:
-            continue
-        wanted = found.supported.get(name, "")
-        style = "dim" if version is None else "" if fits(version, wanted) else "red"
-        table.add_row(name, Text(version or "–", style), Text(wanted, "dim"))
-    console.print(table)
+        if name not in VISION or version is not None:
+            wanted = found.supported.get(name, "")
+            style = "dim" if version is None else "" if fits(version, wanted) else "red"
+            packages.add_row(name, Text(version or "–", style), Text(wanted, "dim"))
+    console.print(packages)
 
 
 def _show_devices(console: Console, found: Installation) -> None:
-    from rlobj_cli.screen.console import facts_grid
-
     def gigabytes(count: int | None) -> str:
         return f"{count / 2**30:.1f} GiB" if count else "none"
 
@@ -94,24 +78,18 @@ def _show_devices(console: Console, found: Installation) -> None:
     if not found.gpus:
         seen = ", ".join(devices["driver_gpus"])
         facts["GPU"] = f"none that torch can use; the driver has {seen}" if seen else "none"
-    console.print()
-    console.print(facts_grid(facts))
-    console.print()
+    console.print("", facts_grid(facts), "", sep="\n")
 
 
-def _show_engines(console: Console, engines: Sequence[Engine]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("engine", "runs", "", box=box.SIMPLE_HEAD, show_edge=False)
+def _show_engines(console: Console, every: Sequence[Engine]) -> None:
+    listed = table("engine", "runs", "")
     fixes: dict[str, list[str]] = {}
-    for engine in engines:
+    for engine in every:
         mark = Text("yes", "green") if engine.runs else Text("no", "red")
-        table.add_row(Text(engine.name), mark, Text(engine.why))
+        listed.add_row(Text(engine.name), mark, Text(engine.why))
         if engine.fix:
             fixes.setdefault(engine.fix, []).append(engine.name)
-    console.print(table)
+    console.print(listed)
     for fix, names in fixes.items():  # whole lines, to be copied
         console.print(Text(f"\n{', '.join(names)}", "bold"), soft_wrap=True)
         console.print(Text(f"  {fix}"), soft_wrap=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from rlobj_cli.evaluate.existing import compare, regrade, score, show
+from rlobj_cli.screen.console import calm_libraries, loading
 from rlobj_cli.screen.data_folder import data_dir_option
 from rlobj_cli.screen.errors import DefaultGroup, NamelessCommand
 from rlobj_cli.screen.options import option
-
-__all__ = ["evaluation"]
 
 WHAT = "Problems"
 HOW = "Sampling"
@@ -41,8 +41,7 @@ def evaluate(
         str | None,
         option(
             WHAT,
-            "--on",
-            "NAMES|FILE",
+            "--on NAMES|FILE",
             "aime24, aime25, amc23, math500, minerva, olympiadbench, brumo25, cmimc25, hmmt25; "
             "standard (the first six) or all; built-in tasks; files, folders or hub ids; "
             "separated by commas. Default: the run's own held-out problems.",
@@ -52,8 +51,7 @@ def evaluate(
         str | None,
         option(
             WHAT,
-            "--protocol",
-            "NAME",
+            "--protocol NAME",
             "A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. Options "
             "below change single ones.",
         ),
@@ -62,46 +60,43 @@ def evaluate(
         int | None,
         option(
             WHAT,
-            "--samples -n",
-            "N",
+            "--samples -n N",
             "Responses per problem. Default: the protocol's, or 4.",
             min=1,
         ),
     ] = None,
     limit: Annotated[
-        int | None, option(WHAT, "--limit", "N", "Use the first N problems of each.", min=1)
+        int | None, option(WHAT, "--limit N", "Use the first N problems of each.", min=1)
     ] = None,
     data_dir: Annotated[Path | None, data_dir_option(WHAT)] = None,
     template: Annotated[
         str | None,
-        option(WHAT, "--template", "TEXT", "Text around a problem; must contain {prompt}."),
+        option(WHAT, "--template TEXT", "Text around a problem; must contain {prompt}."),
     ] = None,
     reward: Annotated[
         str | None,
         option(
             WHAT,
-            "--reward",
-            "KIND|FILE.py:NAME",
+            "--reward KIND|FILE.py:NAME",
             "Grader: math, exact, or your function. Default: math for benchmarks and files; exact "
             "for built-in tasks; the run's.",
         ),
     ] = None,
     temperature: Annotated[
         float | None,
-        option(HOW, "--temperature -t", "T", "0: greedy. Default: the run's, or 1.", min=0),
+        option(HOW, "--temperature -t T", "0: greedy. Default: the run's, or 1.", min=0),
     ] = None,
     top_p: Annotated[
-        float | None, option(HOW, "--top-p", "P", "Nucleus sampling. 1: all.", max=1)
+        float | None, option(HOW, "--top-p P", "Nucleus sampling. 1: all.", max=1)
     ] = None,
     top_k: Annotated[
-        int | None, option(HOW, "--top-k", "K", "The K most likely tokens. 0: all.", min=0)
+        int | None, option(HOW, "--top-k K", "The K most likely tokens. 0: all.", min=0)
     ] = None,
     max_tokens: Annotated[
         int | None,
         option(
             HOW,
-            "--max-tokens",
-            "N",
+            "--max-tokens N",
             "Largest number of tokens in a response. Default: the run's; for benchmarks 20480, or "
             "the rest of the model's context; else 1024.",
             min=1,
@@ -109,18 +104,17 @@ def evaluate(
     ] = None,
     seed: Annotated[
         int | None,
-        option(HOW, "--seed", "N", "Equal seeds give equal samples. Default: 0.", min=0),
+        option(HOW, "--seed N", "Equal seeds give equal samples. Default: 0.", min=0),
     ] = None,
     sampler: Annotated[
         str | None,
-        option(HOW, "--sampler", "NAME", "transformers, vllm, or vllm-server (see rlobj serve)."),
+        option(HOW, "--sampler NAME", "transformers, vllm, or vllm-server (see rlobj serve)."),
     ] = None,
     settings: Annotated[
         list[str] | None,
         option(
             HOW,
-            "--set -s",
-            "KEY=VALUE",
+            "--set -s KEY=VALUE",
             "Any other setting, such as model.chat_template=false; repeatable.",
         ),
     ] = None,
@@ -128,8 +122,7 @@ def evaluate(
         Path | None,
         option(
             RUN,
-            "--out -o",
-            "DIR",
+            "--out -o DIR",
             "Folder of the evaluation. Default: a folder under evals/ for exactly these settings, "
             "so that the same command continues.",
         ),
@@ -154,10 +147,6 @@ def evaluate(
       rlobj eval score FILE              grade responses of other programs
       rlobj eval show DIR                show the stored results
     """
-    from rich.console import Console
-
-    from rlobj_cli.screen.console import calm_libraries, loading
-
     console = Console()
     with loading(console):
         from rlobj.config.layers import nested, parse_setting, reward_settings

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
+from rlobj_cli.screen.console import loading
 from rlobj_cli.screen.data_folder import data_dir_option
 from rlobj_cli.screen.options import option
-
-__all__ = ["compare", "regrade", "score", "show"]
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
 
@@ -26,7 +26,7 @@ def compare(
     first: Annotated[Path, typer.Argument(metavar="DIR_A", help="Folder of an evaluation.")],
     second: Annotated[Path, typer.Argument(metavar="DIR_B", help="Folder of another evaluation.")],
     out: Annotated[
-        Path | None, option(None, "--out -o", "FILE.md", "Write the comparison as Markdown.")
+        Path | None, option(None, "--out -o FILE.md", "Write the comparison as Markdown.")
     ] = None,
 ) -> None:
     """Compare two evaluations of the same problems: A minus B, problem by problem.
@@ -49,10 +49,10 @@ def compare(
 def regrade(
     directory: Folder,
     reward: Annotated[
-        str | None, option(None, "--reward", "math|exact", "Grader. Default: the same as before.")
+        str | None, option(None, "--reward math|exact", "Grader. Default: the same as before.")
     ] = None,
     deadline: Annotated[
-        float | None, option(None, "--deadline", "SECONDS", "Time limit for one answer (math).")
+        float | None, option(None, "--deadline SECONDS", "Time limit for one answer (math).")
     ] = None,
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
@@ -70,35 +70,33 @@ def score(
         typer.Argument(
             metavar="FILE...",
             help="Responses of other programs: JSONL, JSON or Parquet; also the sample files of "
-            "lm-eval and the details of lighteval.",
+            "lm-eval.",
         ),
     ],
     on: Annotated[
         str | None,
         option(
             None,
-            "--on",
-            "NAME",
+            "--on NAME",
             "Benchmark with the gold answers, by id or question. Default: those in FILE.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, data_dir_option()] = None,
-    reward: Annotated[str, option(None, "--reward", "math|exact", "Grader.")] = "math",
+    reward: Annotated[str, option(None, "--reward math|exact", "Grader.")] = "math",
     model: Annotated[
-        str | None, option(None, "--model", "NAME", "Name of the model, for the results.")
+        str | None, option(None, "--model NAME", "Name of the model, for the results.")
     ] = None,
     columns: Annotated[
         list[str] | None,
         option(
             None,
-            "--column",
-            "PART=COLUMN",
+            "--column PART=COLUMN",
             "Column of id, prompt, answer or response, if it is not found.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        option(None, "--out -o", "DIR", "New folder. Default: evals/ and FILE's name."),
+        option(None, "--out -o DIR", "New folder. Default: evals/ and FILE's name."),
     ] = None,
 ) -> None:
     """Grade responses of other programs, with the same grader, statistics and page.
@@ -117,7 +115,7 @@ def score(
             data_dir=data_dir,
             reward=reward,
             model=model,
-            columns=_columns(columns or []),
+            columns=dict(text.partition("=")[::2] for text in columns or []),
             out=out or "auto",
             callback=callback,
         )
@@ -125,27 +123,9 @@ def score(
 
 def _loaded() -> tuple[Any, Any, Any]:
     """A console, the library's module, and the class that shows an evaluation's progress."""
-    from rich.console import Console
-
-    from rlobj_cli.screen.console import loading
-
     console = Console()
     with loading(console):
         from rlobj import evaluation
         from rlobj_cli.evaluate.progress import EvaluationScreen
 
     return console, evaluation, EvaluationScreen
-
-
-def _columns(given: list[str]) -> dict[str, str]:
-    from rlobj.base.errors import ConfigError
-    from rlobj.evaluation.imported import PARTS
-
-    pairs = [text.partition("=") for text in given]
-    for part, equals, column in pairs:
-        if not equals or part not in PARTS:
-            raise ConfigError(
-                f"--column {part}{equals}{column}: expected PART=COLUMN with one of "
-                f"{', '.join(PARTS)}, such as response=completion"
-            )
-    return {part: column for part, _, column in pairs}

@@ -15,8 +15,6 @@ from rlobj.evaluation import EvaluationCallback, EvaluationResult
 from rlobj_cli.evaluate.tables import show_changes, show_result
 from rlobj_cli.screen.console import facts_grid, preparing_policy, working
 
-__all__ = ["Bar", "EvaluationScreen"]
-
 
 class EvaluationScreen(EvaluationCallback):
     """Shows the events of an evaluation.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,8 +17,7 @@ from rlobj.evaluation.report.measures import (
     percent_range,
     percent_signed,
 )
-
-__all__ = ["show_changes", "show_comparison", "show_result"]
+from rlobj_cli.screen.console import table
 
 MOST_ACROSS = 3
 """Benchmarks that fit side by side on 80 columns."""
@@ -27,32 +25,10 @@ MOST_FLIPS = 15
 """Problems that changed sides, listed for each benchmark."""
 MOST_CHANGES = 20
 """Changed grades that are listed."""
-ABOVE = {
-    "problems": "problems",
-    "responses per problem, n": "n",
-    "avg@n, %": "avg@n",
-    "  95% interval": "95% interval",
-    "  ± standard error, problems": "± problems",
-    "  ± standard error, sampling": "± sampling",
-}
-"""Row on screen -> measure; pass@k and maj@n follow."""
-BELOW = {
-    "mean length, tokens": "mean length",
-    "truncated, %": "truncated",
-    "without an answer, %": "no answer",
-    "undecided responses": "undecided",
-}
-COMPARED = {
-    "problems": "problems",
-    "A, avg@n, %": "A",
-    "B, avg@n, %": "B",
-    "A − B": "A − B",
-    "  95% interval": "95% interval",
-    "  ± standard error": "± standard error",
-    "p-value": "p",
-    "flips to A / to B": "flips to A / to B",
-}
-BOLD = ("avg@n, %", "A − B")
+ABOVE = ("problems", "n", "avg@n", "95% interval", "± problems", "± sampling")
+"""Measures on screen; pass@k and maj@n follow."""
+BELOW = ("mean length", "truncated", "no answer", "undecided")
+BOLD = ("avg@n", "A − B")
 
 
 def show_result(console: Console, result: EvaluationResult) -> None:
@@ -62,9 +38,8 @@ def show_result(console: Console, result: EvaluationResult) -> None:
         console.print(_benchmarks_down(texts))
     else:
         votes = {k for each in result.benchmarks.values() for k in each.summary.pass_at if k > 1}
-        rows = ABOVE | {f"pass@{k}": f"pass@{k}" for k in sorted(votes)}
-        if any(each.summary.maj_at for each in result.benchmarks.values()):
-            rows["maj@n"] = "maj@n"
+        rows = [*ABOVE, *(f"pass@{k}" for k in sorted(votes))]
+        rows += ["maj@n"] if any(e.summary.maj_at for e in result.benchmarks.values()) else []
         console.print(_measures_down(texts, rows, BELOW))
     if result.unfinished:
         console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
@@ -78,47 +53,39 @@ def show_result(console: Console, result: EvaluationResult) -> None:
         console.print(Text(note, style="dim"))
 
 
-def _table(*right: str, left: Sequence[str] = ("",)) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in (*left, *right):
-        justify = "right" if title in right else "left"
-        table.add_column(Text(title), justify=justify, overflow="fold")
-    return table
-
-
-def _measures_down(texts: Mapping[str, Mapping[str, str]], *sections: Mapping[str, str]) -> Table:
-    """Benchmarks across; each section maps a row's title to a measure."""
-    table = _table(*texts)
-    for rows in sections:
-        for title, measure in rows.items():
-            style = "bold" if title in BOLD else "dim" if "± standard error," in title else None
-            values = [each.get(measure, UNKNOWN) for each in texts.values()]
-            if "±" in title:  # 0: no problem differs from another, so the error is not known
+def _measures_down(texts: Mapping[str, Mapping[str, str]], *sections: Iterable[str]) -> Table:
+    """Benchmarks across, and their measures in sections."""
+    found = table("", right=list(texts))
+    for names in sections:
+        for name in names:
+            style = "bold" if name in BOLD else "dim" if "±" in name else None
+            values = [each.get(name, UNKNOWN) for each in texts.values()]
+            if "±" in name:  # 0: no problem differs from another, so the error is not known
                 values = [UNKNOWN if value == "0.0" else value for value in values]
-            table.add_row(title, *values, style=style)
-        table.add_section()
-    return table
+            found.add_row(name, *values, style=style)
+        found.add_section()
+    return found
 
 
 def _benchmarks_down(texts: Mapping[str, Mapping[str, str]]) -> Table:
     """The first measures across: for many benchmarks."""
     titles = ("n", "avg@n", "95% interval", "± SE", "pass@n", "maj@n", "cut", "undecided")
-    table = _table(*titles)
+    found = table("", right=titles)
     for name, each in texts.items():
-        table.add_row(
+        found.add_row(
             Text(name),
             f"{each['problems']}×{each['n']}",
             Text(each["avg@n"], style="bold"),
             each["95% interval"].replace(" to ", "–"),
             *(each[name] for name in ("± problems", "pass@n", "maj@n", "truncated", "undecided")),
         )
-    return table
+    return found
 
 
 def _notes(result: EvaluationResult) -> list[str]:
     notes = [
-        "shares in percent; interval and problems error: for similar problems; sampling error: for "
-        "the same problems, sampled again"
+        "shares in percent of n responses per problem; interval and ± problems, a standard error: "
+        "for similar problems; ± sampling: for the same problems, sampled again"
     ]
     for name, each in result.benchmarks.items():
         own = each.settings
@@ -139,34 +106,34 @@ def show_changes(
     """Print which verdicts changed when an evaluation was graded again."""
     graded = sum(each.summary.responses for each in result.benchmarks.values())
     console.print(Text(f"{graded:,} responses graded again, {len(changes):,} grades changed"))
-    table = _table(left=("benchmark", "problem", "sample", "answer", "was", "is", "reason"))
+    found = table("benchmark", "problem", "sample", "answer", "was", "is", "reason")
     words = {True: "right", False: "wrong", None: "undecided"}
     for each in changes[:MOST_CHANGES]:
         benchmark, problem, sample = each.key
         texts = (benchmark, problem, str(sample), (each.after.answer or UNKNOWN)[:60])
         verdicts = (words[each.before.correct], words[each.after.correct], each.after.reason[:60])
-        table.add_row(*map(Text, (*texts, *verdicts)))
-    _show_first(console, table, len(changes))
+        found.add_row(*map(Text, (*texts, *verdicts)))
+    _show_first(console, found, len(changes))
 
 
 def show_comparison(console: Console, comparison: EvaluationComparison) -> None:
     """Print the differences, the problems that changed sides, and settings that differ."""
     console.print(Text.assemble(("A  ", "bold"), comparison.a, ("\nB  ", "bold"), comparison.b))
     texts = {each.benchmark: comparison_measures(each) for each in comparison.benchmarks}
-    console.print(_measures_down(texts, COMPARED))
+    console.print(_measures_down(texts, next(iter(texts.values()))))
     note = (
         "accuracies and differences in percent, paired problem by problem; p-value: sign flips of "
         "the differences, two-sided"
     )
     console.print(Text(note, style="dim"))
     for each in comparison.benchmarks:
-        table = _table("A", "B", "A − B", left=("problem",))
-        table.title = f"{each.benchmark}: problems mostly right on one side only"
-        table.title_justify = "left"
+        flips = table("problem", right=("A", "B", "A − B"))
+        flips.title = f"{each.benchmark}: problems mostly right on one side only"
+        flips.title_justify = "left"
         for flip in each.flips[:MOST_FLIPS]:
             shares = (flip.share_a, flip.share_b)
-            table.add_row(Text(flip.id), *map(percent, shares), percent_signed(flip.difference))
-        _show_first(console, table, len(each.flips))
+            flips.add_row(Text(flip.id), *map(percent, shares), percent_signed(flip.difference))
+        _show_first(console, flips, len(each.flips))
         for line in left_out(each):
             console.print(Text(f"{each.benchmark}: {line}", style="yellow"))
     if comparison.settings:
@@ -175,9 +142,9 @@ def show_comparison(console: Console, comparison: EvaluationComparison) -> None:
             console.print(Text(f"  {name}: {a!r} in A, {b!r} in B", style="yellow"))
 
 
-def _show_first(console: Console, table: Table, total: int) -> None:
+def _show_first(console: Console, first: Table, total: int) -> None:
     """Print a table of the first rows, and how many more there are."""
     if total:
-        console.print(table)
-    if total > table.row_count:
-        console.print(Text(f"and {total - table.row_count:,} more", style="dim"))
+        console.print(first)
+    if total > first.row_count:
+        console.print(Text(f"and {total - first.row_count:,} more", style="dim"))

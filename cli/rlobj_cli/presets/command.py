@@ -1,4 +1,4 @@
-"""`rlobj presets`: list, show, compare, check and copy presets."""
+"""`rlobj presets`: list, show, compare, check and copy presets; `rlobj explain`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.presets import difference, load_preset, preset_names
+from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml, table
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
     from rlobj.config.run_config import RunConfig
-
-__all__ = ["build", "presets", "read"]
 
 presets = typer.Typer(
     name="presets",
@@ -26,14 +30,13 @@ PresetArgument = Annotated[
 ]
 
 
-def read(name: str) -> tuple[str, list[Layer]]:
+def _read(name: str) -> tuple[str, list[Layer]]:
     """Return the title and the settings of a preset, a preset file or a configuration file.
 
     The embedded profile is left out: these are the paper's settings over the library's defaults.
     This does not import torch, so that an unknown name is an error at once.
     """
     from rlobj.config.layers import layers_of
-    from rlobj.config.presets import load_preset
 
     preset = load_preset(name)
     title = ": ".join(text for text in (preset.paper, preset.summary) if text)
@@ -41,7 +44,7 @@ def read(name: str) -> tuple[str, list[Layer]]:
     return title, layers_of(None, [(origin, dict(preset.config))], profile=False)
 
 
-def build(layers: list[Layer]) -> RunConfig:
+def _build(layers: list[Layer]) -> RunConfig:
     """Build the whole configuration; `data.source` may be missing, since --data can give it."""
     from rlobj.config.layers import origins
     from rlobj.config.run_config import build_config
@@ -60,28 +63,13 @@ def list_presets() -> None:
 
     \b  rlobj presets list
     """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from rlobj.config.presets import load_preset, preset_names
-
     console = Console()
-    wide = console.width >= 132
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column("preset", style="bold cyan", no_wrap=True)
-    table.add_column("what it does")
-    if wide:
-        table.add_column("paper", style="dim")
+    listed = table("preset", "what it does")
     for name in preset_names():
         preset = load_preset(name)
-        summary, paper = Text(preset.summary), Text(preset.paper, style="dim")
-        if wide:
-            table.add_row(name, summary, paper)
-        else:
-            table.add_row(name, Text("\n").join([summary, paper]))
-    console.print(table)
+        about = Text.assemble(preset.summary, "\n", (preset.paper, "dim"))
+        listed.add_row(Text(name, "bold cyan", no_wrap=True), about)
+    console.print(listed)
     console.print("Next: rlobj presets show NAME, rlobj explain NAME, rlobj train --preset NAME")
 
 
@@ -94,14 +82,8 @@ def show(preset: PresetArgument) -> None:
     \b  rlobj presets show stapo
       rlobj presets show stapo > my.yaml     the formula becomes a comment
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    from rlobj.config.presets import load_preset
-    from rlobj_cli.screen.console import show_explanation, show_yaml
-
     found = load_preset(preset)
-    explanation = build(read(preset)[1]).resolved_objective().explain()
+    explanation = _build(_read(preset)[1]).resolved_objective().explain()
     console = Console()
     show_yaml(console, found.text)
     if not console.is_terminal:
@@ -126,39 +108,22 @@ def diff(
     \b  rlobj presets diff dapo stapo
       rlobj presets diff stapo my.yaml
     """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from rlobj.config.presets import difference
-
-    settings = [read(name)[1] for name in (left, right)]
+    settings = [_read(name)[1] for name in (left, right)]
     rows = difference(*map(_dump, settings))
     console = Console()
     if not rows:
         console.print(Text(f"{left} and {right} have the same settings"))
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("setting", style="bold cyan", no_wrap=True)
-    table.add_column(Text(left), overflow="fold")
-    table.add_column(Text(right), overflow="fold")
-    for path, a, b in rows:
-        table.add_row(path, _setting(a), _setting(b))
-    console.print(table)
+    compared = table("setting", left, right)
+    for path, *values in rows:
+        texts = [Text("–", "dim") if v is None else Text(plain_value(v)) for v in values]
+        compared.add_row(Text(path, "bold cyan", no_wrap=True), *texts)
+    console.print(compared)
 
 
 def _dump(layers: list[Layer]) -> dict[str, Any]:
-    config = build(layers).model_dump(mode="json", by_alias=True)
+    config = _build(layers).model_dump(mode="json", by_alias=True)
     return {key: value for key, value in config.items() if key != "preset"}
-
-
-def _setting(value: Any) -> Any:
-    from rich.text import Text
-
-    from rlobj_cli.screen.console import plain_value
-
-    return Text("–", style="dim") if value is None else Text(plain_value(value))
 
 
 @presets.command("check")
@@ -171,13 +136,8 @@ def check(
 
     \b  rlobj presets check my.yaml
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    from rlobj_cli.screen.console import show_explanation
-
-    title, layers = read(file)
-    config = build(layers)
+    title, layers = _read(file)
+    config = _build(layers)
     console = Console()
     valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
     console.print(valid, soft_wrap=True)
@@ -200,9 +160,6 @@ def copy(
     \b  rlobj presets copy stapo my.yaml
       rlobj train --preset ./my.yaml
     """
-    from rlobj.base.errors import ConfigError
-    from rlobj.config.presets import load_preset
-
     preset = load_preset(name)
     target = destination or Path(f"{preset.name}.yaml")
     if target.is_dir():
@@ -219,3 +176,38 @@ def copy(
     typer.echo(f"wrote {target}. Edit it, then:")
     typer.echo(f"  rlobj presets check {target}")
     typer.echo(f"  rlobj train --preset {target}")
+
+
+def explain(
+    preset: PresetArgument,
+    updates: Annotated[
+        int | None,
+        typer.Option(
+            "--updates",
+            min=1,
+            metavar="N",
+            help="Mini-batches per rollout (training.updates_per_step). Default: as in the preset.",
+        ),
+    ] = None,
+) -> None:
+    """Explain an objective: its formula, the tokens it selects, and settings without effect.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj explain stapo
+      rlobj explain stapo --updates 1      on-policy: settings without effect
+      rlobj explain my.yaml
+    """
+    title, layers = _read(preset)
+    config = _build(layers)
+    objective = config.resolved_objective()
+    updates, phases = updates or config.training.updates_per_step, len(objective.phases)
+    counted = (
+        f"{updates * phases} optimizer update{'s' if updates * phases > 1 else ''} per rollout"
+    )
+    if phases > 1:
+        counted += f": {phases} phases of {updates}"
+    console = Console()
+    console.print(Text.assemble((preset, "bold"), f"  {title}".rstrip()))
+    console.print(Text(f"{counted}\n", style="dim"))
+    show_explanation(console, objective.explain(updates))

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["chart", "draw_chart", "resample", "scale_label", "sparkline", "steps_axis"]
-
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bits of a braille character: two columns of four dots, from the top."""

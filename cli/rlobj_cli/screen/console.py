@@ -8,33 +8,22 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
+from rich.logging import RichHandler
 from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.spinner import Spinner
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     from rlobj.objectives.explanation import Explanation
-
-__all__ = [
-    "FIRST_USE",
-    "calm_libraries",
-    "facts_grid",
-    "loading",
-    "number",
-    "plain_value",
-    "preparation_line",
-    "preparing_policy",
-    "show_explanation",
-    "show_yaml",
-    "working",
-]
 
 FIRST_USE = "first use: preparing the embedded policy"
 
@@ -48,7 +37,6 @@ def calm_libraries(console: Console) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed prints a guess
-    from rich.logging import RichHandler
     from transformers.utils import logging as notices
 
     notices.disable_progress_bar()
@@ -96,8 +84,6 @@ def preparing_policy(console: Console) -> Iterator[Callable[[int, int, float], N
     Yields:
         A function to call after each step with (steps done, number of steps, loss).
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
     columns = (TextColumn(FIRST_USE), BarColumn(), MofNCompleteColumn())
     shown = console.is_interactive
     with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
@@ -116,6 +102,13 @@ def preparation_line(done: int, total: int, loss: float) -> str:
     if done < total:
         return f"{FIRST_USE} ({total} supervised steps, kept for later runs)"
     return f"the embedded policy is ready, loss {loss:.3f}"
+
+
+def table(*left: str, right: Sequence[str] = ()) -> Table:
+    """An empty table: titles of columns of text, then of columns of numbers."""
+    columns = [Column(Text(title), overflow="fold") for title in left]
+    columns += [Column(Text(title), overflow="fold", justify="right") for title in right]
+    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def facts_grid(facts: Mapping[str, str]) -> Table:

@@ -8,8 +8,6 @@ from typing import Any
 
 import typer
 
-__all__ = ["data_dir_option"]
-
 VARIABLE = "RLOBJ_DATA_DIR"
 
 

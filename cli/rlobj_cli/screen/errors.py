@@ -14,23 +14,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = [
-    "FAILED",
-    "INTERRUPTED",
-    "WRONG_INPUT",
-    "DefaultGroup",
-    "GuardedGroup",
-    "NamelessCommand",
-    "report",
-]
+from rlobj.base.errors import RlobjError, RunError
 
 FAILED = 1
 WRONG_INPUT = 2
@@ -39,9 +33,6 @@ INTERRUPTED = 130
 
 def report(title: str, message: str) -> None:
     """Print a message on stderr: a panel on a terminal, otherwise plain lines."""
-    from rich.console import Console
-    from rich.panel import Panel
-    from rich.text import Text
 
     console = Console(stderr=True)
     if console.is_terminal:
@@ -60,10 +51,6 @@ def _guarded() -> Iterator[None]:
         report("Interrupted", "stopped; no file is incomplete")
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
-        if "rlobj.base.errors" not in sys.modules:  # then it is not one of them
-            raise
-        from rlobj.base.errors import RlobjError, RunError
-
         if not isinstance(error, RlobjError) or os.environ.get("RLOBJ_TRACEBACK") == "1":
             raise
         failed = isinstance(error, RunError)

@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-__all__ = ["option"]
 
-
-def option(panel: str | None, names: str, metavar: str | None, help: str, **more: Any) -> Any:
-    """An option in a panel of the help; names are separated by blanks."""
-    return typer.Option(*names.split(), metavar=metavar, help=help, rich_help_panel=panel, **more)
+def option(panel: str | None, usage: str, help: str, **more: Any) -> Any:
+    """An option in a panel of the help, with its names and its value: `--model -m FOLDER|ID`."""
+    names = [word for word in usage.split() if word.startswith("-")]
+    metavar = " ".join(usage.split()[len(names) :]) or None
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)

@@ -7,8 +7,6 @@ import os
 import re
 import sys
 
-__all__ = ["NO_READER", "PipedOutput", "prepare_streams"]
-
 NO_READER = 141
 """Exit code when the output has no reader any more, as shells report it for `cat FILE | head`."""
 

@@ -6,34 +6,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+from rich.console import Console
+
+from rlobj_cli.screen.console import loading
 from rlobj_cli.screen.data_folder import data_dir_option
 from rlobj_cli.screen.options import option
-from rlobj_cli.train import running
+from rlobj_cli.train import ranks
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from rlobj.config.layers import Layer
-
-__all__ = ["train"]
 
 WHAT = "What to train"
 HOW = "Settings"
 MANY = "Several processes"
 RUN = "The run"
+ON_RESUME = ("resume", "settings", "strategy", "processes", "data_dir")
+"""Parameters that a resumed run accepts."""
 
 
 def train(
+    ctx: typer.Context,
     preset: Annotated[
         str | None,
-        option(WHAT, "--preset -p", "NAME|FILE", "Published objective: see rlobj presets list."),
+        option(WHAT, "--preset -p NAME|FILE", "Published objective: see rlobj presets list."),
     ] = None,
     model: Annotated[
         str | None,
         option(
             WHAT,
-            "--model -m",
-            "FOLDER|ID",
+            "--model -m FOLDER|ID",
             "Causal language model: a folder, a hub id, or embedded (the default): a tiny policy "
             "that reads digits and + - * , = only.",
         ),
@@ -42,8 +44,7 @@ def train(
         str | None,
         option(
             WHAT,
-            "--data -d",
-            "FILE|ID|TASK",
+            "--data -d FILE|ID|TASK",
             "Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a built-in "
             "task (addition, max-digits).",
         ),
@@ -52,8 +53,7 @@ def train(
         str | None,
         option(
             WHAT,
-            "--reward",
-            "KIND|FILE.py:NAME",
+            "--reward KIND|FILE.py:NAME",
             "What grades a response: math, exact, or your function f(response, answer, **columns), "
             "such as my_rewards.py:score.",
         ),
@@ -63,8 +63,7 @@ def train(
         Path | None,
         option(
             HOW,
-            "--config -c",
-            "FILE",
+            "--config -c FILE",
             "YAML file with settings above those of the preset. It can name preset, model and data "
             "itself.",
         ),
@@ -73,8 +72,7 @@ def train(
         list[str] | None,
         option(
             HOW,
-            "--set -s",
-            "KEY=VALUE",
+            "--set -s KEY=VALUE",
             "One setting, above everything else, such as training.steps=50. Repeatable.",
         ),
     ] = None,
@@ -82,8 +80,7 @@ def train(
         str | None,
         option(
             WHAT,
-            "--eval-on",
-            "NAME|FILE",
+            "--eval-on NAME|FILE",
             "Held-out problems: a benchmark such as math500, a file, a folder or a hub id. "
             "Default: the test part of --data.",
         ),
@@ -92,8 +89,7 @@ def train(
         int | None,
         option(
             HOW,
-            "--eval-every",
-            "N",
+            "--eval-every N",
             "Steps between evaluations on the held-out problems. 0: none.",
             min=0,
         ),
@@ -102,8 +98,7 @@ def train(
         str | None,
         option(
             HOW,
-            "--sampler",
-            "NAME",
+            "--sampler NAME",
             "Engine that samples responses: transformers, vllm (in this process), or vllm-server "
             "(see rlobj serve).",
         ),
@@ -112,8 +107,7 @@ def train(
         int | None,
         option(
             HOW,
-            "--async-depth",
-            "K",
+            "--async-depth K",
             "Sample while training runs, K rollouts ahead: each rollout is exactly K steps old. "
             "0: sample, then train.",
             min=0,
@@ -121,14 +115,13 @@ def train(
     ] = None,
     seed: Annotated[
         int | None,
-        option(HOW, "--seed", "N", "Seed of sampling and data order.", min=0),
+        option(HOW, "--seed N", "Seed of sampling and data order.", min=0),
     ] = None,
     processes: Annotated[
         int | None,
         option(
             MANY,
-            "--processes",
-            "K",
+            "--processes K",
             "Train in K processes on this machine, one per GPU if there are GPUs.",
             min=1,
         ),
@@ -137,21 +130,19 @@ def train(
         str | None,
         option(
             MANY,
-            "--strategy",
-            "NAME",
+            "--strategy NAME",
             "How the processes share the policy: ddp, zero1, zero2, zero3, or fsdp2 (GPUs).",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        option(RUN, "--out -o", "DIR", "New folder for the run. Default: runs/PRESET-TIME"),
+        option(RUN, "--out -o DIR", "New folder for the run. Default: runs/PRESET-TIME"),
     ] = None,
     resume: Annotated[
         Path | None,
         option(
             RUN,
-            "--resume",
-            "RUN",
+            "--resume RUN",
             "Continue a run from its newest checkpoint, on any number of processes. Accepts "
             "--set training.steps=N and settings that do not change results.",
         ),
@@ -161,7 +152,6 @@ def train(
         option(
             RUN,
             "--dry-run",
-            None,
             "Show every setting and where it comes from, and explain the objective. Writes "
             "nothing.",
         ),
@@ -183,29 +173,17 @@ def train(
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
     """
     from rlobj.config.layers import reward_settings
-    from rlobj_cli.train import ranks
 
     console = ranks.console()
     strategies = [("--strategy", "training.strategy", strategy)]
     if resume is not None:
-        others = {
-            "--preset": preset,
-            "--model": model,
-            "--data": data,
-            "--reward": reward,
-            "--eval-on": eval_on,
-            "--eval-every": eval_every,
-            "--config": config,
-            "--sampler": sampler,
-            "--async-depth": async_depth,
-            "--seed": seed,
-            "--out": out,
-            "--dry-run": dry_run or None,
-        }
-        given = [name for name, value in others.items() if value is not None]
+        given = [
+            f"--{name.replace('_', '-')}"
+            for name, value in ctx.params.items()
+            if name not in ON_RESUME and value is not None and value is not False
+        ]
         changes = _overrides(None, strategies, settings or [])
-        _import_library(console)
-        running.resume(console, resume, changes, given, processes)
+        _running(console).resume(console, resume, changes, given, processes)
         return
     options = [
         ("--model", "model.name", model),
@@ -219,16 +197,15 @@ def train(
         *strategies,
     ]
     layers = _layers(preset, _overrides(config, options, settings or []))
-    _import_library(console)
-    running.start(console, layers, out, dry_run, processes)
+    _running(console).start(console, layers, out, dry_run, processes)
 
 
-def _import_library(console: Console) -> None:
-    """Import torch and the trainer, which takes seconds, with a sign of life on the screen."""
-    from rlobj_cli.screen.console import loading
-
+def _running(console: Console) -> Any:
+    """The module that trains, whose import takes seconds, with a sign of life on the screen."""
     with loading(console):
-        import rlobj.training  # noqa: F401
+        from rlobj_cli.train import running
+
+    return running
 
 
 def _overrides(

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich import box
+import yaml
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from rlobj.config.embedded_profile import PROFILES
+from rlobj.config.layers import EMBEDDED_LAYER, Layer, merged, origins
+from rlobj.config.presets import difference, load_preset
+from rlobj.config.run_config import RunConfig
+from rlobj.training import TrainingResult
+from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.screen.charts import draw_chart
-from rlobj_cli.screen.console import facts_grid, number, plain_value, show_explanation
+from rlobj_cli.screen.console import (
+    facts_grid,
+    number,
+    plain_value,
+    show_explanation,
+    show_yaml,
+    table,
+)
 from rlobj_cli.train.progress import held_out
-
-if TYPE_CHECKING:
-    from rlobj.config.layers import Layer
-    from rlobj.config.run_config import RunConfig
-    from rlobj.training import TrainingResult
-
-__all__ = ["annotated_yaml", "show_dry_run", "show_header", "show_results"]
 
 Line = Mapping[str, Any]
 
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
     """Print the preset, its paper, and the settings that the embedded profile replaces."""
-    from rlobj.config.layers import EMBEDDED_LAYER
-    from rlobj.config.presets import difference, load_preset, merge
-
     facts = {}
     if config.preset is not None:
         preset = load_preset(config.preset)
@@ -36,10 +38,7 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
     names = [name for name, _ in layers]
     if EMBEDDED_LAYER in names:
         position = names.index(EMBEDDED_LAYER)
-        paper: dict[str, Any] = {}
-        for _, layer in layers[:position]:
-            paper = merge(paper, layer)
-        changes = difference(paper, merge(paper, layers[position][1]))
+        changes = difference(merged(layers[:position]), merged(layers[: position + 1]))
         swapped = [(path, a, b) for path, a, b in changes if a is not None]
         lines = [f"{path}: {plain_value(a)} → {plain_value(b)}" for path, a, b in swapped]
         about = "settings for the embedded policy"
@@ -50,10 +49,6 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
 
 def show_dry_run(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
     """Print every setting with its origin, and explain the objective."""
-    from rlobj.config.layers import origins
-    from rlobj.training.storage.run_directory import dump_config
-    from rlobj_cli.screen.console import show_yaml
-
     show_header(console, config, layers)
     known = {path: name for path, name in origins(layers).items() if path != "preset"}
     order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
@@ -72,8 +67,6 @@ def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
         text: a YAML mapping in block style.
         origins: layer by dotted path; a `kind` may be known by its parent's path.
     """
-    import yaml
-
     lines = text.splitlines()
 
     def walk(node: yaml.MappingNode, prefix: str) -> None:
@@ -95,8 +88,6 @@ def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
 
 def show_results(console: Console, config: RunConfig, result: TrainingResult) -> None:
     """Print the learning curve, the change from before to after, and the next commands."""
-    from rlobj.config.embedded_profile import PROFILES
-
     steps = [line for line in result.history if "reward/mean" in line]
     if steps:
         _show_curve(console, steps, result.history)
@@ -154,25 +145,23 @@ def _show_change(
 ) -> None:
     """Print held-out metrics of the first and last evaluation, and means over some steps."""
     few = max(1, min(10, len(steps) // 4))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right", style="bold")
+    changes = table("", right=("before", "after"))
+    changes.columns[-1].style = "bold"
     known = [line for line in history if line.get("eval/accuracy") is not None]
     if known:
         first, last = known[0], known[-1]
         count = config.evaluation.samples
-        table.add_row(f"held-out accuracy, avg@{count} ± SE", held_out(first), held_out(last))
+        changes.add_row(f"held-out accuracy, avg@{count} ± SE", held_out(first), held_out(last))
         for name, key in (
             ("held-out length, tokens", "eval/length_mean"),
             ("held-out truncated, share", "eval/truncated"),
         ):
-            table.add_row(name, number(first.get(key)), number(last.get(key)))
-        table.add_section()
+            changes.add_row(name, number(first.get(key)), number(last.get(key)))
+        changes.add_section()
     for name, key in (("reward", "reward/mean"), ("entropy, nats", "policy/entropy")):
         ends = [_mean(part, key) for part in (steps[:few], steps[-few:])]
-        table.add_row(f"{name}, mean of {few} step(s)", *(number(value) for value in ends))
-    console.print(table)
+        changes.add_row(f"{name}, mean of {few} step(s)", *(number(value) for value in ends))
+    console.print(changes)
 
 
 def _mean(lines: Sequence[Line], key: str) -> float | None:

@@ -33,8 +33,6 @@ from rlobj_cli.screen.console import (
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
 
-__all__ = ["LiveScreen", "PlainScreen", "watch"]
-
 ONE_THREAD = "; small policies are fastest on one (change with --set training.threads=N)"
 
 MEASURES = (

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 import typer
 from rich.console import Console
 
-__all__ = ["console", "first", "start_others"]
-
 
 def first() -> bool:
     """Whether this process is the one that prints."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-__all__ = ["metric_series", "phase_seconds", "report"]
+from rlobj_cli.screen.charts import draw_chart
+from rlobj_cli.screen.console import facts_grid, loading, number, table
 
 Line = Mapping[str, Any]
 
@@ -50,10 +50,6 @@ def report(
 
     \b  rlobj report runs/stapo-20260101-120000
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    from rlobj_cli.screen.console import facts_grid, loading, number
 
     console = Console()
     with loading(console):
@@ -108,40 +104,30 @@ def metric_series(lines: Sequence[Line]) -> dict[str, list[tuple[float, float]]]
 
 def _times(steps: Sequence[Line]) -> Table:
     """A row with a bar for each phase, a row for the whole step, and the parallel work."""
-    from rich import box
-    from rich.table import Table
-
-    from rlobj_cli.screen.console import number
 
     total = sum(line["time/step"] for line in steps)
     sampled = sum(line.get("tokens/sampled") or 0.0 for line in steps)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("phase")
-    for title in ("s a step", "share", "tokens/s"):
-        table.add_column(title, justify="right")
-    table.add_column("")
+    times = table("phase", right=("s a step", "share", "tokens/s"))
+    times.add_column()
 
     def add_row(name: str, seconds: float, bar: str = "", style: str | None = None) -> None:
         speed = number(sampled / seconds, 0)
         share = f"{seconds / total:.1%}"
-        table.add_row(name, number(seconds / len(steps)), share, speed, bar, style=style)
+        times.add_row(name, number(seconds / len(steps)), share, speed, bar, style=style)
 
     for name, seconds in phase_seconds(steps).items():
         add_row(name, seconds, "█" * round(30 * seconds / total))
-    table.add_section()
+    times.add_section()
     add_row("step", total, style="bold")
     for name, key in PARALLEL.items():
         seconds = sum(line.get(key) or 0.0 for line in steps)
         if seconds:
             add_row(name, seconds, style="dim")
-    return table
+    return times
 
 
 def _draw_charts(console: Console, lines: Sequence[Line]) -> None:
     """A chart for each metric that changed."""
-    from rich.text import Text
-
-    from rlobj_cli.screen.charts import draw_chart
 
     width = max(20, min(console.width - 12, 72))
     for name, points in metric_series(lines).items():

@@ -1,4 +1,4 @@
-"""Start or resume a run from the command line, and show it."""
+"""Start or resume a run from the command line, and show it. Importing this takes seconds."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
+from rlobj.base.errors import RunError
+from rlobj.config.layers import Layer, merged
+from rlobj.config.resuming import refuse_changes
+from rlobj.config.run_config import RunConfig, TrainingConfig, build_config
+from rlobj.training import Callback, RunDirectory, TrainingResult
+from rlobj.training.run import default_folder, open_resumed, prepared
+from rlobj.training.run import resume as resume_run
+from rlobj.training.run import train as train_run
+from rlobj_cli.screen.console import calm_libraries
+from rlobj_cli.screen.errors import INTERRUPTED, report
 from rlobj_cli.train import ranks
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from rlobj.config.layers import Layer
-    from rlobj.config.run_config import RunConfig
-    from rlobj.training import Callback, TrainingResult
-
-__all__ = ["resume", "start"]
+from rlobj_cli.train.overview import show_dry_run, show_header, show_results
+from rlobj_cli.train.progress import watch
 
 
 def start(
@@ -31,10 +35,6 @@ def start(
     processes: int | None,
 ) -> None:
     """Start a new run from the layers of its configuration, or with `dry_run` show them."""
-    from rlobj.config.run_config import build_config
-    from rlobj.training.run import default_folder, prepared, train
-    from rlobj_cli.train.overview import show_dry_run, show_header
-
     config = prepared(build_config(layers))
     if dry_run:
         show_dry_run(console, config, layers)
@@ -43,7 +43,7 @@ def start(
     ranks.start_others(processes, [] if out else ["--out", str(folder)])
     header = lambda: show_header(console, config, layers)  # noqa: E731
     with _shown(console, config, folder, 0, header) as screens:
-        result = train(config, out=folder, callbacks=screens)
+        result = train_run(config, out=folder, callbacks=screens)
     _show_end(console, config, result)
 
 
@@ -63,14 +63,6 @@ def resume(
         given: options of a new run that were given as well; they are refused.
         processes: as asked for.
     """
-    from rich.text import Text
-
-    from rlobj.config.presets import merge
-    from rlobj.config.resuming import refuse_changes
-    from rlobj.config.run_config import TrainingConfig
-    from rlobj.training.run import open_resumed
-    from rlobj.training.run import resume as resume_run
-
     refuse_changes(path, given)
     run, config, done = open_resumed(path, changes)
     steps = config.training.steps
@@ -80,12 +72,9 @@ def resume(
         console.print(Text(f"All steps are done. To train on:\n  {advice}"), soft_wrap=True)
         return
     ranks.start_others(processes)
-    settings: dict[str, Any] = {}
-    for _, layer in changes:
-        settings = merge(settings, layer)
     title = Text.assemble(("rlobj train", "bold"), f"  {path} from step {done} of {steps}")
     with _shown(console, config, run.path, done, lambda: console.print(title)) as screens:
-        result = resume_run(path, settings=settings, callbacks=screens)
+        result = resume_run(path, settings=merged(changes), callbacks=screens)
     _show_end(console, config, result)
 
 
@@ -102,12 +91,6 @@ def _shown(
         done: steps before this session.
         header: prints the header.
     """
-    from rlobj.base.errors import RunError
-    from rlobj.training import RunDirectory
-    from rlobj_cli.screen.console import calm_libraries
-    from rlobj_cli.screen.errors import INTERRUPTED, report
-    from rlobj_cli.train.progress import watch
-
     calm_libraries(console)
     try:
         if not ranks.first():
@@ -129,10 +112,6 @@ def _shown(
 
 def _show_end(console: Console, config: RunConfig, result: TrainingResult) -> None:
     """The results of a finished run; how to continue an interrupted one."""
-    from rich.text import Text
-
-    from rlobj_cli.train.overview import show_results
-
     if result.steps < config.training.steps:
         console.print(Text(_advice(result.path), style="yellow"), soft_wrap=True)
     else:
@@ -141,8 +120,6 @@ def _show_end(console: Console, config: RunConfig, result: TrainingResult) -> No
 
 def _advice(path: Path) -> str:
     """How to continue a run that has stopped."""
-    from rlobj.training import RunDirectory
-
     done = RunDirectory(path).steps_saved()
     saved = f"the newest checkpoint at step {done}" if done else "no checkpoint yet"
     size = os.environ.get("WORLD_SIZE", "1")

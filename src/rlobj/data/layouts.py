@@ -24,8 +24,6 @@ from rlobj.base.errors import DataError, nearest
 from rlobj.base.validation import Model
 from rlobj.data.problems import Problem, Row, digest
 
-__all__ = ["KNOWN", "Columns", "RowReader", "answer_text", "find_columns", "prompt_text"]
-
 KNOWN = {
     "prompt": ("problem", "question", "quiz", "prompt"),
     "answer": (
@@ -105,13 +103,13 @@ class RowReader:
 
     def _problem(self, where: str, row: Mapping[str, Any]) -> Problem | None:
         names = str(self._columns.prompt), str(self._columns.answer), self._columns.id
-        prompt = prompt_text(_get(row, names[0]), f"{where}, column '{names[0]}'")
+        prompt = prompt_text(value_of(row, names[0]), f"{where}, column '{names[0]}'")
         if not prompt.strip():
             raise DataError(f"{where}: column '{names[0]}' is empty; expected a question.")
-        answers = self._answers(_get(row, names[1]), f"{where}, column '{names[1]}'")
+        answers = self._answers(value_of(row, names[1]), f"{where}, column '{names[1]}'")
         if not answers:
             return None
-        name = None if names[2] is None else _get(row, names[2])
+        name = None if names[2] is None else value_of(row, names[2])
         extra = {key: value for key, value in row.items() if key not in names}
         if len(answers) > 1:
             extra["alternatives"] = answers
@@ -145,10 +143,10 @@ def find_columns(
     Raises:
         DataError: there is no such column, or no column with a common name.
     """
-    names = _column_names(row)
+    names = column_names(row)
     found: dict[str, str] = {}
     for part, chosen in columns:
-        known = _known_columns(part, names)
+        known = known_columns(KNOWN[part], names)
         if chosen in names:
             found[part] = chosen
         elif chosen is not None and strict:
@@ -166,28 +164,29 @@ def find_columns(
     return Columns(**found)
 
 
-def _column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
+def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Column names of a row; nested ones with dots."""
     names = []
     for key, value in row.items():
         names.append(prefix + key)
         if isinstance(value, dict):
-            names.extend(_column_names(value, f"{prefix}{key}."))
+            names.extend(column_names(value, f"{prefix}{key}."))
     return names
 
 
-def _known_columns(part: str, names: Iterable[str]) -> list[str]:
+def known_columns(known: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The names that are known ones, in any case, in the order of the known ones."""
     by_lower = {name.lower(): name for name in reversed(list(names))}
-    return [by_lower[known] for known in KNOWN[part] if known in by_lower]
+    return [by_lower[each] for each in known if each in by_lower]
 
 
-def _get(row: Mapping[str, Any], name: str) -> Any:
+def value_of(row: Mapping[str, Any], name: str) -> Any:
     """Value of a column; None if the row does not have it."""
     if name in row:
         return row[name]
     head, _, rest = name.partition(".")
     inner = row.get(head)
-    return _get(inner, rest) if rest and isinstance(inner, dict) else None
+    return value_of(inner, rest) if rest and isinstance(inner, dict) else None
 
 
 def prompt_text(value: Any, where: str) -> str:

@@ -13,7 +13,7 @@ from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.evaluating import AUTO
 from rlobj.evaluation.identity import environment, now
-from rlobj.evaluation.imported import read_responses, task_of
+from rlobj.evaluation.imported import read_responses
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.records import ResponseRecord
 from rlobj.evaluation.result import EvaluationResult, GradeChange
@@ -86,8 +86,7 @@ def score(
     """Grade responses made elsewhere, with the same grader and statistics.
 
     Args:
-        files: JSONL, JSON, Parquet, CSV or TSV; also the sample files of lm-eval and the details of
-            lighteval.
+        files: JSONL, JSON, Parquet, CSV or TSV; also the sample files of lm-eval.
         on: benchmark whose gold answers are used, found by id or question. None = those in the
             files.
         data_dir: folder with files of benchmarks.
@@ -103,7 +102,7 @@ def score(
     """
     callback = callback or EvaluationCallback()
     paths = [Path(file) for file in ([files] if isinstance(files, str | Path) else files)]
-    name, known = on or task_of(paths[0]), None
+    name, known = on or paths[0].stem, None
     if on is not None:
         if on not in BENCHMARKS:
             raise ConfigError(f"--on {on}: unknown benchmark.{nearest(on, BENCHMARKS)}")

@@ -28,7 +28,7 @@ def comparison_measures(comparison: Comparison) -> dict[str, str]:
         "A − B": percent_signed(comparison.difference),
         "95% interval": UNKNOWN if math.isnan(low) else interval,
         "± standard error": percent(comparison.stderr),
-        "p": f"{sign}{p:.3f}" if p >= 0.001 else f"{sign}{p:.1g}",
+        "p-value": f"{sign}{p:.3f}" if p >= 0.001 else f"{sign}{p:.1g}",
         "flips to A / to B": f"{to_a} / {len(comparison.flips) - to_a}",
     }
 
@@ -63,7 +63,7 @@ def comparison_markdown(
         texts = comparison_measures(each)
         difference = f"{texts['A − B']} ± {texts['± standard error']}"
         sides = (texts["problems"], texts["A"], texts["B"])
-        rows.append([each.benchmark, *sides, difference, texts["95% interval"], texts["p"]])
+        rows.append([each.benchmark, *sides, difference, texts["95% interval"], texts["p-value"]])
     notes = [
         "Percent of right responses, over the problems that both answered. Differences are paired: "
         "± is sd/sqrt(n) of the problems' differences, the interval resamples problems, p is a "
