@@ -17,6 +17,7 @@ from rlobj import (
     surprisal,
     when,
 )
+from rlobj.objectives import functional
 from rlobj.objectives.divisors import TokenMean
 from rlobj.objectives.penalties import KL
 from rlobj.objectives.surrogates import Clip, SoftGate, Switch, Unclipped
@@ -85,8 +86,8 @@ def test_sapo_on_policy_has_the_gradient_of_the_unclipped_objective() -> None:
 @pytest.mark.parametrize("name", ["lopti", "ar-lopti"])
 def test_the_losses_of_lopti_phases_add_up_to_the_unsplit_loss(name: str) -> None:
     objective = load_preset(name).objective
-    whole = objective.replace(split=None, penalties=[])
-    phases = objective.replace(penalties=[]).phases
+    whole = objective.replace(split=None)
+    phases = objective.phases
     parts = [result(phase) for phase in phases]
     loss, gradient = result(whole)
     assert len(phases) == 2
@@ -101,8 +102,6 @@ def test_calling_a_split_objective_sums_its_phases_with_their_penalties() -> Non
     batch = leaf(awkward_batch(2))
     total = sum(phase(batch).loss for phase in objective.phases)
     torch.testing.assert_close(objective(batch).loss, total, rtol=1e-13, atol=0)
-    unsplit = objective.replace(split=None)
-    assert abs(unsplit(batch).loss - total) > 1e-6  # each phase's KL has its own mean
 
 
 def test_excluded_tokens_of_a_phase_stay_in_the_divisor() -> None:
@@ -110,5 +109,15 @@ def test_excluded_tokens_of_a_phase_stay_in_the_divisor() -> None:
     first, second = Objective().split(old_prob < 0.5).phases
     assert first.plan([batch]).weights[0].tolist() == [0, 0.5]
     assert second.plan([batch]).weights[0].tolist() == [0.5, 0]
-    penalised = Objective(penalties=[KL(against="old")]).split(old_prob < 0.5).phases[0]
-    assert penalised.plan([batch]).penalties[0][0].tolist() == [0, 1]
+
+
+def test_penalties_of_a_phase_are_divided_by_all_tokens() -> None:
+    """As in Lopti's release: `agg_loss(kld * phase_mask, response_mask)`."""
+    batch = tokens([3], [-0.1, -3.0, -4.0], advantages=[1.0], ref_logprobs=[-1.0, -2.0, -5.0])
+    objective = Objective(penalties=[KL()]).split(old_prob < 0.5)
+    for phase, mask in zip(objective.phases, ([0, 1, 1], [1, 0, 0]), strict=True):
+        expected = (functional.k3(batch.logprobs, batch.ref_logprobs) * torch.tensor(mask)).mean()
+        torch.testing.assert_close(phase(batch).metrics["loss/kl_reference"], expected)
+    selected = objective.replace(penalties=[KL(where=prob < 0.04, divisor=TokenMean())])
+    shares = [phase.plan([batch]).penalties[0][0].tolist() for phase in selected.phases]
+    assert shares == [[0, 0, 1], [0, 0, 0]]

@@ -144,7 +144,10 @@ class Objective(Model):
         """The objectives that the trainer uses one after another on the same rollout."""
         if self.split_rule is None:
             return (self,)
-        return tuple(self.replace(split=None, phase=part) for part in self._parts())
+        parts = (self.split_rule, ~self.split_rule)
+        if self.phase is not None:
+            parts = tuple(self.phase & part for part in parts)
+        return tuple(self.replace(split=None, phase=part) for part in parts)
 
     def resolve(self, max_tokens: int) -> Objective:
         """A copy with the number of tokens in place of "max_tokens"."""
@@ -300,13 +303,6 @@ class Objective(Model):
 
     # Parts of the stages.
 
-    def _parts(self) -> tuple[Rule | None, ...]:
-        """The rules of the phases; `(phase,)` if the objective is not split."""
-        if self.split_rule is None:
-            return (self.phase,)
-        parts = (self.split_rule, ~self.split_rule)
-        return parts if self.phase is None else tuple(self.phase & part for part in parts)
-
     def _expressions(self) -> list[tuple[str, Expr]]:
         """Every rule and number, with the field that holds it."""
         fields: list[tuple[str, Expr | None]] = [
@@ -350,16 +346,16 @@ class Objective(Model):
         return omega
 
     def _penalty_weights(self, frame: Frame, penalty: Any) -> Tensor:
-        """c_k/Z_k on the penalty's tokens, 0 elsewhere, [N]; each phase has its own Z_k."""
+        """c_k/Z_k on the penalty's tokens of this phase, 0 elsewhere, [N].
+
+        Z_k counts the tokens of all phases, as in Lopti's release.
+        """
         divisor = penalty.divisor or self.divisor.model_copy(update={"over": "all"})
-        total = torch.zeros(len(frame.table), dtype=frame.dtype, device=frame.device)
-        for part in self._parts():
-            population = frame.rule(part)
-            chosen = population & frame.rule(penalty.where)
-            counted = chosen if divisor.over == "kept" else population
-            coefficient = frame.number(penalty.coefficient, f"{penalty.kind}.coefficient", chosen)
-            total = total + token_shares(frame, divisor, counted, chosen, coefficient)
-        return total
+        chosen = frame.rule(penalty.where)
+        counted = chosen if divisor.over == "kept" else frame.decided
+        in_phase = chosen & frame.rule(self.phase)
+        coefficient = frame.number(penalty.coefficient, f"{penalty.kind}.coefficient", in_phase)
+        return token_shares(frame, divisor, counted, in_phase, coefficient)
 
 
 def _terms(table: TokenBatch, plan: Plan) -> Terms:
