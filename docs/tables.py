@@ -8,14 +8,15 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
 
 from rlobj.base.primitive import Primitive
-from rlobj.config.presets import Preset, difference, load_preset, preset_names
+from rlobj.config.layers import flattened
+from rlobj.config.presets import Preset, difference, load_preset, preset_names, read_yaml
 from rlobj.config.run_config import RunConfig
 from rlobj.evaluation.protocols import PROTOCOLS, Protocol
 from rlobj.objectives.advantages import Advantage
@@ -92,6 +93,64 @@ def presets_table() -> str:
     return _table(("preset", "paper", "what it does"), rows)
 
 
+RECIPE = ("data", "sampling", "rewards", "training")
+"""The sections of a preset that are its recipe."""
+
+
+def recipe(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a recipe by dotted path."""
+    return flattened({name: config[name] for name in RECIPE if name in config})
+
+
+def sources_of(preset: Preset, *, own: bool = False) -> dict[str, str]:
+    """The source of each setting, by dotted path; the nearest preset that names one counts.
+
+    Args:
+        preset: the preset.
+        own: only what its own file names.
+    """
+    bases = [] if own else [load_preset(name).path for name in reversed(preset.bases)]
+    return {
+        setting: _place(source, place)
+        for path in [*bases, preset.path]
+        for source, settings in read_yaml(path).get("sources", {}).items()
+        for setting, place in settings.items()
+    }
+
+
+def _place(source: str, place: Any) -> str:
+    """`script.sh, line 42`."""
+    if place is None:
+        return source
+    numbers = re.fullmatch(r"[\d, -]+", str(place))
+    lines = ("lines " if re.search(r"[,-]", str(place)) else "line ") if numbers else ""
+    return f"{source}: {lines}{place}"
+
+
+def recipes_table() -> str:
+    """Compare the recipes of all presets; an empty cell is the library's default."""
+    presets = [load_preset(name) for name in preset_names()]
+    columns = {
+        "prompts": "sampling.prompts_per_step",
+        "responses": "sampling.group_size",
+        "tokens": "sampling.max_tokens",
+        "prompt tokens": "data.max_prompt_tokens",
+        "temperature": "sampling.temperature",
+        "dynamic by": "sampling.dynamic.by",
+        "updates": "training.updates_per_step",
+        "learning rate": "training.learning_rate",
+        "warm-up": "training.warmup_steps",
+        "weight decay": "training.weight_decay",
+        "gradient norm": "training.max_grad_norm",
+    }
+    rows = []
+    for preset in presets:
+        settings = recipe(preset.config)
+        cells = [str(settings.get(path, "")) for path in columns.values()]
+        rows.append((f"[{preset.name}](#{preset.name})", *cells))
+    return _table(("preset", *columns), rows)
+
+
 def preset_sections() -> str:
     """Describe each preset: its file, its formula, its changes."""
     return "\n\n".join(_preset_section(load_preset(name)) for name in preset_names())
@@ -105,11 +164,22 @@ def _preset_section(preset: Preset) -> str:
         _block("yaml", preset.text),
         "Formula:",
         _block("text", str(preset.objective.explain(updates))),
+        "Recipe:",
+        _recipe_table(preset),
     ]
     other = preset.bases[0] if preset.bases else "grpo"
     if other != preset.name:
         parts += [f"Changes to [{other}](#{other}):", _changes(load_preset(other), preset)]
     return "\n\n".join(parts)
+
+
+def _recipe_table(preset: Preset) -> str:
+    sources = sources_of(preset)
+    rows = [
+        (f"`{path}`", _code(_setting(value)), _cited(_cell(sources[path])))
+        for path, value in recipe(preset.config).items()
+    ]
+    return _table(("setting", "value", "source"), rows)
 
 
 def _changes(below: Preset, preset: Preset) -> str:
@@ -274,6 +344,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "presets": presets_table,
     "protocols": protocols,
     "preset-sections": preset_sections,
+    "recipes": recipes_table,
     "columns": columns_table,
     "configuration": configuration,
     "primitives": primitives,

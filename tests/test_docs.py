@@ -22,7 +22,7 @@ import yaml
 
 import rlobj
 from rlobj.config.layers import EMBEDDED_LAYER, file_layer, layers_of, parse_setting
-from rlobj.config.presets import load_preset, preset_names
+from rlobj.config.presets import load_preset, preset_names, read_yaml
 from rlobj.config.run_config import build_config
 from rlobj.data import load_problems
 from rlobj_cli.app import app
@@ -231,6 +231,18 @@ def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables: A
         assert preset.text.rstrip() in section
         assert preset.objective.explain().formula[0] in section
         assert name == "grpo" or f"Changes to [{(*preset.bases, 'grpo')[0]}]" in section
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_pinned_setting_of_a_preset_has_a_source(name: str, docs_tables: Any) -> None:
+    preset = load_preset(name)
+    own = docs_tables.sources_of(preset, own=True)
+    everything = docs_tables.recipe(preset.config)
+    assert docs_tables.recipe(read_yaml(preset.path)).keys() <= own.keys() <= everything.keys()
+    sources = docs_tables.sources_of(preset)
+    for setting in everything:
+        assert re.match(r"assumed|arXiv:\d{4}\.\d{5}: |[\w-]+/[\w.-]+", sources[setting])
+        assert f"| `{setting}` |" in docs_tables.preset_sections()
 
 
 def test_every_setting_has_a_meaning_in_the_configuration_tables(docs_tables: Any) -> None:

@@ -51,7 +51,7 @@ def test_diff_shows_only_settings_that_differ() -> None:
     text = output("presets", "diff", "dapo", "stapo")
     assert "objective.drop" in text
     assert "sampling.group_size" in text
-    assert "objective.surrogate" not in text
+    assert "objective.divisor" not in text
     assert "training.learning_rate" not in text
 
 
@@ -143,12 +143,12 @@ def test_explain_shows_populations_and_settings_that_cannot_act() -> None:
     assert "ceil(0.8·n)" in text
     assert "no effect" not in text
     text = " ".join(output("explain", "stapo", "--updates", "1").split())
-    assert "no effect: the bounds of Clip(low=0.2, high=0.28, ratio=token)" in text
+    assert "no effect: the bounds of Clip(low=0.2, high=0.28, dual=10.0, ratio=token)" in text
 
 
 def test_explain_shows_settings_at_their_defaults() -> None:
     text = " ".join(output("explain", "stapo").split())
-    assert "S Clip(low=0.2, high=0.28, ratio=token): S = min(r·A," in text
+    assert "S Clip(low=0.2, high=0.28, dual=10.0, ratio=token): S = min(r·A," in text
     assert "W Gate(target=0.3, on=1.1, off=1.0)" in " ".join(output("explain", "stare").split())
 
 

@@ -105,7 +105,7 @@ DEFINITIONS = {
     ),
     "rloo": Objective(advantage=LeaveOneOut()),
     "sapo": GRPO.replace(surrogate=SoftGate(tau_pos=1.0, tau_neg=1.05)),
-    "stapo": DAPO.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)),
+    "stapo": JUSTRL.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)),
     "stare": JUSTRL.replace(controllers={"W": W}).reweight(when(UP, "W", 1)),
     "stare-c2": JUSTRL.replace(controllers={"W": W, "M": M}).reweight(
         when(UP, "W", when(DOWN, "M", 1))
@@ -136,7 +136,7 @@ def test_a_dumped_objective_can_be_read_back(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(DEFINITIONS))
 def test_a_preset_is_short_and_cites_its_paper(name: str) -> None:
     preset = load_preset(name)
-    assert len(preset.text.splitlines()) <= 20
+    assert len(preset.text.partition("\nsources:")[0].splitlines()) <= 24
     assert "arXiv:" in preset.paper
     assert 10 < len(preset.summary) < 90
     assert preset.text.startswith("# ")
@@ -148,6 +148,35 @@ def test_a_preset_sets_what_its_divisor_counts(name: str) -> None:
     assert "over" in load_preset(name).config["objective"]["divisor"]
 
 
+RELEASED = {  # prompts, responses, tokens, prompt tokens, updates, learning rate, weight decay
+    "ar": (64, 8, 4096, 400, 2, 1e-6, 0.01),
+    "ar-lopti": (64, 8, 4096, 400, 2, 1e-6, 0.01),
+    "clip-cov": (256, 8, 8192, 2048, 8, 5e-7, 0.0),
+    "dapo": (512, 16, 20480, 2048, 16, 1e-6, 0.1),
+    "dr-grpo": (128, 8, 3000, 1024, 8, 1e-6, 0.0),
+    "justrl": (256, 8, 15360, 1024, 4, 1e-6, 0.1),
+    "kl-cov": (256, 8, 8192, 2048, 8, 1e-6, 0.0),
+    "lopti": (64, 8, 4096, 400, 2, 1e-6, 0.01),
+    "lp-reg": (256, 8, 8192, 2048, 1, 1e-6, 0.0),
+    "stapo": (256, 8, 15360, 1024, 4, 1e-6, 0.1),
+    "stare": (64, 8, 3072, 1024, 1, 1e-6, 0.01),
+    "stare-c2": (64, 8, 3072, 1024, 1, 1e-6, 0.01),
+}
+
+
+@pytest.mark.parametrize("name", sorted(RELEASED))
+def test_a_recipe_has_the_numbers_of_the_released_script(name: str) -> None:
+    config = load_preset(name).config
+    sampling, training = config["sampling"], config["training"]
+    assert RELEASED[name] == (
+        *(sampling[key] for key in ("prompts_per_step", "group_size", "max_tokens")),
+        config["data"]["max_prompt_tokens"],
+        *(training[key] for key in ("updates_per_step", "learning_rate", "weight_decay")),
+    )
+    dynamic = {"20-entropy", "clip-cov", "dapo", "kl-cov", "stare", "stare-c2"}
+    assert ("dynamic" in sampling) == (name in dynamic)
+
+
 def test_bases_are_listed_nearest_first_and_their_settings_merge() -> None:
     preset = load_preset("stare-c2")
     assert preset.bases == ("stare", "dapo-loss")
@@ -155,8 +184,10 @@ def test_bases_are_listed_nearest_first_and_their_settings_merge() -> None:
         "temperature": 1.0,
         "prompts_per_step": 64,
         "group_size": 8,
-        "dynamic": {"by": "accuracy"},
+        "max_tokens": 3072,
+        "dynamic": {"by": "accuracy", "max_batches": 10},
     }
+    assert "sources" not in preset.config
     assert "base" not in preset.config
 
 
@@ -175,8 +206,8 @@ def test_a_file_can_build_on_a_preset_by_name(write: Any) -> None:
     path = write("base: stapo\nobjective: {drop: prob < 0.5}\n", "dapo-loss.yaml")
     preset = load_preset(path)
     assert preset.name == "dapo-loss"
-    assert preset.bases == ("stapo", "dapo-loss")
-    assert preset.objective == DAPO.drop(prob < 0.5)  # a child's rule replaces the base's
+    assert preset.bases == ("stapo", "justrl", "dapo-loss")
+    assert preset.objective == JUSTRL.drop(prob < 0.5)  # a child's rule replaces the base's
 
 
 def test_a_file_can_build_on_a_file_in_the_same_folder(write: Any) -> None:
@@ -207,7 +238,7 @@ def test_merge_replaces_values_and_kinds(below: Any, above: Any, expected: Any) 
 
 def test_null_removes_what_a_base_sets(write: Any) -> None:
     path = write("base: stapo\nobjective: {drop: null}\nsampling: null\n")
-    assert load_preset(path).objective == DAPO
+    assert load_preset(path).objective == JUSTRL
 
 
 def test_difference_lists_settings_that_differ() -> None:

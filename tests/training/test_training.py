@@ -163,15 +163,18 @@ def test_ratio_free_surrogates_log_how_far_the_policy_moved(policy, tmp_path):
     assert run_training(config, tmp_path / "run").history[-1]["policy/kl_old"] > 0
 
 
-def test_a_prompt_that_does_not_fit_is_left_out_before_the_first_step(policy, tmp_path, caplog):
+@pytest.mark.parametrize(("configured", "limit"), [(None, 127), (512, 127), (100, 100)])
+def test_a_prompt_that_does_not_fit_is_left_out_before_the_first_step(
+    configured, limit, policy, tmp_path, caplog
+):
     rows = [{"prompt": f"{a},{b}=", "answer": str(max(a, b))} for a in range(6) for b in range(6)]
     rows.append({"prompt": "1" * 200 + "=", "answer": "1"})
     file = tmp_path / "problems.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    data = {"source": str(file), "template": "{prompt}"}
+    data = {"source": str(file), "template": "{prompt}", "max_prompt_tokens": configured}
     config = tiny_config(policy, data=data, training={"steps": 1})
     run_training(config, tmp_path / "run")
-    assert "left out 1 training problems: prompts over 127 tokens" in caplog.text
+    assert f"left out 1 training problems: prompts over {limit} tokens" in caplog.text
 
 
 def test_a_file_without_a_test_part_trains_without_evaluation(policy, tmp_path):

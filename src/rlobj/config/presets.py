@@ -6,6 +6,8 @@
     objective:
       drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
     sampling: {group_size: 8}
+    sources:                   # where settings come from, for the documentation
+      arXiv:2602.15620: {sampling.group_size: section 5}
 
 A mapping with a `kind`, or a text, replaces a primitive of the base. A mapping without a `kind`
 changes its settings. null removes a setting.
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Preset", "difference", "load_preset", "merge", "preset_names", "read_yaml"]
 
-_OWN_KEYS = ("base", "paper", "summary")
+_OWN_KEYS = ("base", "paper", "summary", "sources")
 _KEPT_KEYS = ("overlong",)
 """Settings that stay when the kind of a primitive changes."""
 DEFAULT_MAX_TOKENS = 1024

@@ -82,8 +82,8 @@ class DataConfig(Model):
     max_prompt_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="leave out problems with longer prompts; default: the model's context minus "
-        "`sampling.max_tokens`",
+        description="leave out problems with longer prompts; never more than the model's context "
+        "minus `sampling.max_tokens`, the default",
     )
     limit: int | None = Field(
         default=None, ge=1, description="largest number of problems of each split, from the first"

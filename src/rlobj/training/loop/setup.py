@@ -100,19 +100,18 @@ def fitting(
 
 
 def _prompt_limit(config: RunConfig, policy: Policy) -> int | None:
-    """Tokens that a prompt may have: as configured, else what the model's context leaves."""
-    if config.data.max_prompt_tokens is not None:
-        return config.data.max_prompt_tokens
+    """Tokens that a prompt may have: as configured, and at most what the model's context leaves."""
+    configured = config.data.max_prompt_tokens
     context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
     if context is None:
-        return None
+        return configured
     longest = config.sampling.max_tokens
     if longest >= context:
         raise ConfigError(
             f"sampling.max_tokens={longest} leaves no room for a prompt: the model's context is "
             f"{context} tokens. Set sampling.max_tokens to less than {context}"
         )
-    return context - longest
+    return min(configured or context, context - longest)
 
 
 def _require_readable(template: str, problems: Sequence[Problem]) -> None:
