@@ -15,9 +15,11 @@ from rlobj import (
     covariance,
     entropy,
     load_preset,
+    old_entropy,
     parse,
     prob,
     ratio,
+    reward,
     surprisal,
     when,
 )
@@ -124,6 +126,8 @@ def compositions() -> dict[str, Objective]:
     rare = (advantage > 0) & (prob < 0.1) & entropy.bottom(0.8)
     open_gate = {"W": Gate(target=10.0, on=1.1)}
     climbing = AdaptiveGate(target=10.0, start=0.01, low=0.0, high=1.0, off=0.0)
+    number = reward.mean(within=advantage < 0) + old_entropy.max()
+    measured = AdaptiveGate(of=number, target=99.0, start=1.1, low=1.0, high=1.5)
     bonus = EntropyBonus(coefficient="C", where=entropy.top(0.5), divisor=PromptMean())
     return {
         "drop, prompt mean": base.drop(rare).replace(divisor=PromptMean()),
@@ -136,6 +140,7 @@ def compositions() -> dict[str, Objective]:
         "gate open": base.replace(controllers=open_gate).reweight(
             when(surprisal.top(0.1, within=advantage > 0), "W", 1)
         ),
+        "gate on the rewards": base.replace(controllers={"W": measured}).reweight("W"),
         "truncate": base.replace(mismatch=Truncate(level="sequence", cap=1.5)),
         "mask": base.replace(mismatch=Mask(low=0.8, high=1.2)).reweight(1 - 0.5 * prob),
         "entropy bonus": base.replace(penalties=[bonus], controllers={"C": climbing}),

@@ -122,3 +122,51 @@ def test_an_error_is_raised_if_low_start_high_are_not_in_order() -> None:
 def test_the_name_of_a_controller_begins_with_a_capital() -> None:
     with pytest.raises(ConfigError, match="must begin with a capital"):
         Objective(controllers={"w": Gate(target=1, on=1)})
+
+
+MEASURED = {  # what a gate can compare with its target: text, and its value on `four_tokens`
+    "old_entropy.mean()": 0.25,
+    "reward.mean()": 0.5,
+    "(reward > 0.5).share()": 0.5,
+    "old_entropy.max() - old_entropy.min()": 1.0,
+    "old_entropy.mean(within=advantage < 0)": 1.0,
+    "length.max()": 3.0,
+}
+
+
+def four_tokens() -> TokenBatch:
+    table = tokens([3, 1, 1], [-1.0] * 5, old_entropy=[0, 0, 0, 1, NAN], rewards=[1.0, 0.0, NAN])
+    return table.replace(groups=[0, 0, 0])
+
+
+@pytest.mark.parametrize("of", sorted(MEASURED))
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_gate_can_read_any_number_of_the_rollout(of: str, parts: int) -> None:
+    number = MEASURED[of]
+    below, above = (
+        held(Gate(target=number + step, on=1.1, off=0.9, of=of))
+        for step in (0.01, 0)  # type: ignore[arg-type]
+    )
+    tables = four_tokens().split(parts)
+    assert below.observe(tables)["W"] == {"value": 1.1, "measured": pytest.approx(number)}
+    assert above.observe(tables)["W"] == {"value": 0.9, "measured": pytest.approx(number)}
+    adaptive = AdaptiveGate(target=number + 1, start=1.1, low=1.0, high=1.5, of=of)  # type: ignore[arg-type]
+    assert held(adaptive).observe(tables)["W"]["level"] == pytest.approx(1.11)
+
+
+def test_a_gate_keeps_its_memory_if_its_number_is_undefined() -> None:
+    gate = held(Gate(target=1, on=1.1, of="old_entropy.mean(within=reward > 2)"))  # type: ignore[arg-type]
+    assert gate.observe([four_tokens()]) == gate.init()
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        ("reward", r"'reward' has one value per response; .* such as reward\.mean\(\)"),
+        ("prob * 2", r"one value per token; .* such as \(prob \* 2\)\.mean\(\)"),
+        ("W", "'W' reads a controller"),
+    ],
+)
+def test_a_gate_needs_one_number_of_the_rollout(of: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Gate(target=1, on=2, of=of)  # type: ignore[arg-type]

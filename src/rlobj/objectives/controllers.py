@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.rules import Column
+from rlobj.objectives.rules import COLUMNS, Column, Controlled, Level, Number, NumberField
 
 __all__ = ["AdaptiveGate", "Controller", "ControllerField", "Gate"]
 
@@ -23,9 +23,43 @@ __all__ = ["AdaptiveGate", "Controller", "ControllerField", "Gate"]
 class Controller(Primitive):
     """Base class of controllers; `when(rule, "W", 1)` reads the value of the controller W."""
 
+    of: NumberField | None = Field(
+        default=None,
+        description="the number of the rollout, such as reward.mean(); null = H̄, the mean entropy "
+        "of π_old over all tokens, by the objective's divisor",
+    )
+
+    @field_validator("of")
+    @classmethod
+    def _one_number(cls, of: Number | None) -> Number | None:
+        if of is not None and of.level != Level.UPDATE:
+            raise ConfigError(
+                f"'{of}' has one value per {of.level.name.lower()}; expected one number for the "
+                f"rollout, such as {of.mean()}"
+            )
+        if of is not None and any(isinstance(node, Controlled) for node in of.walk()):
+            raise ConfigError(f"'{of}' reads a controller; expected columns of the rollout")
+        return of
+
     def needs(self) -> tuple[str, ...]:
         """TokenBatch columns that `observe` reads."""
-        return ("old_entropy",)
+        if self.of is None:
+            return ("old_entropy",)
+        names = [node.name for node in self.of.walk() if isinstance(node, Column)]
+        return ("advantages", *(column for name in names for column in COLUMNS[name][1]))
+
+    @property
+    def measured(self) -> str:
+        """The name of the number in the memory."""
+        return "entropy" if self.of is None else "measured"
+
+    def measure(self, frame: Frame, divisor: Divisor) -> float:
+        """The number of the rollout; NaN if it has none, as in an empty rollout."""
+        if self.of is None:
+            values = frame.number(Column("old_entropy"))
+            return divisor.mean(values, frame.decided, frame.table, frame.comm)
+        value = frame.evaluate(self.of)
+        return math.nan if value.undefined is not None and value.undefined else float(value.data)
 
     def init(self) -> dict[str, Any]:
         """The memory before the first rollout; rules read its `value`."""
@@ -45,53 +79,45 @@ class Controller(Primitive):
 ControllerField = Annotated[SerializeAsAny[Controller], BeforeValidator(Controller.build)]
 
 
-def mean_old_entropy(frame: Frame, divisor: Divisor) -> float:
-    """H̄, the mean entropy of π_old over all tokens of the rollout, by the divisor; nats."""
-    values = frame.number(Column("old_entropy"))
-    return divisor.mean(values, frame.decided, frame.table, frame.comm)
-
-
 class Gate(Controller):
-    """`on` while the rollout's mean entropy is below the target, else `off`.
+    """`on` while the rollout's mean entropy, or the number `of`, is below the target, else `off`.
 
-    If the mean is not finite, as for an empty rollout, the memory does not change.
+    If the number is not finite, as for an empty rollout, the memory does not change.
     Source: STARE, arXiv:2606.19236, target-entropy gate.
     """
 
-    target: float = Field(description="H_tgt, nats")
-    on: float = Field(description="value while the mean entropy is below the target")
+    target: float = Field(description="H_tgt; nats if the number is the entropy")
+    on: float = Field(description="value while the number is below the target")
     off: float = Field(default=1.0, description="value otherwise")
 
     def init(self) -> dict[str, Any]:
         return {"value": self.off}
 
     def observe(self, memory: dict[str, Any], frame: Frame, divisor: Divisor) -> dict[str, Any]:
-        entropy = mean_old_entropy(frame, divisor)
-        if not math.isfinite(entropy):
+        number = self.measure(frame, divisor)
+        if not math.isfinite(number):
             return memory
-        return {"value": self.on if entropy < self.target else self.off, "entropy": entropy}
+        return {"value": self.on if number < self.target else self.off, self.measured: number}
 
 
 class AdaptiveGate(Controller):
     """A gate with a level that changes: level ← clip(level + step·sgn(H_tgt − H̄), low, high).
 
-    The value is the level while H̄ < H_tgt, else `off`. STARE's W has start 1.1, step 0.01, low 1
-    and high 1.5; its M has start 0.9, step −0.01, low 0.5 and high 1. An adaptive entropy
-    coefficient has off 0.
+    The value is the level while H̄ < H_tgt, else `off`. H̄ is the mean entropy or the number `of`.
+    STARE's W has start 1.1, step 0.01, low 1 and high 1.5; its M has start 0.9, step −0.01, low 0.5
+    and high 1. An adaptive entropy coefficient has off 0.
 
     Source: STARE, arXiv:2606.19236, adaptive schedule; Skywork-OR1, arXiv:2505.22312.
     """
 
-    target: float = Field(description="H_tgt, nats")
+    target: float = Field(description="H_tgt; nats if the number is the entropy")
     start: float = Field(description="the level before the first rollout")
     step: float = Field(
-        default=0.01, description="α, change per rollout; < 0 lowers the level at low entropy"
+        default=0.01, description="α, change per rollout; < 0 lowers the level below the target"
     )
     low: float = Field(description="smallest level")
     high: float = Field(description="largest level")
-    off: float = Field(
-        default=1.0, description="value while the mean entropy is at the target or above"
-    )
+    off: float = Field(default=1.0, description="value while the number is not below the target")
 
     @model_validator(mode="after")
     def _ordered(self) -> AdaptiveGate:
@@ -105,10 +131,10 @@ class AdaptiveGate(Controller):
         return {"value": self.off, "level": self.start}
 
     def observe(self, memory: dict[str, Any], frame: Frame, divisor: Divisor) -> dict[str, Any]:
-        entropy = mean_old_entropy(frame, divisor)
-        if not math.isfinite(entropy):
+        number = self.measure(frame, divisor)
+        if not math.isfinite(number):
             return memory
-        sign = (self.target > entropy) - (self.target < entropy)
+        sign = (self.target > number) - (self.target < number)
         level = min(max(memory["level"] + self.step * sign, self.low), self.high)
-        value = level if entropy < self.target else self.off
-        return {"value": value, "level": level, "entropy": entropy}
+        value = level if number < self.target else self.off
+        return {"value": value, "level": level, self.measured: number}

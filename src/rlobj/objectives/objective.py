@@ -179,6 +179,8 @@ class Objective(Model):
         state = {**self.init(), **(state or {})}
         if not self.controllers:
             return state
+        if "advantages" in self._columns["observe"]:
+            tables = self.with_advantages(tables, comm)
         frame = Frame(tables, self._columns["observe"], comm or SingleProcess(), state)
         for name, controller in self.controllers.items():
             state[name] = controller.observe(state[name], frame, self.divisor)
@@ -284,7 +286,7 @@ class Objective(Model):
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
         rewards = {"rewards"} | ({"old_logprobs", "ref_logprobs"} if self.reward_kl else set())
         return Needs(
-            observe=frozenset(self._columns["observe"]),
+            observe=frozenset(set(self._columns["observe"]) - {"advantages"}),
             plan=frozenset(rewards | set(self._columns["plan"]) - {"advantages"}),
             loss=frozenset({"logprobs", *self._columns["loss"]}),
         )
