@@ -36,7 +36,8 @@ from rlobj.objectives.advantages import (
     QuantileBaseline,
 )
 from rlobj.objectives.controllers import Gate
-from rlobj.objectives.divisors import FixedLength, SequenceMean, TokenMean
+from rlobj.objectives.divisors import FixedLength, SequenceMean, SequenceSum, TokenMean
+from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.penalties import KL, EntropyBonus, ProxyKL
 from rlobj.objectives.surrogates import (
     Cispo,
@@ -77,6 +78,10 @@ DEFINITIONS = {
     "dapo": DAPO,
     "dapo-loss": DAPO,
     "dppo": Objective(surrogate=DppoTv(low=0.2, high=0.2, cap=20.0, against="old")),
+    "dro": PLAIN.replace(
+        advantage=GroupCentered(),
+        penalties=[KL(estimator="k2", against="old", coefficient=0.1)],
+    ),
     "dr-grpo": Objective(advantage=GroupCentered(), divisor=FixedLength(length=3000)),
     "gdpo": Objective(
         advantage=Decoupled(each=GroupNormalized(), then=BatchWhitened()),
@@ -86,18 +91,29 @@ DEFINITIONS = {
     "gpg": PLAIN.replace(advantage=AccurateGroupCentered()),
     "grpo": GRPO,
     "gspo": GRPO.replace(surrogate=Clip(low=3e-4, high=4e-4, ratio="sequence")),
+    "icepop": DAPO.replace(mismatch=Mask(low=0.5, high=5)),
     "justrl": JUSTRL,
     "kl-cov": Objective(
         surrogate=Unclipped(),
         penalties=[KL(estimator="abs", against="old", where=TOP_COVARIANCE)],
     ),
+    "lite-ppo": Objective(advantage=GroupNormalized(scale="batch")),
     "lopti": LOPTI,
     "lp-reg": Objective(
         surrogate=Switch(WORST, Unclipped(), Clip(low=1.0, high=9.0)),
         penalties=[ProxyKL(min_p=0.02, where=WORST)],
     ),
+    "luspo": Objective(
+        surrogate=Clip(low=2e-3, high=2.5e-3, ratio="sequence"), divisor=SequenceSum()
+    ),
+    "mis": DAPO.replace(mismatch=Mask(level="sequence", low=0.5, high=2)),
     "opo": PLAIN.replace(advantage=LengthWeighted()),
     "pass-at-k": Objective(advantage=PassAtK()),
+    "prime-rl": Objective(
+        advantage=GroupCentered(),
+        surrogate=DppoTv(low=0.2, high=0.2, cap=None, against="sampler"),
+        penalties=[KL(estimator="k2", against="sampler", coefficient=2e-3)],
+    ),
     "qae": DAPO.replace(advantage=QuantileBaseline(K=0.4)),
     "reinforce-pp": Objective(advantage=BatchWhitened(), reward_kl=0.01),
     "reinforce-pp-baseline": Objective(
@@ -110,6 +126,7 @@ DEFINITIONS = {
     "stare-c2": JUSTRL.replace(controllers={"W": W, "M": M}).reweight(
         when(UP, "W", when(DOWN, "M", 1))
     ),
+    "tis": DAPO.replace(mismatch=Truncate(cap=2)),
     "vespo": Objective(surrogate=Vespo(k_pos=2, lambda_pos=3, k_neg=3, lambda_neg=2)),
 }
 PINNED = {"ar", "ar-lopti", "lopti", "clip-cov"}  # whose papers keep the full divisor

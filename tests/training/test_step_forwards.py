@@ -19,6 +19,7 @@ from rlobj.training.loop.step import run_step
 from rlobj.training.loop.trainer import run_training
 
 RULES_READ_THE_POLICY = {"20-entropy", "clip-cov", "kl-cov", "lp-reg", "stapo", "stare", "stare-c2"}
+READ_THE_OLD_POLICY = {"ar", "icepop", "mis", "reinforce-pp", "tis"}
 KL_TO_A_REFERENCE = {"ar", "reinforce-pp", "reinforce-pp-baseline"}
 TWO_PHASES = {"ar-lopti", "lopti"}
 
@@ -30,7 +31,7 @@ def expected(preset: str, updates: int, shared: bool) -> dict[str, float]:
     later updates need the log-probs of the rollout's policy. Rules that read the current policy
     have later updates of it scored anew; Lp-Reg's proxy comes from the same pass.
     """
-    reads = preset in RULES_READ_THE_POLICY or preset in ("ar", "reinforce-pp")
+    reads = preset in RULES_READ_THE_POLICY | READ_THE_OLD_POLICY
     several = updates > 1 or preset in TWO_PHASES
     scored = float(several or (reads and not shared))
     if preset in RULES_READ_THE_POLICY:

@@ -77,22 +77,25 @@ class KL(Penalty):
     estimator: Literal["k1", "abs", "k2", "k3"] = Field(
         default="k3", description="estimator of the KL"
     )
-    against: Literal["reference", "old"] = Field(
-        default="reference", description="the reference policy, or π_old of the rollout"
+    against: Literal["reference", "old", "sampler"] = Field(
+        default="reference",
+        description="the reference policy, π_old of the rollout, or the sampler's probabilities",
     )
     unbiased: bool = Field(default=False, description="multiply by r, for an unbiased gradient")
 
+    @property
+    def _column(self) -> str:
+        return "ref_logprobs" if self.against == "reference" else f"{self.against}_logprobs"
+
     def needs(self) -> tuple[str, ...]:
-        column = "ref_logprobs" if self.against == "reference" else "old_logprobs"
-        return (column, "old_logprobs") if self.unbiased else (column,)
+        return (self._column, "old_logprobs") if self.unbiased else (self._column,)
 
     @property
     def name(self) -> str:
         return f"kl_{self.against}"
 
     def __call__(self, terms: Terms) -> Tensor:
-        column = "ref_logprobs" if self.against == "reference" else "old_logprobs"
-        penalty = _ESTIMATORS[self.estimator](terms.logprobs, terms.column(column))
+        penalty = _ESTIMATORS[self.estimator](terms.logprobs, terms.column(self._column))
         return penalty * terms.token_ratio if self.unbiased else penalty
 
 

@@ -1,0 +1,89 @@
+"""Presets equal what released packages compute; `golden/generate.py` calls the packages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlobj import Objective, TokenBatch, load_preset
+from rlobj.config.presets import preset_names
+
+CASES = json.loads((Path(__file__).parent / "golden" / "released.json").read_text())
+COLUMNS = (
+    "logprobs",
+    "old_logprobs",
+    "ref_logprobs",
+    "sampler_logprobs",
+    "entropy",
+    "collision",
+    "advantages",
+)
+SETTINGS: dict[str, dict[str, Any]] = {}
+"""Settings of a case that differ from the preset's."""
+
+
+def kind(family: str) -> list[Any]:
+    """The cases with this output that have a preset, with readable ids."""
+    found = [case for case in CASES if family in case and case["name"] in preset_names()]
+    return [pytest.param(case, id=f"{case['name']}-{case['seed']}") for case in found]
+
+
+def column(case: dict[str, Any], name: str) -> Tensor:
+    return torch.tensor(case[name], dtype=torch.float64)
+
+
+def batch_of(case: dict[str, Any]) -> TokenBatch:
+    columns = {name: column(case, name) for name in COLUMNS}
+    columns["logprobs"].requires_grad_()
+    return TokenBatch(
+        lengths=torch.tensor(case["lengths"]),
+        groups=torch.tensor(case["groups"]),
+        rewards=column(case, "rewards"),
+        **columns,
+    )
+
+
+def preset(name: str) -> Objective:
+    return load_preset(name).objective.replace(**SETTINGS.get(name, {}))
+
+
+@pytest.mark.parametrize("case", kind("loss"))
+def test_loss_and_gradient_equal_the_package(case: dict[str, Any]) -> None:
+    batch = batch_of(case)
+    loss = preset(case["name"])(batch).loss
+    loss.backward()
+    assert batch.logprobs.grad is not None
+    torch.testing.assert_close(loss.detach(), column(case, "loss"), atol=1e-8, rtol=0)
+    torch.testing.assert_close(batch.logprobs.grad, column(case, "grad"), atol=1e-8, rtol=0)
+
+
+# Releases without a package that runs here: their equations, written plainly.
+
+
+def released(name: str, equation: Any) -> None:
+    """The preset has the gradient of Σ equation / tokens on every case's inputs."""
+    for case in [case for case in CASES if "loss" in case]:
+        batch = batch_of(case)
+        preset(name)(batch).loss.backward()
+        plain = batch.logprobs.detach().requires_grad_()
+        equation(batch.replace(logprobs=plain)).sum().div(len(batch)).backward()
+        assert batch.logprobs.grad is not None
+        assert plain.grad is not None
+        torch.testing.assert_close(batch.logprobs.grad, plain.grad, atol=1e-12, rtol=0)
+
+
+def test_prime_rl_has_the_gradient_of_its_release() -> None:
+    """prime_rl/trainer/rl/loss.py, default_loss_fn."""
+
+    def loss(batch: TokenBatch) -> Tensor:
+        log_ratio = batch.logprobs - batch.sampler_logprobs
+        moved = batch.logprobs.exp() - batch.sampler_logprobs.exp()
+        masked = torch.where(batch.advantages > 0, moved > 0.2, moved < -0.2)
+        return -(~masked * batch.advantages * log_ratio.exp()) + 1e-3 * log_ratio**2
+
+    released("prime-rl", loss)
