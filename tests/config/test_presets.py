@@ -324,8 +324,8 @@ objective:
         "objective.surogate: unknown key. Did you mean 'surrogate'?",
         "objective.advantage: kind 'group_normalised' is unknown. Did you mean 'group_normalized'?",
         "objective.divisor.ovr: unknown key. Did you mean 'over'?",
-        "objective.surrogate.low: Input should be greater than or equal to 0",
-        "objective.surrogate.dual: Input should be greater than 1",
+        "objective.surrogate.low: expected a number >= 0",
+        "objective.surrogate.dual: expected a number > 1",
         "objective.drop: unknown name 'probb'. Did you mean 'prob'?",
         "objective.penalties.0.estimator: Input should be 'k1', 'abs', 'k2' or 'k3'",
     ):

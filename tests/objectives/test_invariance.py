@@ -74,7 +74,7 @@ def outcome(
     frozen = [
         torch.stack([w, a, *p, *(m.double() for m in masks.values())])
         for w, a, p, masks in zip(
-            plan.weights, plan.advantages, plan.penalties, plan.masks, strict=True
+            plan.weights, plan.advantages, plan.penalties, plan.values, strict=True
         )
     ]
     rows = [starts[table.ids][table.responses] + table.positions for table in tables]  # type: ignore[index]

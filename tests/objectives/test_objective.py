@@ -51,7 +51,7 @@ def test_controllers_can_be_read_by_every_builder() -> None:
     )
     assert base.drop("prob < W - 1").drop_rule == parse("prob < W - 1")
     assert base.keep("prob > W").keep_rule == parse("prob > W")
-    assert base.split("prob > W").split_rule == parse("prob > W")
+    assert base.split("prob > W").split_rules == (parse("prob > W"),)
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
@@ -230,7 +230,7 @@ def test_explain_names_settings_without_effect(objective: Objective, expected: s
 def test_explain_names_every_expression_and_column(name: str) -> None:
     objective = OBJECTIVES[name]
     words = str(objective.explain())
-    for rule in (objective.drop_rule, objective.keep_rule, objective.split_rule):
+    for rule in (objective.drop_rule, objective.keep_rule, *objective.split_rules):
         assert rule is None or str(rule) in words
     for column in objective.needs.plan | objective.needs.loss:
         assert column in words

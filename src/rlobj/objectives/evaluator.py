@@ -140,7 +140,7 @@ class Evaluator:
         if who:
             rows = (self.decided if where is None else where) & values.undefined
             self._check_finite(expression, values.undefined, rows)
-            self._refuse(rows, f"{who} '{expression}' has no value: a population is empty")
+            self.refuse(rows, f"{who} '{expression}' has no value: a population is empty")
         return data.masked_fill(values.undefined, 0)
 
     def rule(self, expression: Rule | None) -> Tensor:
@@ -160,7 +160,7 @@ class Evaluator:
         if int(self.comm.sum(torch.tensor(int(bool(self._error))))):
             raise BatchError(self._error or "a rule or weight has no value on another rank")
 
-    def _refuse(self, wrong: Tensor, message: str, level: Level = Level.TOKEN) -> None:
+    def refuse(self, wrong: Tensor, message: str, level: Level = Level.TOKEN) -> None:
         """Keep an error for `check` if any row [N], or response [B], is True."""
         if self._error or not bool(wrong.any()):
             return
@@ -188,7 +188,7 @@ class Evaluator:
                 if part.level == Level.RESPONSE and level == Level.TOKEN:
                     wrong = self.table.spread(wrong)
                 name = f"'{part}'" if part == expression else f"'{part}' in '{expression}'"
-                self._refuse(wrong & undefined & where, f"{name} is NaN or infinite", level)
+                self.refuse(wrong & undefined & where, f"{name} is NaN or infinite", level)
 
     # Levels.
 

@@ -19,7 +19,7 @@ from rlobj.objectives.populations import Populations
 from rlobj.objectives.rules import COLUMNS, Column
 from rlobj.objectives.rules.nodes import NamedReward
 from rlobj.objectives.statistics import Comm
-from rlobj.objectives.tokens import TokenBatch
+from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
 __all__ = ["Frame"]
 
@@ -90,7 +90,7 @@ class Frame(Populations):
             if isinstance(node, NamedReward):
                 values = self._named_reward(node.name)
             else:
-                values = _VALUES[name](self)
+                values = _VALUES[name](self) if name in _VALUES else self.batch(name)
             self._columns[name] = values.to(self.dtype)
         return self._columns[name]
 
@@ -146,5 +146,6 @@ def _join(tables: Sequence[TokenBatch], columns: Mapping[str, str]) -> TokenBatc
         return TokenBatch.concat(tables)
     nothing = torch.zeros(0)
     names = {name for _, reads in COLUMNS.values() for name in reads} | {"advantages"}
-    empty = dict.fromkeys(names - {"logprobs"}, nothing)
+    empty: dict[str, Any] = dict.fromkeys(names - {"logprobs"}, nothing)
+    empty["columns"] = dict.fromkeys(columns.keys() - {*COLUMN_NAMES}, nothing)
     return TokenBatch(lengths=[], groups=[], ids=[], logprobs=nothing, **empty)  # type: ignore[arg-type]

@@ -8,7 +8,8 @@ Notation in this library (shapes: N trained tokens, B responses):
     A                    advantage
     sg[x]                x without gradient
 
-Surrogates are maximised; only `Objective.loss` has a minus sign.
+Surrogates are maximised; only `Objective.loss` has a minus sign. Bounds and temperatures are
+numbers, or tensors with one number per token, [N].
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 __all__ = [
     "MAX_LOG_RATIO",
     "abs_log_ratio",
+    "choose",
     "cispo",
     "clip",
     "dppo_tv",
@@ -32,6 +34,8 @@ __all__ = [
     "vespo_weight",
 ]
 
+Real = float | Tensor
+
 MAX_LOG_RATIO = 20.0
 """l − l0 is clamped to ±20 nats before `exp`, as every released implementation does."""
 
@@ -41,8 +45,20 @@ def log_ratio(logprobs: Tensor, reference: Tensor) -> Tensor:
     return (logprobs - reference).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
+def choose(rule: Tensor, then: Real, otherwise: Real, like: Tensor) -> Tensor:
+    """`then` where the rule is true, else `otherwise`, [N] in the dtype of `like`."""
+    values = (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (then, otherwise))
+    return torch.where(rule, *values)
+
+
+def _clamp(values: Tensor, low: Real, high: Real) -> Tensor:
+    if isinstance(low, Tensor) or isinstance(high, Tensor):  # torch does not mix both kinds
+        return values.clamp(min=low).clamp(max=high)
+    return values.clamp(low, high)
+
+
 def clip(
-    ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
+    ratio: Tensor, advantages: Tensor, low: Real, high: Real, dual: Real | None = None
 ) -> Tensor:
     """Clipped surrogate, S = min(r·A, clip(r, 1 − ε_low, 1 + ε_high)·A).
 
@@ -59,14 +75,14 @@ def clip(
     Source: PPO, arXiv:1707.06347 eq. 7; asymmetric ε: DAPO, arXiv:2503.14476 eq. 8; dual clip:
         arXiv:1912.09729.
     """
-    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    surrogate = torch.minimum(ratio * advantages, _clamp(ratio, 1 - low, 1 + high) * advantages)
     if dual is None:
         return surrogate
     return torch.where(advantages < 0, torch.maximum(surrogate, dual * advantages), surrogate)
 
 
 def cispo(
-    logprobs: Tensor, ratio: Tensor, advantages: Tensor, max: float, min: float = 0.0
+    logprobs: Tensor, ratio: Tensor, advantages: Tensor, max: Real, min: Real = 0.0
 ) -> Tensor:
     """CISPO, S = sg[clip(r, min, max)]·A·l, [N]: the weight is clipped, the gradient is not.
 
@@ -74,21 +90,21 @@ def cispo(
 
     Source: MiniMax-M1, arXiv:2506.13585; absolute cap 5: ScaleRL, arXiv:2510.13786.
     """
-    return ratio.detach().clamp(min, max) * advantages * logprobs
+    return _clamp(ratio.detach(), min, max) * advantages * logprobs
 
 
-def soft_gate(ratio: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+def soft_gate(ratio: Tensor, advantages: Tensor, tau_pos: Real, tau_neg: Real) -> Tensor:
     """SAPO's soft gate, S = (4/τ)·σ(τ·(r − 1))·A with τ = τ_pos where A > 0, else τ_neg.
 
     At r = 1 its gradient in r is A, that of the unclipped surrogate.
 
     Source: SAPO, arXiv:2511.20347.
     """
-    tau = torch.full_like(advantages, tau_neg).masked_fill(advantages > 0, tau_pos)
+    tau = choose(advantages > 0, tau_pos, tau_neg, advantages)
     return 4 / tau * torch.sigmoid(tau * (ratio - 1)) * advantages
 
 
-def geometric_clip(log_ratio: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
+def geometric_clip(log_ratio: Tensor, advantages: Tensor, epsilon: Real) -> Tensor:
     """GMPO's token-level clip in log space; the sign of A selects the side, [N].
 
         f = min(l − l0, ε) where A > 0, max(l − l0, −ε) where A ≤ 0
@@ -102,9 +118,9 @@ def dppo_tv(
     logprobs: Tensor,
     behaviour: Tensor,
     advantages: Tensor,
-    low: float,
-    high: float,
-    cap: float | None,
+    low: Real,
+    high: Real,
+    cap: Real | None,
 ) -> Tensor:
     """DPPO with the total-variation trust region.
 

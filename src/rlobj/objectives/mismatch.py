@@ -16,6 +16,7 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.functional import MAX_LOG_RATIO
+from rlobj.objectives.settings import NonNegative, Positive
 from rlobj.objectives.tokens import TokenBatch
 
 __all__ = ["Mask", "Mismatch", "MismatchField", "Truncate"]
@@ -50,7 +51,7 @@ MismatchField = Annotated[SerializeAsAny[Mismatch], BeforeValidator(Mismatch.bui
 class Truncate(Mismatch):
     """min(exp(d), cap). Source: truncated importance sampling (TIS), Yao et al. 2025."""
 
-    cap: float = Field(default=2.0, gt=0, description="C, absolute")
+    cap: Positive = Field(default=2.0, description="C, absolute")
 
     def __call__(self, gap: Tensor, table: TokenBatch) -> Tensor:
         return self.weight(gap, table).clamp(max=self.cap)
@@ -63,12 +64,13 @@ class Mask(Mismatch):
     Source: masked importance sampling (MIS), Liu et al. 2025; IcePop, arXiv:2510.18855.
     """
 
-    low: float = Field(default=0.0, ge=0, description="C_min, absolute")
-    high: float = Field(default=3.0, gt=0, description="C_max, absolute")
+    low: NonNegative = Field(default=0.0, description="C_min, absolute")
+    high: Positive = Field(default=3.0, description="C_max, absolute")
 
     @model_validator(mode="after")
     def _ordered(self) -> Mask:
-        if self.low > self.high:
+        numbers = isinstance(self.low, float) and isinstance(self.high, float)
+        if numbers and self.low > self.high:
             raise ConfigError(f"expected low <= high, got {self.low} and {self.high}")
         return self
 

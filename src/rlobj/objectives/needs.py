@@ -49,7 +49,7 @@ def rule_columns(
     for field, expression in expressions:
         for node in expression.walk():
             if isinstance(node, Column):
-                for column in COLUMNS[node.name][1]:
+                for column in COLUMNS.get(node.name, ("", (node.name,)))[1]:
                     found.setdefault(column, f"{field} '{expression}'")
     if mismatch is not None:
         for column in ("old_logprobs", "sampler_logprobs"):

@@ -11,16 +11,17 @@ the whole update.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from typing import Any, Self
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.primitive import Primitive
 from rlobj.base.validation import Model
-from rlobj.objectives import gradients
+from rlobj.objectives import gradients, planning
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
 from rlobj.objectives.controllers import ControllerField
 from rlobj.objectives.divisors import Divisor, DivisorField, FixedLength, TokenMean
@@ -33,6 +34,7 @@ from rlobj.objectives.plan import LossOutput, Plan, loss_metrics, token_shares, 
 from rlobj.objectives.rollout_advantages import rollout_advantages
 from rlobj.objectives.rules import (
     COLUMNS,
+    NAMES,
     Column,
     Controlled,
     Expr,
@@ -40,11 +42,14 @@ from rlobj.objectives.rules import (
     NumberField,
     Rule,
     RuleField,
+    RuleList,
     as_number,
+    declared,
     read_rule,
 )
+from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
-from rlobj.objectives.surrogates import Clip, SurrogateField, Terms
+from rlobj.objectives.surrogates import Clip, SurrogateField
 from rlobj.objectives.tokens import TokenBatch
 
 __all__ = ["Objective"]
@@ -71,6 +76,11 @@ class Objective(Model):
         default=None, alias="keep", description="all other tokens have m = 0"
     )
     weight: NumberField | None = Field(default=None, alias="reweight", description="ω, weight")
+    shape: NumberField | None = Field(
+        default=None,
+        description="the advantage of each token as the surrogate and the penalties read it; rules "
+        "and weights read the advantage before",
+    )
     penalties: tuple[PenaltyField, ...] = Field(
         default=(), description="P_k: KL, entropy bonus, ..."
     )
@@ -83,12 +93,25 @@ class Objective(Model):
     reward_kl: float = Field(
         default=0.0, ge=0, description="β; each response's reward is reduced by β·Σ_t (l0 − l_ref)"
     )
-    split_rule: RuleField | None = Field(
-        default=None, alias="split", description="train these tokens first, then the others"
+    split_rules: RuleList = Field(
+        default=(),
+        alias="split",
+        description="a rule, or a list of rules: train the tokens of the first rule, then those of "
+        "the next one, and at last all others",
     )
     phase: RuleField | None = Field(
         default=None, description="tokens of this phase; the others count only in the divisor"
     )
+    columns: tuple[str, ...] = Field(
+        default=(), description="names in TokenBatch(columns=...) that expressions read"
+    )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_columns(cls, data: Any, handler: Any) -> Self:
+        names = data.get("columns") if isinstance(data, dict) else None
+        with declared(tuple(names) if isinstance(names, (list, tuple)) else ()):
+            return handler(data)
 
     @model_validator(mode="after")
     def _names_known(self) -> Self:
@@ -102,10 +125,15 @@ class Objective(Model):
                 f"reward_kl={self.reward_kl} reduces the sum of the rewards, which the advantage "
                 f"'{self.advantage.kind}' does not read; use a penalty of kind kl"
             )
+        for name in self.columns:
+            if not (name.isidentifier() and name[0].islower()) or name in NAMES:
+                raise ConfigError(
+                    f"columns: expected new names such as 'turn' in lower case, got '{name}'"
+                )
+        known = [*self.controllers, *COLUMNS, *self.columns]
         for who, expression in self._expressions():
             for node in expression.walk():
-                if isinstance(node, Controlled) and node.name not in self.controllers:
-                    known = [*self.controllers, *COLUMNS]
+                if isinstance(node, (Controlled, Column)) and node.name not in known:
                     raise ConfigError(
                         f"{who} reads unknown '{node.name}'.{nearest(node.name, known)}"
                     )
@@ -122,32 +150,43 @@ class Objective(Model):
 
     def keep(self, rule: Rule | str) -> Objective:
         """A copy that keeps only the rule's tokens, of those that were kept before."""
-        rule = read_rule(rule)
+        rule = self._read(rule)
         return self.replace(keep=rule if self.keep_rule is None else self.keep_rule & rule)
 
     def drop(self, rule: Rule | str) -> Objective:
         """A copy that also drops the rule's tokens."""
-        rule = read_rule(rule)
+        rule = self._read(rule)
         return self.replace(drop=rule if self.drop_rule is None else self.drop_rule | rule)
 
     def reweight(self, weight: Number | str | float) -> Objective:
         """A copy with ω multiplied by `weight`."""
-        number = as_number(weight)
+        with declared(self.columns):
+            number = as_number(weight)
         return self.replace(reweight=number if self.weight is None else self.weight * number)
 
     def split(self, rule: Rule | str) -> Objective:
-        """A copy with two phases of updates: the rule's tokens, then the others (Lopti)."""
-        return self.replace(split=read_rule(rule))
+        """A copy with two phases of updates: the rule's tokens, then the others (Lopti).
+
+        `split(a).split(b)` has three phases: a, then b without a, then all others.
+        """
+        return self.replace(split=(*self.split_rules, self._read(rule)))
+
+    def _read(self, rule: Any) -> Rule:
+        with declared(self.columns):
+            return read_rule(rule)
 
     @property
     def phases(self) -> tuple[Objective, ...]:
         """The objectives that the trainer uses one after another on the same rollout."""
-        if self.split_rule is None:
+        if not self.split_rules:
             return (self,)
-        parts = (self.split_rule, ~self.split_rule)
-        if self.phase is not None:
-            parts = tuple(self.phase & part for part in parts)
-        return tuple(self.replace(split=None, phase=part) for part in parts)
+        before, parts = [], []
+        for rule in (*self.split_rules, None):
+            factors = [*(~earlier for earlier in before), *([] if rule is None else [rule])]
+            factors += [] if self.phase is None else [self.phase]
+            parts.append(reduce(and_, factors))
+            before.append(rule)
+        return tuple(self.replace(split=(), phase=part) for part in parts)
 
     def resolve(self, max_tokens: int) -> Objective:
         """A copy with the number of tokens in place of "max_tokens"."""
@@ -224,12 +263,18 @@ class Objective(Model):
             kept = kept & ~frame.rule(self.drop_rule)
         in_phase = kept & frame.rule(self.phase)
         counted = kept if self.divisor.over == "kept" else frame.decided
-        omega = self._omega(frame, in_phase)
+        omega = planning.omega(frame, self.weight, self.mismatch, in_phase)
         weights = token_shares(frame, self.divisor, counted, in_phase, omega)
-        penalties = [self._penalty_weights(frame, penalty) for penalty in self.penalties]
-        masks = {str(rule): frame.rule(rule) for rule in self.surrogate.rules()}
+        penalties = [
+            planning.penalty_weights(frame, penalty, self.divisor, self.phase)
+            for penalty in self.penalties
+        ]
+        advantages = planning.advantages(frame, self.shape)
+        values = planning.fixed_values(frame, self._terms_of_loss(), self.surrogate.rules())
         frame.check()
-        return Plan.freeze(frame, tables, kept, weights, penalties, masks, self.controllers)
+        return Plan.freeze(
+            frame, tables, kept, weights, penalties, advantages, values, self.controllers
+        )
 
     def loss(self, table: TokenBatch, plan: Plan, index: int | None = None) -> LossOutput:
         """One micro-batch's share of the objective, with gradient through `logprobs`.
@@ -247,16 +292,17 @@ class Objective(Model):
         plan = plan.of(table, index)
         for name, who in self._columns["loss"].items():
             table.column(name, who)
-        weights, terms = plan.weights[0], _terms(table, plan)
-        policy = -weighted_sum(weights, self.surrogate(terms))
+        weights, terms = plan.weights[0], planning.terms(table, plan)
+        surrogate = bind(self.surrogate, terms.values)
+        policy = -weighted_sum(weights, surrogate(terms))
         loss = policy
         metrics = {"loss/policy": policy.detach()}
         for penalty, share in zip(self.penalties, plan.penalties[0], strict=True):
-            value = weighted_sum(share, penalty(terms))
+            value = weighted_sum(share, bind(penalty, terms.values)(terms))
             loss = loss + value
             name = f"loss/{penalty.name}"
             metrics[name] = metrics.get(name, 0) + value.detach()
-        measured, extremes = loss_metrics(self.surrogate, terms, plan, weights)
+        measured, extremes = loss_metrics(surrogate, terms, plan, weights)
         return LossOutput(loss, weights, {**metrics, **measured}, extremes)
 
     def responses_with_gradient(
@@ -311,13 +357,24 @@ class Objective(Model):
             ("drop", self.drop_rule),
             ("keep", self.keep_rule),
             ("reweight", self.weight),
-            ("split", self.split_rule),
+            ("shape", self.shape),
+            *(("split", rule) for rule in self.split_rules),
             ("phase", self.phase),
             *(("surrogate", rule) for rule in self.surrogate.rules()),
             *((penalty.kind, penalty.where) for penalty in self.penalties),
             *((penalty.kind, penalty.coefficient) for penalty in self.penalties),
+            *(
+                (f"{who}.{path}", expression)
+                for who, primitive in (*self._terms_of_loss().items(), ("mismatch", self.mismatch))
+                for path, expression, _ in (() if primitive is None else expressions(primitive))
+            ),
         ]
         return [(who, expression) for who, expression in fields if expression is not None]
+
+    def _terms_of_loss(self) -> dict[str, Primitive]:
+        """The surrogate and the penalties, by their place in the configuration."""
+        penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(self.penalties)}
+        return {"surrogate": self.surrogate, **penalties}
 
     @cached_property
     def _columns(self) -> dict[str, dict[str, str]]:
@@ -337,33 +394,6 @@ class Objective(Model):
             for name, who in self._columns["loss"].items()
             if name != "entropy" and all(getattr(table, name) is not None for table in tables)
         }
-
-    def _omega(self, frame: Frame, where: Tensor) -> Tensor:
-        """ω, the weight times the mismatch factor, [N]; the tokens `where` must have one."""
-        omega = torch.ones(len(frame.table), dtype=frame.dtype, device=frame.device)
-        if self.weight is not None:
-            omega = omega * frame.number(self.weight, "reweight", where)
-        if self.mismatch is not None:
-            omega = omega * self.mismatch(frame.number(Column("sampler_gap")), frame.table)
-        return omega
-
-    def _penalty_weights(self, frame: Frame, penalty: Any) -> Tensor:
-        """c_k/Z_k on the penalty's tokens of this phase, 0 elsewhere, [N].
-
-        Z_k counts the tokens of all phases, as in Lopti's release.
-        """
-        divisor = penalty.divisor or self.divisor.model_copy(update={"over": "all"})
-        chosen = frame.rule(penalty.where)
-        counted = chosen if divisor.over == "kept" else frame.decided
-        in_phase = chosen & frame.rule(self.phase)
-        coefficient = frame.number(penalty.coefficient, f"{penalty.kind}.coefficient", in_phase)
-        return token_shares(frame, divisor, counted, in_phase, coefficient)
-
-
-def _terms(table: TokenBatch, plan: Plan) -> Terms:
-    """The terms of a micro-batch and its plan; log-probs of undecided responses are 0."""
-    logprobs = torch.where(table.decided, table.logprobs, torch.zeros_like(table.logprobs))
-    return Terms(table, logprobs, plan.advantages[0], plan.masks[0])
 
 
 def _resolved(divisor: Divisor | None, max_tokens: int) -> Any:

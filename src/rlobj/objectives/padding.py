@@ -34,6 +34,11 @@ def flat_columns(
     for name, value in columns.items():
         if name not in known:
             raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, known)}")
+        if name == "columns":  # columns of the caller's own, by name
+            names = {*value, "groups"}
+            own = flat_columns(mask, value, names, ())
+            flat[name] = {key: own[key] for key in value}
+            continue
         if name.startswith("reward") or isinstance(value, int) or value is None:
             flat[name] = value
             continue

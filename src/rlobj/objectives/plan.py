@@ -13,7 +13,6 @@ from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.rules import Column
 from rlobj.objectives.surrogates import Surrogate, Terms
 from rlobj.objectives.tokens import TokenBatch
 
@@ -28,7 +27,8 @@ class Plan:
         weights: m·ω/Z_t, [N] for each table; the policy loss is −Σ weights·S.
         penalties: c_k/Z_k on the penalty's tokens, 0 elsewhere, [N] for each table and penalty.
         advantages: A, [N] for each table.
-        masks: the values of the surrogate's rules, bool [N] for each table, by the rule's text.
+        values: the values of the surrogate's rules and of expression-valued settings, [N] for each
+            table, by their text.
         empty: all weights of the update are 0, on all ranks. The trainer skips such an update.
         tokens: number of tokens of decided responses, over all ranks.
         kept: number of tokens that the objective keeps, over all ranks.
@@ -40,7 +40,7 @@ class Plan:
     weights: tuple[Tensor, ...]
     penalties: tuple[tuple[Tensor, ...], ...]
     advantages: tuple[Tensor, ...]
-    masks: tuple[dict[str, Tensor], ...]
+    values: tuple[dict[str, Tensor], ...]
     empty: bool
     tokens: int
     kept: int
@@ -55,7 +55,8 @@ class Plan:
         kept: Tensor,
         weights: Tensor,
         penalties: Sequence[Tensor],
-        masks: Mapping[str, Tensor],
+        advantages: Tensor,
+        values: Mapping[str, Tensor],
         controllers: Iterable[str] = (),
     ) -> Plan:
         """A plan from the values of all tokens of this rank.
@@ -66,7 +67,8 @@ class Plan:
             kept: the tokens that the objective keeps, bool [N].
             weights: m·ω/Z_t, [N].
             penalties: c_k/Z_k, [N] for each penalty.
-            masks: bool [N] by the rule's text.
+            advantages: A as the surrogate reads it, [N].
+            values: of rules and settings, [N] by their text.
             controllers: names of the controllers whose values are metrics.
         """
 
@@ -85,12 +87,12 @@ class Plan:
             metrics[f"controller/{name}"] = float(frame.state[name]["value"])
         for text, (selected, population) in frame.selections.items():
             metrics[f"selected/{text}"] = selected / population if population else 0.0
-        parts = {rule: cut(mask) for rule, mask in masks.items()}
+        parts = {text: cut(value) for text, value in values.items()}
         return cls(
             weights=cut(weights),
             penalties=tuple(zip(*map(cut, penalties), strict=True)) or ((),) * len(sizes),
-            advantages=cut(frame.number(Column("advantage"))),
-            masks=tuple({rule: parts[rule][i] for rule in parts} for i in range(len(sizes))),
+            advantages=cut(advantages),
+            values=tuple({text: parts[text][i] for text in parts} for i in range(len(sizes))),
             empty=statistics.count(nonzero, frame.comm) == 0,
             tokens=tokens,
             kept=kept_tokens,
@@ -158,7 +160,7 @@ class Plan:
             weights=(pick(self.weights),),
             penalties=(tuple(pick(shares) for shares in zip(*self.penalties, strict=True)),),
             advantages=(pick(self.advantages),),
-            masks=({rule: pick([m[rule] for m in self.masks]) for rule in self.masks[0]},),
+            values=({text: pick([v[text] for v in self.values]) for text in self.values[0]},),
             responses=(),
         )
 

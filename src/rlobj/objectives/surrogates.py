@@ -18,6 +18,13 @@ from torch import Tensor
 from rlobj.base.primitive import Primitive
 from rlobj.objectives import functional
 from rlobj.objectives.rules import Rule, RuleField
+from rlobj.objectives.settings import (
+    AnyNumber,
+    NonNegative,
+    OptionalAboveOne,
+    OptionalPositive,
+    Positive,
+)
 from rlobj.objectives.tokens import TokenBatch
 
 __all__ = [
@@ -44,13 +51,13 @@ class Terms:
         table: the micro-batch.
         logprobs: l, nats, [N], with gradient.
         advantages: A, [N].
-        masks: the values of the surrogate's rules from the plan, bool [N], by the rule's text.
+        values: the plan's values of the surrogate's rules, bool [N], by the rule's text.
     """
 
     table: TokenBatch
     logprobs: Tensor
     advantages: Tensor
-    masks: Mapping[str, Tensor]
+    values: Mapping[str, Tensor]
 
     def column(self, name: str) -> Tensor:
         """A column of the table, detached, [N].
@@ -131,10 +138,10 @@ class Clip(Surrogate):
 
     skippable: ClassVar[bool] = True  # f is r, a bound or c; r ≤ e^20
 
-    low: float = Field(default=0.2, ge=0, description="ε_low: the ratio's floor is 1 − low")
-    high: float = Field(default=0.2, ge=0, description="ε_high: the ratio's cap is 1 + high")
-    dual: float | None = Field(
-        default=None, gt=1, description="c, an absolute cap for A < 0; null = none"
+    low: NonNegative = Field(default=0.2, description="ε_low: the ratio's floor is 1 − low")
+    high: NonNegative = Field(default=0.2, description="ε_high: the ratio's cap is 1 + high")
+    dual: OptionalAboveOne = Field(
+        default=None, description="c, an absolute cap for A < 0; null = none"
     )
     ratio: Literal["token", "sequence", "product"] = Field(
         default="token",
@@ -182,8 +189,8 @@ class Cispo(Surrogate):
 
     skippable: ClassVar[bool] = True
 
-    max: float = Field(default=5.0, gt=0, description="absolute cap of r")
-    min: float = Field(default=0.0, ge=0, description="absolute floor of r")
+    max: Positive = Field(default=5.0, description="absolute cap of r")
+    min: NonNegative = Field(default=0.0, description="absolute floor of r")
 
     def __call__(self, terms: Terms) -> Tensor:
         return functional.cispo(
@@ -196,8 +203,8 @@ class SoftGate(Surrogate):
 
     skippable: ClassVar[bool] = True  # f ≤ 4/τ
 
-    tau_pos: float = Field(default=1.0, gt=0, description="τ where A > 0")
-    tau_neg: float = Field(default=1.05, gt=0, description="τ where A ≤ 0")
+    tau_pos: Positive = Field(default=1.0, description="τ where A > 0")
+    tau_neg: Positive = Field(default=1.05, description="τ where A ≤ 0")
 
     def __call__(self, terms: Terms) -> Tensor:
         return functional.soft_gate(terms.token_ratio, terms.advantages, self.tau_pos, self.tau_neg)
@@ -212,7 +219,7 @@ class GeometricMean(Surrogate):
 
     skippable: ClassVar[bool] = True  # S = f times the mean of the response's A
 
-    eps: float = Field(default=0.4, gt=0, description="ε in log space, nats")
+    eps: Positive = Field(default=0.4, description="ε in log space, nats")
 
     def __call__(self, terms: Terms) -> Tensor:
         table = terms.table
@@ -234,13 +241,13 @@ class DppoTv(Surrogate):
 
     skippable: ClassVar[bool] = True  # S = A·f inside and outside the region
 
-    low: float = Field(
-        default=0.2, ge=0, description="largest decrease of the token's probability that is trained"
+    low: NonNegative = Field(
+        default=0.2, description="largest decrease of the token's probability that is trained"
     )
-    high: float = Field(
-        default=0.2, ge=0, description="largest increase of the token's probability that is trained"
+    high: NonNegative = Field(
+        default=0.2, description="largest increase of the token's probability that is trained"
     )
-    cap: float | None = Field(default=20.0, gt=0, description="absolute cap of r; null = none")
+    cap: OptionalPositive = Field(default=20.0, description="absolute cap of r; null = none")
     against: Literal["old", "sampler"] = Field(
         default="old", description="log-probabilities at the centre of the region"
     )
@@ -270,18 +277,18 @@ class Vespo(Surrogate):
 
     skippable: ClassVar[bool] = True  # φ(w) is finite because w is clamped
 
-    k_pos: float = Field(default=2.0, description="k where A ≥ 0")
-    lambda_pos: float = Field(default=3.0, description="λ where A ≥ 0")
-    k_neg: float = Field(default=3.0, description="k where A < 0")
-    lambda_neg: float = Field(default=2.0, description="λ where A < 0")
+    k_pos: AnyNumber = Field(default=2.0, description="k where A ≥ 0")
+    lambda_pos: AnyNumber = Field(default=3.0, description="λ where A ≥ 0")
+    k_neg: AnyNumber = Field(default=3.0, description="k where A < 0")
+    lambda_neg: AnyNumber = Field(default=2.0, description="λ where A < 0")
 
     def __call__(self, terms: Terms) -> Tensor:
         total = terms.table.sum_by_response(terms.log_ratio.detach())
         floor = math.log(1e-8)
         log_weight = terms.table.spread(total.clamp(floor, functional.MAX_LOG_RATIO))
         positive = terms.advantages >= 0
-        k = torch.full_like(log_weight, self.k_neg).masked_fill(positive, self.k_pos)
-        lam = torch.full_like(log_weight, self.lambda_neg).masked_fill(positive, self.lambda_pos)
+        k = functional.choose(positive, self.k_pos, self.k_neg, log_weight)
+        lam = functional.choose(positive, self.lambda_pos, self.lambda_neg, log_weight)
         weight = functional.vespo_weight(log_weight, k, lam)
         return weight * terms.advantages * terms.logprobs
 
@@ -298,7 +305,7 @@ class Switch(Surrogate):
         super().__init__(**{k: v for k, v in given.items() if v is not None}, **data)
 
     def _choose(self, terms: Terms, then: Tensor, otherwise: Tensor) -> Tensor:
-        return torch.where(terms.masks[str(self.rule)], then, otherwise)
+        return torch.where(terms.values[str(self.rule)], then, otherwise)
 
     def __call__(self, terms: Terms) -> Tensor:
         return self._choose(terms, self.then(terms), self.otherwise(terms))

@@ -7,7 +7,7 @@ Shapes: N = Σ lengths trained tokens, B responses.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
-from rlobj.objectives import padding, rewards
+from rlobj.objectives import joining, padding, rewards
 
-__all__ = ["TokenBatch"]
+__all__ = ["COLUMN_NAMES", "TokenBatch"]
 
 _PER_RESPONSE = ("groups", "ids", "rewards")
 _PER_TOKEN = (
@@ -33,7 +33,10 @@ _PER_TOKEN = (
     "collision",
 )
 _SHARED = ("reward_names", "reward_weights")  # the same in all tables of an update
-_COLUMNS = ("lengths", *_PER_RESPONSE, *_SHARED, *_PER_TOKEN, "advantages", "index", "mask")
+COLUMN_NAMES = (
+    *("lengths", *_PER_RESPONSE, *_SHARED, *_PER_TOKEN),
+    *("advantages", "columns", "index", "mask"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +65,8 @@ class TokenBatch:
         mask: bool [B, T] or None, the positions of the rows in the padded tensors they came from.
         reward_names: the names of the K rewards, or None.
         reward_weights: the weights of the K rewards in their sum; None = 1 each.
+        columns: columns of your own, [N] or [B] each, stored as [N]; rules read them by name if
+            the objective declares them: `Objective(columns=["turn"])`.
 
     Example:
         >>> batch = TokenBatch(lengths=[2, 1], groups=[0, 0], logprobs=[-0.1, -2.0, -0.5])
@@ -86,6 +91,7 @@ class TokenBatch:
     mask: Tensor | None = None
     reward_names: tuple[str, ...] | None = None
     reward_weights: tuple[float, ...] | None = None
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
     _spread: bool = field(default=False, repr=False)  # advantages are [N] already
 
     def __post_init__(self) -> None:
@@ -109,6 +115,11 @@ class TokenBatch:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_shapes()
+        own = {
+            name: joining.own_column(name, value, logprobs, self.lengths)
+            for name, value in self.columns.items()
+        }
+        object.__setattr__(self, "columns", own)
         if self.advantages is not None and not self._spread:
             if len(self.advantages) == len(self.lengths):
                 object.__setattr__(self, "advantages", self.spread(self.advantages))
@@ -142,7 +153,8 @@ class TokenBatch:
         return len(self.logprobs)
 
     def __repr__(self) -> str:
-        columns = [name for name in _COLUMNS if getattr(self, name) is not None]
+        given = [name for name in COLUMN_NAMES if getattr(self, name) is not None]
+        columns = [*(name for name in given if name != "columns"), *self.columns]
         return f"TokenBatch({len(self.lengths)} responses, {len(self)} tokens: {columns})"
 
     # Rows and responses.
@@ -219,7 +231,7 @@ class TokenBatch:
         Raises:
             BatchError: the table has no such column.
         """
-        value = getattr(self, name)
+        value = self.columns[name] if name in self.columns else getattr(self, name, None)
         if value is None and name == "old_logprobs":
             return self.logprobs.detach()
         if (
@@ -230,9 +242,10 @@ class TokenBatch:
         ):
             return self.entropy.detach()
         if value is None:
+            given = f"{name}=..." if name in COLUMN_NAMES else f"columns={{{name!r}: ...}}"
             raise BatchError(
                 f"{who} needs the column '{name}', which this TokenBatch lacks; "
-                f"pass TokenBatch({name}=...)"
+                f"pass TokenBatch({given})"
             )
         return value
 
@@ -269,7 +282,7 @@ class TokenBatch:
         Raises:
             BatchError: there is no such column.
         """
-        known = set(_COLUMNS)
+        known = set(COLUMN_NAMES)
         for name in columns:
             if name not in known:
                 raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, known)}")
@@ -330,6 +343,7 @@ class TokenBatch:
         for name in (*_PER_TOKEN, "advantages"):
             value = getattr(self, name)
             columns[name] = None if value is None else value[rows]
+        columns["columns"] = {name: value[rows] for name, value in self.columns.items()}
         return TokenBatch(**columns, _spread=True)
 
     @staticmethod
@@ -344,22 +358,8 @@ class TokenBatch:
             raise BatchError("concat needs at least one table")
         if len(tables) == 1:
             return dataclasses.replace(tables[0], index=None)
-        columns: dict[str, Any] = {}
-        for name in ("lengths", *_PER_RESPONSE, *_PER_TOKEN, "advantages"):
-            values = [getattr(table, name) for table in tables]
-            present = [value for value in values if value is not None]
-            if present and len(present) < len(values):
-                absent = [i for i, value in enumerate(values) if value is None]
-                raise BatchError(f"column '{name}' is in some tables but absent in {absent}")
-            columns[name] = torch.cat(present) if present else None
-        for name in _SHARED:
-            columns[name] = getattr(tables[0], name)
-            if any(getattr(table, name) != columns[name] for table in tables):
-                raise BatchError(f"the tables differ in {name}; expected {columns[name]} in all")
-        masks = [table.mask for table in tables if table.mask is not None]
-        if len(masks) == len(tables) and len({mask.shape[1] for mask in masks}) == 1:
-            columns["mask"] = torch.cat(masks)
-        return TokenBatch(**columns, _spread=True)
+        per_row = ("lengths", *_PER_RESPONSE, *_PER_TOKEN, "advantages")
+        return TokenBatch(**joining.joined_columns(tables, per_row, _SHARED), _spread=True)
 
     # Padded tensors, as other trainers use them.
 
@@ -376,7 +376,7 @@ class TokenBatch:
         Raises:
             BatchError: an unknown column, or a wrong shape.
         """
-        known = set(_COLUMNS) - {"mask", "lengths"}
+        known = set(COLUMN_NAMES) - {"mask", "lengths"}
         flat = padding.flat_columns(mask, {"logprobs": logprobs, **columns}, known, _PER_TOKEN)
         return cls(**flat)
 

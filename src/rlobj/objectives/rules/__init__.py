@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
 from rlobj.base.errors import ConfigError
-from rlobj.objectives.rules.columns import COLUMNS, declared
+from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
 from rlobj.objectives.rules.expression import Expr, Level
 from rlobj.objectives.rules.nodes import (
     Column,
@@ -22,10 +22,11 @@ from rlobj.objectives.rules.nodes import (
     When,
 )
 from rlobj.objectives.rules.operators import Number, Rule, as_number, when
-from rlobj.objectives.rules.parsing import parse
+from rlobj.objectives.rules.parsing import custom_rule, parse
 
 __all__ = [
     "COLUMNS",
+    "NAMES",
     "Column",
     "Constant",
     "Controlled",
@@ -38,6 +39,7 @@ __all__ = [
     "Quantile",
     "Rule",
     "RuleField",
+    "RuleList",
     "Sample",
     "When",
     "as_number",
@@ -48,12 +50,19 @@ __all__ = [
 ]
 
 
+NAMES = (*COLUMNS, *FUNCTIONS)
+"""Names that a column of one's own cannot have."""
+
+
 def read_rule(value: Any) -> Rule:
-    """A rule from a rule or from text.
+    """A rule from a rule, from text, or from {kind: custom, target: "pkg.module:MyRule", ...}.
 
     Raises:
         ConfigError: the text cannot be parsed, or the value is not a rule.
     """
+    if isinstance(value, dict) and value.get("kind") == "custom":
+        settings = {key: each for key, each in value.items() if key not in ("kind", "target")}
+        return custom_rule(value.get("target"), settings)
     value = parse(value) if isinstance(value, str) else value
     if not isinstance(value, Rule):
         raise ConfigError(f"expected a rule such as 'prob < 0.002', got {str(value)!r}")
@@ -67,6 +76,20 @@ RuleField = Annotated[
     WithJsonSchema({"type": "string"}),
 ]
 """A pydantic field for a Rule, serialized as text."""
+
+RuleList = Annotated[
+    tuple[RuleField, ...],
+    BeforeValidator(lambda rules: _as_tuple(rules)),
+    PlainSerializer(lambda rules: [str(rule) for rule in rules] or None),
+]
+"""A pydantic field for a rule or a list of rules; null is no rule."""
+
+
+def _as_tuple(rules: Any) -> Any:
+    if rules is None:
+        return ()
+    return rules if isinstance(rules, (list, tuple)) else (rules,)
+
 
 NumberField = Annotated[
     InstanceOf[Number],

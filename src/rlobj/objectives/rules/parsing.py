@@ -17,7 +17,7 @@ from rlobj.base.targets import import_target
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared_columns
 from rlobj.objectives.rules.expression import Expr, make
 
-__all__ = ["MAX_DEPTH", "parse"]
+__all__ = ["MAX_DEPTH", "custom_rule", "parse"]
 
 MAX_DEPTH = 100
 """The deepest expression that is accepted; deeper ones could exceed Python's recursion limit."""
@@ -55,6 +55,30 @@ def parse(text: str) -> Expr:
         Logic(operator='&', ...)
     """
     return Parser(text).expression()
+
+
+def custom_rule(target: str | None, settings: dict[str, Any]) -> Any:
+    """A rule written in Python: an instance of a subclass of `CustomRule`.
+
+    Args:
+        target: "package.module:Class" or "path/to/file.py:Class".
+        settings: the fields of the class.
+
+    Raises:
+        ConfigError: there is no such class, or it has no such fields.
+    """
+    member = import_target(target)
+    if not (isinstance(member, type) and issubclass(member, Expr) and hasattr(member, "reads")):
+        raise ConfigError(f"target {target!r} must be a subclass of rlobj's CustomRule")
+    names = tuple(inspect.signature(member).parameters)
+    for name in settings:
+        if name not in names:
+            raise ConfigError(f"{target} has no setting '{name}'.{nearest(name, names)}")
+    member.origin = target  # type: ignore[attr-defined]
+    try:
+        return member(**settings)
+    except TypeError as error:  # a setting without default is absent
+        raise ConfigError(f"{target}: {error}") from None
 
 
 class Parser:
@@ -206,12 +230,7 @@ class Parser:
             self.fail(f"write {usage}", node)
         if name == "reward":
             return make("NamedReward", text)
-        member = import_target(text)
-        if not (isinstance(member, type) and issubclass(member, Expr) and hasattr(member, "reads")):
-            self.fail(f"target {text!r} must be a subclass of rlobj's CustomRule", node)
-        member.origin = text  # type: ignore[attr-defined]
-        names = tuple(inspect.signature(member).parameters)
-        return member(**self.arguments(ast.Call(node.func, [], node.keywords), names))
+        return custom_rule(text, {str(k.arg): self.argument("", k.value) for k in node.keywords})
 
     def arguments(self, node: ast.Call, names: tuple[str, ...]) -> dict[str, Any]:
         if len(node.args) > len(names):

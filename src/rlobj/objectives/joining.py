@@ -1,0 +1,70 @@
+"""Columns of a user's own, and the columns of several tables joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.base.errors import BatchError
+
+__all__ = ["joined_columns", "own_column"]
+
+
+def joined_columns(
+    tables: Sequence[Any], per_row: Iterable[str], shared: Iterable[str]
+) -> dict[str, Any]:
+    """The arguments of one TokenBatch with the responses of all tables, in order.
+
+    Args:
+        tables: TokenBatches.
+        per_row: names of columns with one row per token or response.
+        shared: names of attributes that are the same in all tables.
+
+    Raises:
+        BatchError: some tables lack a column that others have, or differ in a shared attribute.
+    """
+
+    def join(name: str, values: Sequence[Any]) -> Any:
+        present = [value for value in values if value is not None]
+        if present and len(present) < len(values):
+            absent = [i for i, value in enumerate(values) if value is None]
+            raise BatchError(f"column '{name}' is in some tables but absent in {absent}")
+        return torch.cat(present) if present else None
+
+    columns = {name: join(name, [getattr(table, name) for table in tables]) for name in per_row}
+    own = dict.fromkeys(name for table in tables for name in table.columns)
+    columns["columns"] = {name: join(name, [t.columns.get(name) for t in tables]) for name in own}
+    for name in shared:
+        columns[name] = getattr(tables[0], name)
+        if any(getattr(table, name) != columns[name] for table in tables):
+            raise BatchError(f"the tables differ in {name}; expected {columns[name]} in all")
+    masks = [table.mask for table in tables if table.mask is not None]
+    if len(masks) == len(tables) and len({mask.shape[1] for mask in masks}) == 1:
+        columns["mask"] = torch.cat(masks)
+    return columns
+
+
+def own_column(name: str, value: Any, logprobs: Tensor, lengths: Tensor) -> Tensor:
+    """A column of a user's own, one number per token, [N].
+
+    Args:
+        name: the column.
+        value: [N], or [B].
+        logprobs: [N].
+        lengths: tokens of each response, [B].
+
+    Raises:
+        BatchError: another shape.
+    """
+    value = torch.as_tensor(value, device=logprobs.device)
+    if value.shape == lengths.shape != logprobs.shape:
+        value = value.repeat_interleave(lengths)
+    if value.shape != logprobs.shape:
+        raise BatchError(
+            f"column '{name}' has shape {list(value.shape)}, expected [{len(logprobs)}] (tokens) "
+            f"or [{len(lengths)}] (responses)"
+        )
+    return value if value.dtype.is_floating_point else value.double()

@@ -1,0 +1,123 @@
+"""Settings that are a number, or an expression with one number per token.
+
+    surrogate: {kind: clip, low: 0.2, high: "0.2 + 0.1 * entropy"}
+
+`plan` evaluates the expressions once per update. When a primitive is called, each such setting is a
+float, or a tensor [N] with the values of the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from pydantic_core import core_schema
+from torch import Tensor
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.primitive import Primitive
+from rlobj.objectives.rules import Constant, Number, as_number
+
+__all__ = [
+    "AnyNumber",
+    "Bounds",
+    "NonNegative",
+    "OptionalAboveOne",
+    "OptionalPositive",
+    "Positive",
+    "bind",
+    "expressions",
+]
+
+P = TypeVar("P", bound=Primitive)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds of a setting.
+
+    Attributes:
+        at_least: the smallest value.
+        above: values must be larger.
+        optional: whether null is a value.
+    """
+
+    at_least: float = -math.inf
+    above: float = -math.inf
+    optional: bool = False
+
+    def __str__(self) -> str:
+        if self.above > -math.inf:
+            return f"a number > {self.above:g}"
+        return "a number" if self.at_least == -math.inf else f"a number >= {self.at_least:g}"
+
+    def read(self, value: Any) -> float | Number | None:
+        """The setting from a number, an expression or text.
+
+        Raises:
+            ConfigError: something else, or a number out of bounds.
+        """
+        if value is None and self.optional:
+            return None
+        expected = f"expected {self} or an expression such as '0.2 + 0.1 * entropy'"
+        if value is None or isinstance(value, bool):
+            raise ConfigError(f"{expected}, got {value!r}")
+        number = as_number(value)
+        if not isinstance(number, Constant):
+            return number
+        if not (number.value >= self.at_least and number.value > self.above):
+            raise ConfigError(f"{expected}, got {value!r}")
+        return float(number.value)
+
+    def outside(self, values: Tensor) -> Tensor:
+        """Which values are out of bounds, bool [N]."""
+        return ~((values >= self.at_least) & (values > self.above))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.read,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: str(value) if isinstance(value, Number) else value
+            ),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"type": ["number", "string", *(["null"] if self.optional else [])]}
+
+
+AnyNumber = Annotated[Any, Bounds()]
+NonNegative = Annotated[Any, Bounds(at_least=0)]
+Positive = Annotated[Any, Bounds(above=0)]
+OptionalPositive = Annotated[Any, Bounds(above=0, optional=True)]
+OptionalAboveOne = Annotated[Any, Bounds(above=1, optional=True)]
+
+
+def expressions(primitive: Primitive, path: str = "") -> Iterator[tuple[str, Number, Bounds]]:
+    """The expression-valued settings of a primitive and of those inside it: path, value, bounds."""
+    for name, field in type(primitive).model_fields.items():
+        value = getattr(primitive, name)
+        here = f"{path}{name}"
+        bounds = [each for each in field.metadata if isinstance(each, Bounds)]
+        if bounds and isinstance(value, Number):
+            yield here, value, bounds[0]
+        elif isinstance(value, Primitive):
+            yield from expressions(value, f"{here}.")
+
+
+def bind(primitive: P, values: Mapping[str, Tensor]) -> P:
+    """A copy that has the plan's values in place of expression-valued settings.
+
+    Args:
+        primitive: a surrogate, penalty or mismatch.
+        values: [N] for each expression, by its text.
+    """
+    changed: dict[str, Any] = {}
+    for name, field in type(primitive).model_fields.items():
+        value = getattr(primitive, name)
+        if isinstance(value, Number) and any(isinstance(each, Bounds) for each in field.metadata):
+            changed[name] = values[str(value)]
+        elif isinstance(value, Primitive) and (inner := bind(value, values)) is not value:
+            changed[name] = inner
+    return primitive.model_copy(update=changed) if changed else primitive

@@ -1,0 +1,246 @@
+"""Expression-valued settings, shaped advantages, own columns, custom rules and lists of phases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from strategies import awkward_batch, tokens
+from torch import Tensor
+
+from rlobj import (
+    BatchError,
+    Cispo,
+    Clip,
+    ConfigError,
+    CustomRule,
+    Objective,
+    SoftGate,
+    TokenBatch,
+    Truncate,
+    Vespo,
+    advantage,
+    column,
+    entropy,
+    functional,
+    parse,
+    prob,
+    when,
+)
+from rlobj.objectives.controllers import Gate
+from rlobj.objectives.surrogates import DppoTv, GeometricMean, Switch
+
+BATCH = awkward_batch(seed=5)
+SETTINGS = {
+    "clip": (Clip, {"low": 0.2, "high": 0.28, "dual": 3.0}),
+    "cispo": (Cispo, {"max": 1.2, "min": 0.9}),
+    "soft_gate": (SoftGate, {"tau_pos": 1.5, "tau_neg": 0.5}),
+    "geometric_mean": (GeometricMean, {"eps": 0.1}),
+    "dppo_tv": (DppoTv, {"low": 0.05, "high": 0.1, "cap": 1.1}),
+    "vespo": (Vespo, {"k_pos": 1.0, "lambda_pos": 2.0, "k_neg": 0.5, "lambda_neg": 1.5}),
+}
+
+
+def result(objective: Objective, batch: TokenBatch = BATCH) -> tuple[Tensor, Tensor]:
+    """The loss and its gradient with respect to the log-probs."""
+    logprobs = batch.logprobs.detach().clone().requires_grad_()
+    loss = objective(batch.replace(logprobs=logprobs)).loss
+    loss.backward()
+    assert logprobs.grad is not None
+    return loss.detach(), logprobs.grad
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_an_expression_with_one_value_equals_the_number(name: str) -> None:
+    kind, numbers = SETTINGS[name]
+    texts = {key: f"{value} + 0 * entropy" for key, value in numbers.items()}
+    plain = result(Objective(surrogate=kind(**numbers)))
+    torch.testing.assert_close(result(Objective(surrogate=kind(**texts))), plain)
+
+
+def test_a_bound_differs_by_token() -> None:
+    objective = Objective(surrogate=Clip(low=0.2, high="0.1 + 0.3 * (1 - old_prob)"))
+    plan = objective.plan([BATCH])
+    ratio = functional.log_ratio(BATCH.logprobs, BATCH.column("old_logprobs", "")).exp()
+    high = 0.1 + 0.3 * (1 - BATCH.column("old_logprobs", "").exp())
+    a = plan.advantages[0]
+    value = torch.minimum(ratio * a, torch.minimum(ratio.clamp(min=0.8), 1 + high) * a)
+    expected = -(plan.weights[0] * value)[BATCH.decided].sum()
+    torch.testing.assert_close(objective.loss(BATCH, plan).loss, expected)
+
+
+def test_a_setting_inside_a_switch_reads_a_controller() -> None:
+    surrogate = Switch(prob < 0.1, Clip(high="W"), Clip(high=0.3))
+    gate = {"W": Gate(target=100.0, on=0.3, off=0.1)}
+    objective = Objective(surrogate=surrogate, controllers=gate)
+    torch.testing.assert_close(result(objective), result(Objective(surrogate=Clip(high=0.3))))
+
+
+def test_a_mismatch_cap_can_be_an_expression() -> None:
+    wide = Objective(mismatch=Truncate(cap=when(prob < 2, 1.1, 9)))
+    torch.testing.assert_close(result(wide), result(Objective(mismatch=Truncate(cap=1.1))))
+
+
+def test_the_plan_freezes_settings() -> None:
+    objective = Objective(surrogate=Clip(high="0.1 + prob"))
+    plan = objective.plan([BATCH])
+    later = BATCH.replace(logprobs=BATCH.logprobs - 0.5)
+    fixed = {text: value for text, value in plan.values[0].items() if "prob" in text}
+    assert list(fixed) == ["0.1 + prob"]
+    objective.loss(later, plan)
+    torch.testing.assert_close(
+        plan.values[0]["0.1 + prob"][BATCH.decided], (0.1 + BATCH.logprobs.exp())[BATCH.decided]
+    )
+
+
+def test_a_setting_out_of_bounds_is_an_error_that_names_the_row() -> None:
+    objective = Objective(surrogate=SoftGate(tau_pos="entropy - 1"))
+    batch = tokens([2], [-1.0, -2.0], entropy=[2.0, 0.5], rewards=[1.0])
+    message = (
+        r"surrogate.tau_pos 'entropy - 1' is not a number > 0 at row 1 \(response 0, token 1\)"
+    )
+    with pytest.raises(BatchError, match=message):
+        objective.plan([batch])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"high": "entropyy"}, "unknown name 'entropyy'. Did you mean 'entropy'"),
+        ({"high": "entropy > 1"}, "expected a number"),
+        ({"high": True}, "expected a number >= 0 or an expression"),
+        ({"low": None}, "expected a number >= 0 or an expression"),
+        ({"dual": 1}, "expected a number > 1 or an expression"),
+    ],
+)
+def test_a_wrong_setting_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Clip(**settings)
+
+
+def test_expressions_are_kept_as_text() -> None:
+    objective = Objective(surrogate=Clip(high="0.2 + 0.1 * entropy"))
+    dumped = objective.model_dump(by_alias=True)
+    assert dumped["surrogate"]["high"] == "0.2 + 0.1 * entropy"
+    assert Objective(**dumped) == objective
+    assert "entropy" in objective.needs.plan
+    assert "0.2 + 0.1 * entropy" in str(objective.explain())
+
+
+def test_shape_changes_the_surrogates_advantage_but_not_the_rules() -> None:
+    base = Objective(surrogate="reinforce").drop(advantage > 0)
+    plan, flipped = base.plan([BATCH]), base.replace(shape="-2 * advantage").plan([BATCH])
+    assert torch.equal(plan.weights[0], flipped.weights[0])
+    torch.testing.assert_close(flipped.advantages[0], -2 * plan.advantages[0])
+
+
+def test_a_shaped_advantage_that_is_infinite_is_refused() -> None:
+    batch = tokens([2], [-1.0, -2.0], entropy=[2.0, 0.5], rewards=[1.0])
+    with pytest.raises(BatchError, match="is NaN or infinite at row 1"):
+        Objective(shape="advantage / (entropy - 0.5)").plan([batch])
+
+
+def test_rules_read_columns_of_ones_own() -> None:
+    batch = tokens([2, 1], [-1.0, -2.0, -3.0], rewards=[1.0, 0.0], columns={"turn": [0, 1, 2]})
+    objective = Objective(columns=["turn"]).keep("turn > 0")
+    assert (objective.plan([batch]).weights[0] != 0).tolist() == [False, True, True]
+    assert objective.drop_rule is None
+    assert objective.keep_rule == (column("turn") > 0)
+    assert Objective(**objective.model_dump(by_alias=True)) == objective
+
+
+def test_own_columns_follow_their_responses() -> None:
+    columns = {"turn": [5.0, 6, 7, 8], "level": [1, 2, 3]}
+    batch = tokens([3, 0, 1], [-1.0, -2.0, -3.0, -4.0], columns=columns)
+    parts = batch.split(3)
+    assert [part.columns["turn"].tolist() for part in parts] == [[5, 6, 7], [], [8]]
+    assert TokenBatch.concat(parts).columns["level"].tolist() == [1, 1, 1, 3]
+    assert batch.select([2, 0]).columns["turn"].tolist() == [8, 5, 6, 7]
+    mask = torch.tensor([[1, 1], [1, 0]])
+    padded = TokenBatch.from_padded(mask, mask * -1.0, columns={"turn": mask * 2.0, "x": [3, 4]})
+    assert padded.columns["turn"].tolist() == [2, 2, 2]
+    assert padded.columns["x"].tolist() == [3, 3, 4]
+
+
+def test_a_declared_column_that_is_absent_is_an_error() -> None:
+    objective = Objective(columns=["turn"]).keep("turn > 0")
+    with pytest.raises(BatchError, match=r"keep 'turn > 0' needs the column 'turn'.*columns="):
+        objective.plan([BATCH])
+
+
+def test_columns_that_are_not_declared_stay_unknown() -> None:
+    with pytest.raises(ConfigError, match=r"unknown name 'turm'\. Did you mean 'turn'"):
+        Objective(columns=["turn"], keep="turm > 0")
+    with pytest.raises(ConfigError, match="unknown name 'turn'"):
+        Objective(keep="turn > 0")
+    with pytest.raises(ConfigError, match="keep reads unknown 'turn'"):
+        Objective(keep=column("turn") > 0)
+    with pytest.raises(ConfigError, match="expected new names such as 'turn' in lower case"):
+        Objective(columns=["entropy"])
+
+
+@dataclass(frozen=True)
+class Isolated(CustomRule):
+    """The only token of its response with a probability below the threshold."""
+
+    threshold: float = 0.1
+
+    def reads(self) -> tuple[Any, ...]:
+        return (prob,)
+
+    def select(self, frame: Any) -> Tensor:
+        rare = frame.number(prob) < self.threshold
+        return rare & frame.table.spread(frame.table.sum_by_response(rare.double()) == 1)
+
+
+def test_a_custom_rule_has_a_text_and_composes() -> None:
+    rule = (advantage > 0) & Isolated(0.05)
+    assert str(rule) == f"(advantage > 0) & custom('{__name__}:Isolated', threshold=0.05)"
+    assert parse(str(rule)) == rule
+    written = {"kind": "custom", "target": f"{__name__}:Isolated", "threshold": 0.05}
+    assert Objective(drop=written).drop_rule == Isolated(0.05)
+    assert "logprobs" in Objective(drop=rule).needs.plan
+    assert "only token of its response" in str(Objective(drop=rule).explain())
+
+
+def test_a_custom_rule_equals_the_same_rule_in_the_language() -> None:
+    text = "(prob < 0.1) & ((prob < 0.1).count(by='response') < 2)"
+    plans = [Objective().drop(rule).plan([BATCH]) for rule in (Isolated(), text)]
+    assert torch.equal(plans[0].weights[0], plans[1].weights[0])
+
+
+def test_a_custom_rule_with_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"has no setting 'treshold'\. Did you mean 'threshold'"):
+        parse(f"custom('{__name__}:Isolated', treshold=1)")
+    with pytest.raises(ConfigError, match="has no setting 'limit'"):
+        Objective(drop={"kind": "custom", "target": f"{__name__}:Isolated", "limit": 1})
+
+
+def test_a_custom_rule_must_return_one_value_per_token() -> None:
+    @dataclass(frozen=True)
+    class Wrong(CustomRule):
+        def select(self, frame: Any) -> Tensor:
+            return torch.ones(3)
+
+    with pytest.raises(BatchError, match=r"select returned torch.float32 \[3\], expected bool"):
+        Objective(drop=Wrong()).plan([BATCH])
+
+
+def test_phases_of_several_splits_partition_the_tokens() -> None:
+    objective = Objective(surrogate="unclipped").split(prob < 0.1).split(entropy > 1)
+    first, second, rest = (phase.plan([BATCH]).weights[0] != 0 for phase in objective.phases)
+    whole = Objective(surrogate="unclipped").plan([BATCH]).weights[0] != 0
+    rare, uncertain = BATCH.logprobs.exp() < 0.1, BATCH.column("entropy", "") > 1
+    assert torch.equal(first, whole & rare)
+    assert torch.equal(second, whole & ~rare & uncertain)
+    assert torch.equal(rest, whole & ~rare & ~uncertain)
+
+
+def test_a_list_of_splits_is_written_as_a_list() -> None:
+    objective = Objective(split=["prob < 0.1", "entropy > 1"])
+    assert objective == Objective().split(prob < 0.1).split(entropy > 1)
+    assert Objective(**objective.model_dump(by_alias=True)) == objective
+    assert Objective(split="prob < 0.1") == Objective().split(prob < 0.1)
+    assert Objective(split=None) == Objective()
