@@ -57,7 +57,9 @@ JUSTRL = DAPO.replace(surrogate=Clip(low=0.2, high=0.28, dual=10))
 GRPO = Objective(divisor=SequenceMean())
 PLAIN = Objective(surrogate=Reinforce())
 AR_BASE = Objective(
-    surrogate=Clip(low=0.2, high=0.24, dual=10), divisor=ALL, penalties=[KL(coefficient=0.001)]
+    surrogate=Clip(low=0.2, high=0.24, dual=10, max_log_ratio=None),
+    divisor=ALL,
+    penalties=[KL(coefficient=0.001, max_gap=5, max_value=10)],
 )
 LOPTI = AR_BASE.split(old_prob < 0.5)
 UP = surprisal.top(0.1, within=advantage > 0, at_least=1)
@@ -72,7 +74,7 @@ DEFINITIONS = {
     "ar": AR_BASE.reweight(0.2 * old_prob + 0.8),
     "ar-lopti": LOPTI.reweight(0.3 * old_prob + 0.7),
     "cispo": Objective(surrogate=Cispo(max=5.0)),
-    "clip-cov": Objective(surrogate=Clip(low=1.0, high=1.0), divisor=ALL).drop(
+    "clip-cov": Objective(surrogate=Clip(low=1.0, high=1.0, max_log_ratio=None), divisor=ALL).drop(
         ODD.sample(2e-4, seed=0, of="all", round="floor", at_least=1)
     ),
     "dapo": DAPO,
@@ -87,37 +89,41 @@ DEFINITIONS = {
         advantage=Decoupled(each=GroupNormalized(), then=BatchWhitened()),
         penalties=[EntropyBonus(coefficient=0.001)],
     ),
-    "gmpo": GRPO.replace(surrogate=GeometricMean(eps=0.4)),
+    "gmpo": GRPO.replace(surrogate=GeometricMean(eps=0.4, max_log_ratio=None)),
     "gpg": PLAIN.replace(advantage=AccurateGroupCentered()),
     "grpo": GRPO,
-    "gspo": GRPO.replace(surrogate=Clip(low=3e-4, high=4e-4, ratio="sequence")),
+    "gspo": GRPO.replace(surrogate=Clip(low=3e-4, high=4e-4, ratio="sequence", max_log_ratio=10)),
     "icepop": DAPO.replace(mismatch=Mask(low=0.5, high=5)),
     "justrl": JUSTRL,
     "kl-cov": Objective(
-        surrogate=Unclipped(),
+        surrogate=Unclipped(max_log_ratio=None),
         penalties=[KL(estimator="abs", against="old", where=TOP_COVARIANCE)],
     ),
     "lite-ppo": Objective(advantage=GroupNormalized(scale="batch")),
     "lopti": LOPTI,
     "lp-reg": Objective(
-        surrogate=Switch(WORST, Unclipped(), Clip(low=1.0, high=9.0)),
-        penalties=[ProxyKL(min_p=0.02, where=WORST)],
+        surrogate=Switch(
+            WORST, Unclipped(max_log_ratio=None), Clip(low=1.0, high=9.0, max_log_ratio=None)
+        ),
+        penalties=[ProxyKL(min_p=0.02, where=WORST, max_gap=None, max_value=10)],
     ),
     "luspo": Objective(
-        surrogate=Clip(low=2e-3, high=2.5e-3, ratio="sequence"), divisor=SequenceSum()
+        surrogate=Clip(low=2e-3, high=2.5e-3, ratio="sequence", max_log_ratio=None),
+        divisor=SequenceSum(),
     ),
     "mis": DAPO.replace(mismatch=Mask(level="sequence", low=0.5, high=2)),
     "opo": PLAIN.replace(advantage=LengthWeighted()),
     "pass-at-k": Objective(advantage=PassAtK()),
     "prime-rl": Objective(
         advantage=GroupCentered(),
-        surrogate=DppoTv(low=0.2, high=0.2, cap=None, against="sampler"),
+        surrogate=DppoTv(low=0.2, high=0.2, cap=None, against="sampler", max_log_ratio=None),
         penalties=[KL(estimator="k2", against="sampler", coefficient=2e-3)],
     ),
     "qae": DAPO.replace(advantage=QuantileBaseline(K=0.4)),
     "reinforce-pp": Objective(advantage=BatchWhitened(), reward_kl=0.01),
     "reinforce-pp-baseline": Objective(
-        advantage=GroupCenteredBatchWhitened(), penalties=[KL(estimator="k2", coefficient=0.01)]
+        advantage=GroupCenteredBatchWhitened(),
+        penalties=[KL(estimator="k2", coefficient=0.01, max_value=10)],
     ),
     "rloo": Objective(advantage=LeaveOneOut()),
     "sapo": GRPO.replace(surrogate=SoftGate(tau_pos=1.0, tau_neg=1.05)),

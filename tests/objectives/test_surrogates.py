@@ -233,3 +233,86 @@ def test_error_of_a_missing_column_names_the_column_and_the_term(
     assert column in objective.needs.loss
     with pytest.raises(BatchError, match=f"{who} needs the column '{column}'"):
         objective(batch(OLD))
+
+
+FAR = torch.tensor([5.0, 15.0, 30.0])
+
+
+@pytest.mark.parametrize(
+    ("max_gap", "max_value", "gradient"),
+    [  # TRL, Lp-Reg, AR-Lopti, verl: 1 − exp(gap) where no clamp acts
+        (None, None, [-147.41, -3.2690e6, -1.06865e13]),
+        (None, 10.0, [0.0, 0.0, 0.0]),
+        (5.0, 10.0, [0.0, 0.0, 0.0]),
+        (20.0, None, [-147.41, -3.2690e6, 0.0]),
+    ],
+)
+@pytest.mark.parametrize("kind", [KL, ProxyKL])
+def test_the_clamps_of_k3_are_those_of_the_releases(
+    kind: Any, max_gap: float | None, max_value: float | None, gradient: list[float]
+) -> None:
+    penalty = kind(max_gap=max_gap, max_value=max_value)
+    logprobs = torch.full((3,), -31.0, requires_grad=True)
+    column = "ref_logprobs" if kind is KL else "proxy_logprobs"
+    table = TokenBatch([3], [0], logprobs, **{column: (-31.0 + FAR)})
+    value = penalty(Terms(table, logprobs, torch.zeros(3), {}))
+    value.sum().backward()
+    gap = FAR if max_gap is None else FAR.clamp(max=max_gap)
+    expected = (gap.exp() - gap - 1).clamp(max=max_value or torch.inf)
+    torch.testing.assert_close(value.detach(), expected)
+    torch.testing.assert_close(logprobs.grad, torch.tensor(gradient), rtol=1e-4, atol=0)
+
+
+def test_a_clamped_value_acts_on_each_estimator() -> None:
+    gap = torch.tensor([-40.0, 2.0, 40.0])
+    for name, expected in {"k1": [-9, 2, 9], "abs": [9, 2, 9], "k2": [9, 2, 9]}.items():
+        value = KL(estimator=name, max_value=9.0).estimate(gap, torch.zeros(3))  # type: ignore[arg-type]
+        assert value.tolist() == expected
+
+
+RATIOS = [
+    Clip,
+    lambda **limit: Clip(ratio="sequence", **limit),
+    lambda **limit: Clip(ratio="product", **limit),
+    Unclipped,
+    Cispo,
+    SoftGate,
+    GeometricMean,
+    DppoTv,
+    Vespo,
+]
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence", "product"])
+@pytest.mark.parametrize(("limit", "value"), [(None, 30.0), (40.0, 30.0), (20.0, 20.0), (10.0, 10)])
+def test_ratios_are_clamped_as_set(ratio: Any, limit: float | None, value: float) -> None:
+    """A response of one token with A < 0, where no clip acts above."""
+    logprobs = torch.tensor([-1.0], requires_grad=True)
+    table = TokenBatch([1], [0], logprobs, old_logprobs=[-31.0])
+    surrogate = Clip(ratio=ratio, max_log_ratio=limit)
+    found = surrogate(Terms(table, logprobs, -torch.ones(1), {}))
+    found.backward()
+    torch.testing.assert_close(found.detach(), -torch.tensor([math.exp(value)]))
+    expected = torch.zeros(1) if value < 30 else -torch.tensor([math.exp(30)])
+    torch.testing.assert_close(logprobs.grad, expected)
+
+
+def test_the_sequence_ratio_has_no_floor_and_no_clamp_of_single_tokens() -> None:
+    logprobs = torch.tensor([-41.0, -1.0])
+    table = TokenBatch([2], [0], logprobs, old_logprobs=[-1.0, -17.0])  # gaps −40 and 16
+    found = Clip(ratio="sequence", max_log_ratio=10.0)(Terms(table, logprobs, torch.ones(2), {}))
+    torch.testing.assert_close(found, torch.full((2,), math.exp(-12)))
+
+
+@pytest.mark.parametrize("build", RATIOS)
+def test_a_token_with_advantage_0_has_no_value_and_no_gradient_at_any_ratio(build: Any) -> None:
+    """`skippable` says so, also without a clamp: exp(200) is infinite in float32."""
+    surrogate = build(max_log_ratio=None)
+    assert surrogate.skippable
+    logprobs = torch.tensor([-1.0, -300.0], requires_grad=True)
+    columns = {"old_logprobs": [-201.0, -1.0]}
+    for lengths in ([2], [1, 1]):
+        table = TokenBatch(lengths, [0] * len(lengths), logprobs, **columns)
+        value = surrogate(Terms(table, logprobs, torch.zeros(2), {}))
+        (gradient,) = torch.autograd.grad(value.sum(), logprobs)
+        assert value.tolist() == gradient.tolist() == [0, 0]

@@ -43,7 +43,7 @@ class Primitive(Model):
             return
         own = cls.__module__.startswith("rlobj.")
         cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower() if own else "custom"
-        if own:
+        if own and not cls.__name__.startswith("_"):
             cls.registry[cls.kind] = cls
 
     @classmethod

@@ -14,12 +14,15 @@ numbers, or tensors with one number per token, [N].
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 __all__ = [
     "MAX_LOG_RATIO",
     "abs_log_ratio",
+    "bounded",
     "choose",
     "cispo",
     "clip",
@@ -37,12 +40,25 @@ __all__ = [
 Real = float | Tensor
 
 MAX_LOG_RATIO = 20.0
-"""l − l0 is clamped to ±20 nats before `exp`, as every released implementation does."""
+"""l − l0 is clamped to ±20 nats before `exp` unless a setting says otherwise, as in verl. Releases
+differ: TRL, AR-Lopti, Lp-Reg and KL-Cov clamp nothing, verl's GSPO only the mean over the response,
+to at most 10. Presets pin what their release does."""
 
 
-def log_ratio(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """l − l_reference clamped to ±20 nats, [N]."""
-    return (logprobs - reference).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+def bounded(exponent: Tensor, limit: Real | None, below: bool = True) -> Tensor:
+    """The exponent clamped to ±limit nats, or with below=False to at most `limit`.
+
+    None clamps only what `exp` cannot represent: in float32 an exponent above 88. So `exp` of it is
+    always finite, and its product with an advantage of 0 is 0.
+    """
+    if limit is not None:
+        exponent = _clamp(exponent, -limit if below else -math.inf, limit)
+    return exponent.clamp(max=int(math.log(torch.finfo(exponent.dtype).max)))
+
+
+def log_ratio(logprobs: Tensor, reference: Tensor, limit: Real | None = MAX_LOG_RATIO) -> Tensor:
+    """l − l_reference clamped to ±limit nats, [N]; None = no clamp, see `bounded`."""
+    return bounded(logprobs - reference, limit)
 
 
 def choose(rule: Tensor, then: Real, otherwise: Real, like: Tensor) -> Tensor:
@@ -121,6 +137,7 @@ def dppo_tv(
     low: Real,
     high: Real,
     cap: Real | None,
+    limit: Real | None = MAX_LOG_RATIO,
 ) -> Tensor:
     """DPPO with the total-variation trust region.
 
@@ -133,13 +150,14 @@ def dppo_tv(
         low: the largest decrease of the token's probability with a gradient.
         high: the largest increase of the token's probability with a gradient.
         cap: the largest r, or None.
+        limit: l − log π_b is clamped to ±limit nats; None = no clamp.
 
     Source: DPPO, arXiv:2602.04879.
     """
     current = logprobs.detach()
     moved = current.exp() - behaviour.exp()
     inside = torch.where(advantages > 0, moved <= high, moved >= -low)
-    ratio = log_ratio(current, behaviour).exp()
+    ratio = log_ratio(current, behaviour, limit).exp()
     ratio = ratio if cap is None else ratio.clamp(max=cap)
     return torch.where(inside, ratio, torch.zeros_like(ratio)) * advantages * logprobs
 
@@ -169,15 +187,15 @@ def k2(logprobs: Tensor, reference: Tensor) -> Tensor:
     return 0.5 * (logprobs - reference).square()
 
 
-def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
+def k3(logprobs: Tensor, reference: Tensor, max_gap: Real | None = MAX_LOG_RATIO) -> Tensor:
     """k3 = exp(l_ref − l) − (l_ref − l) − 1 ≥ 0, [N].
 
     As a value it is unbiased, with low variance. Its gradient is not the KL's gradient, unless it
-    is multiplied by r (`KL(unbiased=True)`). l_ref − l is clamped to ±20 nats.
+    is multiplied by r (`KL(unbiased=True)`). l_ref − l is clamped to ±max_gap nats; None = none.
 
-    Source: Schulman 2020, k3; GRPO, arXiv:2402.03300 eq. 4.
+    Source: Schulman 2020, k3; GRPO, arXiv:2402.03300 eq. 4; ±20: verl.
     """
-    difference = log_ratio(reference, logprobs)
+    difference = log_ratio(reference, logprobs, max_gap)
     return difference.exp() - difference - 1
 
 

@@ -17,16 +17,12 @@ from rlobj.base.primitive import Primitive
 from rlobj.objectives import functional
 from rlobj.objectives.divisors import DivisorField
 from rlobj.objectives.rules import Constant, NumberField, RuleField
+from rlobj.objectives.settings import OptionalPositive
 from rlobj.objectives.surrogates import Terms
 
 __all__ = ["KL", "EntropyBonus", "Penalty", "PenaltyField", "ProxyKL"]
 
-_ESTIMATORS = {
-    "k1": functional.k1,
-    "abs": functional.abs_log_ratio,
-    "k2": functional.k2,
-    "k3": functional.k3,
-}
+_ESTIMATORS = {"k1": functional.k1, "abs": functional.abs_log_ratio, "k2": functional.k2}
 
 
 class Penalty(Primitive):
@@ -62,21 +58,43 @@ class Penalty(Primitive):
 PenaltyField = Annotated[SerializeAsAny[Penalty], BeforeValidator(Penalty.build)]
 
 
-class KL(Penalty):
-    """KL(π ‖ π_ref) estimated from the sampled token: k1, abs, k2 or k3.
-
-    The gradient of k3 is biased. `unbiased=True` multiplies by r = π/π_old, with its gradient: then
-    the expected gradient is the KL's gradient.
-
-    Source: Schulman 2020 (k1, k2, k3); GRPO, arXiv:2402.03300 eq. 4; KL-Cov's |l − l0|:
-        arXiv:2505.22617; unbiased: DeepSeek-V3.2, arXiv:2512.02556.
-    """
-
-    skippable: ClassVar[bool] = True
+class _EstimatedKL(Penalty):
+    """Base class of KLs that are estimated from the sampled token: k1, abs, k2 or k3."""
 
     estimator: Literal["k1", "abs", "k2", "k3"] = Field(
         default="k3", description="estimator of the KL"
     )
+    max_gap: OptionalPositive = Field(
+        default=functional.MAX_LOG_RATIO,
+        description="k3 clamps l_ref − l to ±max_gap nats; null = no clamp",
+    )
+    max_value: OptionalPositive = Field(
+        default=None, description="the estimate is clamped to ±max_value; null = no clamp"
+    )
+
+    def estimate(self, logprobs: Tensor, reference: Tensor) -> Tensor:
+        """The estimate of KL(π ‖ π_reference), [N]; 0 gradient where it is clamped."""
+        if self.estimator == "k3":
+            value = functional.k3(logprobs, reference, self.max_gap)
+        else:
+            value = _ESTIMATORS[self.estimator](logprobs, reference)
+        return value if self.max_value is None else value.clamp(-self.max_value, self.max_value)
+
+
+class KL(_EstimatedKL):
+    """KL(π ‖ π_ref) estimated from the sampled token.
+
+    The gradient of k3 is biased. `unbiased=True` multiplies by r = π/π_old, with its gradient: then
+    the expected gradient is the KL's gradient. Here l − l0 is clamped to ±20 nats.
+
+    Source: Schulman 2020 (k1, k2, k3); GRPO, arXiv:2402.03300 eq. 4; KL-Cov's |l − l0|:
+        arXiv:2505.22617; unbiased: DeepSeek-V3.2, arXiv:2512.02556. Clamps of k3: TRL none; verl
+        max_gap 20 and max_value 10; AR-Lopti 5 and 10; Lp-Reg and OpenRLHF max_value 10 for each
+        estimator.
+    """
+
+    skippable: ClassVar[bool] = True
+
     against: Literal["reference", "old", "sampler"] = Field(
         default="reference",
         description="the reference policy, π_old of the rollout, or the sampler's probabilities",
@@ -95,12 +113,12 @@ class KL(Penalty):
         return f"kl_{self.against}"
 
     def __call__(self, terms: Terms) -> Tensor:
-        penalty = _ESTIMATORS[self.estimator](terms.logprobs, terms.column(self._column))
+        penalty = self.estimate(terms.logprobs, terms.column(self._column))
         return penalty * terms.token_ratio if self.unbiased else penalty
 
 
-class ProxyKL(Penalty):
-    """k3(l, l_proxy), the KL to the min-p proxy of π_old.
+class ProxyKL(_EstimatedKL):
+    """KL(π ‖ π_proxy) estimated from the sampled token; the proxy is the min-p proxy of π_old.
 
     The proxy keeps the tokens with probability ≥ min_p·(largest probability) and renormalises their
     probabilities. All other tokens have l_proxy = −1e4.
@@ -118,7 +136,7 @@ class ProxyKL(Penalty):
         return ("proxy_logprobs",)
 
     def __call__(self, terms: Terms) -> Tensor:
-        return functional.k3(terms.logprobs, terms.column("proxy_logprobs"))
+        return self.estimate(terms.logprobs, terms.column("proxy_logprobs"))
 
 
 class EntropyBonus(Penalty):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -52,12 +52,18 @@ class Terms:
         logprobs: l, nats, [N], with gradient.
         advantages: A, [N].
         values: the plan's values of the surrogate's rules, bool [N], by the rule's text.
+        max_log_ratio: logarithms of ratios are clamped to ±max_log_ratio nats; None = no clamp.
     """
 
     table: TokenBatch
     logprobs: Tensor
     advantages: Tensor
     values: Mapping[str, Tensor]
+    max_log_ratio: functional.Real | None = functional.MAX_LOG_RATIO
+
+    def clamped(self, limit: functional.Real | None) -> Terms:
+        """The same terms with another clamp of ratios."""
+        return self if limit is self.max_log_ratio else replace(self, max_log_ratio=limit)
 
     def column(self, name: str) -> Tensor:
         """A column of the table, detached, [N].
@@ -69,8 +75,12 @@ class Terms:
 
     @cached_property
     def log_ratio(self) -> Tensor:
-        """l − l0 clamped to ±20 nats, [N]."""
-        return functional.log_ratio(self.logprobs, self.column("old_logprobs"))
+        """l − l0, clamped, [N]."""
+        return functional.bounded(self._moved, self.max_log_ratio)
+
+    @cached_property
+    def _moved(self) -> Tensor:
+        return self.logprobs - self.column("old_logprobs")
 
     @cached_property
     def token_ratio(self) -> Tensor:
@@ -82,10 +92,12 @@ class Terms:
         """s_i·exp(l − sg[l]) with s_i = sg[exp(mean_t(l − l0))], [N].
 
         The value is the geometric mean of the response's ratios; each token has its own gradient.
+        Its logarithm is clamped from above only, as in verl.
         Source: GSPO, arXiv:2507.18071 eq. 7 (GSPO-token).
         """
-        mean = self.table.mean_by_response(self.log_ratio).detach()
-        return (self.table.spread(mean) + self.logprobs - self.logprobs.detach()).exp()
+        mean = self.table.spread(self.table.mean_by_response(self._moved.detach()))
+        moved = mean + self.logprobs - self.logprobs.detach()
+        return functional.bounded(moved, self.max_log_ratio, below=False).exp()
 
     @cached_property
     def product_ratio(self) -> Tensor:
@@ -93,9 +105,8 @@ class Terms:
 
         Source: RLOO's sequence-level action, arXiv:2402.14740.
         """
-        product = self.table.sum_by_response(self.log_ratio)
-        limit = functional.MAX_LOG_RATIO
-        return self.table.spread(product.clamp(-limit, limit)).exp()
+        product = self.table.spread(self.table.sum_by_response(self._moved))
+        return functional.bounded(product, self.max_log_ratio).exp()
 
 
 class Surrogate(Primitive):
@@ -130,13 +141,22 @@ class Surrogate(Primitive):
 SurrogateField = Annotated[SerializeAsAny[Surrogate], BeforeValidator(Surrogate.build)]
 
 
-class Clip(Surrogate):
+class _RatioSurrogate(Surrogate):
+    """Base class of surrogates of a ratio of policies."""
+
+    max_log_ratio: OptionalPositive = Field(
+        default=functional.MAX_LOG_RATIO,
+        description="the ratio's logarithm is clamped to ±max_log_ratio nats; null = no clamp",
+    )
+
+
+class Clip(_RatioSurrogate):
     """S = min(r·A, clip(r, 1 − low, 1 + high)·A); with dual = c, for A < 0 also max(·, c·A).
 
     Source: PPO, arXiv:1707.06347 eq. 7; DAPO, arXiv:2503.14476; see `functional.clip`.
     """
 
-    skippable: ClassVar[bool] = True  # f is r, a bound or c; r ≤ e^20
+    skippable: ClassVar[bool] = True  # f is r, a bound or c; r is finite
 
     low: NonNegative = Field(default=0.2, description="ε_low: the ratio's floor is 1 − low")
     high: NonNegative = Field(default=0.2, description="ε_high: the ratio's cap is 1 + high")
@@ -149,7 +169,7 @@ class Clip(Surrogate):
     )
 
     def _ratio(self, terms: Terms) -> Tensor:
-        return getattr(terms, f"{self.ratio}_ratio")
+        return getattr(terms.clamped(self.max_log_ratio), f"{self.ratio}_ratio")
 
     def __call__(self, terms: Terms) -> Tensor:
         return functional.clip(self._ratio(terms), terms.advantages, self.low, self.high, self.dual)
@@ -163,13 +183,13 @@ class Clip(Surrogate):
         return above | below | ((advantages < 0) & (ratio > self.dual))
 
 
-class Unclipped(Surrogate):
+class Unclipped(_RatioSurrogate):
     """S = r·A. Source: KL-Cov, arXiv:2505.22617; Lp-Reg, arXiv:2510.03222."""
 
     skippable: ClassVar[bool] = True
 
     def __call__(self, terms: Terms) -> Tensor:
-        return terms.token_ratio * terms.advantages
+        return terms.clamped(self.max_log_ratio).token_ratio * terms.advantages
 
 
 class Reinforce(Surrogate):
@@ -184,7 +204,7 @@ class Reinforce(Surrogate):
         return terms.logprobs * terms.advantages
 
 
-class Cispo(Surrogate):
+class Cispo(_RatioSurrogate):
     """S = sg[clip(r, min, max)]·A·l; max is absolute. Source: arXiv:2506.13585."""
 
     skippable: ClassVar[bool] = True
@@ -193,12 +213,11 @@ class Cispo(Surrogate):
     min: NonNegative = Field(default=0.0, description="absolute floor of r")
 
     def __call__(self, terms: Terms) -> Tensor:
-        return functional.cispo(
-            terms.logprobs, terms.token_ratio, terms.advantages, self.max, self.min
-        )
+        ratio = terms.clamped(self.max_log_ratio).token_ratio
+        return functional.cispo(terms.logprobs, ratio, terms.advantages, self.max, self.min)
 
 
-class SoftGate(Surrogate):
+class SoftGate(_RatioSurrogate):
     """S = (4/τ)·σ(τ(r − 1))·A, τ by the sign of A. Source: SAPO, arXiv:2511.20347."""
 
     skippable: ClassVar[bool] = True  # f ≤ 4/τ
@@ -207,10 +226,11 @@ class SoftGate(Surrogate):
     tau_neg: Positive = Field(default=1.05, description="τ where A ≤ 0")
 
     def __call__(self, terms: Terms) -> Tensor:
-        return functional.soft_gate(terms.token_ratio, terms.advantages, self.tau_pos, self.tau_neg)
+        ratio = terms.clamped(self.max_log_ratio).token_ratio
+        return functional.soft_gate(ratio, terms.advantages, self.tau_pos, self.tau_neg)
 
 
-class GeometricMean(Surrogate):
+class GeometricMean(_RatioSurrogate):
     """S = A·exp(mean_t f), f = l − l0 clipped at eps if A > 0, at −eps if A ≤ 0.
 
     All tokens of a response have the same S. With `SequenceMean` a response counts once.
@@ -223,7 +243,8 @@ class GeometricMean(Surrogate):
 
     def __call__(self, terms: Terms) -> Tensor:
         table = terms.table
-        inner = functional.geometric_clip(terms.log_ratio, terms.advantages, self.eps)
+        moved = terms.clamped(self.max_log_ratio).log_ratio
+        inner = functional.geometric_clip(moved, terms.advantages, self.eps)
         advantage = table.mean_by_response(terms.advantages)
         return table.spread(advantage * table.mean_by_response(inner).exp())
 
@@ -233,7 +254,7 @@ class GeometricMean(Surrogate):
         return above | ((advantages < 0) & (moved < -self.eps))
 
 
-class DppoTv(Surrogate):
+class DppoTv(_RatioSurrogate):
     """S = sg[min(r, cap)]·A·l inside the total-variation trust region, 0 outside.
 
     Source: DPPO, arXiv:2602.04879; see `functional.dppo_tv`.
@@ -258,7 +279,13 @@ class DppoTv(Surrogate):
     def __call__(self, terms: Terms) -> Tensor:
         behaviour = terms.column(f"{self.against}_logprobs")
         return functional.dppo_tv(
-            terms.logprobs, behaviour, terms.advantages, self.low, self.high, self.cap
+            terms.logprobs,
+            behaviour,
+            terms.advantages,
+            self.low,
+            self.high,
+            self.cap,
+            self.max_log_ratio,
         )
 
     def clipped(self, terms: Terms) -> Tensor:
@@ -268,10 +295,10 @@ class DppoTv(Surrogate):
         return above | ((advantages < 0) & (moved < -self.low))
 
 
-class Vespo(Surrogate):
+class Vespo(_RatioSurrogate):
     """S = sg[φ(w)]·A·l, φ = exp(λ + k·log w − λ·w), w = Π_t r_t of the response.
 
-    Each log r is clamped to ±20, summed, and the sum clamped to [log 1e-8, 20].
+    Each log r is clamped to ±max_log_ratio, summed, and the sum clamped to [log 1e-8, 20].
     Source: VESPO, arXiv:2602.10693; TRL 1.16's values of k and λ.
     """
 
@@ -283,7 +310,8 @@ class Vespo(Surrogate):
     lambda_neg: AnyNumber = Field(default=2.0, description="λ where A < 0")
 
     def __call__(self, terms: Terms) -> Tensor:
-        total = terms.table.sum_by_response(terms.log_ratio.detach())
+        moved = terms.clamped(self.max_log_ratio).log_ratio.detach()
+        total = terms.table.sum_by_response(moved)
         floor = math.log(1e-8)
         log_weight = terms.table.spread(total.clamp(floor, functional.MAX_LOG_RATIO))
         positive = terms.advantages >= 0
