@@ -245,6 +245,12 @@ def test_a_wrong_argument_is_named_with_what_was_expected(
     assert not Path("run").exists()
 
 
+def test_an_objective_with_columns_of_its_own_is_refused() -> None:
+    objective = rlobj.Objective(columns=["turn"]).keep("turn > 0")
+    with pytest.raises(ConfigError, match=r"objective.columns: turn: .* in your own loop"):
+        rlobj.train(objective)
+
+
 # Several processes.
 
 

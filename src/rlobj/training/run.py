@@ -202,8 +202,14 @@ def prepared(config: RunConfig) -> RunConfig:
     """The configuration with absolute paths, so that the run can be resumed from any folder.
 
     Raises:
-        ConfigError: the model's name is a file, a run, or a folder that does not exist.
+        ConfigError: the model's name is a file, a run, or a folder that does not exist, or the
+            objective reads columns that a run does not have.
     """
+    if config.objective.columns:
+        raise ConfigError(
+            f"objective.columns: {', '.join(config.objective.columns)}: a run has no columns of "
+            "your own. Use the objective in your own loop, with TokenBatch(columns={...})"
+        )
     if config.model.name is not None:
         require_model(config.model.name)
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
