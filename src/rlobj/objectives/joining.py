@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError
 
-__all__ = ["joined_columns", "own_column"]
+__all__ = ["full_precision", "joined_columns", "own_column"]
 
 
 def joined_columns(
@@ -67,4 +67,10 @@ def own_column(name: str, value: Any, logprobs: Tensor, lengths: Tensor) -> Tens
             f"column '{name}' has shape {list(value.shape)}, expected [{len(logprobs)}] (tokens) "
             f"or [{len(lengths)}] (responses)"
         )
-    return value if value.dtype.is_floating_point else value.double()
+    return full_precision(value, torch.float64)
+
+
+def full_precision(values: Tensor, otherwise: torch.dtype) -> Tensor:
+    """Floats of at least 32 bits, differentiable; integers and booleans as `otherwise`."""
+    floating = values.dtype.is_floating_point
+    return values.to(torch.promote_types(values.dtype, torch.float32) if floating else otherwise)

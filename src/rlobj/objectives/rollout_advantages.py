@@ -71,8 +71,7 @@ def _filled(tables: Sequence[TokenBatch], advantages: Tensor) -> list[TokenBatch
     for table in tables:
         size = len(table.lengths)
         own, advantages = advantages[:size], advantages[size:]
-        dtype = torch.promote_types(table.logprobs.dtype, torch.float32)
-        filled.append(table.replace(advantages=own.to(table.logprobs.device, dtype)))
+        filled.append(table.replace(advantages=own.to(table.logprobs)))
     return filled
 
 

@@ -43,12 +43,14 @@ COLUMN_NAMES = (
 class TokenBatch:
     """One row per trained token, response after response.
 
+    Columns in half precision are stored in float32; gradients flow back into the given tensors.
+
     Attributes:
         lengths: int [B], trained tokens of each response (0 allowed).
         groups: int [B], the id of the prompt's group, unique over all ranks.
         logprobs: [N], log π_θ(o_t) in nats; carries the gradient in `Objective.loss`.
-        ids: int [B] or None, the response's id, unique over all ranks (only `Rule.sample` reads
-            it).
+        ids: int [B] or None, the response's id, unique over all ranks; for `Rule.sample`, and to
+            find the rows of a table in a plan.
         rewards: [B], or [B, K] for K rewards, or None; NaN = undecided: a response with an
             undecided reward is treated as empty.
         old_logprobs: [N] or None, log π_old(o_t); default: `logprobs` detached (on-policy).
@@ -98,6 +100,7 @@ class TokenBatch:
         logprobs = torch.as_tensor(self.logprobs)
         if not logprobs.dtype.is_floating_point:
             raise BatchError(f"column 'logprobs' must be float, got {logprobs.dtype}")
+        logprobs = joining.full_precision(logprobs, torch.float32)
         object.__setattr__(self, "logprobs", logprobs)
         for name in ("lengths", *_PER_RESPONSE, *_PER_TOKEN[1:], "advantages"):
             value = getattr(self, name)
@@ -107,9 +110,7 @@ class TokenBatch:
             integer = name in ("lengths", "groups", "ids")
             if integer and (value.dtype.is_floating_point and (value % 1 != 0).any()):
                 raise BatchError(f"column '{name}' must hold integers, got {value.dtype}")
-            value = value.long() if integer else value
-            if not integer and not value.dtype.is_floating_point:
-                value = value.to(logprobs.dtype)
+            value = value.long() if integer else joining.full_precision(value, logprobs.dtype)
             object.__setattr__(self, name, value)
         for name in _SHARED:
             if getattr(self, name) is not None:
