@@ -165,7 +165,7 @@ def _preset_section(preset: Preset) -> str:
         "Formula:",
         _block("text", str(preset.objective.explain(updates))),
         "Recipe:",
-        _recipe_table(preset),
+        recipe_table(preset),
     ]
     other = preset.bases[0] if preset.bases else "grpo"
     if other != preset.name:
@@ -173,7 +173,7 @@ def _preset_section(preset: Preset) -> str:
     return "\n\n".join(parts)
 
 
-def _recipe_table(preset: Preset) -> str:
+def recipe_table(preset: Preset) -> str:
     sources = sources_of(preset)
     rows = [
         (f"`{path}`", _code(_setting(value)), _cited(_cell(sources[path])))

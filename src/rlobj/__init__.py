@@ -64,8 +64,8 @@ _NAMES = {
     "objectives.plan": "LossOutput Plan",
     "objectives.rules": "CustomRule Expr parse",
     "objectives.rules.names": "advantage collision covariance entropy gradient_norm length logprob "
-    "old_entropy old_logprob old_prob old_surprisal position prob proxy_gap ratio reward "
-    "sampler_gap surprisal",
+    "old_entropy old_logprob old_prob old_surprisal position prob proxy_gap ratio ref_gap "
+    "reward sampler_gap surprisal",
     "objectives.rules.operators": "clip column exp log maximum minimum sign sqrt when",
     "objectives.surrogates": "Cispo Clip DppoTv GeometricMean Reinforce SoftGate Surrogate Switch "
     "Unclipped Vespo",

@@ -85,7 +85,7 @@ def test_gradients_of_surrogates_equal_finite_differences(surrogate: Surrogate) 
         *(KL(estimator=name) for name in ("k1", "abs", "k2", "k3")),
         *(KL(estimator=name, unbiased=True) for name in ("k1", "abs", "k2", "k3")),
         KL(estimator="k2", against="old"),
-        ProxyKL(),
+        *(ProxyKL(estimator=name) for name in ("k1", "abs", "k2", "k3")),
     ],
     ids=str,
 )
@@ -94,6 +94,13 @@ def test_gradients_of_penalties_equal_finite_differences(penalty: Penalty) -> No
         return penalty(terms(logprobs, ref_logprobs=OLD - 0.21, proxy_logprobs=OLD + 0.11))
 
     assert gradcheck(value, ((OLD + MOVED).requires_grad_(),))
+
+
+def test_the_proxy_s_estimators_are_those_of_the_kl() -> None:
+    columns = {"ref_logprobs": OLD + 0.11, "proxy_logprobs": OLD + 0.11}
+    for name in ("k1", "abs", "k2", "k3"):
+        kl, proxy = KL(estimator=name), ProxyKL(estimator=name)
+        assert torch.equal(kl(terms(OLD, **columns)), proxy(terms(OLD, **columns)))
 
 
 def test_the_entropy_bonus_lowers_the_loss_for_higher_entropy() -> None:

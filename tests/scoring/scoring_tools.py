@@ -44,13 +44,13 @@ def plain(hidden, weight, targets, *, temperature=1.0, bias=None, scale=1.0, sof
     return logprobs.gather(1, targets[:, None])[:, 0], entropy, logprobs
 
 
-def plain_proxy(logprobs, targets, min_p, filtered):
+def plain_proxy(logprobs, targets, min_p, filtered, relative=True):
     """The log-probs of the min-p proxy, computed from all log-probs."""
     probs = logprobs.exp()
-    kept = probs >= min_p * probs.amax(-1, keepdim=True)
+    kept = probs >= min_p * (probs.amax(-1, keepdim=True) if relative else 1)
     proxy = torch.log_softmax(logprobs.masked_fill(~kept, -torch.inf), -1)
     proxy = proxy.gather(1, targets[:, None])[:, 0]
-    return torch.where(torch.isinf(proxy), filtered, proxy).detach()
+    return torch.where(proxy.isfinite(), proxy, filtered).detach()
 
 
 def leaves(*tensors):

@@ -42,7 +42,10 @@ def test_scores_equal_the_plain_computation(head, shape, with_bias):
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None], ids=["second-sweep", "whole-rows"])
 @pytest.mark.parametrize("sharpness", [0.05, 1.0, 3.0])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_detached_columns_equal_their_definitions(head, sharpness, temperature, chunk_bytes):
+@pytest.mark.parametrize("relative", [True, False])
+def test_detached_columns_equal_their_definitions(
+    head, sharpness, temperature, relative, chunk_bytes
+):
     hidden, weight, targets, bias = head
     weight = weight * sharpness
     targets = targets.clone()
@@ -53,6 +56,7 @@ def test_detached_columns_equal_their_definitions(head, sharpness, temperature, 
         targets,
         temperature=temperature,
         min_p=0.05,
+        relative=relative,
         collision=True,
         sensitivity=True,
         bias=bias,
@@ -62,7 +66,7 @@ def test_detached_columns_equal_their_definitions(head, sharpness, temperature, 
         hidden, weight, targets, temperature=temperature, bias=bias
     )
     probs = everything.exp()
-    proxy = plain_proxy(everything, targets, 0.05, FILTERED)
+    proxy = plain_proxy(everything, targets, 0.05, FILTERED, relative)
     sensitivity = logprobs.exp() * (logprobs + entropy)
     sensitivity = sensitivity - (probs**2 * (everything + entropy[:, None])).sum(-1)
     torch.testing.assert_close(scores.proxy_logprobs, proxy, rtol=1e-12, atol=1e-12)
@@ -93,6 +97,20 @@ def test_min_p_of_one_keeps_all_tokens_with_the_largest_probability():
     hidden, weight = torch.ones(1, 1), torch.tensor([[3.0], [3.0], [1.0]])
     scores = score_tokens(hidden, weight, torch.tensor([1]), min_p=1.0)
     torch.testing.assert_close(scores.proxy_logprobs, torch.tensor([0.5]).log())
+
+
+@pytest.mark.parametrize("rows", [2, 20, 200])
+def test_an_absolute_threshold_of_a_token_s_own_probability_keeps_it_for_any_rounding(rows):
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(rows, 256) / 16, torch.randn(4000, 256)
+    targets = (hidden @ weight.T).argmax(-1)
+    scores = score_tokens(hidden, weight, targets, chunk_bytes=SMALL_TILE)
+    for row, logprob in enumerate(scores.logprobs.exp().tolist()):
+        settings = {"min_p": min(logprob, 1.0), "relative": False, "chunk_bytes": SMALL_TILE}
+        proxy = score_tokens(hidden, weight, targets, **settings).proxy_logprobs[row]
+        assert abs(float(proxy)) < 1e-5
+        if row > 5:
+            break
 
 
 @pytest.mark.parametrize("rows", [2, 20, 200])

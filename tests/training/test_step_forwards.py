@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 from tiny import save_tiny_policy, tiny_config
 
 from rlobj.config.presets import preset_names
-from rlobj.scoring import PolicyScorer
+from rlobj.scoring import PolicyScorer, score_samples
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
 from rlobj.training.loop.trainer import run_training
@@ -105,6 +106,50 @@ def test_the_proxy_comes_from_the_scoring_pass(policy, tmp_path):
         run_step(parts)
     assert {min_p for grad, min_p in asked if not grad} == {0.02}
     assert {min_p for grad, min_p in asked if grad} == {None}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"min_p": 0.04, "relative": False},
+        {"temperature": 0.5},
+        {"policy": "current"},
+        {"min_p": 0.04, "relative": False, "temperature": 2.0, "policy": "current"},
+    ],
+    ids=str,
+)
+def test_the_proxy_has_the_threshold_temperature_and_policy_of_its_penalty(
+    policy, tmp_path, settings
+):
+    penalty = {"kind": "proxy_kl", "min_p": 0.1, **settings}
+    config = tiny_config(
+        policy,
+        "lp-reg",
+        objective={"penalties": [penalty]},
+        training={"steps": 1, "updates_per_step": 2, "micro_batch_tokens": 400},
+    )
+    asked = {key: value for key, value in settings.items() if key != "policy"}
+    asked = {"temperature": config.sampling.temperature, "min_p": 0.1, **asked}
+    gaps = []
+    with open_parts(config, tmp_path / "run") as parts:
+        learner, plan = parts.learner, parts.learner.plan
+        before = copy.deepcopy(learner.model)
+
+        def compared(phase, batch):
+            found = batch.table.proxy_logprobs
+            for model in (before, learner.model):
+                with torch.no_grad():
+                    proxy = score_samples(model, batch.sequences, **asked).proxy_logprobs
+                gaps.append(float((found - proxy).abs().max()))
+            return plan(phase, batch)
+
+        learner.plan = compared
+        run_step(parts)
+    old, current = gaps[2:]  # of the second update
+    same, other = (current, old) if settings.get("policy") == "current" else (old, current)
+    assert max(gaps[:2]) < 1e-5
+    assert same < 1e-5 < other
 
 
 SYNCS = """

@@ -128,6 +128,7 @@ _VALUES: dict[str, Callable[[Frame], Tensor]] = {
     "position": lambda frame: frame.table.positions,
     "covariance": _covariance,
     "proxy_gap": lambda frame: frame.batch("proxy_logprobs") - frame.batch("logprobs"),
+    "ref_gap": lambda frame: frame.batch("ref_logprobs") - frame.batch("logprobs"),
     "sampler_gap": lambda frame: frame.batch("old_logprobs") - frame.batch("sampler_logprobs"),
     "collision": lambda frame: frame.batch("collision"),
     "gradient_norm": lambda frame: functional.gradient_norm(

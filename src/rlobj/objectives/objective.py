@@ -118,8 +118,8 @@ class Objective(Model):
         for name in self.controllers:
             if not (name.isidentifier() and name[0].isupper()):
                 raise ConfigError(f"controller '{name}': the name must begin with a capital")
-        if len({penalty.min_p for penalty in self.penalties if isinstance(penalty, ProxyKL)}) > 1:
-            raise ConfigError("penalties: there is one proxy, so every proxy_kl needs one min_p")
+        if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
+            raise ConfigError("penalties: there is one proxy; every proxy_kl needs its settings")
         if self.reward_kl and self.advantage.decoupled:
             raise ConfigError(
                 f"reward_kl={self.reward_kl} reduces the sum of the rewards, which the advantage "

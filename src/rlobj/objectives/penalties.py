@@ -8,7 +8,7 @@ objective's divisor with over="all".
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor
@@ -123,7 +123,7 @@ class ProxyKL(_EstimatedKL):
     The proxy keeps the tokens with probability ≥ min_p·(largest probability) and renormalises their
     probabilities. All other tokens have l_proxy = −1e4.
 
-    Source: Lp-Reg, arXiv:2510.03222.
+    Source: Lp-Reg, arXiv:2510.03222; its release calls the estimators kl, abs, mse, low_var_kl.
     """
 
     skippable: ClassVar[bool] = True
@@ -131,6 +131,24 @@ class ProxyKL(_EstimatedKL):
     min_p: float = Field(
         default=0.02, gt=0, le=1, description="μ, share of the largest probability"
     )
+    relative: bool = Field(default=True, description="false: μ is itself a probability")
+    temperature: float | None = Field(
+        default=None, gt=0, description="temperature of the proxy; null = that of sampling"
+    )
+    policy: Literal["old", "current"] = Field(
+        default="old", description="the proxy is of π_old, or of π at the start of each update"
+    )
+
+    @property
+    def scoring(self) -> dict[str, Any]:
+        """The settings of `score_tokens` that compute the proxy."""
+        settings = {"min_p": self.min_p, "relative": self.relative}
+        return settings | ({"temperature": self.temperature} if self.temperature else {})
+
+    @property
+    def proxy(self) -> tuple[Any, ...]:
+        """What two penalties with the same proxy have in common."""
+        return self.policy, *self.scoring.items()
 
     def needs(self) -> tuple[str, ...]:
         return ("proxy_logprobs",)

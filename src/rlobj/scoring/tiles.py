@@ -149,11 +149,13 @@ def forward_sweep(
     slope: bool,
     square: bool,
     threshold: float | None,
+    relative: bool = True,
 ) -> Sums:
     """The sums of all rows over the vocabulary; their `target` is relative to the maximum.
 
-    The threshold is relative to the maximum of a whole row. If tiles of whole rows fit the budget,
-    one sweep is enough; otherwise `_kept` makes a second one.
+    The threshold is relative to the maximum of a whole row, or to its log mass. If it is relative
+    to the maximum and tiles of whole rows fit the budget, one sweep is enough; otherwise `_kept`
+    makes a second one.
 
     Args:
         head: the head.
@@ -162,6 +164,7 @@ def forward_sweep(
         slope: also sum e·(z − m), for the entropy.
         square: also sum e² and e²·(z − m); needs `slope`.
         threshold: also sum e over the columns with z − m > threshold, for the min-p proxy.
+        relative: m is the row's maximum; else its log mass, so that e is π in this sum.
     """
     rows = len(targets)
     like = torch.empty(rows, dtype=head.dtype, device=targets.device)
@@ -170,7 +173,7 @@ def forward_sweep(
         return sums
     whole = 0
     if (
-        threshold is not None and head.as_stored
+        threshold is not None and relative and head.as_stored
     ):  # else each part of the rows would convert all weights
         whole = whole_rows(rows, head.vocabulary, head.row_bytes, head.dtype.itemsize)
     columns = head.vocabulary if whole else head.columns(rows)
@@ -186,7 +189,10 @@ def forward_sweep(
         tiles = len(range(0, head.vocabulary, columns))
         maxima = like.new_empty(tiles, rows)
         _fold(head, work, columns, hiddens, targets, sums, None, maxima)
-        sums.kept = _kept(head, work, columns, hiddens, sums.maximum, maxima, threshold)
+        zero = sums.maximum if relative else sums.maximum + sums.mass.log()
+        sums.kept = _kept(head, work, columns, hiddens, zero, maxima, threshold)
+        if relative:  # the largest logit contributes 1, also if it was rounded differently
+            sums.kept.clamp_(min=1)
     sums.target -= sums.maximum
     return sums
 
@@ -225,7 +231,7 @@ def _kept(
     maxima: Tensor,
     threshold: float,
 ) -> Tensor:
-    """Σ exp(z − m) over the columns with z − m > threshold, [N].
+    """Σ exp(z − m) over the columns with z − m > threshold, [N]; `maximum` is m.
 
     Only rows whose largest logit in a tile is above the threshold are computed again. These are few
     for a low entropy, and all for a flat distribution.
@@ -237,8 +243,7 @@ def _kept(
         if len(rows):
             tile = _products(work, [hidden[rows] for hidden in hiddens], head.operands(span))
             kept[rows] += work.keep(tile, head.curve(span), maximum[rows], threshold)
-    # The largest logit contributes exactly 1, also if it was rounded differently this time.
-    return kept.clamp_(min=1)
+    return kept
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def score_tokens(
     temperature: float = 1.0,
     entropy: bool = False,
     min_p: float | None = None,
+    relative: bool = True,
     collision: bool = False,
     sensitivity: bool = False,
     bias: Tensor | None = None,
@@ -85,6 +86,8 @@ def score_tokens(
         entropy: also compute the entropy.
         min_p: also compute the min-p proxy with this share of the largest probability (Lp-Reg,
             arXiv:2510.03222), from the probabilities at the sampling temperature.
+        relative: min_p is a share of the largest probability; else it is itself a probability.
+            That needs a second sweep.
         collision: also compute the collision probability.
         sensitivity: also compute the entropy sensitivity.
         bias: bias of the head, [V]; −inf removes a token from the softmax, and its log-prob is −inf
@@ -122,6 +125,7 @@ def score_tokens(
         operand=operand,
         entropy=entropy,
         min_p=min_p,
+        relative=relative,
         collision=collision,
         sensitivity=sensitivity,
     )
@@ -142,6 +146,7 @@ class _Settings:
     operand: torch.dtype  # and then multiplied in it
     entropy: bool
     min_p: float | None
+    relative: bool
     collision: bool
     sensitivity: bool
 
@@ -191,6 +196,7 @@ class _Score(torch.autograd.Function):
             slope=settings.entropy or settings.sensitivity,
             square=settings.collision or settings.sensitivity,
             threshold=threshold,
+            relative=settings.relative,
         )
         scores = _scores(sums, settings, threshold)
         logprobs = scores[0]
@@ -249,7 +255,9 @@ def _scores(sums: Sums, settings: _Settings, threshold: float | None) -> tuple[T
     if sums.slope is not None:
         entropy = log_mass - sums.slope / sums.mass
     if sums.kept is not None and threshold is not None:
-        proxy = torch.where(sums.target > threshold, sums.target - sums.kept.log(), FILTERED)
+        of = sums.target if settings.relative else logprobs
+        kept = sums.kept.maximum(of.exp())  # a kept target counts, also if it was rounded
+        proxy = torch.where(of > threshold, of - kept.log(), FILTERED)
     if sums.square is not None:
         collision = sums.square / sums.mass.square()
     if collision is not None and sums.square_slope is not None and sums.slope is not None:

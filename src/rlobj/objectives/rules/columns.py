@@ -25,6 +25,7 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "position": ("index in the response, from 0", ()),
     "covariance": ("(A − mean A)·(l − mean l), means over the update's tokens", ("logprobs",)),
     "proxy_gap": ("l_proxy − l, nats", ("proxy_logprobs", "logprobs")),
+    "ref_gap": ("l_ref − l, nats", ("ref_logprobs", "logprobs")),
     "sampler_gap": ("l0 − l_sampler, nats", ("old_logprobs", "sampler_logprobs")),
     "collision": ("Σ π² over the vocabulary", ("collision",)),
     "gradient_norm": ("|A|·sqrt(1 − 2π + Σ π²), of the logits", ("logprobs", "collision")),

@@ -20,6 +20,7 @@ __all__ = [
     "prob",
     "proxy_gap",
     "ratio",
+    "ref_gap",
     "reward",
     "sampler_gap",
     "surprisal",
@@ -40,6 +41,7 @@ length = Column("length")
 position = Column("position")
 covariance = Column("covariance")
 proxy_gap = Column("proxy_gap")
+ref_gap = Column("ref_gap")
 sampler_gap = Column("sampler_gap")
 collision = Column("collision")
 gradient_norm = Column("gradient_norm")

@@ -116,7 +116,7 @@ class Learner:
         self._collate, self._packed = scorer.collate, scorer.packed
         self._can_cut = not depends_on_sequence_length(self.model.config)
         self.scorer, _ = parallel.prepare(scorer, optimizer)
-        self._min_p = next((p.min_p for p in objective.penalties if isinstance(p, ProxyKL)), 0.02)
+        self._proxy = next((p for p in objective.penalties if isinstance(p, ProxyKL)), ProxyKL())
         needs = objective.needs
         self._reads_reference = "ref_logprobs" in needs.plan | needs.loss
         self._one_update = training.updates_per_step * len(objective.phases) == 1
@@ -124,7 +124,9 @@ class Learner:
         if not self._one_update:  # later updates need l0, if only for their metrics
             read |= {"old_logprobs"}
         self._scored = read & _SCORED  # what the scoring pass is made for; empty: there is none
-        self._rescores = bool(needs.plan & _CURRENT) and training.selection == "current"
+        self._renews = self._proxy.policy == "current" and "proxy_logprobs" in self._scored
+        moved = self._renews or bool(needs.plan & _CURRENT)
+        self._rescores = moved and training.selection == "current"
         self._samples_are_fresh = not config.sampling.async_depth
 
     # A rollout.
@@ -160,13 +162,7 @@ class Learner:
             return table
         keep_graph = self._serves_update(sequences)
         with self.clock.inside("forward") if keep_graph else torch.no_grad():
-            scores = self._forward(
-                self.scorer,
-                sequences,
-                entropy=True,
-                min_p=self._min_p if "proxy_logprobs" in self._scored else None,
-                collision="collision" in self._scored,
-            )
+            scores = self._columns(sequences, proxy="proxy_logprobs" in self._scored)
         if keep_graph:
             return table.replace(**scores)
         old = {"old_logprobs": scores["logprobs"], "old_entropy": scores["entropy"]}
@@ -206,8 +202,7 @@ class Learner:
         if not self._rescores:
             return replace(batch, current=False)
         with self.clock.inside("scoring"), torch.no_grad():
-            settings = {"entropy": True, "collision": "collision" in self._scored}
-            scores = self._forward(self.scorer, batch.sequences, **settings)
+            scores = self._columns(batch.sequences, proxy=self._renews)
         return replace(batch, table=batch.table.replace(**scores), current=True)
 
     def plan(self, phase: Objective, batch: MiniBatch) -> Plan:
@@ -346,6 +341,16 @@ class Learner:
         with torch.no_grad():
             return self._forward(self.scorer, sequences)["logprobs"]
 
+    def _columns(self, sequences: Sequences, *, proxy: bool) -> dict[str, Tensor]:
+        """The policy's columns that the objective reads; a proxy may have its own temperature."""
+        columns = {"entropy": True, "collision": "collision" in self._scored}
+        of = self._proxy.scoring if proxy else {}
+        if "temperature" not in of:
+            return self._forward(self.scorer, sequences, **columns, **of)
+        with torch.no_grad():
+            own = self._forward(self.scorer, sequences, **of)["proxy_logprobs"]
+        return {**self._forward(self.scorer, sequences, **columns), "proxy_logprobs": own}
+
     def _reference_logprobs(self, sequences: Sequences) -> Tensor:
         if self.reference is None:
             with lora.without(self.model):
@@ -389,7 +394,7 @@ class Learner:
         if rows is not None:
             response_mask = response_mask.masked_scatter(response_mask, rows)
         inputs = (input_ids, attention_mask, response_mask, *rest)
-        device, temperature = self.parallel.device.type, self.config.sampling.temperature
+        device, usual = self.parallel.device.type, {"temperature": self.config.sampling.temperature}
         with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
-            scores = scorer(*inputs, temperature=temperature, **settings)
+            scores = scorer(*inputs, **(usual | settings))
         return {name: values for name, values in vars(scores).items() if values is not None}
