@@ -11,10 +11,14 @@ from rlobj import (
     ConfigError,
     Objective,
     advantage,
+    clip,
     covariance,
     entropy,
+    exp,
     load_preset,
+    log,
     logprob,
+    old_logprob,
     old_prob,
     prob,
     proxy_gap,
@@ -67,12 +71,21 @@ DOWN = surprisal.top(0.1, within=advantage < 0, at_least=1)
 W, M = Gate(target=0.3, on=1.1), Gate(target=0.3, on=0.9)
 WORST = logprob.bottom(0.01, within=advantage < 0, round="floor", none_below=2) & (proxy_gap > 0)
 ODD = (covariance > 1) & (covariance < 5) & ~((advantage > 0) & (ratio > 2))
+BELOW, ABOVE = (advantage < 0) & (ratio < 0.8), (advantage > 0) & (ratio > 1.2)
+FAR = (advantage < 0) & (ratio > 10)
+FUTURE = when(ratio > 10, 0, logprob - old_logprob)
+BINARY_KL = old_prob * (old_logprob - logprob) + (1 - old_prob) * log(
+    (1 - old_prob + 1e-8) / (1 - prob + 1e-8)
+)
 TOP_COVARIANCE = covariance.top(2e-4, round="floor", at_least=1)
 
 DEFINITIONS = {
     "20-entropy": JUSTRL.keep(entropy.top(0.2)),
     "ar": AR_BASE.reweight(0.2 * old_prob + 0.8),
     "ar-lopti": LOPTI.reweight(0.3 * old_prob + 0.7),
+    "ce-gppo": Objective(surrogate=Switch(BELOW | ABOVE, Unclipped(), Clip(dual=10))).reweight(
+        when(BELOW, 0.6 / ratio, when(ABOVE, 1.2 / ratio, 1))
+    ),
     "cispo": Objective(surrogate=Cispo(max=5.0)),
     "clip-cov": Objective(surrogate=Clip(low=1.0, high=1.0, max_log_ratio=None), divisor=ALL).drop(
         ODD.sample(2e-4, seed=0, of="all", round="floor", at_least=1)
@@ -84,7 +97,14 @@ DEFINITIONS = {
         advantage=GroupCentered(),
         penalties=[KL(estimator="k2", against="old", coefficient=0.1)],
     ),
+    "dppo-kl": Objective(surrogate=Cispo(max=20.0), divisor=ALL).drop(
+        ((advantage > 0) & (prob > old_prob) | (advantage <= 0) & (prob < old_prob))
+        & (BINARY_KL > 0.05)
+    ),
     "dr-grpo": Objective(advantage=GroupCentered(), divisor=FixedLength(length=3000)),
+    "fipo": JUSTRL.drop(FAR.count(by="response") > 1).reweight(
+        when(FAR, 1, clip(exp(FUTURE.suffix_sum(decay=2 ** (-1 / 32))), 1, 1.2))
+    ),
     "gdpo": Objective(
         advantage=Decoupled(each=GroupNormalized(), then=BatchWhitened()),
         penalties=[EntropyBonus(coefficient=0.001)],
@@ -113,6 +133,9 @@ DEFINITIONS = {
     ),
     "mis": DAPO.replace(mismatch=Mask(level="sequence", low=0.5, high=2)),
     "opo": PLAIN.replace(advantage=LengthWeighted()),
+    "opsm": GRPO.replace(divisor=SequenceMean(over="all")).drop(
+        (advantage < 0) & ((old_logprob - logprob).mean(by="response") > 0.5)
+    ),
     "pass-at-k": Objective(advantage=PassAtK()),
     "prime-rl": Objective(
         advantage=GroupCentered(),
@@ -135,7 +158,7 @@ DEFINITIONS = {
     "tis": DAPO.replace(mismatch=Truncate(cap=2)),
     "vespo": Objective(surrogate=Vespo(k_pos=2, lambda_pos=3, k_neg=3, lambda_neg=2)),
 }
-PINNED = {"ar", "ar-lopti", "lopti", "clip-cov"}  # whose papers keep the full divisor
+PINNED = {"ar", "ar-lopti", "lopti", "clip-cov", "dppo-kl", "opsm"}  # these keep the full divisor
 
 
 def test_every_preset_has_a_python_definition_here() -> None:

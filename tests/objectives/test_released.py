@@ -23,7 +23,10 @@ COLUMNS = (
     "collision",
     "advantages",
 )
-SETTINGS: dict[str, dict[str, Any]] = {}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fipo": {"drop": None},  # ms-swift does not drop responses
+    "opsm": {"drop": "(advantage < 0) & ((old_logprob - logprob).mean(by='response') > 0.1)"},
+}
 """Settings of a case that differ from the preset's."""
 
 
@@ -87,3 +90,17 @@ def test_prime_rl_has_the_gradient_of_its_release() -> None:
         return -(~masked * batch.advantages * log_ratio.exp()) + 1e-3 * log_ratio**2
 
     released("prime-rl", loss)
+
+
+def test_ce_gppo_has_the_gradient_of_its_release() -> None:
+    """verl/trainer/ppo/core_algos.py, compute_gppo_loss_general_beta."""
+
+    def loss(batch: TokenBatch) -> Tensor:
+        ratio, advantages = (batch.logprobs - batch.old_logprobs).exp(), batch.advantages
+        low, high = (ratio < 0.8) & (advantages < 0), (ratio > 1.2) & (advantages > 0)
+        held = ratio / ratio.detach()
+        loss = torch.where(low, -0.75 * 0.8 * held * advantages, -ratio * advantages)
+        loss = torch.where(high, -1.2 * held * advantages, loss)
+        return torch.where(advantages < 0, loss.minimum(-10 * advantages), loss)
+
+    released("ce-gppo", loss)

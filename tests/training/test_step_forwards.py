@@ -19,7 +19,19 @@ from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
 from rlobj.training.loop.trainer import run_training
 
-RULES_READ_THE_POLICY = {"20-entropy", "clip-cov", "kl-cov", "lp-reg", "stapo", "stare", "stare-c2"}
+RULES_READ_THE_POLICY = {
+    "20-entropy",
+    "ce-gppo",
+    "clip-cov",
+    "dppo-kl",
+    "fipo",
+    "kl-cov",
+    "lp-reg",
+    "opsm",
+    "stapo",
+    "stare",
+    "stare-c2",
+}
 READ_THE_OLD_POLICY = {"ar", "icepop", "mis", "reinforce-pp", "tis"}
 KL_TO_A_REFERENCE = {"ar", "reinforce-pp", "reinforce-pp-baseline"}
 TWO_PHASES = {"ar-lopti", "lopti"}
