@@ -251,7 +251,7 @@ class Evaluator:
         return self._finite(node, self._combine(node, _ARITHMETIC[node.name], *node.arguments))
 
     def _evaluate_Negative(self, node: Negative) -> Values:
-        return self._combine(node, operator.neg, node.operand)
+        return self._combine(node, torch.neg, node.operand)
 
     def _evaluate_Compare(self, node: Compare) -> Values:
         found = self._combine(node, _COMPARE[node.operator], node.left, node.right)
