@@ -16,6 +16,8 @@ from rlobj_cli.app import app
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
+STAPO_CLIP = "Clip(low=0.2, high=0.28, dual=10.0, ratio=token, max_log_ratio=20.0)"
+
 
 def output(*words: str, code: int = 0) -> str:
     result = runner.invoke(app, list(words))
@@ -143,12 +145,15 @@ def test_explain_shows_populations_and_settings_that_cannot_act() -> None:
     assert "ceil(0.8·n)" in text
     assert "no effect" not in text
     text = " ".join(output("explain", "stapo", "--updates", "1").split())
-    assert "no effect: the bounds of Clip(low=0.2, high=0.28, dual=10.0, ratio=token)" in text
+    assert f"no effect: the bounds of {STAPO_CLIP}" in text
 
 
 def test_explain_shows_settings_at_their_defaults() -> None:
     text = " ".join(output("explain", "stapo").split())
-    assert "S Clip(low=0.2, high=0.28, dual=10.0, ratio=token): S = min(r·A," in text
+    assert (
+        "S Clip(low=0.2, high=0.28, dual=10.0, ratio=token, max_log_ratio=20.0): S = min(r·A,"
+        in text
+    )
     assert "W Gate(target=0.3, on=1.1, off=1.0)" in " ".join(output("explain", "stare").split())
 
 

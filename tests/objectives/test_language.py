@@ -181,6 +181,13 @@ def test_columns_that_are_not_declared_stay_unknown() -> None:
         Objective(columns=["entropy"])
 
 
+def test_all_unknown_names_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Objective(drop="prob < W", reweight="M", columns=["Turn"])
+    for expected in ("drop reads unknown 'W'", "reweight reads unknown 'M'", "got 'Turn'"):
+        assert expected in str(caught.value)
+
+
 @dataclass(frozen=True)
 class Isolated(CustomRule):
     """The only token of its response with a probability below the threshold."""

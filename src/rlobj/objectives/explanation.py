@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlobj.base.primitive import Primitive
@@ -69,7 +69,7 @@ def explain(
     ]
     stages = {"observe": needs.observe, "plan": needs.plan, "loss": needs.loss}
     return Explanation(
-        formula=_formula(given, [field for field, _ in expressions], reward_kl),
+        formula=_formula(given, dict(expressions), reward_kl),
         rules=tuple(rules),
         needs=tuple(
             (stage, ", ".join(sorted(names)) or "nothing") for stage, names in stages.items()
@@ -80,7 +80,9 @@ def explain(
 
 def _settings(primitive: Primitive) -> str:
     """The primitive with all settings that have a value, with defaults: Clip(low=0.2, ...)."""
-    values = {name: getattr(primitive, name) for name in type(primitive).model_fields}
+    own = vars(type(primitive)).get("__annotations__", {})  # before those of the base class
+    names = sorted(type(primitive).model_fields, key=lambda name: name not in own)
+    values = {name: getattr(primitive, name) for name in names}
     given = [
         f"{name}={_settings(value) if isinstance(value, Primitive) else value}"
         for name, value in values.items()
@@ -95,7 +97,7 @@ def _doc(primitive: Primitive) -> str:
     return first.partition(" Source:")[0]
 
 
-def _formula(terms: Terms, fields: Sequence[str], reward_kl: float) -> tuple[str, ...]:
+def _formula(terms: Terms, fields: Mapping[str, Expr], reward_kl: float) -> tuple[str, ...]:
     symbols = [symbol for symbol, _ in terms]
     factors = {
         "m": "drop" in fields or "keep" in fields,
@@ -113,6 +115,8 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: float) -> tuple[str
         if isinstance(term, Divisor):
             line += f" Counts {term.over} tokens of the update."
         lines.append(line)
+    if "shape" in fields:
+        lines.append(f"A ← {fields['shape']}, in S and P; drop, keep and reweight read A before")
     if reward_kl:
         lines.append(f"R ← R − {reward_kl}·Σ_t (l0 − l_ref), per response")
     return tuple(lines)

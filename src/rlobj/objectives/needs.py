@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlobj.objectives.controllers import Controller
@@ -10,8 +10,9 @@ from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.rules import COLUMNS, Column, Expr
 from rlobj.objectives.surrogates import Surrogate
+from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["Needs", "controller_columns", "loss_columns", "rule_columns"]
+__all__ = ["Needs", "controller_columns", "loss_columns", "present", "rule_columns"]
 
 
 @dataclass(frozen=True)
@@ -60,3 +61,12 @@ def rule_columns(
 def loss_columns(terms: Iterable[Surrogate | Penalty]) -> dict[str, str]:
     """The columns that `Objective.loss` reads, besides logprobs."""
     return {column: type(term).__name__ for term in terms for column in term.needs()}
+
+
+def present(columns: Mapping[str, str], tables: Sequence[TokenBatch]) -> dict[str, str]:
+    """The columns of the loss that all tables hold; `plan` checks that they are finite."""
+    return {
+        name: who
+        for name, who in columns.items()
+        if tables and name != "entropy" and all(getattr(t, name) is not None for t in tables)
+    }

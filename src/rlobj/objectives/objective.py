@@ -10,7 +10,7 @@ the whole update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import and_
 from typing import Any, Self
@@ -28,7 +28,7 @@ from rlobj.objectives.divisors import Divisor, DivisorField, FixedLength, TokenM
 from rlobj.objectives.explanation import Explanation, explain
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import MismatchField
-from rlobj.objectives.needs import Needs, controller_columns, loss_columns, rule_columns
+from rlobj.objectives.needs import Needs, controller_columns, loss_columns, present, rule_columns
 from rlobj.objectives.penalties import PenaltyField, ProxyKL
 from rlobj.objectives.plan import LossOutput, Plan, loss_metrics, token_shares, weighted_sum
 from rlobj.objectives.rollout_advantages import rollout_advantages
@@ -114,30 +114,31 @@ class Objective(Model):
             return handler(data)
 
     @model_validator(mode="after")
-    def _names_known(self) -> Self:
+    def _parts_fit(self) -> Self:
+        if mistakes := list(self._mistakes()):
+            raise ConfigError("\n".join(dict.fromkeys(mistakes)))
+        return self
+
+    def _mistakes(self) -> Iterator[str]:
+        """Settings that do not fit together, in words."""
         for name in self.controllers:
             if not (name.isidentifier() and name[0].isupper()):
-                raise ConfigError(f"controller '{name}': the name must begin with a capital")
+                yield f"controller '{name}': the name must begin with a capital"
+        for name in self.columns:
+            if not (name.isidentifier() and name[0].islower()) or name in NAMES:
+                yield f"columns: expected new names such as 'turn' in lower case, got '{name}'"
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
-            raise ConfigError("penalties: there is one proxy; every proxy_kl needs its settings")
+            yield "penalties: there is one proxy; every proxy_kl needs its settings"
         if self.reward_kl and self.advantage.decoupled:
-            raise ConfigError(
+            yield (
                 f"reward_kl={self.reward_kl} reduces the sum of the rewards, which the advantage "
                 f"'{self.advantage.kind}' does not read; use a penalty of kind kl"
             )
-        for name in self.columns:
-            if not (name.isidentifier() and name[0].islower()) or name in NAMES:
-                raise ConfigError(
-                    f"columns: expected new names such as 'turn' in lower case, got '{name}'"
-                )
         known = [*self.controllers, *COLUMNS, *self.columns]
         for who, expression in self._expressions():
             for node in expression.walk():
                 if isinstance(node, (Controlled, Column)) and node.name not in known:
-                    raise ConfigError(
-                        f"{who} reads unknown '{node.name}'.{nearest(node.name, known)}"
-                    )
-        return self
+                    yield f"{who} reads unknown '{node.name}'.{nearest(node.name, known)}"
 
     # Copies with changes.
 
@@ -257,7 +258,9 @@ class Objective(Model):
         comm = comm or SingleProcess()
         state = {**self.init(), **(state or {})}
         tables = self.with_advantages(tables, comm)
-        frame = Frame(tables, {**self._present(tables), **self._columns["plan"]}, comm, state)
+        frame = Frame(
+            tables, {**present(self._columns["loss"], tables), **self._columns["plan"]}, comm, state
+        )
         kept = frame.rule(self.keep_rule)
         if self.drop_rule is not None:
             kept = kept & ~frame.rule(self.drop_rule)
@@ -383,16 +386,6 @@ class Objective(Model):
             "observe": controller_columns(self.controllers),
             "plan": rule_columns(self._expressions(), self.mismatch),
             "loss": loss_columns((self.surrogate, *self.penalties)),
-        }
-
-    def _present(self, tables: Sequence[TokenBatch]) -> dict[str, str]:
-        """The columns of the loss that the tables hold; `plan` checks that they are finite."""
-        if not tables:
-            return {}
-        return {
-            name: who
-            for name, who in self._columns["loss"].items()
-            if name != "entropy" and all(getattr(table, name) is not None for table in tables)
         }
 
 
