@@ -25,6 +25,7 @@ from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.rules import COLUMNS
+from rlobj.objectives.settings import Bounds
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards import Reward
 
@@ -293,7 +294,11 @@ def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str
     elif field.default_factory is not None:
         default = _code("{}") if field.default_factory is dict else "computed"
     meaning = field.description or ""
-    row = (f"`{key}`", _cell(_type(field.annotation)), default, _meaning(meaning))
+    bounds = next((each for each in field.metadata if isinstance(each, Bounds)), None)
+    kind = _type(field.annotation)
+    if bounds is not None:
+        kind = f"{bounds} or an expression{' or null' if bounds.optional else ''}"
+    row = (f"`{key}`", _cell(kind), default, _meaning(meaning))
     nested = [r for part in plain for n in part.model_fields for r in _rows(part, n, f"{key}.")]
     return [row, *nested]
 
