@@ -26,6 +26,7 @@ from rlobj.objectives.advantages import (
     PassAtK,
     QuantileBaseline,
 )
+from rlobj.objectives.rewards import differ, merged
 
 FAMILY = [
     AccurateGroupCentered(),
@@ -269,3 +270,28 @@ def test_decoupled_advantages_do_not_depend_on_the_order_of_responses(
 def test_reward_kl_needs_one_reward() -> None:
     with pytest.raises(ConfigError, match=r"reward_kl=0\.1 reduces the sum .*'decoupled' does"):
         Objective(advantage=Decoupled(), reward_kl=0.1)
+
+
+@by_name
+def test_rewards_that_differ_by_rounding_are_equal(estimate: Advantage) -> None:
+    summed = 0.1 + 0.2
+    assert summed != 0.3
+    assert run(estimate, [0.3, summed, 0.3, summed]) == [0, 0, 0, 0]
+    below, equal, *_ = run(estimate, [summed, 0.3, 1.0, 0.0])
+    assert below == equal
+    in_float32 = [torch.tensor(0.3).item(), (torch.tensor(1.3) - 1).item()]
+    assert in_float32[0] != in_float32[1]
+    assert run(estimate, in_float32) == [0, 0]
+
+
+def test_a_best_reward_that_is_shared_but_for_rounding_has_no_advantage() -> None:
+    assert run(PassAtK(), [0.3, 0.1 + 0.2, 0.0]) == [0, 0, 0]
+
+
+def test_rewards_that_differ_by_more_than_rounding_are_not_equal() -> None:
+    assert run(GroupCentered(), [1.0, 1.0 + 1e-5])[1] == pytest.approx(5e-6)
+    many = torch.linspace(0, 1, 3001, dtype=torch.float64)
+    assert torch.equal(merged(many), many)
+    assert differ(torch.tensor([NAN, 1.0, 2.0]))
+    assert not differ(torch.tensor([NAN, 1.0]))
+    assert not differ(torch.tensor([]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -122,6 +123,18 @@ def test_dynamic_sampling_trains_with_what_there_is_at_the_cap(policy, tmp_path)
     [line] = run_training(config, tmp_path / "run").history
     assert 0 < line["reward/groups"] < config.sampling.prompts_per_step
     assert line["reward/groups"] + line["sampling/dead_groups"] == 32
+
+
+def test_a_group_whose_rewards_differ_by_rounding_has_no_signal(policy, tmp_path, monkeypatch):
+    rewards = itertools.cycle([0.3, 0.1 + 0.2])
+    monkeypatch.setattr(
+        "rlobj.rewards.kinds._exact", lambda *_: Graded(next(rewards), True, "yes", None)
+    )
+    dynamic = {"by": "reward", "max_batches": 1}
+    config = tiny_config(policy, "grpo", sampling={"dynamic": dynamic}, training={"steps": 1})
+    [line] = run_training(config, tmp_path / "run").history
+    assert line["sampling/dead_groups"] == 32
+    assert line["reward/groups"] == 0
 
 
 def test_an_undecided_response_is_counted_and_trains_nothing(policy, tmp_path, monkeypatch):

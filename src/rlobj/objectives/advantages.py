@@ -3,6 +3,7 @@
 The sign of A must not depend on rounding. So these rules hold for all advantages:
 
 - rewards are summed in one canonical order;
+- rewards of a group that differ only by rounding are equal, see `rewards.merged`;
 - a group whose decided rewards are all equal gets exactly 0;
 - a group of several responses with fewer than two decided ones gets 0;
 - an undecided response (reward NaN) gets 0, and no mean includes it;
@@ -40,7 +41,7 @@ __all__ = [
 
 
 _ROUNDING = 1e-12
-"""A sum this small, compared with the sum of absolute values, is 0 but for rounding."""
+"""A reward, or a sum compared with the sum of absolute values, this small is 0 but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,9 @@ class Groups:
         centred = values - total / tokens
         variance = (centred.square() * self.lengths).sum() / (tokens - 1).clamp(min=1)
         nonempty = values[self.lengths > 0]
-        constant = bool((nonempty == nonempty[:1]).all())  # else A would be a rounding error
-        return torch.zeros_like(values) if constant else centred / (variance + 1e-8).sqrt()
+        if not several.differ(nonempty):  # else A would be a rounding error
+            return torch.zeros_like(values)
+        return centred / (variance + 1e-8).sqrt()
 
 
 class Advantage(Primitive):
@@ -123,7 +125,8 @@ class Advantage(Primitive):
             decided = decided[column[decided].argsort(stable=True)]
         advantages = torch.zeros_like(rewards)
         if len(decided):
-            table = _group(rewards[decided], groups[decided], lengths[decided], groups)
+            equal = several.merged(rewards[decided], groups[decided])
+            table = _group(equal, groups[decided], lengths[decided], groups)
             estimate = self.estimate(table)
             zero = table.constant if self.relative else torch.zeros_like(table.constant)
             advantages[decided] = torch.where(zero, 0.0, estimate)
@@ -179,7 +182,7 @@ class AccurateGroupCentered(Advantage):
     """A = (B / #{R ≠ 0})·(R − mean_g). Source: GPG, arXiv:2504.02546 (accurate estimation)."""
 
     def estimate(self, groups: Groups) -> Tensor:
-        nonzero = int((groups.rewards != 0).sum())
+        nonzero = int((groups.rewards.abs() > _ROUNDING).sum())
         return len(groups.rewards) / max(nonzero, 1) * groups.centred()
 
 

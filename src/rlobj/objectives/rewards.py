@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 
-__all__ = ["check", "named", "total"]
+__all__ = ["check", "differ", "merged", "named", "total"]
 
 
 def check(
@@ -66,3 +67,30 @@ def named(rewards: Tensor, names: Sequence[str] | None, name: str) -> Tensor:
         advice = nearest(name, names) if names else " Pass TokenBatch(reward_names=...)"
         raise BatchError(f"the TokenBatch has no reward '{name}'.{advice}")
     return rewards if rewards.dim() == 1 else rewards[:, (names or ()).index(name)]
+
+
+def merged(rewards: Tensor, groups: Tensor | None = None) -> Tensor:
+    """Rewards in which values that differ only by rounding are equal, such as 0.3 and 0.1 + 0.2.
+
+    A reward that exceeds the next smaller one of its group by at most 1e-6 of its size (or by
+    1e-12) gets the value of that one.
+
+    Args:
+        rewards: [b], ascending in each group, none of them NaN.
+        groups: the group of each reward, ascending, int [b]; None = one group.
+    """
+    same = torch.isclose(rewards[1:], rewards[:-1], rtol=1e-6, atol=1e-12)
+    if groups is not None:
+        same &= groups[1:] == groups[:-1]
+    places = torch.arange(len(rewards), device=rewards.device)
+    places[1:].masked_fill_(same, 0)
+    return rewards[places.cummax(0).values] if len(rewards) else rewards
+
+
+def differ(rewards: Tensor) -> bool:
+    """Whether decided rewards differ by more than rounding, so that a group of them has a signal.
+
+    Args:
+        rewards: [b]; NaN = undecided.
+    """
+    return len(merged(rewards[~rewards.isnan()].sort().values).unique()) > 1

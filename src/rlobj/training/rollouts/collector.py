@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
+from rlobj.objectives.rewards import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample, Sampler, derive_seed
@@ -179,5 +179,4 @@ class Collector:
         if self.config.sampling.dynamic.by == "accuracy":
             verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
             return len(verdicts) == 2
-        rewards = [r.reward for r in group if not math.isnan(r.reward)]
-        return len(rewards) > 1 and min(rewards) < max(rewards)
+        return differ(torch.tensor([r.reward for r in group], dtype=torch.float64))

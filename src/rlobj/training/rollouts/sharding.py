@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import torch
 
+from rlobj.objectives.rewards import differ
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Rollout
@@ -180,11 +181,15 @@ def _without_gradient(rows: Sequence[_Row]) -> set[int]:
     They probably have no gradient. They are divided last, so that what is left of an update without
     them is balanced as well.
     """
-    rewards: defaultdict[int, set[float]] = defaultdict(set)
+    rewards: defaultdict[int, list[float]] = defaultdict(list)
     for row in rows:
-        if not math.isnan(row.reward):
-            rewards[row.group].add(row.reward)
-    return {row.id for row in rows if math.isnan(row.reward) or len(rewards[row.group]) < 2}
+        rewards[row.group].append(row.reward)
+    signal = {
+        group
+        for group, given in rewards.items()
+        if differ(torch.tensor(given, dtype=torch.float64))
+    }
+    return {row.id for row in rows if math.isnan(row.reward) or row.group not in signal}
 
 
 def _imbalance(parts: Sequence[Sequence[_Row]], owners: Mapping[int, int], ranks: int) -> float:
