@@ -18,11 +18,13 @@ from rlobj import (
     load_preset,
     log,
     logprob,
+    minimum,
     old_logprob,
     old_prob,
     prob,
     proxy_gap,
     ratio,
+    reward,
     surprisal,
     when,
 )
@@ -71,6 +73,8 @@ DOWN = surprisal.top(0.1, within=advantage < 0, at_least=1)
 W, M = Gate(target=0.3, on=1.1), Gate(target=0.3, on=0.9)
 WORST = logprob.bottom(0.01, within=advantage < 0, round="floor", none_below=2) & (proxy_gap > 0)
 ODD = (covariance > 1) & (covariance < 5) & ~((advantage > 0) & (ratio > 2))
+LOW = entropy.bottom(0.8, by="response")
+BOUND = when(LOW, 0.2, 0.5)
 BELOW, ABOVE = (advantage < 0) & (ratio < 0.8), (advantage > 0) & (ratio > 1.2)
 FAR = (advantage < 0) & (ratio > 10)
 FUTURE = when(ratio > 10, 0, logprob - old_logprob)
@@ -83,9 +87,15 @@ DEFINITIONS = {
     "20-entropy": JUSTRL.keep(entropy.top(0.2)),
     "ar": AR_BASE.reweight(0.2 * old_prob + 0.8),
     "ar-lopti": LOPTI.reweight(0.3 * old_prob + 0.7),
-    "ce-gppo": Objective(surrogate=Switch(BELOW | ABOVE, Unclipped(), Clip(dual=10))).reweight(
-        when(BELOW, 0.6 / ratio, when(ABOVE, 1.2 / ratio, 1))
+    "archer": Objective(
+        surrogate=Clip(low=BOUND, high=BOUND, dual=10),
+        penalties=[KL(coefficient=0.001, max_value=10, where=LOW, divisor=TokenMean())],
     ),
+    "ce-gppo": Objective(
+        surrogate=Switch(
+            BELOW | ABOVE, Unclipped(max_log_ratio=None), Clip(dual=10, max_log_ratio=None)
+        )
+    ).reweight(when(BELOW, 0.6 / ratio, when(ABOVE, 1.2 / ratio, 1))),
     "cispo": Objective(surrogate=Cispo(max=5.0)),
     "clip-cov": Objective(surrogate=Clip(low=1.0, high=1.0, max_log_ratio=None), divisor=ALL).drop(
         ODD.sample(2e-4, seed=0, of="all", round="floor", at_least=1)
@@ -102,6 +112,7 @@ DEFINITIONS = {
         & (BINARY_KL > 0.05)
     ),
     "dr-grpo": Objective(advantage=GroupCentered(), divisor=FixedLength(length=3000)),
+    "entropy-shaped": GRPO.replace(shape=advantage + minimum(0.4 * entropy, abs(advantage) / 2)),
     "fipo": JUSTRL.drop(FAR.count(by="response") > 1).reweight(
         when(FAR, 1, clip(exp(FUTURE.suffix_sum(decay=2 ** (-1 / 32))), 1, 1.2))
     ),
@@ -131,9 +142,12 @@ DEFINITIONS = {
         surrogate=Clip(low=2e-3, high=2.5e-3, ratio="sequence", max_log_ratio=None),
         divisor=SequenceSum(),
     ),
+    "maxrl": Objective(
+        advantage=GroupCentered(), shape=advantage / (reward.mean(by="group") + 1e-6)
+    ),
     "mis": DAPO.replace(mismatch=Mask(level="sequence", low=0.5, high=2)),
     "opo": PLAIN.replace(advantage=LengthWeighted()),
-    "opsm": GRPO.replace(divisor=SequenceMean(over="all")).drop(
+    "opsm": GRPO.replace(surrogate=Clip(max_log_ratio=None), divisor=SequenceMean(over="all")).drop(
         (advantage < 0) & ((old_logprob - logprob).mean(by="response") > 0.5)
     ),
     "pass-at-k": Objective(advantage=PassAtK()),
@@ -156,7 +170,16 @@ DEFINITIONS = {
         when(UP, "W", when(DOWN, "M", 1))
     ),
     "tis": DAPO.replace(mismatch=Truncate(cap=2)),
+    "topr": PLAIN.replace(
+        advantage=GroupCentered(), shape=when(reward > 0.5, 1, -1), divisor=SequenceSum()
+    ).reweight(when(reward > 0.5, 1, exp(minimum((logprob - old_logprob).sum(by="response"), 0)))),
     "vespo": Objective(surrogate=Vespo(k_pos=2, lambda_pos=3, k_neg=3, lambda_neg=2)),
+    "w-reinforce": Objective(
+        advantage=GroupCentered(),
+        shape=when(reward > 0.5, 0.1, -1),
+        surrogate=Clip(max_log_ratio=None),
+        penalties=[EntropyBonus(coefficient=0.001)],
+    ),
 }
 PINNED = {"ar", "ar-lopti", "lopti", "clip-cov", "dppo-kl", "opsm"}  # these keep the full divisor
 

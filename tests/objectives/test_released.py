@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlobj import Objective, TokenBatch, load_preset
 from rlobj.config.presets import preset_names
+from rlobj.objectives.divisors import TokenMean
 
 CASES = json.loads((Path(__file__).parent / "golden" / "released.json").read_text())
 COLUMNS = (
@@ -65,14 +66,25 @@ def test_loss_and_gradient_equal_the_package(case: dict[str, Any]) -> None:
     torch.testing.assert_close(batch.logprobs.grad, column(case, "grad"), atol=1e-8, rtol=0)
 
 
+@pytest.mark.parametrize("case", [c for c in kind("advantages") if "loss" not in c.values[0]])
+def test_advantages_equal_the_package(case: dict[str, Any]) -> None:
+    """Of what the surrogate reads; verl and SkyRL compute some of them in float32."""
+    batch = batch_of(case).replace(advantages=None)
+    if case["name"] == "gdpo":
+        batch = batch.replace(reward_names=("accuracy", "format"), reward_weights=(1.0, 0.5))
+    actual = preset(case["name"]).plan([batch]).advantages[0]
+    torch.testing.assert_close(actual, column(case, "advantages"), atol=1e-6, rtol=0)
+
+
 # Releases without a package that runs here: their equations, written plainly.
 
 
 def released(name: str, equation: Any) -> None:
     """The preset has the gradient of Σ equation / tokens on every case's inputs."""
+    objective = preset(name).replace(divisor=TokenMean(over="all"))
     for case in [case for case in CASES if "loss" in case]:
         batch = batch_of(case)
-        preset(name)(batch).loss.backward()
+        objective(batch).loss.backward()
         plain = batch.logprobs.detach().requires_grad_()
         equation(batch.replace(logprobs=plain)).sum().div(len(batch)).backward()
         assert batch.logprobs.grad is not None
@@ -104,3 +116,53 @@ def test_ce_gppo_has_the_gradient_of_its_release() -> None:
         return torch.where(advantages < 0, loss.minimum(-10 * advantages), loss)
 
     released("ce-gppo", loss)
+
+
+def test_w_reinforce_has_the_gradient_of_its_release() -> None:
+    """verl/trainer/ppo/core_algos.py, compute_psr_nsr_outcome_advantage and compute_policy_loss."""
+
+    def loss(batch: TokenBatch) -> Tensor:
+        ratio, correct = (
+            (batch.logprobs - batch.old_logprobs).exp(),
+            batch.spread(batch.rewards) == 1,
+        )
+        advantages = 1.1 * correct.double() - 1
+        return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.8, 1.2))
+
+    released("w-reinforce", loss)
+
+
+def test_topr_has_the_gradient_of_its_equation_8() -> None:
+    def loss(batch: TokenBatch) -> Tensor:
+        moved = batch.sum_by_response(batch.logprobs - batch.old_logprobs).detach()
+        correct = batch.spread(batch.rewards) == 1
+        weight = torch.where(correct, 1.0, -batch.spread(moved).exp().clamp(0, 1))
+        return -weight * batch.logprobs
+
+    released("topr", loss)
+
+
+def test_entropy_shaped_has_the_gradient_of_grpo_with_more_advantage() -> None:
+    def loss(batch: TokenBatch) -> Tensor:
+        ratio, given = (batch.logprobs - batch.old_logprobs).exp(), batch.advantages
+        advantages = given + torch.min(0.4 * batch.entropy, given.abs() / 2)
+        return -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+
+    released("entropy-shaped", loss)
+
+
+def test_archer_has_the_gradient_of_its_release() -> None:
+    """verl/workers/actor/dp_actor.py and compute_policy_loss; the cut is the ceil(0.8·n)-th."""
+
+    def loss(batch: TokenBatch) -> Tensor:
+        rows = batch.entropy.split(batch.lengths.tolist())
+        cuts = [row.sort().values[-(-4 * len(row) // 5) - 1] if len(row) else 0.0 for row in rows]
+        low = batch.entropy <= batch.spread(torch.tensor(cuts, dtype=torch.float64))
+        ratio, advantages = (batch.logprobs - batch.old_logprobs).exp(), batch.advantages
+        clipped = torch.where(low, ratio.clamp(0.8, 1.2), ratio.clamp(0.5, 1.5))
+        loss = -torch.min(ratio * advantages, clipped * advantages)
+        loss = torch.where(advantages < 0, loss.minimum(-10 * advantages), loss)
+        gap = batch.ref_logprobs - batch.logprobs
+        return loss + 0.001 * low.double() * (gap.exp() - gap - 1) * len(batch) / low.sum()
+
+    released("archer", loss)

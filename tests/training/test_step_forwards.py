@@ -21,9 +21,11 @@ from rlobj.training.loop.trainer import run_training
 
 RULES_READ_THE_POLICY = {
     "20-entropy",
+    "archer",
     "ce-gppo",
     "clip-cov",
     "dppo-kl",
+    "entropy-shaped",
     "fipo",
     "kl-cov",
     "lp-reg",
@@ -31,9 +33,10 @@ RULES_READ_THE_POLICY = {
     "stapo",
     "stare",
     "stare-c2",
+    "topr",
 }
 READ_THE_OLD_POLICY = {"ar", "icepop", "mis", "reinforce-pp", "tis"}
-KL_TO_A_REFERENCE = {"ar", "reinforce-pp", "reinforce-pp-baseline"}
+KL_TO_A_REFERENCE = {"ar", "archer", "reinforce-pp", "reinforce-pp-baseline"}
 TWO_PHASES = {"ar-lopti", "lopti"}
 
 
