@@ -12,8 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from rlobj.installation import TRACKERS
 from rlobj.samplers.vllm.versions import NEWEST, OLDEST
-from rlobj.training.storage.trackers import TRACKERS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

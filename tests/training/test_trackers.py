@@ -12,8 +12,8 @@ import pytest
 
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.config.run_config import RunConfig, build_config
-from rlobj.training.storage import trackers
-from rlobj.training.storage.trackers import TRACKERS, Trackers, flat, open_trackers
+from rlobj.installation import TRACKERS
+from rlobj.training.storage.trackers import Trackers, flat, open_trackers
 
 
 @pytest.fixture
@@ -85,7 +85,6 @@ def test_error_for_a_missing_package_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On every process, and also where a folder of that name lies about, as wandb leaves one."""
-    monkeypatch.setattr(trackers, "TRACKERS", ("absent_tracker",))
     (tmp_path / "absent_tracker").mkdir()
     for path in (None, tmp_path):
         if path is not None:
@@ -96,9 +95,9 @@ def test_error_for_a_missing_package_names_the_extra(
                 open_trackers(process, ["absent_tracker"], tmp_path, {})  # type: ignore[list-item]
 
 
-def test_an_unknown_tracker_is_refused(tmp_path: Path, accelerator: Any) -> None:
+def test_an_unknown_tracker_is_refused() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'tensorboard'"):
-        open_trackers(accelerator, ["tensorbord"], tmp_path, {})  # type: ignore[list-item]
+        build_config([("--set", {"output": {"trackers": ["tensorbord"]}})])
 
 
 def test_a_tracker_that_cannot_start_raises_an_error(tmp_path: Path, accelerator: Any) -> None:

@@ -7,8 +7,6 @@ benchmark are in its notes.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,8 +18,6 @@ from rlobj.data.hub import HubSource, first_available
 from rlobj.data.layouts import RowReader, Several
 from rlobj.data.named_sources import data_folder
 from rlobj.data.problems import Problem, Row, UniqueProblems
-
-__all__ = ["BENCHMARKS", "GROUPS", "Benchmark", "LoadedBenchmark", "load_benchmark"]
 
 
 @dataclass(frozen=True)
@@ -56,14 +52,12 @@ class LoadedBenchmark:
         problems: its problems. If several answers are right, the first is `answer`, and
             `extra["alternatives"]` lists all of them.
         source: the file, folder or hub id from which they were loaded.
-        digest: SHA-256 over the ids, questions and answers of the problems, in hexadecimal.
         notes: messages for the user.
     """
 
     name: str
     problems: list[Problem]
     source: str
-    digest: str
     notes: tuple[str, ...]
 
 
@@ -91,7 +85,7 @@ def load_benchmark(
         raise DataError(f"{source}: no problem with an answer.")
     problems = problems[:limit]
     notes = (*notes, *benchmark.notes)
-    return LoadedBenchmark(name, problems, source, _digest(problems), notes)
+    return LoadedBenchmark(name, problems, source, notes)
 
 
 def _rows(benchmark: Benchmark, data_dir: Path | None) -> tuple[Iterable[Row], str]:
@@ -169,15 +163,6 @@ def _identifier(name: str, own: str) -> str:
 def _plain(answer: str) -> str:
     """Remove the leading zeros of an integer."""
     return answer.lstrip("0") or "0" if re.fullmatch(r"0\d+", answer) else answer
-
-
-def _digest(problems: Iterable[Problem]) -> str:
-    """SHA-256 over lines of JSON lists: id, question and right answers."""
-    lines = (
-        json.dumps([item.id, item.prompt, *item.extra.get("alternatives", [item.answer])]) + "\n"
-        for item in problems
-    )
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 BENCHMARKS: dict[str, Benchmark] = {

@@ -19,8 +19,6 @@ from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import arrow_rows
 from rlobj.data.problems import Row
 
-__all__ = ["HubSource", "first_available", "hub_rows"]
-
 logger = logging.getLogger(__name__)
 
 ADVICE = "HF_ENDPOINT=URL in the environment sets a mirror; HF_HUB_OFFLINE=1 reads only the cache."
@@ -32,17 +30,18 @@ class HubSource:
 
     Attributes:
         id: `owner/name`.
-        split: one split, or several: `3ppl+4ppl`.
+        split: one split, or several: `3ppl+4ppl`; None = all of them, by name.
         configs: the configurations to read, in this order; None = the only one.
     """
 
     id: str
-    split: str = "train"
+    split: str | None = "train"
     configs: tuple[str | None, ...] = (None,)
 
     def __str__(self) -> str:
         configs = "+".join(name for name in self.configs if name)
-        return f"{self.id}{f'/{configs}' if configs else ''}[{self.split}]"
+        split = "" if self.split is None else f"[{self.split}]"
+        return f"{self.id}{f'/{configs}' if configs else ''}{split}"
 
 
 def first_available(
@@ -65,7 +64,17 @@ def first_available(
         MissingExtra: `datasets` is not installed.
         DataError: no candidate can be loaded; the message has the reason for each.
     """
-    datasets = _datasets(f"Loading {name} from the hub", instead)
+    source, parts = _load(candidates, name, instead)
+    rows = (_rows(str(source), part, duplicates) for part in parts)
+    return source, itertools.chain.from_iterable(rows)
+
+
+def _load(candidates: Sequence[HubSource], name: str, instead: str) -> tuple[HubSource, list[Any]]:
+    """The first candidate that can be loaded, and what `datasets` gives for its configurations."""
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtra("datasets", "hub", f"Loading {name} from the hub", instead) from None
     unreachable = _unreachable(datasets, *(source.id for source in candidates))
     failures, reachable = [], not unreachable
     for source in candidates:
@@ -82,16 +91,9 @@ def first_available(
         else:
             if unreachable:
                 logger.warning("%s: %s comes from the local cache", unreachable, source)
-            return source, itertools.chain(
-                *(_rows(str(source), part, duplicates) for part in parts)
-            )
-    why = f"Could not load {name} from the Hugging Face hub:"
-    lines = [
-        f"{why} {unreachable}" if unreachable else why,
-        *failures,
-        *([ADVICE] if unreachable else []),
-    ]
-    raise DataError("\n".join([*lines, instead]))
+            return source, parts
+    why = f"Could not load {name} from the Hugging Face hub: {unreachable}".rstrip()
+    raise DataError("\n".join([why, *failures, *([ADVICE] if unreachable else []), instead]))
 
 
 def hub_rows(
@@ -115,23 +117,12 @@ def hub_rows(
         MissingExtra: `datasets` is not installed.
         DataError: the data set cannot be loaded, or has no such split.
     """
-    datasets = _datasets(f"Loading '{identifier}' from the hub")
-    unreachable = _unreachable(datasets, identifier)
-    try:
-        with _offline(datasets, bool(unreachable)):
-            parts: Any = datasets.load_dataset(identifier, name)
-    except Exception as error:
-        stem = identifier.rpartition("/")[2]
-        reason = f"{type(error).__name__}: {error}"
-        if unreachable:
-            reason = f"{unreachable}, and it is not in the local cache\n{ADVICE}"
-        raise DataError(
-            f"Could not load '{identifier}' from the Hugging Face hub: {reason}\n"
-            "Without the hub, give a local copy: the folder of the data set, or a file such as "
-            f"{stem}.jsonl, {stem}.parquet or {stem}.csv with the columns problem and answer."
-        ) from error
-    if unreachable:
-        logger.warning("%s: %s comes from the local cache", unreachable, identifier)
+    stem = identifier.rpartition("/")[2]
+    instead = (
+        "Without the hub, give a local copy: the folder of the data set, or a file such as "
+        f"{stem}.jsonl, {stem}.parquet or {stem}.csv with the columns problem and answer."
+    )
+    _, [parts] = _load([HubSource(identifier, None, (name,))], f"'{identifier}'", instead)
     if split not in parts:
         if not (fallback and len(parts) == 1):
             raise DataError(
@@ -140,14 +131,6 @@ def hub_rows(
             )
         (split,) = parts
     yield from _rows(f"{identifier}[{split}]", parts[split], duplicates)
-
-
-def _datasets(purpose: str, instead: str = "") -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise MissingExtra("datasets", "hub", purpose, instead) from None
-    return datasets
 
 
 def _rows(name: str, part: Any, duplicates: DuplicateFilter | None) -> Iterator[Row]:

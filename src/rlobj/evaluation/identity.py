@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.config.layers import flattened
 from rlobj.samplers.weights import checksum
 
 __all__ = [
@@ -138,21 +139,15 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 
 def _compared(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """model, engine and each benchmark -> the settings that change numbers, by dotted name."""
-    model = _flat(settings.get("model", {}))
+    model = flattened(settings.get("model", {}))
     model.pop("name", None)
     if model.get("weights") is not None:  # the same weights elsewhere are the same model
         model.pop("source", None)
-    found = {"model": model, "engine": _flat(settings.get("engine", {}))}
+    found = {"model": model, "engine": flattened(settings.get("engine", {}))}
     for name, own in settings.get("benchmarks", {}).items():
-        found[name] = {key: value for key, value in _flat(own).items() if key not in NOT_COMPARED}
-    return found
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        inner = isinstance(value, Mapping)
-        found |= _flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+        found[name] = {
+            key: value for key, value in flattened(own).items() if key not in NOT_COMPARED
+        }
     return found
 
 

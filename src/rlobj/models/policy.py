@@ -15,6 +15,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import ModelConfig
 from rlobj.data import DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models import lora
+from rlobj.models.bars import no_bars
 
 __all__ = [
     "Policy",
@@ -184,7 +185,7 @@ def load_model(config: ModelConfig, source: str) -> nn.Module:
     """The model without its tokenizer, in float32 and without dropout: on-policy ratios are 1."""
     from transformers import AutoModelForCausalLM
 
-    with _no_bars() if Path(source).is_dir() else contextlib.nullcontext():
+    with no_bars() if Path(source).is_dir() else contextlib.nullcontext():
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=torch.float32, trust_remote_code=config.trust_remote_code
         )
@@ -200,17 +201,3 @@ def _no_dropout(model: nn.Module) -> None:
         for name, rate in vars(module).items():
             if "drop" in name and isinstance(rate, float):
                 setattr(module, name, 0.0)
-
-
-@contextlib.contextmanager
-def _no_bars() -> Iterator[None]:
-    """Hide transformers' progress bars: local files load in no time."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from rlobj.config.layers import flattened
 from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.summary import BenchmarkSummary, MacroAverage
 
@@ -102,17 +103,15 @@ def own_settings(settings: Mapping[str, Any], common: Mapping[str, str]) -> dict
     return {name: text for name, text in flat(settings).items() if name not in common}
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings by dotted name, each as one line of text."""
-    lines: dict[str, str] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            lines |= flat(value, f"{prefix}{name}.")
-        elif isinstance(value, str) and value.strip() == value and value.isprintable() and value:
-            lines[prefix + name] = value
-        else:
-            lines[prefix + name] = json.dumps(value, ensure_ascii=False, default=str)
-    return lines
+    return {name: _line(value) for name, value in flattened(settings).items()}
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, str) and value.strip() == value and value.isprintable() and value:
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def facts(about: Mapping[str, Any]) -> dict[str, str]:

@@ -5,28 +5,9 @@
 `rlobj.config.embedded_profile` holds the settings that fit a run to it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-from rlobj.base.lazy import load
-
-if TYPE_CHECKING:
-    from rlobj.models.embedded.architecture import build_policy
-    from rlobj.models.embedded.cache import embedded_policy
-    from rlobj.models.embedded.tokenizer import build_tokenizer
-    from rlobj.models.embedded.warm_start import RECIPES, WarmStart
+from rlobj.models.embedded.architecture import build_policy
+from rlobj.models.embedded.cache import embedded_policy
+from rlobj.models.embedded.tokenizer import build_tokenizer
+from rlobj.models.embedded.warm_start import RECIPES, WarmStart
 
 __all__ = ["RECIPES", "WarmStart", "build_policy", "build_tokenizer", "embedded_policy"]
-
-_HOMES = {
-    "RECIPES": "rlobj.models.embedded.warm_start",
-    "WarmStart": "rlobj.models.embedded.warm_start",
-    "build_policy": "rlobj.models.embedded.architecture",
-    "build_tokenizer": "rlobj.models.embedded.tokenizer",
-    "embedded_policy": "rlobj.models.embedded.cache",
-}
-
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, _HOMES, name)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 import transformers
 from platformdirs import user_cache_path
-from transformers.utils import logging as transformers_logging
 
 from rlobj.base.errors import ConfigError, RunError, nearest
 from rlobj.data.problems import Problem, digest
 from rlobj.data.tasks import TASKS
+from rlobj.models.bars import no_bars
 from rlobj.models.embedded.architecture import build_policy
 from rlobj.models.embedded.tokenizer import build_tokenizer
 from rlobj.models.embedded.warm_start import RECIPES, Progress, WarmStart, warm_start
@@ -99,21 +97,9 @@ def _make(
 ) -> None:
     tokenizer, model = build_tokenizer(), build_policy(seed)
     warm_start(model, tokenizer, problems, recipe, seed=seed, progress=progress)
-    with _no_progress_bar():
+    with no_bars():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-@contextlib.contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Hide the progress bar of transformers for a file of 300 kB."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def _complete(folder: Path) -> bool:

@@ -13,14 +13,11 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from rlobj.base.errors import ConfigError, MissingExtra, RunError, nearest
+from rlobj.base.errors import MissingExtra, RunError
+from rlobj.config.layers import flattened
 
-__all__ = ["TRACKERS", "TrackerName", "Trackers", "flat", "open_trackers", "require_trackers"]
-
-TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
-TRACKERS: tuple[TrackerName, ...] = ("tensorboard", "wandb", "mlflow", "trackio")
 PROJECT = "rlobj"
 """Name of the project or experiment, for trackers that have them."""
 
@@ -70,7 +67,7 @@ class Trackers:
 
 def open_trackers(
     accelerator: Any,
-    names: Sequence[TrackerName],
+    names: Sequence[str],
     folder: Path,
     config: Mapping[str, Any],
     *,
@@ -80,13 +77,12 @@ def open_trackers(
 
     Args:
         accelerator: Accelerate's Accelerator, which knows the main process.
-        names: names from `TRACKERS`.
+        names: as in `output.trackers`.
         folder: the run directory; its name is the name of the run.
         config: nested settings, as in the configuration file.
         step: number of steps that a resumed run has finished; TensorBoard hides later ones.
 
     Raises:
-        ConfigError: a name is unknown.
         MissingExtra: a package is not installed; raised on every process.
         RunError: a tracker cannot be started, for example because its server does not answer.
     """
@@ -108,21 +104,18 @@ def open_trackers(
 
 
 def require_trackers(names: Sequence[str]) -> None:
-    """Check that the names are known and the packages installed.
+    """Check that the packages are installed.
 
     Raises:
-        ConfigError: a name is unknown.
         MissingExtra: a package is not installed.
     """
     for name in names:
-        if name not in TRACKERS:
-            raise ConfigError(f"{name!r} is not a tracker.{nearest(name, TRACKERS)}")
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # no origin: only a folder, such as ./wandb
             raise MissingExtra(name, "trackers", f"the tracker {name}")
 
 
-def _tracker(name: TrackerName, folder: Path, step: int) -> Any:
+def _tracker(name: str, folder: Path, step: int) -> Any:
     """Create Accelerate's tracker without starting it."""
     from accelerate import tracking
 
@@ -137,18 +130,14 @@ def _tracker(name: TrackerName, folder: Path, step: int) -> Any:
     return tracking.TrackioTracker(PROJECT, name=run)
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
-    """Flatten nested settings to dotted names and plain values, which every tracker accepts.
+def flat(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Nested settings under dotted names, with plain values, which every tracker accepts.
 
     >>> flat({"seed": 0, "training": {"steps": 3, "betas": [0.9, 0.95], "clip": None}})
     {'seed': 0, 'training.steps': 3, 'training.betas': '[0.9, 0.95]'}
     """
-    plain: dict[str, bool | int | float | str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            plain.update(flat(value, f"{prefix}{key}."))
-        elif isinstance(value, bool | int | float | str):
-            plain[f"{prefix}{key}"] = value
-        elif value is not None:
-            plain[f"{prefix}{key}"] = str(value)
-    return plain
+    return {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in flattened(config).items()
+        if value not in (None, {})
+    }
