@@ -14,7 +14,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, encode_prompt, format_prompt
 from rlobj.models.policy import arithmetic, load_policy, load_tokenizer, uses_chat_template
-from rlobj.samplers import Sampler, TransformersSampler, eos_ids
+from rlobj.samplers import Sampler, TransformersSampler
 
 __all__ = ["Engine", "open_engine"]
 
@@ -122,36 +122,27 @@ def _in_process(
 def _with_vllm(config: RunConfig, source: str) -> Engine:
     from transformers import AutoConfig, GenerationConfig
 
-    from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
+    from rlobj.models.vllm import vllm_sampler
 
     tokenizer, chat = load_tokenizer(config.model, source)
     try:
         generation = GenerationConfig.from_pretrained(source)
     except OSError:  # a model without one
         generation = None
-    eos = eos_ids(SimpleNamespace(generation_config=generation), tokenizer)
     trusted = config.model.trust_remote_code
     described = AutoConfig.from_pretrained(source, trust_remote_code=trusted)
-    name, dtype = config.sampling.engine, arithmetic(config.model) or torch.float32
+    model = SimpleNamespace(config=described, generation_config=generation)
+    sampler: Any = vllm_sampler(config, source, tokenizer, model)
+    name = config.sampling.engine
     settings: dict[str, Any] = {"name": name}
     if name == "vllm":
-        sampler: Any = VllmSampler(
-            source,
-            tokenizer,
-            eos=eos,
-            settings=config.sampling.vllm,
-            dtype=dtype,
-            trust_remote_code=trusted,
-        )
         device = "cuda" if torch.cuda.is_available() else "cpu"
         if config.sampling.vllm.extra:
             settings["extra"] = dict(config.sampling.vllm.extra)
     else:
-        server = config.sampling.server
-        sampler = VllmServerSampler(server, tokenizer, eos=eos, model_config=described)
         sampler.require_model(source)
-        dtype, device = sampler.dtype, server.url
-    settings["dtype"] = _name(dtype)
+        device = config.sampling.server.url
+    settings["dtype"] = _name(sampler.dtype)
     facts = {"policy": source, "engine": name, "device": device}
     return Engine(sampler, tokenizer, chat, _context(described), facts, settings)
 

@@ -7,7 +7,6 @@ KnightsAndKnaves  every person's role is right
 Overlong          DAPO's length penalty, added to any of them
 """
 
-from rlobj.answers.equivalence import canonical
 from rlobj.answers.extraction import extract_answer
 from rlobj.rewards.kinds import (
     Custom,
@@ -35,7 +34,6 @@ __all__ = [
     "Reward",
     "RewardConfig",
     "Verdict",
-    "canonical",
     "extract_answer",
     "function_grader",
     "overlong_penalty",

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import hash_keys
 from rlobj.samplers.distribution import draw
-from rlobj.samplers.types import Done, Sample, SamplingSettings, packed
+from rlobj.samplers.types import NOT_FINITE, Done, Sample, SamplingSettings, check_prompts, packed
 from rlobj.samplers.weights import Received, checksum
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ class TransformersSampler:
             ConfigError: a prompt has no tokens, or is too long for the model with `max_tokens`.
             RunError: the model returned logits that are not finite.
         """
-        self._check(prompts, settings)
+        config = self.model.config.get_text_config()
+        context = getattr(config, "max_position_embeddings", None)
+        check_prompts(prompts, settings.max_tokens, context, "model")
         packs = [packed("i", prompt) for prompt in prompts]
         groups: list[dict[int, Sample]] = [{} for _ in prompts]
         batches = list(self._batches(packs, count, settings.max_tokens))
@@ -129,23 +131,6 @@ class TransformersSampler:
     def close(self) -> None:
         """Do nothing: the module belongs to the trainer."""
 
-    def _check(self, prompts: Sequence[Sequence[int]], settings: SamplingSettings) -> None:
-        config = self.model.config.get_text_config()
-        context = getattr(config, "max_position_embeddings", None)
-        for index, prompt in enumerate(prompts):
-            if not len(prompt):
-                raise ConfigError(f"Prompt {index} has no tokens; a model needs at least one.")
-            if context is not None and len(prompt) + settings.max_tokens > context:
-                room = context - len(prompt)
-                advice = (
-                    f"Set sampling.max_tokens to at most {room}, or leave" if room > 0 else "Leave"
-                )
-                raise ConfigError(
-                    f"Prompt {index} has {len(prompt)} tokens. Together with sampling.max_tokens="
-                    f"{settings.max_tokens} they exceed the {context} positions of this model. "
-                    f"{advice} out long prompts."
-                )
-
     def _batches(
         self, prompts: Sequence[Sequence[int]], count: int, max_tokens: int
     ) -> Iterator[list[int]]:
@@ -178,10 +163,7 @@ class TransformersSampler:
         keys = seeds[indices // count], indices % count
         drawn = self._decode(context, keys, settings)
         if not torch.isfinite(drawn.logprobs).all():
-            raise RunError(
-                "The model gave logits that are not finite while sampling. Its weights have "
-                "diverged (lower training.learning_rate), or its dtype overflows (model.dtype)."
-            )
+            raise RunError(NOT_FINITE)
         lengths = drawn.lengths.tolist()
         ids = [tokens[:size] for tokens, size in zip(drawn.tokens.tolist(), lengths, strict=True)]
         logprobs = drawn.logprobs.tolist()

@@ -10,10 +10,9 @@ import torch
 from pydantic import Field, StringConstraints
 from torch import Tensor
 
+from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model
 from rlobj.samplers.weights import Received
-
-__all__ = ["Distribution", "Done", "Sample", "Sampler", "SamplingSettings", "packed"]
 
 
 class Sample:
@@ -80,6 +79,39 @@ class Sample:
             f"Sample({self.text!r}, {len(self.prompt)} + {len(self.tokens)} tokens, "
             f"{self.finish!r}, version {self.weight_version})"
         )
+
+
+NOT_FINITE = (
+    "The model gave logits that are not finite while sampling. Its weights have diverged (lower "
+    "training.learning_rate), or its dtype overflows (model.dtype)."
+)
+
+
+def check_prompts(
+    prompts: Sequence[Sequence[int]], max_tokens: int, context: int | None, engine: str
+) -> None:
+    """Refuse prompts that are empty, or too long with `max_tokens`.
+
+    Args:
+        prompts: token ids.
+        max_tokens: of a response.
+        context: largest number of tokens in prompt and response together; None = no limit.
+        engine: what has this limit, for the message.
+
+    Raises:
+        ConfigError: a prompt does not fit.
+    """
+    for index, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ConfigError(f"Prompt {index} has no tokens; a model needs at least one.")
+        if context is not None and len(prompt) + max_tokens > context:
+            room = context - len(prompt)
+            advice = f"Set sampling.max_tokens to at most {room}, leave" if room > 0 else "Leave"
+            raise ConfigError(
+                f"Prompt {index} has {len(prompt)} tokens. Together with sampling.max_tokens="
+                f"{max_tokens} they exceed the {context} positions of this {engine}. {advice} out "
+                "long prompts."
+            )
 
 
 def packed(code: Literal["i", "f"], values: Iterable[Any]) -> array[Any]:

@@ -16,8 +16,6 @@ from rlobj.models.policy import policy_of
 from rlobj.rewards import Reward, function_grader
 from rlobj.training.loop.given import Given
 
-__all__ = ["Objects", "recorded_objects"]
-
 _SETTINGS = {
     "model": "model.name",
     "data": "data.source",
@@ -51,42 +49,39 @@ class Objects:
         Raises:
             ConfigError: an argument that is neither a name nor a fitting object.
         """
-        if "model" in self.local() and self.tokenizer is None:
+        local = self.local()
+        if "model" in local and self.tokenizer is None:
             raise ConfigError(
                 f"model is a {type(self.model).__name__} object: pass its tokenizer as well, "
                 "as tokenizer=..."
             )
-        if "model" in self.local() and not hasattr(self.model, "config"):
-            raise ConfigError(
-                f"model is a {type(self.model).__name__}; expected a hub id, a folder, or a "
-                "transformers model"
-            )
-        if self.tokenizer is not None and "model" not in self.local():
+        if self.tokenizer is not None and "model" not in local:
             raise ConfigError("tokenizer= is for a model object; a folder or hub id has its own")
-        if self.tokenizer is not None and not hasattr(self.tokenizer, "decode"):
-            raise ConfigError(
-                f"tokenizer is a {type(self.tokenizer).__name__}; expected a transformers tokenizer"
-            )
-        for name in ("data", "eval_on"):
-            value = getattr(self, name)
-            if name in self.local() and (
-                not isinstance(value, Iterable) or isinstance(value, Mapping)
-            ):
-                raise ConfigError(
-                    f"{name} is a {type(value).__name__}; expected a name, a path, or an iterable "
-                    "of dicts"
-                )
-        if "reward" in self.local() and not callable(self.reward):
-            raise ConfigError(
-                f"reward is a {type(self.reward).__name__}; expected a kind, a mapping with "
-                "'kind', 'file.py:function', or a function"
-            )
+        rows = [
+            isinstance(x, Iterable) and not isinstance(x, Mapping)
+            for x in (self.data, self.eval_on)
+        ]
         missing = [name for name in _SAMPLER if not hasattr(self.sampler, name)]
-        if "sampler" in self.local() and missing:
-            raise ConfigError(
-                f"sampler is a {type(self.sampler).__name__}; expected transformers, vllm, "
-                f"vllm-server, or an rlobj.Sampler: it has no {', '.join(missing)}"
-            )
+        checks = {
+            "model": (hasattr(self.model, "config"), "a hub id, a folder, or a transformers model"),
+            "data": (rows[0], "a name, a path, or an iterable of dicts"),
+            "eval_on": (rows[1], "a name, a path, or an iterable of dicts"),
+            "reward": (
+                callable(self.reward),
+                "a kind, a mapping with 'kind', 'file.py:function', or a function",
+            ),
+            "sampler": (
+                not missing,
+                "transformers, vllm, vllm-server, or an rlobj.Sampler: it has no "
+                f"{', '.join(missing)}",
+            ),
+            "tokenizer": (hasattr(self.tokenizer, "decode"), "a transformers tokenizer"),
+        }
+        for name in [*local, *(["tokenizer"] if "model" in local else [])]:
+            fits, expected = checks[name]
+            if not fits:
+                kind = type(getattr(self, name)).__name__
+                raise ConfigError(f"{name} is a {kind}; expected {expected}")
 
     def local(self) -> list[str]:
         """The arguments that only this process has: no configuration can name them."""

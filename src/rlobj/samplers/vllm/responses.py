@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.samplers import types as samplers
 from rlobj.samplers.seeds import derive_seed
 from rlobj.samplers.types import Sample, SamplingSettings, packed
 
@@ -55,21 +56,12 @@ def check_prompts(
             f"sampling.temperature={settings.temperature:g}: vLLM would raise it to "
             f"{_MIN_TEMPERATURE}. Set 0 (greedy) or at least {_MIN_TEMPERATURE}."
         )
+    samplers.check_prompts(prompts, settings.max_tokens, context, "vLLM engine (max_model_len)")
     for index, prompt in enumerate(prompts):
-        if not len(prompt):
-            raise ConfigError(f"Prompt {index} has no tokens; a model needs at least one.")
         if min(prompt) < 0 or max(prompt) >= vocabulary:
             raise ConfigError(
                 f"Prompt {index} has a token outside the model's vocabulary of {vocabulary}: the "
                 "tokenizer belongs to another model."
-            )
-        if len(prompt) + settings.max_tokens > context:
-            room = context - len(prompt)
-            advice = f"Set sampling.max_tokens to at most {room}, leave" if room > 0 else "Leave"
-            raise ConfigError(
-                f"Prompt {index} has {len(prompt)} tokens. Together with sampling.max_tokens="
-                f"{settings.max_tokens} they exceed the {context} positions of this vLLM engine. "
-                f"{advice} out long prompts, or raise max_model_len if the model supports it."
             )
 
 
@@ -124,10 +116,7 @@ def to_samples(
                 "vLLM's log."
             )
         if not all(map(math.isfinite, response.logprobs)):
-            raise RunError(
-                "The model gave logits that are not finite while sampling. Its weights have "
-                "diverged (lower training.learning_rate), or its dtype overflows (model.dtype)."
-            )
+            raise RunError(samplers.NOT_FINITE)
     ids = [response.token_ids for response in flat]
     texts = iter(tokenizer.batch_decode(ids, skip_special_tokens=True))
     samples: list[list[Sample]] = []

@@ -12,7 +12,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.models import lora
 from rlobj.models.policy import Policy, arithmetic
-from rlobj.samplers import Sampler, TransformersSampler, eos_ids
+from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.training.loop.given import Given
 from rlobj.training.loop.initial_policy import InitialPolicy
 from rlobj.training.parallel import Parallel, open_parallel
@@ -189,23 +189,7 @@ def sampler(
             autocast=autocast,
             own_copy=apart,
         )
-    from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
+    from rlobj.models.vllm import vllm_sampler
 
-    inner = lora.base(policy.model)
-    eos = eos_ids(inner, policy.tokenizer)
-    if settings.engine == "vllm":
-        return VllmSampler(
-            initial.source,
-            policy.tokenizer,
-            eos=eos,
-            settings=settings.vllm,
-            dtype=autocast or torch.float32,
-            trust_remote_code=config.model.trust_remote_code,
-        )
-    return VllmServerSampler(
-        settings.server,
-        policy.tokenizer,
-        eos=eos,
-        model_config=inner.config,
-        primary=parallel.rank == 0,
-    )
+    inner, primary = lora.base(policy.model), parallel.rank == 0
+    return vllm_sampler(config, initial.source, policy.tokenizer, inner, primary=primary)

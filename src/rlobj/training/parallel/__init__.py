@@ -17,25 +17,12 @@
 `zero` and `sharded` implement it. `launcher` starts the processes of a run.
 """
 
-from rlobj.training.parallel.base import Moments, Parallel
+from rlobj.training.parallel.base import Parallel
 from rlobj.training.parallel.environment import (
-    DEEPSPEED_MINIMUM,
-    TIMEOUT,
-    Strategy,
     build_parallel,
     open_parallel,
     open_processes,
     resolve_strategy,
 )
 
-__all__ = [
-    "DEEPSPEED_MINIMUM",
-    "TIMEOUT",
-    "Moments",
-    "Parallel",
-    "Strategy",
-    "build_parallel",
-    "open_parallel",
-    "open_processes",
-    "resolve_strategy",
-]
+__all__ = ["Parallel", "build_parallel", "open_parallel", "open_processes", "resolve_strategy"]

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rlobj.scoring import PolicyScorer, TokenScores
 from rlobj.training.parallel.process_group import ProcessGroup
-
-__all__ = ["MOMENTS", "Columns", "Moments", "Parallel", "Scorer", "clip_and_step"]
 
 Moments = dict[str, Tensor]
 """AdamW's state of one parameter: whole exp_avg and exp_avg_sq in float32, and the scalar step."""
@@ -107,7 +106,6 @@ class Parallel(ABC):
             last: this is the last micro-batch before `step`; equal on all ranks.
         """
 
-    @abstractmethod
     def step(self, apply: bool) -> float:
         """Clip the gradient, apply the optimizer's step, and clear the gradient.
 
@@ -118,49 +116,54 @@ class Parallel(ABC):
             The norm of the whole gradient before clipping, equal on all ranks. If it is not finite
             or `apply` is false, neither the weights nor the optimizer's state change.
         """
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        total = whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        if apply and torch.isfinite(total):
+            nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, total)
+            self._optimizer.step()
+        self._optimizer.zero_grad()
+        return float(total)
 
     def set_learning_rate(self, rate: float) -> None:
         """Set the learning rate of the next steps; nothing else changes it."""
         for group in self._optimizer.param_groups:
             group["lr"] = rate
 
-    @abstractmethod
     def full(self, parameter: nn.Parameter) -> Tensor:
         """Return the whole parameter on every rank; it may share the parameter's memory.
 
         Process one parameter at a time: with zero3 and fsdp2 each result is a copy.
         """
+        return whole(parameter.detach())
 
-    @abstractmethod
     def moments(self, parameter: nn.Parameter) -> Moments:
         """Return the optimizer's whole state of a parameter on every rank; it may share memory.
 
         Returns:
             The moments; {} if the parameter is frozen or before the first step.
         """
+        state = self._optimizer.state.get(parameter, {})
+        return {name: whole(state[name]) for name in (*MOMENTS, "step") if name in state}
 
-    @abstractmethod
     def set_moments(self, parameter: nn.Parameter, moments: Moments) -> None:
         """Restore what `moments` returned, {} included; strategy and rank count may differ.
 
         Call it for every parameter, after `prepare` and before the first step.
         """
+        if moments:
+            state = {name: _as(parameter, moments[name]) for name in MOMENTS}
+            self._optimizer.state[parameter] = {**state, "step": moments["step"].cpu().clone()}
 
 
-def clip_and_step(optimizer: torch.optim.Optimizer, max_grad_norm: float, apply: bool) -> float:
-    """Implement `Parallel.step` for gradients stored on the optimizer's own parameters.
+def whole(tensor: Any) -> Tensor:
+    """The whole tensor, on every rank; of a tensor without shards, itself."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
-    Args:
-        optimizer: optimizer of plain parameters or of the parameters of fully_shard.
-        max_grad_norm: the gradient is clipped to this norm.
-        apply: as in `Parallel.step`.
-    """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    total: Any = nn.utils.get_total_norm(gradients)
-    total = total.full_tensor() if hasattr(total, "full_tensor") else total
-    if apply and torch.isfinite(total):
-        nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, total)
-        optimizer.step()
-    optimizer.zero_grad()
-    return float(total)
+
+def _as(parameter: Any, tensor: Tensor) -> Tensor:
+    """A copy of a whole tensor, which every rank has, sharded as the parameter is."""
+    tensor = tensor.to(parameter.device, parameter.dtype, copy=True)
+    if not isinstance(parameter, DTensor):
+        return tensor
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)

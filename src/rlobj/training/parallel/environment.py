@@ -19,16 +19,6 @@ from rlobj.base.errors import ConfigError, MissingExtra, nearest
 from rlobj.base.ports import free_port
 from rlobj.training.parallel.base import Parallel
 
-__all__ = [
-    "DEEPSPEED_MINIMUM",
-    "TIMEOUT",
-    "Strategy",
-    "build_parallel",
-    "open_parallel",
-    "open_processes",
-    "resolve_strategy",
-]
-
 Strategy = Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
 
 TIMEOUT = timedelta(minutes=60)
@@ -171,7 +161,7 @@ def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
     """Create Accelerate's Accelerator and, if `grouped`, the default process group.
 
     Gradient accumulation is 1 and precision is float32. The DeepSpeed and FSDP variables that
-    `accelerate launch` sets are removed until `stack` closes, because rlobj configures both itself.
+    `accelerate launch` sets are off until `stack` closes, because rlobj configures both itself.
 
     Args:
         stack: receives the actions that undo all changes.
@@ -189,15 +179,14 @@ def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
         DistributedDataParallelKwargs,
         GradientAccumulationPlugin,
         InitProcessGroupKwargs,
+        patch_environment,
     )
 
     handlers: list[Any] = [DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
     if grouped:
         backend = "nccl" if gpu else "gloo"
         handlers.append(InitProcessGroupKwargs(backend=backend, timeout=TIMEOUT))
-    changes = _launch_variables(grouped)
-    stack.callback(_apply, {name: os.environ.get(name) for name in changes})
-    _apply(changes)
+    stack.enter_context(patch_environment(**_launch_variables(grouped)))
     accelerator = Accelerator(
         cpu=not gpu,
         mixed_precision="no",
@@ -223,12 +212,9 @@ def _close_group() -> None:
         torch.distributed.destroy_process_group()
 
 
-def _launch_variables(grouped: bool) -> dict[str, str | None]:
-    """Return the environment variables to set, or to remove (None)."""
-    changes: dict[str, str | None] = {
-        "ACCELERATE_USE_DEEPSPEED": None,
-        "ACCELERATE_USE_FSDP": None,
-    }
+def _launch_variables(grouped: bool) -> dict[str, str]:
+    """Return the environment variables to set."""
+    changes = {"ACCELERATE_USE_DEEPSPEED": "false", "ACCELERATE_USE_FSDP": "false"}
     needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in needed if name not in os.environ]
     if _size(os.environ) > 1 and missing:
@@ -245,11 +231,3 @@ def _launch_variables(grouped: bool) -> dict[str, str | None]:
         changes |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
         changes |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return changes
-
-
-def _apply(changes: Mapping[str, str | None]) -> None:
-    for name, value in changes.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlobj.scoring import PolicyScorer, TokenScores, pad_sequences
-from rlobj.training.parallel.base import MOMENTS, Columns, Moments, Parallel, Scorer, clip_and_step
+from rlobj.training.parallel.base import Columns, Parallel, Scorer
 
 __all__ = ["Replicated"]
 
@@ -45,18 +45,3 @@ class Replicated(Parallel):
             return
         with self.accelerator.trigger_sync_in_backward(self._module):
             (loss * self.size).backward()
-
-    def step(self, apply: bool) -> float:
-        return clip_and_step(self._optimizer, self.max_grad_norm, apply)
-
-    def full(self, parameter: nn.Parameter) -> Tensor:
-        return parameter.detach()
-
-    def moments(self, parameter: nn.Parameter) -> Moments:
-        state = self._optimizer.state.get(parameter, {})
-        return {name: state[name] for name in (*MOMENTS, "step") if name in state}
-
-    def set_moments(self, parameter: nn.Parameter, moments: Moments) -> None:
-        if moments:
-            state = {name: moments[name].to(parameter, copy=True) for name in MOMENTS}
-            self._optimizer.state[parameter] = {**state, "step": moments["step"].cpu().clone()}

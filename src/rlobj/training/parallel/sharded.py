@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.scoring import PolicyScorer, TokenScores
-from rlobj.training.parallel.base import MOMENTS, Columns, Moments, Parallel, Scorer, clip_and_step
+from rlobj.training.parallel.base import Columns, Parallel, Scorer
 
 __all__ = ["FullySharded"]
 
@@ -44,36 +44,8 @@ class FullySharded(Parallel):
     def backward(self, loss: Tensor, last: bool) -> None:
         (loss * self.size).backward()
 
-    def step(self, apply: bool) -> float:
-        return clip_and_step(self._optimizer, self.max_grad_norm, apply)
-
-    def full(self, parameter: nn.Parameter) -> Tensor:
-        return _whole(parameter.detach())
-
-    def moments(self, parameter: nn.Parameter) -> Moments:
-        state = self._optimizer.state.get(parameter, {})
-        return {name: _whole(state[name]) for name in (*MOMENTS, "step") if name in state}
-
-    def set_moments(self, parameter: nn.Parameter, moments: Moments) -> None:
-        if moments:
-            state = {name: _shard_as(parameter, moments[name]) for name in MOMENTS}
-            self._optimizer.state[parameter] = {**state, "step": moments["step"].cpu().clone()}
-
 
 def _layers(decoder: nn.Module) -> list[nn.Module]:
     """Return the decoder's layers, which are the members of its module lists."""
     lists = [child for child in decoder.children() if isinstance(child, nn.ModuleList)]
     return [layer for each in lists for layer in each]
-
-
-def _whole(tensor: Any) -> Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-def _shard_as(parameter: Any, whole: Tensor) -> Tensor:
-    """Shard a whole tensor, which every rank has, in the same way as the parameter."""
-    from torch.distributed.tensor import distribute_tensor
-
-    mesh, placements = parameter.device_mesh, parameter.placements
-    whole = whole.to(parameter.device, parameter.dtype)
-    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
