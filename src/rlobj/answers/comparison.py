@@ -28,8 +28,6 @@ from rlobj.answers.structures import (
 )
 from rlobj.answers.words import normalize_words
 
-__all__ = ["TOLERANCE", "ExactComparer", "ValueComparer", "compare"]
-
 Truth = bool | None
 TOLERANCE = Fraction(1, 10**9)
 """Relative difference allowed if the gold answer is written as a decimal or in e-notation."""

@@ -10,8 +10,6 @@ from rlobj.answers.expressions import Tree, Unsupported, derivative, number
 from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text
 from rlobj.answers.vocabulary import CONSTANTS, FUNCTIONS, UNSUPPORTED
 
-__all__ = ["parse_expression"]
-
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ROUNDING = {"⌊": "floor", "⌈": "ceil"}
 _APPLIED = frozenset("fghFGH")

@@ -16,8 +16,6 @@ from typing import Any
 
 from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text
 
-__all__ = ["Tree", "Unsupported", "derivative", "expand_plus_minus", "names", "number"]
-
 Tree = Any
 
 _MAX_DIGITS = 4000

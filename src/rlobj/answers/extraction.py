@@ -19,8 +19,6 @@ from __future__ import annotations
 import collections
 import re
 
-__all__ = ["bare", "extract_answer", "last_box"]
-
 _TAG = r"think(?:ing)?|reasoning|thoughts?|\|begin_of_thought\||\|end_of_thought\|"
 _OPENED = re.compile(rf"(?:<\s*(?!\|end)(?:{_TAG})\s*>|◁think▷|\[THINK\])", re.IGNORECASE)
 _CLOSED = re.compile(

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["decide", "may_take_long", "refusal"]
-
 MAX_LENGTH = 500
 """Limit on the characters of an answer, or four times the gold answer's if that is more."""
 MAX_DEPTH = 12

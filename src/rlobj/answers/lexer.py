@@ -21,8 +21,6 @@ from rlobj.answers.vocabulary import (
     WORDS,
 )
 
-__all__ = ["Token", "Unreadable", "closing_bracket", "join_text", "latex", "tokenise"]
-
 
 class Unreadable(ValueError):
     """Text that this package cannot parse."""

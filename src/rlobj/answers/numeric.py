@@ -19,8 +19,6 @@ from rlobj.answers.comparison import NEAR, TOLERANCE, ExactComparer
 from rlobj.answers.expressions import Tree, names
 from rlobj.answers.structures import Scalar
 
-__all__ = ["NumericComparer"]
-
 _DIGITS = 60
 _MAX_DIGITS = 2500
 _AGREE = 45

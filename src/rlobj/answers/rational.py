@@ -7,8 +7,6 @@ from fractions import Fraction
 
 from rlobj.answers.expressions import Tree
 
-__all__ = ["rational"]
-
 _MAX_BITS = 60_000
 _MAX_FACTORIAL = 5_000
 

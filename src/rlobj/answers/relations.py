@@ -23,8 +23,6 @@ from rlobj.answers.structures import (
     scalar,
 )
 
-__all__ = ["RELATIONS", "parse_relation", "reals_without"]
-
 RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "≈", "≡", "∈"])
 _EQUAL = frozenset("=≡≈")
 _FLIPPED = {">": "<", ">=": "<="}

@@ -29,8 +29,6 @@ from rlobj.answers.structures import (
 from rlobj.answers.units import MULTIPLES, split_unit
 from rlobj.answers.words import is_prose, normalize_words, parse_based_numeral, parse_words
 
-__all__ = ["parse_structure"]
-
 _OPENING = frozenset(["(", "[", "{", "⟨", "⌊", "⌈"]) | {"\\{"}
 _MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "Bmatrix", "array", "smallmatrix"])
 _MAX_PARTS = 2000

@@ -9,24 +9,6 @@ from rlobj.answers.expressions import Tree
 from rlobj.answers.rational import rational
 from rlobj.answers.units import Unit
 
-__all__ = [
-    "INFINITY",
-    "Based",
-    "Chain",
-    "Interval",
-    "Items",
-    "Matrix",
-    "Named",
-    "Relation",
-    "Rounded",
-    "Scalar",
-    "Structure",
-    "Tuple",
-    "Union",
-    "Words",
-    "scalar",
-]
-
 INFINITY = ("const", "∞")
 
 

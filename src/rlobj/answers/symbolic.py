@@ -12,8 +12,6 @@ from typing import Any
 
 from rlobj.answers.structures import Scalar
 
-__all__ = ["MathVerifyComparer"]
-
 _LETTERS = "xyzwuvpqrt"
 _KEPT = frozenset("ei")
 _COMMAND = re.compile(r"\\[A-Za-z]+|[A-Za-z]")

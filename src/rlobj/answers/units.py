@@ -12,8 +12,6 @@ from collections import Counter
 
 from rlobj.answers.lexer import Token
 
-__all__ = ["MULTIPLES", "Unit", "read_unit", "split_unit"]
-
 Unit = frozenset[tuple[str, int]]
 """Unit -> exponent, as pairs: m/s^2 is {(m, 1), (s, -2)}."""
 

@@ -2,24 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "ACCENTS",
-    "ASCII",
-    "CONSTANTS",
-    "FONTS",
-    "FRACTIONS",
-    "FUNCTIONS",
-    "GREEK",
-    "IGNORED",
-    "LATEX",
-    "SKIPPED_ARGUMENT",
-    "SYMBOLS",
-    "TEXTS",
-    "UNSUPPORTED",
-    "WORDS",
-    "word_set",
-]
-
 
 def word_set(text: str) -> frozenset[str]:
     """Return the words of a text."""

@@ -10,8 +10,6 @@ from rlobj.answers.lexer import Token
 from rlobj.answers.structures import Based, Structure, Words, scalar
 from rlobj.answers.vocabulary import word_set
 
-__all__ = ["is_prose", "normalize_words", "parse_based_numeral", "parse_words"]
-
 _BASES = {
     **{"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9},
     **{"ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16},

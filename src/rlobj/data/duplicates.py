@@ -13,8 +13,6 @@ from typing import Any
 from rlobj.base.errors import DataError
 from rlobj.data.layouts import Columns, find_columns
 
-__all__ = ["DuplicateFilter"]
-
 
 class DuplicateFilter:
     """Finds rows with the question and the answer of an earlier row of the source.

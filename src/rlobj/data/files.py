@@ -13,15 +13,6 @@ from rlobj.base.errors import DataError
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.problems import Row
 
-__all__ = [
-    "SUFFIXES",
-    "arrow_rows",
-    "letters_and_digits",
-    "local_copy",
-    "read_file",
-    "split_files",
-]
-
 SPLIT_WORDS = {"train", "training", "test", "eval", "validation", "valid", "val", "dev"}
 """Words in file names that name a split."""
 

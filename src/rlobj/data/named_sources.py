@@ -23,8 +23,6 @@ from rlobj.data.layouts import Columns
 from rlobj.data.problems import Row
 from rlobj.data.prompts import LOGIC_TEMPLATE, MATH_TEMPLATE, PLAIN_TEMPLATE
 
-__all__ = ["NAMED_SOURCES", "NamedSource", "data_folder"]
-
 
 @dataclass(frozen=True)
 class NamedSource:

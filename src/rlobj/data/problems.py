@@ -10,8 +10,6 @@ from typing import Any
 
 from rlobj.base.errors import DataError
 
-__all__ = ["Problem", "ProblemStream", "Row", "UniqueProblems", "digest"]
-
 Row = tuple[str, dict[str, Any]]
 """The location of a row, for error messages, and its columns."""
 

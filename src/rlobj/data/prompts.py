@@ -11,16 +11,6 @@ from rlobj.data.problems import Problem
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = [
-    "DAPO_TEMPLATE",
-    "LOGIC_TEMPLATE",
-    "MATH_TEMPLATE",
-    "PLAIN_TEMPLATE",
-    "encode_prompt",
-    "format_prompt",
-    "placeholders",
-]
-
 PLAIN_TEMPLATE = "{prompt}"
 """Only the question."""
 

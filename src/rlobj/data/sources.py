@@ -26,8 +26,6 @@ from rlobj.data.problems import Problem, Row, UniqueProblems, digest
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE, placeholders
 from rlobj.data.tasks import TASKS
 
-__all__ = ["DataConfig", "default_template", "load_problems"]
-
 logger = logging.getLogger(__name__)
 
 

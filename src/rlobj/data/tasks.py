@@ -14,8 +14,6 @@ from typing import Literal
 
 from rlobj.data.problems import Problem, digest
 
-__all__ = ["TASKS", "Task"]
-
 
 @dataclass(frozen=True)
 class Task:

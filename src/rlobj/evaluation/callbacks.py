@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from rlobj.evaluation.result import EvaluationResult
 
-__all__ = ["EvaluationCallback"]
-
 logger = logging.getLogger(__name__)
 
 

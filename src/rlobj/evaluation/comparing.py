@@ -15,8 +15,6 @@ from rlobj.evaluation.report import comparison_markdown
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import EvaluationDirectory
 
-__all__ = ["EvaluationComparison", "compare"]
-
 
 @dataclass(frozen=True)
 class EvaluationComparison:

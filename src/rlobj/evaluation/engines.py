@@ -16,8 +16,6 @@ from rlobj.data import Problem, encode_prompt, format_prompt
 from rlobj.models.policy import arithmetic, load_policy, load_tokenizer, uses_chat_template
 from rlobj.samplers import Sampler, TransformersSampler
 
-__all__ = ["Engine", "open_engine"]
-
 SMALL = 10_000_000
 """Parameters below which one CPU thread is faster than several."""
 

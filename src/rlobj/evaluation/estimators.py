@@ -18,20 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Estimate",
-    "Interval",
-    "SignFlips",
-    "StandardErrors",
-    "bootstrap_interval",
-    "pass_at_k",
-    "share_interval",
-    "sign_flip_test",
-    "standard_error",
-    "standard_errors",
-    "wilson_interval",
-]
-
 LEVEL = 0.95
 RESAMPLES = 10_000
 MAX_SUMS = 2**14

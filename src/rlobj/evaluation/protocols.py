@@ -21,8 +21,6 @@ from dataclasses import dataclass, field, replace
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.data.prompts import DAPO_TEMPLATE, MATH_TEMPLATE
 
-__all__ = ["PROTOCOLS", "Protocol", "Settings", "find_protocol"]
-
 
 @dataclass(frozen=True)
 class Settings:

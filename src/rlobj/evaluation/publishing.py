@@ -17,8 +17,6 @@ from rlobj.evaluation.samples import EvaluationDirectory, Samples
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.rewards import MathVerifier
 
-__all__ = ["publish", "summarise_folder"]
-
 COMPARE_SECONDS = 1.0
 """Time to compare two wrong answers; after it they count as two."""
 COMPARE_ALL_SECONDS = 60.0

@@ -12,8 +12,6 @@ from typing import Literal
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 
-__all__ = ["GradedBenchmark", "GradedProblem", "ResponseRecord"]
-
 
 @dataclass(frozen=True)
 class ResponseRecord:

@@ -21,8 +21,6 @@ from rlobj.evaluation.samples import EvaluationDirectory, Key, Samples
 from rlobj.evaluation.sampling import grade_all
 from rlobj.rewards import Reward
 
-__all__ = ["regrade", "score"]
-
 NAMED = 5
 """Problems without a response that a note names."""
 OWN_FILES = ("problems.jsonl", "samples.jsonl", "grades.jsonl", "settings.json", "results.json")

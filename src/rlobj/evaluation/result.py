@@ -13,8 +13,6 @@ from rlobj.evaluation.samples import Key
 from rlobj.evaluation.summary import BenchmarkResult, MacroAverage, macro_average
 from rlobj.rewards import Graded
 
-__all__ = ["EvaluationResult", "GradeChange", "without_empty"]
-
 
 @dataclass(frozen=True)
 class GradeChange:

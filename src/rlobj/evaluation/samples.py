@@ -25,8 +25,6 @@ from rlobj.data import Problem
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.rewards import Graded
 
-__all__ = ["EvaluationDirectory", "Key", "Samples"]
-
 Key = tuple[str, str, int]
 """(benchmark, problem id, sample)."""
 

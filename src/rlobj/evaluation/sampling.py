@@ -13,8 +13,6 @@ from rlobj.evaluation.samples import Key, Samples
 from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
 
-__all__ = ["grade_all", "sample_and_grade", "sample_seed"]
-
 STORE_SECONDS = 2.0
 """Time between two writes of responses."""
 

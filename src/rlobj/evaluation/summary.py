@@ -22,15 +22,6 @@ from rlobj.evaluation.estimators import (
 from rlobj.evaluation.records import GradedBenchmark
 from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
 
-__all__ = [
-    "BenchmarkResult",
-    "BenchmarkSummary",
-    "Lengths",
-    "MacroAverage",
-    "macro_average",
-    "summarise",
-]
-
 
 @dataclass(frozen=True)
 class Lengths:

@@ -22,8 +22,6 @@ import torch
 
 from rlobj.evaluation.records import GradedProblem
 
-__all__ = ["MAX_RESPONSES", "Votes", "count_votes"]
-
 MAX_RESPONSES = 1024
 """Of one problem: binomial coefficients of more do not fit a double."""
 

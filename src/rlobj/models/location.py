@@ -7,8 +7,6 @@ from pathlib import Path
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.config.run_folder import is_run, newest_checkpoint
 
-__all__ = ["require_model"]
-
 
 def require_model(name: str) -> None:
     """Check that a name can be a model, without loading it.

@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.config.run_config import LoraConfig
 
-__all__ = ["adapted", "adapter_weights", "base", "merged", "save_settings", "without"]
-
 _NAME = "default"
 
 

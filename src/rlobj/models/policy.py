@@ -17,16 +17,6 @@ from rlobj.data import DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models import lora
 from rlobj.models.bars import no_bars
 
-__all__ = [
-    "Policy",
-    "arithmetic",
-    "load_model",
-    "load_policy",
-    "load_tokenizer",
-    "policy_of",
-    "uses_chat_template",
-]
-
 
 @dataclass(frozen=True)
 class Policy:

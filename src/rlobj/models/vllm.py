@@ -11,8 +11,6 @@ from rlobj.models.policy import arithmetic
 from rlobj.samplers import eos_ids
 from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
 
-__all__ = ["vllm_sampler"]
-
 
 def vllm_sampler(
     config: RunConfig, source: str, tokenizer: Any, model: Any, *, primary: bool = True

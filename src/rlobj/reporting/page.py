@@ -16,8 +16,6 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["definition_list", "fill", "render_page", "script_safe"]
-
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from rlobj.samplers.types import SamplingSettings
 
-__all__ = ["draw", "truncate"]
-
 _BLOCK = 2**25
 """Logits processed at a time. This limits the float64 working memory to a few hundred MB."""
 

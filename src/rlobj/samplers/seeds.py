@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["derive_seed"]
-
 
 def derive_seed(*parts: int | str) -> int:
     """Hash all parts to a seed in [0, 2^62)."""

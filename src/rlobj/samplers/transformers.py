@@ -26,8 +26,6 @@ from rlobj.samplers.weights import Received, checksum
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["TransformersSampler", "eos_ids"]
-
 
 class TransformersSampler:
     """Samples from any transformers causal LM, in the process that trains it.

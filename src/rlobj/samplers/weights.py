@@ -15,8 +15,6 @@ from torch import Tensor
 
 from rlobj.base.errors import RunError
 
-__all__ = ["Received", "Sent", "checksum", "compare"]
-
 _BLOCKS = {"cpu": 1 << 16}
 """Values per block on a CPU (fits its cache). Other devices use 2^24, for few kernel launches."""
 _SHOWN = 5

@@ -11,8 +11,6 @@ from rlobj.base.errors import RunError
 from rlobj.models.policy import Policy, load_model, load_tokenizer
 from rlobj.training.storage.run_directory import RunDirectory
 
-__all__ = ["TrainingResult"]
-
 
 @dataclass(frozen=True)
 class TrainingResult:

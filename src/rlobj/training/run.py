@@ -33,8 +33,6 @@ from rlobj.training.parallel.launcher import launch
 from rlobj.training.result import TrainingResult
 from rlobj.training.storage.run_directory import RunDirectory, dump_config
 
-__all__ = ["default_folder", "open_resumed", "prepared", "resume", "train"]
-
 logger = logging.getLogger(__name__)
 
 _PRESET_KEYS = ("base", "paper", "summary")

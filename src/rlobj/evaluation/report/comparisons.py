@@ -9,8 +9,6 @@ from rlobj.evaluation.paired import Comparison
 from rlobj.evaluation.report.measures import UNKNOWN, percent, percent_signed
 from rlobj.reporting import escaped, markdown_table
 
-__all__ = ["comparison_markdown", "comparison_measures", "left_out"]
-
 NAMED = 10
 """Ids that are listed of problems that are left out."""
 

@@ -11,20 +11,6 @@ from rlobj.config.layers import flattened
 from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.summary import BenchmarkSummary, MacroAverage
 
-__all__ = [
-    "UNKNOWN",
-    "facts",
-    "flat",
-    "macro_measures",
-    "measures",
-    "own_settings",
-    "percent",
-    "percent_range",
-    "percent_signed",
-    "shared",
-    "undecided_note",
-]
-
 UNKNOWN = "–"
 Value = TypeVar("Value")
 

@@ -28,8 +28,6 @@ from rlobj.evaluation.report.tables import COLUMNS
 from rlobj.evaluation.summary import BenchmarkResult, macro_average
 from rlobj.reporting import definition_list, fill, render_page
 
-__all__ = ["TEXT_BUDGET", "write_page"]
-
 TEXT_BUDGET = 40_000_000
 """Bytes of responses that a page holds; a browser still opens it at once."""
 _WIDTH, _HEIGHT = 160, 14

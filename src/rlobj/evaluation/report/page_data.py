@@ -10,8 +10,6 @@ from rlobj.evaluation.summary import BenchmarkResult
 from rlobj.reporting import script_safe
 from rlobj.rewards import Graded
 
-__all__ = ["VERDICTS", "kept_texts", "problem_data", "verdict"]
-
 VERDICTS = {
     "r": "right",
     "w": "wrong",

@@ -20,8 +20,6 @@ from rlobj.evaluation.report.measures import (
 from rlobj.evaluation.summary import BenchmarkResult, MacroAverage, macro_average
 from rlobj.reporting import escaped, markdown_table
 
-__all__ = ["COLUMNS", "results_json", "results_markdown"]
-
 COLUMNS = (
     *("problems", "n", "avg@n", "95% interval", "pass@n", "maj@n"),
     *("truncated", "no answer", "undecided", "tokens"),

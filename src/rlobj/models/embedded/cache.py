@@ -21,8 +21,6 @@ from rlobj.models.embedded.architecture import build_policy
 from rlobj.models.embedded.tokenizer import build_tokenizer
 from rlobj.models.embedded.warm_start import RECIPES, Progress, WarmStart, warm_start
 
-__all__ = ["embedded_policy"]
-
 logger = logging.getLogger(__name__)
 
 _CODE = ("architecture.py", "tokenizer.py", "warm_start.py")

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["KEY_VARIABLE", "RequireKey", "find_key", "is_local", "key_file", "new_key", "state_dir"]
-
 KEY_VARIABLE = "RLOBJ_API_KEY"
 """Environment variable with the key, for server and client. Command lines are visible to all."""
 

@@ -20,8 +20,6 @@ from torch import Tensor
 
 from rlobj.base.errors import RunError
 
-__all__ = ["WeightGroup"]
-
 _HEADER = 1024
 """Size of a header in bytes."""
 

@@ -32,8 +32,6 @@ from rlobj.samplers.weights import Received
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["VllmServerSampler"]
-
 _FILE_BYTES = 1 << 30
 """Bytes of weights that are collected before a file is written."""
 

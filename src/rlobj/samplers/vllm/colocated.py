@@ -23,9 +23,6 @@ from rlobj.samplers.weights import Received
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["VllmSampler"]
-
-
 _alive = False
 """Whether this process has an engine. vLLM's process groups are global: one engine at a time."""
 

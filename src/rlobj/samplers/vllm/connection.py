@@ -13,8 +13,6 @@ from rlobj.base.errors import ConfigError, MissingExtra, RlobjError, RunError
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key
 from rlobj.samplers.vllm.settings import ServerSettings
 
-__all__ = ["Connection"]
-
 _Result = TypeVar("_Result")
 _Probe = tuple[str, str, Any]
 """Method, path and body of a request that a healthy server answers at once."""

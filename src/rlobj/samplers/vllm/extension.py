@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.weights import checksum
 
-__all__ = ["EXTENSION", "SHAPE", "WeightExtension", "refresh_head"]
-
 EXTENSION = f"{__name__}.WeightExtension"
 """Value of vLLM's `worker_extension_cls`."""
 

@@ -16,8 +16,6 @@ import torch.distributed as dist
 
 from rlobj.base.ports import free_port
 
-__all__ = ["default_group_kept", "isolated", "random_states_kept"]
-
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # run the engine in this process
     "VLLM_NO_USAGE_STATS": "1",  # send no usage statistics

@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 
-__all__ = ["STOPPING", "kill_group"]
-
 STOPPING = 10.0
 """Seconds that a server has to stop before it is killed."""
 

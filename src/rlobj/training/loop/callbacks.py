@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
 
-__all__ = ["Callback"]
-
 
 class Callback:
     """Receives the events of a run. Every method does nothing here; override those you need."""

@@ -11,8 +11,6 @@ import torch
 
 from rlobj.training.loop.callbacks import Callback
 
-__all__ = ["PHASES", "Clock"]
-
 PHASES = (
     "sampling",
     "grading",

@@ -10,8 +10,6 @@ from rlobj.models.policy import Policy
 from rlobj.rewards import Grader
 from rlobj.samplers import Sampler
 
-__all__ = ["Given"]
-
 
 @dataclass(frozen=True)
 class Given:

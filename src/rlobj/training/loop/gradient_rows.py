@@ -12,8 +12,6 @@ from torch import Tensor
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.rollouts.sharding import Sequences
 
-__all__ = ["GradientRows", "depends_on_sequence_length"]
-
 
 def depends_on_sequence_length(config: Any) -> bool:
     """Whether a token's output depends on how many tokens follow it in the forward pass.

@@ -19,8 +19,6 @@ from rlobj.training.loop.callbacks import Callback
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.agreement import together
 
-__all__ = ["InitialPolicy"]
-
 
 class InitialPolicy:
     """Makes the trained policy, and frozen copies of the model as it was before training.

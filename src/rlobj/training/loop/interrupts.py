@@ -12,8 +12,6 @@ from typing import Any, Self
 from rlobj.objectives.statistics import Comm
 from rlobj.training.parallel.agreement import any_rank
 
-__all__ = ["Interrupts"]
-
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

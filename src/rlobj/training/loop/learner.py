@@ -28,8 +28,6 @@ from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch, Sequences, Share, shard
 from rlobj.training.rollouts.synchronizer import check_gap, sampler_gap
 
-__all__ = ["SKIPPED", "Learner", "MicroBatch"]
-
 _SCORED = {"logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "proxy_logprobs"}
 _CURRENT = {"logprobs", "entropy", "collision"}
 

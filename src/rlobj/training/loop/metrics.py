@@ -17,8 +17,6 @@ from rlobj.training.parallel.agreement import largest
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.sharding import Sequences
 
-__all__ = ["Measured", "Tally", "average", "combine", "rollout_metrics", "token_count"]
-
 _MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
 
 

@@ -29,8 +29,6 @@ from rlobj.training.storage import checkpoint
 from rlobj.training.storage.run_directory import RunDirectory
 from rlobj.training.storage.trackers import open_trackers, require_trackers
 
-__all__ = ["open_parts"]
-
 logger = logging.getLogger(__name__)
 
 

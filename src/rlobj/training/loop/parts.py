@@ -26,8 +26,6 @@ from rlobj.training.rollouts.synchronizer import Synchronizer
 from rlobj.training.storage.run_directory import RunDirectory
 from rlobj.training.storage.trackers import Trackers
 
-__all__ = ["Parts"]
-
 
 @dataclass
 class Parts:

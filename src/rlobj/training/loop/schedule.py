@@ -6,8 +6,6 @@ import math
 
 from rlobj.config.run_config import TrainingConfig
 
-__all__ = ["learning_rate"]
-
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
     """The learning rate of a step (from 0).

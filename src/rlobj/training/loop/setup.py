@@ -17,13 +17,6 @@ from rlobj.training.loop.given import Given
 from rlobj.training.loop.initial_policy import InitialPolicy
 from rlobj.training.parallel import Parallel, open_parallel
 
-__all__ = [
-    "fitting",
-    "hardware",
-    "problems",
-    "sampler",
-]
-
 logger = logging.getLogger(__name__)
 
 

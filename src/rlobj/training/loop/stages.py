@@ -20,18 +20,6 @@ from rlobj.training.storage import checkpoint
 from rlobj.training.storage.run_directory import remove
 from rlobj.training.storage.tables import write_samples, write_tokens
 
-__all__ = [
-    "after_update",
-    "check_samples",
-    "collect",
-    "evaluate",
-    "record_rollout",
-    "save",
-    "sync",
-    "write",
-    "write_metrics",
-]
-
 PROBE_PROMPTS, PROBE_TOKENS = 4, 16
 """Prompts per rank, and tokens per sample, that compare sampler and policy where no fresh rollout
 can."""

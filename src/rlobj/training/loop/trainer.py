@@ -16,8 +16,6 @@ from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
 from rlobj.training.result import TrainingResult
 
-__all__ = ["run_training"]
-
 
 def run_training(
     config: RunConfig,

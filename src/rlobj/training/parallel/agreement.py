@@ -10,8 +10,6 @@ import torch
 from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import Comm
 
-__all__ = ["RankFailed", "agree", "any_rank", "largest", "together"]
-
 
 class RankFailed(RunError):
     """Another rank has ended or is about to end; communication with it is not possible."""

@@ -29,8 +29,6 @@ from pathlib import Path
 from rlobj.base.errors import ConfigError
 from rlobj.base.ports import free_port
 
-__all__ = ["launch"]
-
 SETTLE = 2.0
 """Seconds after the first failure before the other ranks are ended. A rank that only lost its
 connection can end before the rank that caused the failure."""

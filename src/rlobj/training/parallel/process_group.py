@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["ProcessGroup"]
-
 
 class ProcessGroup:
     """`statistics.Comm` over torch.distributed; tensors keep their dtype.

@@ -10,8 +10,6 @@ from torch import Tensor
 from rlobj.scoring import PolicyScorer, TokenScores, pad_sequences
 from rlobj.training.parallel.base import Columns, Parallel, Scorer
 
-__all__ = ["Replicated"]
-
 
 class Replicated(Parallel):
     """Plain training in one process; data parallelism in several."""

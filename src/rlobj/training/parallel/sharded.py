@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from rlobj.scoring import PolicyScorer, TokenScores
 from rlobj.training.parallel.base import Columns, Parallel, Scorer
 
-__all__ = ["FullySharded"]
-
 
 class FullySharded(Parallel):
     """FSDP2: gathers a decoder layer while it computes, and other weights while the scorer does.

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from rlobj.scoring import PolicyScorer, TokenScores
 from rlobj.training.parallel.base import MOMENTS, Columns, Moments, Parallel, Scorer
 
-__all__ = ["BUCKET_ELEMENTS", "PERSISTENT_ELEMENTS", "Zero"]
-
 PERSISTENT_ELEMENTS = 100_000
 """Stage 3 does not shard parameters up to this size, such as norms: gathering costs more."""
 

@@ -33,8 +33,6 @@ from rlobj.objectives.statistics import Comm
 from rlobj.training.parallel.agreement import together
 from rlobj.training.storage.run_directory import RunDirectory, remove, settle, step_name
 
-__all__ = ["newest_sound", "read_state", "restore_optimizer", "restore_random", "write"]
-
 logger = logging.getLogger(__name__)
 
 _BLOCK = 1 << 24  # bytes read at a time

@@ -27,8 +27,6 @@ from rlobj.base.files import lock_folder
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import checkpoints, newest_checkpoint, read_run_config, step_of
 
-__all__ = ["RunDirectory", "dump_config", "remove", "settle", "step_name", "step_of"]
-
 logger = logging.getLogger(__name__)
 
 

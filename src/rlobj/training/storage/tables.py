@@ -11,8 +11,6 @@ from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.storage.run_directory import RunDirectory, step_name
 
-__all__ = ["write_samples", "write_tokens"]
-
 _SCORED = ("logprobs", "old_logprobs", "ref_logprobs", "proxy_logprobs", "entropy", "collision")
 
 
