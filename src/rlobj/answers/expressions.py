@@ -41,15 +41,8 @@ def names(tree: Tree) -> frozenset[str]:
 
 def expand_plus_minus(tree: Tree) -> list[Tree]:
     """Return one tree for each choice of sign; all ± and ∓ of a tree change together."""
-    if not _has_signs(tree):
-        return [tree]
-    return [_signed(tree, up) for up in (True, False)]
-
-
-def _has_signs(tree: Tree) -> bool:
-    if isinstance(tree, (Fraction, str)):
-        return False
-    return tree[0] in "±∓" or any(map(_has_signs, tree[1:]))
+    trees = [_signed(tree, up) for up in (True, False)]
+    return trees if trees[0] != trees[1] else [tree]
 
 
 def _signed(tree: Tree, up: bool) -> Tree:

@@ -254,10 +254,6 @@ def _root(value: Any, degree: Any) -> Any:
     return mpmath.sqrt(value) if degree == 2 else mpmath.power(value, 1 / degree)
 
 
-def _exp(value: Any) -> Any:
-    return _power(mpmath.e, value)
-
-
 def _periodic(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def bounded(value: Any) -> Any:
         if (value and mpmath.mag(value) > 2000) or abs(mpmath.im(value)) > 10**6:
@@ -267,27 +263,16 @@ def _periodic(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return bounded
 
 
-def _hyperbolic(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def bounded(value: Any) -> Any:
-        if abs(value) > 10**6:
+def _bounded(function: Callable[..., Any], most: int) -> Callable[..., Any]:
+    def bounded(*values: Any) -> Any:
+        if any(abs(value) > most for value in values):
             raise _TooLarge
-        return function(value)
+        return function(*values)
 
     return bounded
 
 
-def _gamma(value: Any) -> Any:
-    if abs(value) > 10**5:
-        raise _TooLarge
-    return mpmath.gamma(value)
-
-
-def _binomial(above: Any, below: Any) -> Any:
-    if abs(above) > 10**5 or abs(below) > 10**5:
-        raise _TooLarge
-    return mpmath.binomial(above, below)
-
-
+_gamma = _bounded(mpmath.gamma, 10**5)
 _CONSTANTS: dict[str, Callable[[], Any]] = {
     "pi": lambda: +mpmath.pi,
     "e": lambda: +mpmath.e,
@@ -309,17 +294,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ceil": mpmath.ceil,
     "!": lambda a: _gamma(a + 1),
     "Gamma": _gamma,
-    "binom": _binomial,
+    "binom": _bounded(mpmath.binomial, 10**5),
     "ln": mpmath.log,
     "lg": mpmath.log10,
-    "exp": _exp,
+    "exp": lambda a: _power(mpmath.e, a),
     "max": lambda *values: max(values),
     "min": lambda *values: min(values),
 }
 for _name in ("sin", "cos", "tan", "cot", "sec", "csc"):
     _FUNCTIONS[_name] = _periodic(getattr(mpmath, _name))
 for _name in ("sinh", "cosh", "tanh", "coth"):
-    _FUNCTIONS[_name] = _hyperbolic(getattr(mpmath, _name))
+    _FUNCTIONS[_name] = _bounded(getattr(mpmath, _name), 10**6)
 for _name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"):
     _FUNCTIONS[f"arc{_name}"] = _periodic(getattr(mpmath, f"a{_name}"))
 

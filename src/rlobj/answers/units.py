@@ -35,16 +35,12 @@ s sec secs second seconds
 ms millisecond milliseconds
 min mins minute minutes
 h hr hrs hour hours
-day days
-week weeks
-month months
 year years yr yrs
 ° deg degree degrees
 rad radian radians
 $ dollar dollars usd bucks
 ¢ cent cents
 euro euros eur
-rupee rupees
 N newton newtons
 J joule joules
 kJ kilojoule kilojoules
@@ -53,7 +49,6 @@ W watt watts
 kW kilowatt kilowatts
 V volt volts
 A amp amps ampere amperes
-kelvin kelvins
 C coulomb coulombs
 F farad farads
 T tesla
@@ -71,7 +66,6 @@ eV
 keV
 MeV
 GeV
-erg ergs
 dyne dynes dyn
 gauss
 pc parsec parsecs
@@ -82,54 +76,21 @@ AU au
 lightyear lightyears ly
 ohm ohms Ω
 mph
-acre acres
-unit units
-way ways
 people person persons
-student students
-apple apples
-ball balls
-coin coins
-card cards
-point points
-edge edges
 vertex vertices
-triangle triangles
-solution solutions
-integer integers
-digit digits
-step steps
-game games
-book books
-car cars
-girl girls
-boy boys
 child children
-member members
-team teams
-block blocks
-square squares
-cube cubes
-marble marbles
-page pages
-question questions
-ticket tickets
-piece pieces
 candy candies
-chair chairs
-table tables
 box boxes
-bag bags
-row rows
-seat seats
-tile tiles
-bit bits
-byte bytes
-token tokens
 """
-_NAMES = {
-    alias: line.split()[0] for line in _ALIASES.strip().splitlines() for alias in line.split()
-}
+_REGULAR = """
+    day week month rupee kelvin erg acre unit way student apple ball coin card point edge
+    triangle solution integer digit step game book car girl boy member team block square cube
+    marble page question ticket piece chair table bag row seat tile bit byte token
+"""
+"""Units whose plural has an s."""
+_LINES = [line.split() for line in _ALIASES.strip().splitlines()]
+_LINES += [[name, f"{name}s"] for name in _REGULAR.split()]
+_NAMES = {alias: line[0] for line in _LINES for alias in line}
 _NAMES |= {"kPa": "kPa", "MPa": "MPa", "atm": "atm", "bar": "bar"}
 _NAMES |= {"kHz": "kHz", "MHz": "MHz", "GHz": "GHz"}
 _PLAIN_EXCLUDED = frozenset(["mg", "ms", "au", "ly", "pc"])
