@@ -24,7 +24,6 @@ COMMANDS = (
     ["presets", "show"],
     ["presets", "diff"],
     ["presets", "check"],
-    ["presets", "copy"],
 )
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from rlobj import load_preset
@@ -117,25 +116,8 @@ def test_check_names_settings_that_cannot_act(tmp_path: Path) -> None:
     assert "no effect: the bounds of Clip" in output("presets", "check", str(file))
 
 
-def test_copy_does_not_overwrite_a_file_without_force(tmp_path: Path) -> None:
-    target = tmp_path / "new" / "mine.yaml"
-    output("presets", "copy", "stapo", str(target))
-    assert target.read_text("utf-8") == load_preset("stapo").text
-    target.write_text("changed: true\n")
-    assert "--force" in output("presets", "copy", "stapo", str(target), code=2)
-    assert yaml.safe_load(target.read_text()) == {"changed": True}
-    output("presets", "copy", "stapo", str(target), "--force")
-    assert target.read_text("utf-8") == load_preset("stapo").text
-
-
-def test_copy_into_a_folder_keeps_the_name_and_requires_yaml(tmp_path: Path) -> None:
-    output("presets", "copy", "dapo", str(tmp_path))
-    assert (tmp_path / "dapo.yaml").is_file()
-    assert ".yaml" in output("presets", "copy", "dapo", str(tmp_path / "mine.txt"), code=2)
-
-
 def test_error_for_an_unknown_preset_gives_the_nearest_name() -> None:
-    for words in (("presets", "show"), ("explain",), ("presets", "copy"), ("train", "--preset")):
+    for words in (("presets", "show"), ("explain",), ("train", "--preset")):
         assert "Did you mean 'stapo'?" in output(*words, "stpo", code=2)
 
 

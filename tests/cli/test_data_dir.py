@@ -16,7 +16,7 @@ runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 @pytest.mark.parametrize("command", [["train"], ["eval", "MODEL"], ["eval", "score", "x.jsonl"]])
 def test_a_data_dir_that_is_no_folder_is_refused(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for name, reason in (("file", "is a file"), ("gone", "no such folder")):
+    for name, reason in (("file", "is a file"), ("gone", "does not exist")):
         result = runner.invoke(app, [*command, "--data-dir", str(tmp_path / name)])
         assert result.exit_code == 2
         assert reason in " ".join(result.output.split()).replace(" │ │ ", " ")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 
 from rlobj_cli.screen.console import loading
 from rlobj_cli.screen.data_folder import data_dir_option
@@ -37,10 +38,9 @@ def compare(
     """
     console, evaluation, _ = _loaded()
     from rlobj.base.files import write_whole
-    from rlobj_cli.evaluate.tables import show_comparison
 
     comparison = evaluation.compare(first, second)
-    show_comparison(console, comparison)
+    console.print(Markdown(comparison.to_markdown()))
     if out is not None:
         write_whole(out, comparison.to_markdown().encode())
         console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)

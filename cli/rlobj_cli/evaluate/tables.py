@@ -1,4 +1,4 @@
-"""The results of evaluations, and comparisons of two, as tables on screen."""
+"""The results of evaluations as tables on screen."""
 
 from __future__ import annotations
 
@@ -8,27 +8,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlobj.evaluation import EvaluationComparison, EvaluationResult, GradeChange
-from rlobj.evaluation.report.comparisons import comparison_measures, left_out
+from rlobj.evaluation import EvaluationResult, GradeChange
 from rlobj.evaluation.report.measures import (
     UNKNOWN,
     measures,
     percent,
     percent_range,
-    percent_signed,
 )
 from rlobj_cli.screen.console import table
 
 MOST_ACROSS = 3
 """Benchmarks that fit side by side on 80 columns."""
-MOST_FLIPS = 15
-"""Problems that changed sides, listed for each benchmark."""
 MOST_CHANGES = 20
 """Changed grades that are listed."""
 ABOVE = ("problems", "n", "avg@n", "95% interval", "± problems", "± sampling")
 """Measures on screen; pass@k and maj@n follow."""
 BELOW = ("mean length", "truncated", "no answer", "undecided")
-BOLD = ("avg@n", "A − B")
 
 
 def show_result(console: Console, result: EvaluationResult) -> None:
@@ -58,7 +53,7 @@ def _measures_down(texts: Mapping[str, Mapping[str, str]], *sections: Iterable[s
     found = table("", right=list(texts))
     for names in sections:
         for name in names:
-            style = "bold" if name in BOLD else "dim" if "±" in name else None
+            style = "bold" if name == "avg@n" else "dim" if "±" in name else None
             values = [each.get(name, UNKNOWN) for each in texts.values()]
             if "±" in name:  # 0: no problem differs from another, so the error is not known
                 values = [UNKNOWN if value == "0.0" else value for value in values]
@@ -113,38 +108,7 @@ def show_changes(
         texts = (benchmark, problem, str(sample), (each.after.answer or UNKNOWN)[:60])
         verdicts = (words[each.before.correct], words[each.after.correct], each.after.reason[:60])
         found.add_row(*map(Text, (*texts, *verdicts)))
-    _show_first(console, found, len(changes))
-
-
-def show_comparison(console: Console, comparison: EvaluationComparison) -> None:
-    """Print the differences, the problems that changed sides, and settings that differ."""
-    console.print(Text.assemble(("A  ", "bold"), comparison.a, ("\nB  ", "bold"), comparison.b))
-    texts = {each.benchmark: comparison_measures(each) for each in comparison.benchmarks}
-    console.print(_measures_down(texts, next(iter(texts.values()))))
-    note = (
-        "accuracies and differences in percent, paired problem by problem; p-value: sign flips of "
-        "the differences, two-sided"
-    )
-    console.print(Text(note, style="dim"))
-    for each in comparison.benchmarks:
-        flips = table("problem", right=("A", "B", "A − B"))
-        flips.title = f"{each.benchmark}: problems mostly right on one side only"
-        flips.title_justify = "left"
-        for flip in each.flips[:MOST_FLIPS]:
-            shares = (flip.share_a, flip.share_b)
-            flips.add_row(Text(flip.id), *map(percent, shares), percent_signed(flip.difference))
-        _show_first(console, flips, len(each.flips))
-        for line in left_out(each):
-            console.print(Text(f"{each.benchmark}: {line}", style="yellow"))
-    if comparison.settings:
-        console.print(Text("Settings that differ:", style="yellow"))
-        for name, a, b in comparison.settings:
-            console.print(Text(f"  {name}: {a!r} in A, {b!r} in B", style="yellow"))
-
-
-def _show_first(console: Console, first: Table, total: int) -> None:
-    """Print a table of the first rows, and how many more there are."""
-    if total:
-        console.print(first)
-    if total > first.row_count:
-        console.print(Text(f"and {total - first.row_count:,} more", style="dim"))
+    if changes:
+        console.print(found)
+    if len(changes) > MOST_CHANGES:
+        console.print(Text(f"and {len(changes) - MOST_CHANGES:,} more", style="dim"))

@@ -1,15 +1,13 @@
-"""`rlobj presets`: list, show, compare, check and copy presets; `rlobj explain`."""
+"""`rlobj presets`: list, show, compare and check presets; `rlobj explain`."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError
 from rlobj.config.presets import difference, load_preset, preset_names
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml, table
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 presets = typer.Typer(
     name="presets",
-    help="List, show, compare, check and copy presets.",
+    help="List, show, compare and check presets.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -142,40 +140,6 @@ def check(
     valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
     console.print(valid, soft_wrap=True)
     show_explanation(console, config.resolved_objective().explain(config.training.updates_per_step))
-
-
-@presets.command("copy")
-def copy(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a preset.")],
-    destination: Annotated[
-        Path | None,
-        typer.Argument(metavar="DEST", help="File or folder to write. Default: ./NAME.yaml"),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-) -> None:
-    """Copy a preset to a file that you can edit.
-
-    [bold]Examples[/bold]
-
-    \b  rlobj presets copy stapo my.yaml
-      rlobj train --preset ./my.yaml
-    """
-    preset = load_preset(name)
-    target = destination or Path(f"{preset.name}.yaml")
-    if target.is_dir():
-        target = target / f"{preset.name}.yaml"
-    if target.suffix not in (".yaml", ".yml"):
-        raise ConfigError(f"{target}: a preset file ends in .yaml, as in {target}.yaml")
-    if target.exists() and not force:
-        raise ConfigError(f"{target} exists. Overwrite it with --force, or name another file.")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(preset.text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {target}: {error}") from error
-    typer.echo(f"wrote {target}. Edit it, then:")
-    typer.echo(f"  rlobj presets check {target}")
-    typer.echo(f"  rlobj train --preset {target}")
 
 
 def explain(

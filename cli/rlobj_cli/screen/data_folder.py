@@ -22,26 +22,16 @@ def data_dir_option(panel: str | None = None) -> Any:
         metavar="DIR",
         envvar=VARIABLE,
         callback=_named,
+        exists=True,
+        file_okay=False,
         help="Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub.",
         rich_help_panel=panel,
     )
 
 
 def _named(ctx: typer.Context, folder: Path | None) -> Path | None:
-    if folder is None:
-        return None
-    folder = folder.expanduser()
-    if not folder.is_dir():
-        there = folder.exists()
-        raise typer.BadParameter(f"{folder} is a file." if there else f"no such folder: {folder}")
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = str(folder)
-    ctx.call_on_close(lambda: _restore(before))
+    if folder is not None:
+        before = dict(os.environ)
+        os.environ[VARIABLE] = str(folder)
+        ctx.call_on_close(lambda: (os.environ.clear(), os.environ.update(before)))
     return folder
-
-
-def _restore(before: str | None) -> None:
-    if before is None:
-        os.environ.pop(VARIABLE, None)
-    else:
-        os.environ[VARIABLE] = before

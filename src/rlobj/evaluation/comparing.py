@@ -14,6 +14,7 @@ from rlobj.evaluation.records import GradedBenchmark
 from rlobj.evaluation.report import comparison_markdown
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import EvaluationDirectory
+from rlobj.reporting import escaped
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,10 @@ class EvaluationComparison:
     settings: tuple[tuple[str, object, object], ...]
 
     def to_markdown(self) -> str:
-        """The differences as a table, and the problems that changed sides."""
-        return f"A: {self.a}\n\nB: {self.b}\n\n" + comparison_markdown(self.benchmarks)
+        """The differences, the problems that changed sides, and settings that differ."""
+        text = f"A: {self.a}\n\nB: {self.b}\n\n" + comparison_markdown(self.benchmarks)
+        settings = [f"- {escaped(f'{n}: {a!r} in A, {b!r} in B')}" for n, a, b in self.settings]
+        return "\n".join([text, "Settings that differ:\n", *settings, ""]) if settings else text
 
     _repr_markdown_ = to_markdown
 

@@ -13,25 +13,23 @@ NAMED = 10
 """Ids that are listed of problems that are left out."""
 
 
-def comparison_measures(comparison: Comparison) -> dict[str, str]:
-    """The numbers of a comparison as text, shares in percent, by name."""
+def _row(comparison: Comparison) -> list[str]:
+    """The numbers of a comparison as text, shares in percent."""
     low, high = comparison.interval[:2]
     interval = f"{percent_signed(low)} to {percent_signed(high)}"
     sign, p = "" if comparison.exact else "~", comparison.p_value
-    to_a = sum(flip.difference > 0 for flip in comparison.flips)
-    return {
-        "problems": f"{comparison.problems:,}",
-        "A": percent(comparison.accuracy_a),
-        "B": percent(comparison.accuracy_b),
-        "A − B": percent_signed(comparison.difference),
-        "95% interval": UNKNOWN if math.isnan(low) else interval,
-        "± standard error": percent(comparison.stderr),
-        "p-value": f"{sign}{p:.3f}" if p >= 0.001 else f"{sign}{p:.1g}",
-        "flips to A / to B": f"{to_a} / {len(comparison.flips) - to_a}",
-    }
+    return [
+        comparison.benchmark,
+        f"{comparison.problems:,}",
+        percent(comparison.accuracy_a),
+        percent(comparison.accuracy_b),
+        f"{percent_signed(comparison.difference)} ± {percent(comparison.stderr)}",
+        UNKNOWN if math.isnan(low) else interval,
+        f"{sign}{p:.3f}" if p >= 0.001 else f"{sign}{p:.1g}",
+    ]
 
 
-def left_out(comparison: Comparison, names: tuple[str, str] = ("A", "B")) -> list[str]:
+def _left_out(comparison: Comparison, names: tuple[str, str] = ("A", "B")) -> list[str]:
     """A line on each kind of problems that are left out."""
     sides = (
         (f"only {names[0]} answered", comparison.only_a),
@@ -56,22 +54,16 @@ def comparison_markdown(
         flips: the most problems to list, largest difference first.
     """
     a, b = names
-    rows = []
-    for each in comparisons:
-        texts = comparison_measures(each)
-        difference = f"{texts['A − B']} ± {texts['± standard error']}"
-        sides = (texts["problems"], texts["A"], texts["B"])
-        rows.append([each.benchmark, *sides, difference, texts["95% interval"], texts["p-value"]])
     notes = [
         "Percent of right responses, over the problems that both answered. Differences are paired: "
         "± is sd/sqrt(n) of the problems' differences, the interval resamples problems, p is a "
         "two-sided sign-flip permutation test, for each benchmark on its own."
     ]
     notes += [
-        f"{each.benchmark}: {line}." for each in comparisons for line in left_out(each, names)
+        f"{each.benchmark}: {line}." for each in comparisons for line in _left_out(each, names)
     ]
     header = ["benchmark", "problems", a, b, f"{a} − {b}", "95% interval", "p"]
-    parts = [markdown_table(header, rows), *map(escaped, notes)]
+    parts = [markdown_table(header, list(map(_row, comparisons))), *map(escaped, notes)]
     changed = [(each.benchmark, flip) for each in comparisons for flip in each.flips]
     if changed:
         changed.sort(key=lambda pair: -abs(pair[1].difference))
