@@ -24,7 +24,9 @@ from rlobj.objectives.controllers import Controller
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
-from rlobj.objectives.rules import COLUMNS
+from rlobj.objectives.rules import COLUMNS, Level, Number, Rule, operators
+from rlobj.objectives.rules.columns import BY_RESPONSE, FUNCTIONS
+from rlobj.objectives.rules.nodes import Column
 from rlobj.objectives.settings import Bounds
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards import Reward
@@ -233,10 +235,54 @@ def _protocol(protocol: Protocol) -> str:
 def columns_table() -> str:
     """List the columns of rules, and the TokenBatch columns that each needs."""
     rows = [
-        (f"`{name}`", _cell(meaning), ", ".join(f"`{column}`" for column in reads) or "none")
+        (
+            f"`{name}`",
+            _cell(meaning),
+            "response" if name in BY_RESPONSE else "token",
+            ", ".join(f"`{column}`" for column in reads) or "none",
+        )
         for name, (meaning, reads) in COLUMNS.items()
     ]
-    return _table(("column", "meaning", "needs in the TokenBatch"), rows)
+    return _table(("column", "meaning", "level", "needs in the TokenBatch"), rows)
+
+
+def methods_of_numbers() -> str:
+    """List the methods of numbers with their arguments and the level of the result."""
+    return _methods(Number, Column("entropy"), "x")
+
+
+def methods_of_rules() -> str:
+    """List the methods of rules with their arguments and the level of the result."""
+    return _methods(Rule, Column("entropy") > 1, "rule")
+
+
+def _methods(kind: type[Number | Rule], example: Number | Rule, owner: str) -> str:
+    rows = []
+    for name, method in vars(kind).items():
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        parameters = [*inspect.signature(method).parameters.values()][1:]
+        shown = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
+        needed = {p.name: 0.2 for p in parameters if p.default is p.empty}
+        made = method(example, **needed)
+        level = made.level.name.lower()
+        if any(p.name == "by" for p in parameters) and made.level != Level.TOKEN:
+            level = "as `by`"
+        gives = "rule" if made.is_rule else "number"
+        about = inspect.cleandoc(method.__doc__ or "").split("\n\n")[0]
+        about = re.sub(r"; the arguments are those of .*", ".", " ".join(about.split()))
+        rows.append((f"`{owner}.{name}({', '.join(shown)})`", gives, level, _cell(about)))
+    return _table(("method", "gives", "level", "meaning"), rows)
+
+
+def functions() -> str:
+    """List the functions of the language."""
+    rows = [("`abs(number)`", _cell("|x|."))]
+    for name, arguments in FUNCTIONS.items():
+        if name != "abs":
+            about = inspect.cleandoc(getattr(operators, name).__doc__).split("\n\n")[0]
+            rows.append((f"`{name}({', '.join(arguments)})`", _cell(about)))
+    return _table(("function", "meaning"), rows)
 
 
 # Settings.
@@ -351,6 +397,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "preset-sections": preset_sections,
     "recipes": recipes_table,
     "columns": columns_table,
+    "methods-of-numbers": methods_of_numbers,
+    "methods-of-rules": methods_of_rules,
+    "functions": functions,
     "configuration": configuration,
     "primitives": primitives,
 }

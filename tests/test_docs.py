@@ -102,7 +102,8 @@ def test_code_of_a_page_runs_from_top_to_bottom(page: Path, written: Path) -> No
     state = torch.get_rng_state()
     for language, text, line in blocks(page):
         if language == "python":
-            exec(compile("\n" * line + text, str(page), "exec"), names)
+            code = compile("\n" * line + text, str(page), "exec", dont_inherit=True)
+            exec(code, names)
         elif language == "pycon":
             run_examples(text, names, page, line)
     torch.set_rng_state(state)
