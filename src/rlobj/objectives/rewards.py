@@ -72,14 +72,14 @@ def named(rewards: Tensor, names: Sequence[str] | None, name: str) -> Tensor:
 def merged(rewards: Tensor, groups: Tensor | None = None) -> Tensor:
     """Rewards in which values that differ only by rounding are equal, such as 0.3 and 0.1 + 0.2.
 
-    A reward that exceeds the next smaller one of its group by at most 1e-6 of its size (or by
+    A reward that exceeds the next smaller one of its group by at most 1e-9 of its size (or by
     1e-12) gets the value of that one.
 
     Args:
         rewards: [b], ascending in each group, none of them NaN.
         groups: the group of each reward, ascending, int [b]; None = one group.
     """
-    same = torch.isclose(rewards[1:], rewards[:-1], rtol=1e-6, atol=1e-12)
+    same = torch.isclose(rewards[1:], rewards[:-1], rtol=1e-9, atol=1e-12)
     if groups is not None:
         same &= groups[1:] == groups[:-1]
     places = torch.arange(len(rewards), device=rewards.device)
