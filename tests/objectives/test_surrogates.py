@@ -323,3 +323,43 @@ def test_a_token_with_advantage_0_has_no_value_and_no_gradient_at_any_ratio(buil
         value = surrogate(Terms(table, logprobs, torch.zeros(2), {}))
         (gradient,) = torch.autograd.grad(value.sum(), logprobs)
         assert value.tolist() == gradient.tolist() == [0, 0]
+
+
+SURROGATES = [
+    *(kind for name, kind in Surrogate.registry.items() if name not in ("switch", "custom")),
+    lambda: Clip(ratio="sequence"),
+    lambda: Clip(ratio="product"),
+    lambda: Switch("surprisal > 100", Unclipped(), Clip()),
+]
+
+
+@pytest.mark.parametrize("build", SURROGATES)
+@pytest.mark.parametrize("bad", [-math.inf, math.inf, math.nan])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_log_prob_that_is_not_finite_is_an_error_with_every_surrogate(
+    build: Any, bad: float, sign: float
+) -> None:
+    objective = Objective(surrogate=build())
+    old = torch.full((4,), -1.0)
+    columns = {"rewards": [1.0, 0.0, math.nan], "old_logprobs": old, "sampler_logprobs": old}
+    table = TokenBatch([2, 1, 1], [0, 0, 0], old, advantages=[sign, -sign, 0.0], **columns)
+    plan = objective.plan([table])
+    broken = table.replace(logprobs=torch.tensor([-1.0, bad, -1.0, -1.0]))
+    message = rf"'logprobs' is {bad} at row 1 \(response 0, token 1\)"
+    with pytest.raises(BatchError, match=message):
+        objective.loss(broken, plan)
+    assert not objective.loss(broken, plan, check=False).loss.isfinite()
+    undecided = table.replace(logprobs=torch.tensor([-1.0, -1.0, -1.0, bad]))
+    assert objective.loss(undecided, plan).loss.isfinite()
+
+
+def test_a_penalty_that_is_not_finite_is_an_error() -> None:
+    table = TokenBatch([1], [0], [-1.0], advantages=[1.0], entropy=[1.0])
+    objective = Objective(penalties=[EntropyBonus()])
+    plan = objective.plan([table])
+    with pytest.raises(BatchError, match=r"'entropy' is nan at row 0"):
+        objective.loss(table.replace(entropy=[math.nan]), plan)
+    huge = Objective(penalties=[KL(estimator="k2", coefficient=1e38)])
+    far = table.replace(ref_logprobs=[-100.0])
+    with pytest.raises(BatchError, match=r"the loss is inf, although all log-probs are finite"):
+        huge.loss(far, huge.plan([far]))

@@ -279,7 +279,9 @@ class Objective(Model):
             frame, tables, kept, weights, penalties, advantages, values, self.controllers
         )
 
-    def loss(self, table: TokenBatch, plan: Plan, index: int | None = None) -> LossOutput:
+    def loss(
+        self, table: TokenBatch, plan: Plan, index: int | None = None, *, check: bool = True
+    ) -> LossOutput:
         """One micro-batch's share of the objective, with gradient through `logprobs`.
 
         Args:
@@ -287,10 +289,12 @@ class Objective(Model):
             plan: the plan of all tables of the update.
             index: the table's position in the plan; None = found by the responses' ids, or else by
                 the table's own index; see `Plan.of`.
+            check: False returns a loss that is not finite instead of raising an error, and does not
+                wait for the device. A trainer can then skip the update on all ranks together.
 
         Raises:
             BatchError: the plan was not made for these responses, the table's place in it is not
-                known, or a column is absent.
+                known, a column is absent, or a log-prob or another value is not finite.
         """
         plan = plan.of(table, index)
         for name, who in self._columns["loss"].items():
@@ -305,6 +309,8 @@ class Objective(Model):
             loss = loss + value
             name = f"loss/{penalty.name}"
             metrics[name] = metrics.get(name, 0) + value.detach()
+        if check:
+            planning.check_finite(table, loss)
         measured, extremes = loss_metrics(surrogate, terms, plan, weights)
         return LossOutput(loss, weights, {**metrics, **measured}, extremes)
 
@@ -321,7 +327,7 @@ class Objective(Model):
         """Tokens in which the loss has a gradient at the table's log-probs, bool [N]."""
         plan = plan.of(table, index)
         return gradients.tokens_with_gradient(
-            self.surrogate, self.penalties, lambda t: self.loss(t, plan).loss, table
+            self.surrogate, self.penalties, lambda t: self.loss(t, plan, check=False).loss, table
         )
 
     def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:

@@ -281,5 +281,5 @@ def loss_metrics(
     if terms.table.entropy is not None:
         entropy = terms.table.entropy.detach()
         means["policy/entropy"] = torch.where(decided, entropy, 0.0).sum() / tokens
-    largest = ratio[decided].max() if bool(decided.any()) else ratio.new_zeros(())
+    largest = torch.where(decided, ratio, 0.0).max() if len(ratio) else ratio.new_zeros(())
     return means, {"policy/ratio_max": largest}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from rlobj.base.errors import BatchError
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
@@ -18,7 +19,14 @@ from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.surrogates import Terms
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["advantages", "fixed_values", "omega", "penalty_weights", "terms"]
+__all__ = [
+    "advantages",
+    "check_finite",
+    "fixed_values",
+    "omega",
+    "penalty_weights",
+    "terms",
+]
 
 
 def advantages(frame: Frame, shape: Number | None) -> Tensor:
@@ -90,6 +98,28 @@ def fixed_values(
 
 
 def terms(table: TokenBatch, plan: Plan) -> Terms:
-    """The terms of a micro-batch and its plan; log-probs of undecided responses are 0."""
-    logprobs = torch.where(table.decided, table.logprobs, torch.zeros_like(table.logprobs))
+    """The terms of a micro-batch and its plan.
+
+    Log-probs of undecided responses are 0. All others that are not finite are NaN: −inf would be
+    within the bounds of some surrogates and out of those of others.
+    """
+    logprobs = torch.where(table.logprobs.isfinite(), table.logprobs, torch.nan)
+    logprobs = torch.where(table.decided, logprobs, 0.0)
     return Terms(table, logprobs, plan.advantages[0], plan.values[0])
+
+
+def check_finite(table: TokenBatch, loss: Tensor) -> None:
+    """Check the loss of a micro-batch.
+
+    Raises:
+        BatchError: it is not finite; names the first row of the table that is not.
+    """
+    if bool(loss.isfinite()):
+        return
+    for name in ("logprobs", "entropy"):
+        if getattr(table, name) is not None:
+            table.finite(name, "the loss")
+    raise BatchError(
+        f"the loss is {loss.item()}, although all log-probs are finite. The surrogate or a penalty "
+        "is infinite at some token; see max_log_ratio and max_gap"
+    )
