@@ -12,9 +12,11 @@ from rlobj import (
     Objective,
     advantage,
     clip,
+    collision,
     covariance,
     entropy,
     exp,
+    length,
     load_preset,
     log,
     logprob,
@@ -73,6 +75,7 @@ DOWN = surprisal.top(0.1, within=advantage < 0, at_least=1)
 W, M = Gate(target=0.3, on=1.1), Gate(target=0.3, on=0.9)
 WORST = logprob.bottom(0.01, within=advantage < 0, round="floor", none_below=2) & (proxy_gap > 0)
 ODD = (covariance > 1) & (covariance < 5) & ~((advantage > 0) & (ratio > 2))
+ENERGY = (1 - 2 * old_prob + collision).prefix_sum()
 LOW = entropy.bottom(0.8, by="response")
 BOUND = when(LOW, 0.2, 0.5)
 BELOW, ABOVE = (advantage < 0) & (ratio < 0.8), (advantage > 0) & (ratio > 1.2)
@@ -149,6 +152,15 @@ DEFINITIONS = {
     "opo": PLAIN.replace(advantage=LengthWeighted()),
     "opsm": GRPO.replace(surrogate=Clip(max_log_ratio=None), divisor=SequenceMean(over="all")).drop(
         (advantage < 0) & ((old_logprob - logprob).mean(by="response") > 0.5)
+    ),
+    "otb": Objective(
+        advantage=GroupCentered(),
+        shape=reward
+        - when(
+            (length > 0).count(by="position") > 1,
+            (reward * ENERGY).sum(by="position") / (ENERGY.sum(by="position") + 1e-8),
+            0,
+        ),
     ),
     "pass-at-k": Objective(advantage=PassAtK()),
     "prime-rl": Objective(

@@ -251,3 +251,23 @@ def test_a_list_of_splits_is_written_as_a_list() -> None:
     assert Objective(**objective.model_dump(by_alias=True)) == objective
     assert Objective(split="prob < 0.1") == Objective().split(prob < 0.1)
     assert Objective(split=None) == Objective()
+
+
+def test_a_position_holds_the_responses_of_the_group_that_reach_it() -> None:
+    batch = tokens(
+        [2, 1, 3],
+        [-1.0] * 6,
+        groups=[0, 0, 1],
+        entropy=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        rewards=[1.0, 0.0, 1.0],
+        advantages=[1.0, 1.0, 1.0],
+    )
+
+    def weights(text: str) -> list[float]:
+        plan = Objective(reweight=f"({text}) + 1").plan([batch])
+        return (plan.weights[0] * 6 - 1).tolist()
+
+    assert weights("entropy.mean(by='position')") == pytest.approx([2, 2, 2, 4, 5, 6])
+    assert weights("reward.sum(by='position')") == pytest.approx([1, 1, 1, 1, 1, 1])
+    assert weights("(entropy > 1).share(by='position')") == pytest.approx([0.5, 1, 0.5, 1, 1, 1])
+    assert weights("when(entropy.top(0.5, by='position'), 1, 0)") == [0, 1, 1, 1, 1, 1]

@@ -149,7 +149,7 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("(prob < 1", "(", "'(' was never closed"),
         ("prob < 1 # rare", "#", "a rule cannot hold a comment"),
         ("top", "top", "'top' must be called with arguments"),
-        ("prob.mean(by='token')", "prob", "expected 'update', 'group' or 'response'"),
+        ("prob.mean(by='token')", "prob", "expected one of update, group, position, response"),
         ("W.mean() > 1", "W", "mean() needs a column, and 'W' is the same"),
         ("prob.suffix_sum(decay=1.5)", "prob", "decay must lie in (0, 1], got 1.5"),
         ("prob.prefix_sum(0)", "prob", "decay must lie in (0, 1], got 0"),

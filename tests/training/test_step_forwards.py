@@ -30,6 +30,7 @@ RULES_READ_THE_POLICY = {
     "kl-cov",
     "lp-reg",
     "opsm",
+    "otb",
     "stapo",
     "stare",
     "stare-c2",

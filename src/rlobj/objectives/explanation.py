@@ -144,7 +144,7 @@ def _meaning(node: Expr) -> str:
             counted = "all tokens of the update" if node.of == "all" else "the rule's tokens"
             return f"sample: {size} random tokens with {node.rule}; n counts {counted}"
         case Aggregate() | Quantified():
-            unit = "tokens" if node.of.level == Level.TOKEN else "responses"
+            unit = "tokens" if node.counted == Level.TOKEN else "responses"
             return f"{node}: over {_population(node.by, node.within, unit)}"
         case Scan():
             end = (
@@ -160,8 +160,9 @@ def _meaning(node: Expr) -> str:
 
 def _population(by: str, within: Expr | None, unit: str = "tokens") -> str:
     """A population in words: the n tokens of each response with entropy > 1."""
-    owner = "the update's" if by == "update" else f"each {by}'s"
-    return f"{owner} n {unit}" + (f" with {within}" if within is not None else "")
+    texts = {"update": f"the update's n {unit}", "position": f"the n {unit} of a group's position"}
+    text = texts.get(by, f"each {by}'s n {unit}")
+    return text + (f" with {within}" if within is not None else "")
 
 
 def _inert_terms(terms: Terms, updates: int) -> list[str]:

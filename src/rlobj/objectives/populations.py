@@ -1,6 +1,7 @@
 """Populations: cuts, aggregates, samples and sums along the response.
 
-A population is all tokens of the update, those of a group (on any rank) or those of a response.
+A population is all tokens of the update, those of a group (on any rank), those at one position in
+the responses of a group, or those of a response.
 Aggregates of a number with one value per response count responses; all others count tokens.
 """
 
@@ -25,10 +26,10 @@ __all__ = ["Populations"]
 
 @dataclass(frozen=True)
 class Units:
-    """The groups of the update, or the responses of this rank.
+    """The groups of the update, their positions, or the responses of this rank.
 
     Attributes:
-        member: the unit of each response of this rank, from 0, int [B].
+        member: the unit of each response of this rank, or of each token by position, from 0.
         count: the number of units.
         comm: the ranks that share the units.
     """
@@ -42,8 +43,8 @@ class Populations(Evaluator):
     """The evaluation of nodes that read more than their own token."""
 
     def _units(self, by: str) -> Units:
-        if by == "group":
-            return self._groups
+        if by in ("group", "position"):
+            return self._groups if by == "group" else self._positions
         size = len(self.table.lengths)
         if by == "response":
             return Units(torch.arange(size, device=self.decided.device), size, SingleProcess())
@@ -55,6 +56,13 @@ class Populations(Evaluator):
         groups, member = names.unique(return_inverse=True)
         own = member[start : start + len(self.table.groups)]
         return Units(own, len(groups), self.comm)
+
+    @cached_property
+    def _positions(self) -> Units:
+        lengths, _ = statistics.gather(self.table.lengths, self.comm)
+        longest = int(lengths.max()) if len(lengths) else 0
+        member = self.table.spread(self._groups.member) * longest + self.table.positions
+        return Units(member, self._groups.count * longest, self.comm)
 
     def _population(self, of: Expr, within: Rule | None, level: Level) -> tuple[Values, Tensor]:
         """The values of tokens [N] or responses [B], and which of them count."""
@@ -77,7 +85,8 @@ class Populations(Evaluator):
     def _unit(self, by: str, level: Level) -> Tensor:
         """The unit of each token or response."""
         member = self._units(by).member
-        return self.table.spread(member) if level == Level.TOKEN else member
+        by_token = level == Level.TOKEN and by != "position"
+        return self.table.spread(member) if by_token else member
 
     def _count(self, mask: Tensor, by: str, level: Level) -> Tensor:
         """The number of True tokens or responses in each unit, int64."""
@@ -130,7 +139,7 @@ class Populations(Evaluator):
         return self._per_response(node.by, data, places == 0)
 
     def _evaluate_Aggregate(self, node: Aggregate) -> Values:
-        level = Level.TOKEN if node.of.level == Level.TOKEN else Level.RESPONSE
+        level = node.counted
         values, population = self._population(node.of, node.within, level)
         sizes = self._count(population, node.by, level)
         if node.statistic in ("count", "share"):
@@ -155,14 +164,14 @@ class Populations(Evaluator):
         return statistics.extreme_by(data, unit, units.count, largest, units.comm)
 
     def _evaluate_Quantified(self, node: Quantified) -> Values:
-        level = Level.TOKEN if node.of.level == Level.TOKEN else Level.RESPONSE
+        level = node.counted
         values, population = self._population(node.of, node.within, level)
         wanted = values.data if node.statistic == "any" else ~values.data
         found = self._count(population & wanted, node.by, level) > 0
         return self._per_response(node.by, found if node.statistic == "any" else ~found, None)
 
     def _per_response(self, by: str, found: Tensor, undefined: Tensor | None) -> Values:
-        """The values of units, 0-d for the update, else for each response, [B]."""
+        """The values of units, 0-d for the update, [N] by position, else [B]."""
         if undefined is not None and not bool(undefined.any()):
             undefined = None
         if by == "update":

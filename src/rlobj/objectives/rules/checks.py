@@ -49,8 +49,9 @@ def check_finite(value: float, largest: float) -> None:
 
 
 def check_by(name: str, by: object) -> None:
-    if by not in ("update", "group", "response"):
-        raise ConfigError(f"{name}(by={by!r}): expected 'update', 'group' or 'response'")
+    levels = ("update", "group", "position", "response")
+    if by not in levels:
+        raise ConfigError(f"{name}(by={by!r}): expected one of {', '.join(levels)}")
 
 
 def check_aggregate(name: str, by: object, of: object, varies: bool) -> None:

@@ -247,6 +247,11 @@ class Aggregate(Number):
     def level(self) -> Level:
         return _level(self.by)
 
+    @property
+    def counted(self) -> Level:
+        """The unit of the population: tokens or responses."""
+        return _counted(self.by, self.of)
+
 
 @dataclass(frozen=True)
 class Quantified(Rule):
@@ -263,6 +268,11 @@ class Quantified(Rule):
     @property
     def level(self) -> Level:
         return _level(self.by)
+
+    @property
+    def counted(self) -> Level:
+        """The unit of the population: tokens or responses."""
+        return _counted(self.by, self.of)
 
 
 @dataclass(frozen=True)
@@ -332,4 +342,8 @@ def _ranked(value: Number) -> bool:
 
 
 def _level(by: By) -> Level:
-    return Level.UPDATE if by == "update" else Level.RESPONSE
+    return {"update": Level.UPDATE, "position": Level.TOKEN}.get(by, Level.RESPONSE)
+
+
+def _counted(by: By, of: Expr) -> Level:
+    return Level.TOKEN if Level.TOKEN in (_level(by), of.level) else Level.RESPONSE

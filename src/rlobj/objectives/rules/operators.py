@@ -12,8 +12,9 @@
     exp(x), log(x), sqrt(x), sign(x), abs(x), minimum(x, y), maximum(x, y), clip(x, low, high)
     when(surprisal.top(0.1), "W", 1)           a number per token; W is a controller's value
 
-Each population is that of the update, of a response or of a group: by="update", "response" or
-"group". A token on which a number is undefined belongs to no population.
+Each population is that of the update, of a group, of a position in a group's responses or of a
+response: by="update", "group", "position" or "response". A token on which a number is undefined
+belongs to no population.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from rlobj.objectives.rules.parsing import parse
 
 __all__ = ["clip", "column", "exp", "log", "maximum", "minimum", "sign", "sqrt", "when"]
 
-By = Literal["update", "group", "response"]
+By = Literal["update", "group", "position", "response"]
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
@@ -100,7 +101,7 @@ class Number(Expr):
             round: "ceil" or "floor" of fraction·n (exact: 0.07·100 is 7).
             at_least: k is raised to this (and lowered to n).
             none_below: nothing is selected if k is below this.
-            by: one population for the update, or one for each group or response.
+            by: one population for the update, or one for each group, position or response.
         """
         population = _rule_or_none(within)
         return make("Cut", "top", self, fraction, population, round, at_least, none_below, by)
@@ -126,7 +127,7 @@ class Number(Expr):
         """The mean over a population's tokens, or over its responses if the number is theirs.
 
         Args:
-            by: one population for the update, or one for each group or response.
+            by: one population for the update, or one for each group, position or response.
             within: the population; a response belongs to it if one of its tokens does.
         """
         return make("Aggregate", self, "mean", by, _rule_or_none(within))
@@ -205,7 +206,7 @@ class Rule(Expr):
         """Whether the rule holds somewhere in the population; false if it is empty.
 
         Args:
-            by: one population for the update, or one for each group or response.
+            by: one population for the update, or one for each group, position or response.
             within: the population; a response belongs to it if one of its tokens does.
         """
         return make("Quantified", self, "any", by, _rule_or_none(within))
