@@ -268,7 +268,7 @@ def test_decoupled_advantages_do_not_depend_on_the_order_of_responses(
 
 
 def test_reward_kl_needs_one_reward() -> None:
-    with pytest.raises(ConfigError, match=r"reward_kl=0\.1 reduces the sum .*'decoupled' does"):
+    with pytest.raises(ConfigError, match="reward_kl needs one reward"):
         Objective(advantage=Decoupled(), reward_kl=0.1)
 
 

@@ -127,6 +127,12 @@ class Screen(Callback):
         self.history.append({**metrics, "tokens/per_second": speed})
         self.done = step
 
+    @property
+    def rewards(self) -> dict[str, str]:
+        """The names of several rewards -> their means in metrics.jsonl."""
+        keys = [key for key in self.history[-1] if key.count("/") == 2] if self.history else []
+        return {f"reward {key.split('/')[1]}": key for key in keys if key.startswith("reward/")}
+
     def series(self, key: str) -> list[float]:
         """All values of a metric so far."""
         values = [line.get(key) for line in self.history]
@@ -168,6 +174,7 @@ class PlainScreen(Screen):
         parts = [
             f"step {step:>{len(str(self.steps))}}/{self.steps}",
             f"reward {number(line.get('reward/mean'))}",
+            *(f"{name} {number(line.get(key))}" for name, key in self.rewards.items()),
             self._held_out() if "eval/accuracy" in metrics else "",
             f"entropy {number(line.get('policy/entropy'))}",
             f"kept {number(line.get('objective/kept_fraction'), 4)}",
@@ -249,7 +256,8 @@ class LiveScreen(Screen):
         table.add_column("now", justify="right", style="bold")
         table.add_column("history", style="cyan", no_wrap=True)
         room = max(10, self.console.width - 48)
-        for name, key, digits in MEASURES:
+        several = [(name, key, 3) for name, key in self.rewards.items()]
+        for name, key, digits in (MEASURES[0], *several, *MEASURES[1:]):
             values = self.series(key)
             first, now = (number(values[i], digits) if values else "–" for i in (0, -1))
             table.add_row(name, first, now, sparkline(values, room))

@@ -174,20 +174,24 @@ def merge(below: Any, above: Any) -> Any:
 
     A text is the kind of a primitive: {scale: batch} over group_normalized changes its scale. The
     length penalty of `rewards` belongs to every kind of reward and is kept when the kind changes.
+    A list of rewards is the kind `several`.
     """
-    if isinstance(below, str) and isinstance(above, dict) and "kind" not in above:
-        below = {"kind": below}
-    if (
-        isinstance(above, str)
-        and isinstance(below, dict)
-        and not below.keys().isdisjoint(_KEPT_KEYS)
-    ):
-        above = {"kind": above}
+    if isinstance(above, dict) and "kind" not in above:
+        below = _primitive(below, above)
+    if isinstance(below, dict) and not below.keys().isdisjoint(_KEPT_KEYS):
+        above = _primitive(above, below)
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
     if "kind" in above:
         return {**{key: below[key] for key in _KEPT_KEYS if key in below}, **above}
     return {**below, **{key: merge(below.get(key), value) for key, value in above.items()}}
+
+
+def _primitive(value: Any, other: Mapping[str, Any]) -> Any:
+    """A text, or a list where the other is a reward with a length penalty, as a mapping."""
+    if isinstance(value, list) and not other.keys().isdisjoint(_KEPT_KEYS):
+        return {"kind": "several", "of": value}
+    return {"kind": value} if isinstance(value, str) else value
 
 
 def difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.config.layers import Layer, flattened, layers_of, merged
 from rlobj.data import DataConfig
@@ -273,6 +273,11 @@ class RunConfig(Model):
             ),
         ]
         problems = [(path, text) for wrong, path, text in checks if wrong]
+        names = self.rewards.names or ()
+        for name, field in self.objective.needs.rewards.items():
+            if name not in names:
+                known = nearest(name, names) if names else " 'rewards' is not a list with names."
+                problems.append((f"objective.{field}", f"there is no reward '{name}'.{known}"))
         if problems:
             raise InvalidFields(problems)
         return self

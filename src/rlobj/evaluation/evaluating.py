@@ -245,7 +245,7 @@ def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> di
         "template": each.config.data.template,
         "chat": engine.chat,
         "chat_template": None if template is None else text_digest(str(template)),
-        "reward": each.config.rewards.model_dump(mode="json", exclude={"workers"}),
+        "reward": each.config.rewards.recorded(),
         "notes": list(each.notes),
     }
 

@@ -57,7 +57,7 @@ def regrade(
         for name, own in settings["benchmarks"].items():
             changed = _changed(own["reward"], change)
             _grade(changed, name, problems.get(name, []), again, callback)
-            own["reward"] = _recorded(changed)
+            own["reward"] = changed.recorded()
         before = samples.grades
         samples.rewrite_grades(again.grades)
         settings.setdefault("sessions", []).append({"regraded": now(), **environment()})
@@ -122,7 +122,7 @@ def score(
     settings = {
         "problems": len(problems),
         "samples": max(sample for _, _, sample in responses) + 1,
-        "reward": _recorded(grader),
+        "reward": grader.recorded(),
         "notes": notes,
     }
     engine = {"name": "made elsewhere", "files": {str(path): _digest(path) for path in paths}}
@@ -181,10 +181,6 @@ def _changed(reward: Mapping[str, Any], change: Mapping[str, Any]) -> Reward:
     fields = Reward.registry[kind].model_fields if kind in Reward.registry else change
     below = reward if kind == reward["kind"] else {}
     return Reward.build({**below, **{k: v for k, v in change.items() if k in ("kind", *fields)}})
-
-
-def _recorded(reward: Reward) -> dict[str, Any]:
-    return reward.model_dump(mode="json", exclude={"workers"})
 
 
 def _grade(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from rlobj.objectives.controllers import Controller
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.rules import COLUMNS, Column, Expr
+from rlobj.objectives.rules.nodes import NamedReward
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
 
@@ -17,11 +19,25 @@ __all__ = ["Needs", "controller_columns", "loss_columns", "present", "rule_colum
 
 @dataclass(frozen=True)
 class Needs:
-    """The TokenBatch columns that each stage of an objective reads."""
+    """The TokenBatch columns that each stage of an objective reads.
+
+    `rewards` are those that rules read by name, each with the field that reads it.
+    """
 
     observe: frozenset[str]
     plan: frozenset[str]
     loss: frozenset[str]
+    rewards: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @staticmethod
+    def rewards_of(expressions: Iterable[tuple[str, Expr]]) -> dict[str, str]:
+        """The rewards that expressions read by name, each with the field that reads it."""
+        return {
+            node.name: who
+            for who, expression in expressions
+            for node in expression.walk()
+            if isinstance(node, NamedReward)
+        }
 
 
 # Each function returns {column: what reads it}, in the same order on all ranks. The value is for

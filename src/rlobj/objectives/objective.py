@@ -130,10 +130,7 @@ class Objective(Model):
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
         if self.reward_kl and self.advantage.decoupled:
-            yield (
-                f"reward_kl={self.reward_kl} reduces the sum of the rewards, which the advantage "
-                f"'{self.advantage.kind}' does not read; use a penalty of kind kl"
-            )
+            yield "reward_kl needs one reward, not 'decoupled'; use a kl penalty"
         known = [*self.controllers, *COLUMNS, *self.columns]
         for who, expression in self._expressions():
             for node in expression.walk():
@@ -344,6 +341,7 @@ class Objective(Model):
             observe=frozenset(set(self._columns["observe"]) - {"advantages"}),
             plan=frozenset(rewards | set(self._columns["plan"]) - {"advantages"}),
             loss=frozenset({"logprobs", *self._columns["loss"]}),
+            rewards=Needs.rewards_of(self._expressions()),
         )
 
     def explain(self, updates_per_step: int | None = None) -> Explanation:

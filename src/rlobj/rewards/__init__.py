@@ -4,6 +4,7 @@ Math              the final answer is mathematically equal to the gold answer (M
 Exact             the response equals the answer
 Custom            your function
 KnightsAndKnaves  every person's role is right
+Several           a weighted sum of rewards with names
 Overlong          DAPO's length penalty, added to any of them
 """
 
@@ -20,6 +21,7 @@ from rlobj.rewards.kinds import (
 )
 from rlobj.rewards.knights_and_knaves import KnightsAndKnaves
 from rlobj.rewards.overlong import Overlong, overlong_penalty
+from rlobj.rewards.several import Several, WeightedReward
 from rlobj.rewards.verifier import MathVerifier, Verdict
 
 __all__ = [
@@ -33,7 +35,9 @@ __all__ = [
     "Overlong",
     "Reward",
     "RewardConfig",
+    "Several",
     "Verdict",
+    "WeightedReward",
     "extract_answer",
     "function_grader",
     "overlong_penalty",

@@ -3,6 +3,7 @@
 rewards: math                                            # a kind with default settings
 rewards: {kind: math, deadline: 5, overlong: {cache: 0.2}}
 rewards: {kind: custom, target: "my_rewards.py:score"}
+rewards: [{name: correct, kind: math}, {name: format, kind: custom, target: "mine.py:tidy"}]
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.primitive import Primitive
 from rlobj.base.targets import import_target
+from rlobj.base.validation import InvalidFields
 from rlobj.rewards.overlong import Overlong
 from rlobj.rewards.verifier import MathVerifier, Verdict
 
@@ -50,6 +52,8 @@ class Graded:
     """What decided, or why the response is undecided."""
     answer: str | None
     """The final answer found in the response, or None."""
+    rewards: tuple[float, ...] = ()
+    """Each of several rewards; `reward` is their weighted sum."""
 
 
 class Grader(Protocol):
@@ -76,7 +80,9 @@ class Reward(Primitive):
 
     @classmethod
     def build(cls, value: Any) -> Reward:
-        """Return a reward from an instance, a kind, or a mapping; the default kind is `math`.
+        """Return a reward from an instance, a kind, a mapping, or a list of mappings (`Several`).
+
+        The default kind is `math`.
 
         Raises:
             ConfigError: unknown kind or wrong settings; it lists all of them.
@@ -85,11 +91,48 @@ class Reward(Primitive):
             return Custom()  # type: ignore[call-arg]  # the error names what is missing
         if isinstance(value, Mapping):
             settings = {"kind": "math", **value}
-            if settings["kind"] == "custom":  # `target` is a function here, not a reward class
+            if settings.keys() & {"name", "weight"}:
+                value = [settings]
+            elif settings["kind"] == "custom":  # `target` is a function here, no reward class
                 del settings["kind"]
                 return Custom(**settings)
-            value = settings
-        return super().build(value)
+            else:
+                value = settings
+        if not isinstance(value, list | tuple):
+            return super().build(value)
+        try:
+            return super().build({"kind": "several", "of": value})
+        except InvalidFields as error:  # in the words of a list
+            problems = [(path.removeprefix("of."), text) for path, text in error.problems]
+            raise InvalidFields([(p.replace(".reward", ""), t) for p, t in problems]) from None
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        return [*super().keys(), "name", "weight"]  # of one of several rewards
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of several rewards; None for one reward."""
+        return None
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The weights of several rewards in their sum."""
+        return None
+
+    def with_targets(self, change: Callable[[str], str]) -> Self:
+        """A copy with other targets of custom functions.
+
+        Args:
+            change: old target -> new target.
+        """
+        target = getattr(self, "target", None)
+        return self if target is None else self.model_copy(update={"target": change(target)})
+
+    def recorded(self) -> dict[str, Any]:
+        """The settings that can change a grade."""
+        inner = {"__all__": {"reward": {"workers"}}}
+        return self.model_dump(mode="json", exclude={"workers": True, "of": inner})
 
     def open(self) -> Grader:
         """Return a grader with these settings; use it as a context manager."""

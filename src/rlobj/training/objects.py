@@ -13,7 +13,7 @@ from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, load_problems
 from rlobj.models.policy import policy_of
-from rlobj.rewards import Reward, function_grader
+from rlobj.rewards import Grader, Reward, Several, function_grader
 from rlobj.training.loop.given import Given
 
 _SETTINGS = {
@@ -67,8 +67,9 @@ class Objects:
             "data": (rows[0], "a name, a path, or an iterable of dicts"),
             "eval_on": (rows[1], "a name, a path, or an iterable of dicts"),
             "reward": (
-                callable(self.reward),
-                "a kind, a mapping with 'kind', 'file.py:function', or a function",
+                callable(self.reward) or bool(self._functions),
+                "a kind, a mapping with 'kind', 'file.py:function', a function, a dict of "
+                "functions, or a list of mappings with 'name'",
             ),
             "sampler": (
                 not missing,
@@ -86,7 +87,9 @@ class Objects:
     def local(self) -> list[str]:
         """The arguments that only this process has: no configuration can name them."""
         named = {name for name in _SETTINGS if isinstance(getattr(self, name), str | Path | None)}
-        if isinstance(self.reward, Mapping | Reward) or _target(self.reward) is not None:
+        named_functions = all(_target(each) is not None for each in self._functions.values())
+        settings = isinstance(self.reward, Mapping | list | Reward) and named_functions
+        if settings or _target(self.reward) is not None:
             named.add("reward")
         return [name for name in _SETTINGS if name not in named]
 
@@ -110,11 +113,17 @@ class Objects:
         reward = self.reward
         if isinstance(reward, Reward):
             return {"rewards": reward.model_dump(mode="json")}
+        if (several := _entries(reward)) is not None:
+            return {"rewards": [_settings(each) for each in several]}
         if isinstance(reward, Mapping):
             return {"rewards": dict(reward)}
-        if not isinstance(reward, str):
-            reward = _target(reward) or f"{PYTHON_OBJECT}: {_name(reward)}>"
-        return {"rewards": reward_settings(reward)}
+        return {"rewards": reward_settings(reward if isinstance(reward, str) else _text(reward))}
+
+    @property
+    def _functions(self) -> dict[str, Any]:
+        """The functions among several rewards, by name."""
+        entries = [each for each in _entries(self.reward) or () if isinstance(each, Mapping)]
+        return {e.get("name"): e["target"] for e in entries if callable(e.get("target"))}
 
     def given(self, config: RunConfig) -> Given:
         """The objects in the form that the trainer uses.
@@ -136,9 +145,14 @@ class Objects:
             else None,
             train_problems=None if rows is None else load_problems(config.data, "train", rows),
             test_problems=test,
-            grader=function_grader(self.reward, _name(self.reward)) if "reward" in local else None,
+            grader=self._grader(config) if "reward" in local else None,
             sampler=self.sampler if "sampler" in local else None,
         )
+
+    def _grader(self, config: RunConfig) -> Grader:
+        if isinstance(config.rewards, Several):
+            return config.rewards.open(self._functions)
+        return function_grader(self.reward, _name(self.reward))
 
 
 def recorded_objects(config: RunConfig) -> list[str]:
@@ -147,10 +161,30 @@ def recorded_objects(config: RunConfig) -> list[str]:
         "model": config.model.name,
         "data": config.data.source,
         "eval_on": config.data.test,
-        "reward": getattr(config.rewards, "target", None),
     }
     found = [name for name, text in texts.items() if (text or "").startswith(PYTHON_OBJECT)]
+    if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
+        found.append("reward")
     return [*found, *(["sampler"] if config.sampling.engine == "object" else [])]
+
+
+def _entries(reward: Any) -> list[Any] | None:
+    """Several rewards as a list of mappings; None = one reward."""
+    if isinstance(reward, Mapping) and reward and all(map(callable, reward.values())):
+        return [{"name": name, "target": function} for name, function in reward.items()]
+    return list(reward) if isinstance(reward, list | tuple) else None
+
+
+def _settings(entry: Any) -> Any:
+    """One of several rewards with a text in place of a function."""
+    if isinstance(entry, Mapping) and callable(entry.get("target")):
+        return {"kind": "custom", **entry, "target": _text(entry["target"])}
+    return entry
+
+
+def _text(function: Any) -> str:
+    """The target that names a function, or a text that says there is none."""
+    return _target(function) or f"{PYTHON_OBJECT}: {_name(function)}>"
 
 
 def _name(function: Any) -> str:

@@ -212,10 +212,7 @@ def prepared(config: RunConfig) -> RunConfig:
         require_model(config.model.name)
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
-    rewards = config.rewards
-    file, colon, function = getattr(rewards, "target", "").rpartition(":")
-    if colon:
-        rewards = rewards.model_copy(update={"target": f"{_absolute(file)}:{function}"})
+    rewards = config.rewards.with_targets(_absolute_target)
     located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
     return config.model_copy(update=located)
 
@@ -279,6 +276,12 @@ def _absolute(name: str | None) -> str | None:
     if not name or name in {*TASKS, *NAMED_SOURCES, *BENCHMARKS} or not Path(name).exists():
         return name
     return str(Path(name).absolute())
+
+
+def _absolute_target(target: str) -> str:
+    """The target with the absolute path of its file."""
+    file, colon, function = target.rpartition(":")
+    return f"{_absolute(file)}{colon}{function}"
 
 
 def _require_same_objects(run: Path | str, stored: RunConfig, objects: Objects) -> None:

@@ -146,6 +146,7 @@ class Learner:
                 self.comm,
                 self.parallel.device,
                 balance=training.balance,
+                rewards=self.config.rewards,
             )
 
     def score(self, share: Share) -> TokenBatch:

@@ -20,16 +20,23 @@ from rlobj.training.rollouts.sharding import Sequences
 _MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
 
 
-def rollout_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
+def rollout_metrics(rollout: Rollout, comm: Comm, names: Sequence[str] = ()) -> dict[str, float]:
     """Reward, accuracy and length of all sampled responses, and how many of them are trained on.
 
     Responses that dynamic sampling left out count too: it keeps groups with an accuracy between 0
     and 1, so that the kept groups alone would hide progress.
+
+    Args:
+        rollout: this rank's.
+        comm: the process group.
+        names: of several rewards.
     """
-    local = [*_sums([*rollout.responses, *rollout.dead]), *_sums(rollout.responses)]
-    total = comm.sum(torch.tensor(local, dtype=torch.float64)).tolist()
-    count, groups, decided, reward, square, judged, right, tokens, cut = total[:9]
-    kept_groups, kept_tokens = total[10], total[16]
+    local = [
+        _sums(kind, len(names)) for kind in (rollout.responses + rollout.dead, rollout.responses)
+    ]
+    whole, kept = comm.sum(torch.tensor(local, dtype=torch.float64)).tolist()
+    count, groups, decided, reward, square, judged, right, tokens, cut, *rewards = whole
+    kept_groups, kept_tokens = kept[1], kept[7]
     mean = reward / decided if decided else math.nan
     spread = math.sqrt(max(square / decided - mean * mean, 0.0)) if decided else math.nan
     return {
@@ -38,6 +45,10 @@ def rollout_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
         "reward/accuracy": right / judged if judged else math.nan,
         "reward/undecided": count - judged,
         "reward/groups": kept_groups,
+        **{
+            f"reward/{name}/mean": value / decided if decided else math.nan
+            for name, value in zip(names, rewards, strict=True)
+        },
         "response/count": count,
         "response/length_mean": tokens / count if count else math.nan,
         "response/truncated": cut / count if count else math.nan,
@@ -48,8 +59,9 @@ def rollout_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
     }
 
 
-def _sums(responses: Sequence[Response]) -> list[float]:
-    rewards = [r.reward for r in responses if not math.isnan(r.reward)]
+def _sums(responses: Sequence[Response], count: int) -> list[float]:
+    decided = [r for r in responses if not math.isnan(r.reward)]
+    rewards = [r.reward for r in decided]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
     return [
         len(responses),
@@ -61,6 +73,7 @@ def _sums(responses: Sequence[Response]) -> list[float]:
         sum(verdicts),
         sum(len(r.sample.tokens) for r in responses),
         sum(r.sample.finish == "length" for r in responses),
+        *(sum(r.grade.rewards[k] for r in decided) for k in range(count)),
     ]
 
 

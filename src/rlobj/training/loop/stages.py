@@ -45,7 +45,8 @@ def collect(parts: Parts) -> Rollout:
         clock.move("sampling", "grading", seconds["grade"])
         clock.move("sampling", "writing", seconds["write"])
         hidden = {"sampling": 0.0, "grading": seconds["hidden"]}
-    parts.metrics = {"step": step + 1, **rollout_metrics(rollout, parts.comm)}
+    names = parts.config.rewards.names or ()
+    parts.metrics = {"step": step + 1, **rollout_metrics(rollout, parts.comm, names)}
     parts.metrics["train/learning_rate"] = rate
     parts.metrics |= {f"time/{phase}_hidden": spent for phase, spent in hidden.items()}
     return rollout
@@ -88,7 +89,8 @@ def record_rollout(parts: Parts, rollout: Rollout) -> None:
     parts.metrics |= parts.learner.tally.metrics(parts.comm)
     if _due(done, parts.config.output.samples_every):
         with parts.learner.clock.inside("writing"):
-            write_samples(parts.run, done, rollout, parts.comm)
+            names = parts.config.rewards.names or ()
+            write_samples(parts.run, done, rollout, parts.comm, names)
 
 
 def sync(parts: Parts) -> None:

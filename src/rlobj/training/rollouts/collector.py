@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ class Response:
         group: id of its prompt's group, unique in the step over all ranks.
         problem: the problem that it answers.
         sample: its tokens.
-        grade: the grade before shaping.
+        grade: the grade before shaping; of several rewards, `grade.rewards` ends with the length
+            penalty if there is one.
         reward: the reward after shaping; NaN = undecided.
     """
 
@@ -148,7 +149,7 @@ class Collector:
             )
             grades = [grade for group in grading.finish(samples) for grade in group]
         flat = [sample for group in samples for sample in group]
-        rewards = self._shaped(grades, flat)
+        grades, rewards = self._shaped(grades, flat)
         seconds["sample"] += time.perf_counter() - start - grading.seconds
         seconds["grade"] += grading.seconds
         seconds["hidden"] += grading.hidden
@@ -164,14 +165,21 @@ class Collector:
         ]
         return [responses[i : i + size] for i in range(0, len(responses), size)]
 
-    def _shaped(self, grades: Iterable[Graded], samples: Sequence[Sample]) -> list[float]:
-        """The rewards plus the penalty on overlong responses."""
+    def _shaped(
+        self, grades: Sequence[Graded], samples: Sequence[Sample]
+    ) -> tuple[Sequence[Graded], list[float]]:
+        """The grades, and the rewards plus the penalty on overlong responses."""
         rewards = torch.tensor([grade.reward for grade in grades], dtype=torch.float64)
         overlong = self.config.rewards.overlong
-        if overlong is not None:
-            lengths = torch.tensor([len(sample.tokens) for sample in samples])
-            rewards = overlong.shape(rewards, lengths, self.config.sampling.max_tokens)
-        return rewards.tolist()
+        if overlong is None:
+            return grades, rewards.tolist()
+        lengths = torch.tensor([len(sample.tokens) for sample in samples])
+        longest = self.config.sampling.max_tokens
+        if self.config.rewards.names is not None:
+            penalties = overlong.shape(torch.zeros_like(rewards), lengths, longest).tolist()
+            pairs = zip(grades, penalties, strict=True)
+            grades = [replace(grade, rewards=(*grade.rewards, penalty)) for grade, penalty in pairs]
+        return grades, overlong.shape(rewards, lengths, longest).tolist()
 
     def _live(self, group: Sequence[Response]) -> bool:
         """Whether the decided responses of a group differ, in accuracy or in reward."""
@@ -179,4 +187,8 @@ class Collector:
         if self.config.sampling.dynamic.by == "accuracy":
             verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
             return len(verdicts) == 2
-        return differ(torch.tensor([r.reward for r in group], dtype=torch.float64))
+        decided = [r for r in group if r.reward == r.reward]
+        columns = [tuple(r.reward for r in decided)]
+        if self.config.objective.advantage.decoupled and self.config.rewards.names:
+            columns = list(zip(*(r.grade.rewards for r in decided), strict=True))
+        return any(differ(torch.tensor(column, dtype=torch.float64)) for column in columns)

@@ -193,7 +193,7 @@ def _packed(response: Response) -> list[Any]:
         [problem.id, problem.prompt, problem.answer],
         [base64.b64encode(values.tobytes()).decode() for values in arrays],
         [sample.text, sample.finish, sample.weight_version],
-        [grade.reward, grade.correct, grade.reason, grade.answer],
+        [grade.reward, grade.correct, grade.reason, grade.answer, *grade.rewards],
     ]
 
 
@@ -205,4 +205,5 @@ def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
         array("f", base64.b64decode(logprobs)),
         *rest,
     )
-    return Response(number, group, Problem(*problem), sample, Graded(*grade), reward)
+    graded = Graded(*grade[:4], tuple(grade[4:]))
+    return Response(number, group, Problem(*problem), sample, graded, reward)

@@ -21,6 +21,7 @@ import torch
 
 from rlobj.objectives.rewards import differ
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.rewards import Reward
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Rollout
 
@@ -93,7 +94,7 @@ class _Response(NamedTuple):
 
     id: int
     group: int
-    reward: float
+    rewards: tuple[float, ...]
     prompt: Sequence[int]
     tokens: Sequence[int]
     logprobs: Sequence[float]
@@ -106,6 +107,7 @@ def shard(
     device: torch.device,
     *,
     balance: bool = True,
+    rewards: Reward | None = None,
 ) -> Share:
     """This rank's share of a step; called by all ranks together.
 
@@ -118,6 +120,7 @@ def shard(
         comm: the process group.
         device: where the table goes.
         balance: False leaves every response on the rank that sampled it.
+        rewards: names and weighs several rewards.
     """
     samples = [(r, r.sample) for r in rollout.responses]
     own = [
@@ -132,13 +135,14 @@ def shard(
         owners.update(zip(ids, ranks, strict=True))
     sent: list[list[_Response]] = [[] for _ in range(comm.size)]
     for r, s in samples:
-        response = _Response(r.id, r.group, r.reward, s.prompt, s.tokens, s.logprobs)
+        graded = r.grade.rewards or (r.reward,)
+        response = _Response(r.id, r.group, graded, s.prompt, s.tokens, s.logprobs)
         sent[owners[r.id]].append(response)
     held = {response.id: response for part in comm.exchange(sent) for response in part}
     mine = [[held[row.id] for row in part if row.id in held] for part in parts]
     sizes = [len(part) for part in mine]
     imbalance = _imbalance(parts, owners, comm.size)
-    return _share(list(itertools.chain(*mine)), sizes, imbalance, device)
+    return _share(list(itertools.chain(*mine)), sizes, imbalance, device, rewards)
 
 
 def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
@@ -204,9 +208,16 @@ def _imbalance(parts: Sequence[Sequence[_Row]], owners: Mapping[int, int], ranks
 
 
 def _share(
-    held: Sequence[_Response], sizes: list[int], imbalance: float, device: torch.device
+    held: Sequence[_Response],
+    sizes: list[int],
+    imbalance: float,
+    device: torch.device,
+    rewards: Reward | None,
 ) -> Share:
     """The table and the token ids of this rank's responses."""
+    names = rewards.names if rewards else None
+    values = torch.tensor([response.rewards for response in held], dtype=torch.float64)
+    values = values.reshape(len(held), len(names) if names else 1)
     flat = array("f")
     for response in held:
         flat.extend(response.logprobs)
@@ -216,7 +227,9 @@ def _share(
         lengths=torch.tensor([len(response.tokens) for response in held], dtype=torch.int64),
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
         ids=torch.tensor([response.id for response in held], dtype=torch.int64),
-        rewards=torch.tensor([response.reward for response in held], dtype=torch.float64),
+        rewards=values if names else values[:, 0],
+        reward_names=names,
+        reward_weights=rewards.weights if rewards else None,
         logprobs=logprobs,
         sampler_logprobs=logprobs,
     )

@@ -14,8 +14,13 @@ from rlobj.training.storage.run_directory import RunDirectory, step_name
 _SCORED = ("logprobs", "old_logprobs", "ref_logprobs", "proxy_logprobs", "entropy", "collision")
 
 
-def write_samples(run: RunDirectory, step: int, rollout: Rollout, comm: ProcessGroup) -> None:
-    """Write the sample table: one row per response, with its problem, text and grade."""
+def write_samples(
+    run: RunDirectory, step: int, rollout: Rollout, comm: ProcessGroup, names: Sequence[str] = ()
+) -> None:
+    """Write the sample table: one row per response, with its problem, text and grade.
+
+    Each of several rewards has a column, such as `reward_format`; `names` are their names.
+    """
     responses = [*rollout.responses, *rollout.dead]
     columns = {
         "id": [r.id for r in responses],
@@ -28,6 +33,10 @@ def write_samples(run: RunDirectory, step: int, rollout: Rollout, comm: ProcessG
         "correct": [r.grade.correct for r in responses],
         "reason": [r.grade.reason for r in responses],
         "reward": [r.reward for r in responses],
+        **{
+            f"reward_{name}": [r.grade.rewards[k] for r in responses]
+            for k, name in enumerate(names)
+        },
         "length": [len(r.sample.tokens) for r in responses],
         "finish": [r.sample.finish for r in responses],
         "weight_version": [r.sample.weight_version for r in responses],

@@ -1,0 +1,212 @@
+"""Runs with several rewards: exact, resumed to the bit, and the same on any number of ranks."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+from runs import (
+    distance,
+    finish,
+    metrics,
+    program,
+    same,
+    wait_for_step,
+    weights,
+    write_config,
+)
+from tiny import eight_steps
+
+import rlobj
+from rlobj.base.errors import ConfigError
+from rlobj.training import RunDirectory, run_training
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import run_step
+
+FUNCTIONS = '''
+def small(response, answer, **columns):
+    """Undecided now and then, never 0 or 1."""
+    digits = [int(c) for c in response if c.isdigit()]
+    return None if digits[:1] == [7] else 1 / (2 + sum(digits))
+'''
+
+
+def config_of(policy, folder: Path, **sections):
+    """GDPO on two rewards and the length penalty, with a rule that reads one of them."""
+    (folder / "small.py").write_text(FUNCTIONS)
+    rewards = {
+        "kind": "several",
+        "overlong": {"cache": 0.5},
+        "of": [
+            {"name": "right", "kind": "exact"},
+            {
+                "name": "small",
+                "kind": "custom",
+                "target": f"{folder}/small.py:small",
+                "weight": 0.3,
+            },
+        ],
+    }
+    settings = {
+        "rewards": rewards,
+        "objective": {"drop": "(reward('small') > 0.3) & (prob > 0.5)"},
+        "sampling": {"max_tokens": 3, "prompts_per_step": 9},
+        "training": {"steps": 6},
+    }
+    return eight_steps(policy, "gdpo", **settings, **sections)
+
+
+@pytest.fixture(scope="module")
+def alone(policy, tmp_path_factory) -> Path:
+    """The run in one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    run_training(config_of(policy, folder), folder / "run")
+    return folder / "run"
+
+
+def rows(run: Path, step: int) -> list[dict]:
+    found = parquet.read_table(run / "samples" / f"step-{step:06d}.parquet").to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+def test_metrics_and_samples_hold_each_reward(alone):
+    for line in metrics(alone)[1:]:
+        decided = [row for row in rows(alone, line["step"]) if row["reward"] == row["reward"]]
+        assert len(decided) == 72 - line["reward/undecided"] < 72
+        for name in ("right", "small", "overlong"):
+            mean = sum(row[f"reward_{name}"] for row in decided) / len(decided)
+            assert line[f"reward/{name}/mean"] == pytest.approx(mean)
+        for row in decided:
+            parts = [row[f"reward_{name}"] for name in ("right", "small", "overlong")]
+            assert row["reward"] == pytest.approx(parts[0] + 0.3 * parts[1] + parts[2])
+            assert row["correct"] == (parts[0] == 1)
+            assert row["length"] < 3 or parts[2] == -1
+
+
+def test_the_trained_advantages_are_those_of_the_objective_on_all_rewards(policy, tmp_path):
+    """The table of an update has every reward with its name and weight."""
+    with open_parts(config_of(policy, tmp_path), tmp_path / "run") as parts:
+        rollout = parts.pipeline.take(0)
+        table = parts.learner.shard(rollout).table
+        assert table.reward_names == ("right", "small", "overlong")
+        assert table.reward_weights == (1.0, 0.3, 1.0)
+        by_id = {response.id: response for response in rollout.responses}
+        for i, number in enumerate(table.ids.tolist()):
+            response = by_id[number]
+            assert str(table.rewards[i].tolist()) == str(list(response.grade.rewards))
+            assert table.reward()[i] == pytest.approx(response.reward, nan_ok=True)
+        run_step(parts)
+
+
+@pytest.mark.slow
+def test_a_killed_run_with_several_rewards_ends_as_if_it_had_not_been(policy, alone, tmp_path):
+    file = write_config(config_of(policy, alone.parent), tmp_path / "run.yaml")
+    run, log = tmp_path / "run", tmp_path / "log"
+    process = program(["train", "--config", file, "--out", run], log)
+    wait_for_step(run, 4, process, log)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    newest = RunDirectory(run).latest()
+    assert newest is not None
+    assert newest.name == "step-000003"
+    finish(program(["train", "--resume", run], log), log)
+    assert same(weights(run), weights(alone))
+    assert metrics(run) == metrics(alone)
+
+
+def test_sampled_rewards_are_read_back_from_the_journal(policy, alone, tmp_path):
+    """Cut off after step 4 with a checkpoint at step 3: nothing is graded again."""
+    config = config_of(policy, alone.parent)
+    with open_parts(config, tmp_path / "run") as parts:
+        for _ in range(4):
+            run_step(parts)
+    with open_parts(config, tmp_path / "run", resume=True) as parts:
+        collector, sampled = parts.pipeline.collector, []
+        collect = collector.collect
+        collector.collect = lambda step: sampled.append(step) or collect(step)
+        for _ in range(3):
+            run_step(parts)
+    assert sampled == [4, 5]
+    assert same(weights(tmp_path / "run"), weights(alone))
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_run_of_one_with_several_rewards(policy, alone, tmp_path):
+    file = write_config(config_of(policy, alone.parent), tmp_path / "run.yaml")
+    words = ["train", "--config", file, "--out", tmp_path / "run", "--processes", "2"]
+    finish(program(words, tmp_path / "log"), tmp_path / "log")
+    assert distance(weights(alone), weights(tmp_path / "run")) < 2e-6
+    for step in range(1, 7):
+        ours, theirs = rows(tmp_path / "run", step), rows(alone, step)
+        assert str([list(row.values()) for row in ours]) == str([list(r.values()) for r in theirs])
+
+
+def test_asynchronous_rollouts_keep_every_reward(policy, tmp_path):
+    ahead = {"sampling": {"async_depth": 1, "max_tokens": 3, "prompts_per_step": 9}}
+    config = config_of(policy, tmp_path).model_dump(mode="json", by_alias=True)
+    config["sampling"] |= ahead["sampling"]
+    config["objective"]["mismatch"] = {"kind": "truncate"}
+    history = run_training(rlobj.RunConfig(**config), tmp_path / "run").history
+    assert all("reward/small/mean" in line for line in history[1:])
+
+
+def test_dynamic_sampling_by_reward_reads_each_reward_of_a_decoupled_advantage(policy, tmp_path):
+    """A group whose sums are equal has a signal if its rewards differ."""
+    cancel = [
+        {"name": "right", "kind": "exact"},
+        {"name": "wrong", "kind": "custom", "target": f"{tmp_path}/wrong.py:wrong"},
+    ]
+    (tmp_path / "wrong.py").write_text(
+        "def wrong(response, answer, **columns):\n    return response.strip() != answer.strip()\n"
+    )
+    kept = {}
+    for preset in ("grpo", "gdpo"):
+        sampling = {"dynamic": {"by": "reward", "max_batches": 1}, "max_tokens": 1}
+        config = eight_steps(policy, preset, rewards=cancel, sampling=sampling)
+        with open_parts(config, tmp_path / preset) as parts:
+            rollout = parts.pipeline.take(0)
+            kept[preset] = len(rollout.responses)
+            assert all(
+                {r.grade.correct for r in rollout.responses if r.group == group} == {True, False}
+                for group in {r.group for r in rollout.responses}
+            )
+    assert kept["grpo"] == 0 < kept["gdpo"]
+
+
+def right(response, answer, **columns):
+    return response.strip() == answer
+
+
+@pytest.mark.parametrize("form", ["dict", "list"])
+def test_rewards_may_be_python_functions(policy, tmp_path, monkeypatch, form):
+    monkeypatch.chdir(tmp_path)
+    calls = []
+
+    def short(response, answer, **columns):
+        calls.append(response)
+        return -0.1 * len(response)
+
+    reward = {
+        "dict": {"right": right, "short": short},
+        "list": [
+            {"name": "right", "kind": "exact"},
+            {"name": "short", "target": short, "weight": 0.5},
+        ],
+    }[form]
+    settings = {"training.steps": 2, "evaluation.every": 0, "sampling.prompts_per_step": 4}
+    settings["sampling.max_tokens"] = 3
+    given = {"model": str(policy), "data": "max-digits", "reward": reward}
+    result = rlobj.train("gdpo", **given, out="run", settings=settings)
+    assert calls
+    assert result.history[-1]["reward/short/mean"] < 0
+    targets = [
+        getattr(each.reward, "target", "") for each in RunDirectory.open(Path("run"))[1].rewards.of
+    ]
+    assert targets[0] == (f"{__name__}:right" if form == "dict" else "")
+    assert "<Python object: " in targets[1]
+    with pytest.raises(ConfigError, match=r"Pass them again: .*reward=\.\.\."):
+        rlobj.resume("run", settings={"training.steps": 3})
+    resumed = rlobj.resume("run", reward=reward, settings={"training.steps": 3})
+    assert resumed.history[-1]["step"] == 3
