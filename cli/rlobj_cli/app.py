@@ -5,6 +5,8 @@ The library is imported inside the commands, so that `--help` is fast.
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -13,7 +15,6 @@ from rlobj_cli.doctor.command import doctor
 from rlobj_cli.evaluate.command import evaluation
 from rlobj_cli.presets.command import explain, presets
 from rlobj_cli.screen.errors import GuardedGroup
-from rlobj_cli.screen.streams import prepare_streams
 from rlobj_cli.serve import serve
 from rlobj_cli.train.command import train
 from rlobj_cli.train.report import report
@@ -62,5 +63,7 @@ def _rlobj(
 
 def main() -> None:
     """Run the program and end the process; `screen.errors` lists the exit codes."""
-    prepare_streams()
+    for stream in (sys.stdout, sys.stderr):  # '?' for a character that a terminal cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     app(prog_name="rlobj")

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.evaluation import EvaluationDirectory, compare, summarise_folder
+from rlobj.evaluation import Samples, compare, summarise_folder
 
 ROWS = [{"id": f"p{a}", "problem": f"{a}+1=", "answer": str(a + 1)} for a in range(4)]
 QUICK: dict[str, Any] = {"n": 3, "max_tokens": 6, "template": "{prompt}", "reward": "exact"}
@@ -162,6 +162,6 @@ def test_results_and_folders_are_compared_alike(policy, tmp_path) -> None:
 
 def test_a_folder_is_opened_with_its_problems_and_settings(policy, tmp_path) -> None:
     rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
-    found = EvaluationDirectory.open(tmp_path / "out")
+    found = Samples.open(tmp_path / "out")
     assert [problem.id for problem in found.problems()["problems"]] == ["p0", "p1", "p2", "p3"]
     assert found.settings()["model"]["weights"] is not None

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.evaluation import EvaluationCallback, EvaluationDirectory, regrade, regrading, score
+from rlobj.evaluation import EvaluationCallback, Samples, regrade, regrading, score
 
 
 def lines(path, *rows):
@@ -39,7 +39,7 @@ def test_problems_without_a_response_are_noted(tmp_path):
     file = lines(tmp_path / "r.jsonl", *rows)
     text = "3 of 30 problems have no response and count in no number: aime24-0, aime24-1, aime24-7"
     assert f"aime24: {text}" in noted([file], tmp_path / "out", "aime24", tmp_path)
-    settings = EvaluationDirectory.open(tmp_path / "out").settings()
+    settings = Samples.open(tmp_path / "out").settings()
     assert settings["benchmarks"]["aime24"]["notes"] == [text]
     file = lines(tmp_path / "few.jsonl", rows[0])
     assert "aime24-1, aime24-3, aime24-4, aime24-5, ..." in noted(
@@ -59,13 +59,13 @@ def three_problems(path):
 def test_a_score_killed_before_its_settings_are_written_starts_again(tmp_path, monkeypatch):
     file, out = three_problems(tmp_path / "r.jsonl"), tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(EvaluationDirectory, "write_settings", interrupted)
+        patch.setattr(Samples, "write_settings", interrupted)
         with pytest.raises(KeyboardInterrupt):
             noted([file], out)
     assert (out / "samples.jsonl").exists()
     assert "1 of 3 problems have no response and count in no number: c" in noted([file], out)
     assert len((out / "samples.jsonl").read_text().splitlines()) == 3
-    found = EvaluationDirectory.open(out)
+    found = Samples.open(out)
     assert [grade.correct for grade in found.grades.values()] == [True, False, True]
 
 
@@ -80,7 +80,7 @@ def test_a_score_killed_before_its_grades_are_written_is_completed_by_regrade(
     with pytest.raises(ConfigError, match=f"finish or repeat its grading.*regrade {out}"):
         noted([file], out)
     regrade(out)
-    found = EvaluationDirectory.open(out)
+    found = Samples.open(out)
     assert [grade.correct for grade in found.grades.values()] == [True, False, True]
     assert (out / "results.json").exists()
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlobj.base.errors import DataError, RunError
 from rlobj.data import Problem
-from rlobj.evaluation import EvaluationDirectory, Samples, sample_and_grade
+from rlobj.evaluation import Samples, sample_and_grade
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.sampling import grade_all, sample_seed
 from rlobj.rewards import Exact
@@ -94,10 +94,10 @@ def test_a_seed_depends_only_on_what_names_the_response():
 def test_a_killed_evaluation_continues_to_the_same_result(tmp_path, dies_after):
     expected = run(Echo())
     with pytest.raises(RunError):
-        run(Echo(dies_after), EvaluationDirectory(_made(tmp_path)))
+        run(Echo(dies_after), Samples(_made(tmp_path)))
     with (tmp_path / "samples.jsonl").open("ab") as file:
         file.write(b'{"benchmark": "evaluation", "problem": "4", "sam')  # cut off by the kill
-    directory = EvaluationDirectory(tmp_path)
+    directory = Samples(tmp_path)
     directory.read(repair=True)
     assert len(directory.responses) == dies_after
     second = Echo()
@@ -106,16 +106,16 @@ def test_a_killed_evaluation_continues_to_the_same_result(tmp_path, dies_after):
     lines = (tmp_path / "samples.jsonl").read_bytes().split(b"\n")[:-1]
     keys = [(row["problem"], row["sample"]) for row in map(json.loads, lines)]
     assert len(keys) == len(set(keys)) == 20
-    fresh = EvaluationDirectory(tmp_path)
+    fresh = Samples(tmp_path)
     fresh.read()
     assert fresh.graded("evaluation", PROBLEMS) == expected
 
 
 def test_responses_without_a_grade_are_graded_and_not_sampled_again(tmp_path):
-    run(Echo(), EvaluationDirectory(_made(tmp_path)))
+    run(Echo(), Samples(_made(tmp_path)))
     grades = tmp_path / "grades.jsonl"
     grades.write_bytes(b"\n".join(grades.read_bytes().split(b"\n")[:5]) + b"\n")
-    directory = EvaluationDirectory(tmp_path)
+    directory = Samples(tmp_path)
     directory.read()
     sampler = Echo()
     assert run(sampler, directory) == run(Echo())
@@ -140,12 +140,12 @@ def test_stored_responses_are_graded_without_a_sampler():
 
 
 def test_error_names_the_line_that_is_not_json(tmp_path):
-    run(Echo(), EvaluationDirectory(_made(tmp_path)))
+    run(Echo(), Samples(_made(tmp_path)))
     file = tmp_path / "samples.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:2], b"oops\n", *lines[2:]]))
     with pytest.raises(DataError, match=r"samples\.jsonl:3: not JSON"):
-        EvaluationDirectory(tmp_path).read()
+        Samples(tmp_path).read()
 
 
 def _made(path):
@@ -154,11 +154,11 @@ def _made(path):
 
 
 def test_a_last_line_cut_off_in_a_character_is_ignored_and_repaired(tmp_path):
-    run(Echo(), EvaluationDirectory(_made(tmp_path)))
+    run(Echo(), Samples(_made(tmp_path)))
     file = tmp_path / "samples.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + '{"benchmark": "é'.encode()[:-1])
-    directory = EvaluationDirectory(tmp_path)
+    directory = Samples(tmp_path)
     directory.read()
     assert len(directory.responses) == 20
     assert file.read_bytes() != whole
@@ -168,8 +168,8 @@ def test_a_last_line_cut_off_in_a_character_is_ignored_and_repaired(tmp_path):
 
 def test_responses_sampled_before_ctrl_c_are_stored(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run(Echo(early=2), EvaluationDirectory(_made(tmp_path)))
-    directory = EvaluationDirectory(tmp_path)
+        run(Echo(early=2), Samples(_made(tmp_path)))
+    directory = Samples(tmp_path)
     directory.read()
     assert len(directory.responses) == 2
     rest = Echo()

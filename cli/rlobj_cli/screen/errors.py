@@ -6,7 +6,6 @@
 | 1 | the work failed |
 | 2 | the input was wrong |
 | 130 | interrupted |
-| 141 | nobody reads the output any more, as after `head -3` in a pipe |
 
 `RLOBJ_TRACEBACK=1` in the environment shows where an error came from.
 """

@@ -19,7 +19,7 @@ from rlobj.evaluation.publishing import summarise_folder
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.regrading import regrade, score
 from rlobj.evaluation.result import EvaluationResult, GradeChange
-from rlobj.evaluation.samples import EvaluationDirectory, Samples
+from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.sampling import sample_and_grade
 from rlobj.evaluation.summary import (
     BenchmarkResult,
@@ -35,7 +35,6 @@ __all__ = [
     "Comparison",
     "EvaluationCallback",
     "EvaluationComparison",
-    "EvaluationDirectory",
     "EvaluationResult",
     "GradeChange",
     "GradedBenchmark",

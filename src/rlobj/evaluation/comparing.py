@@ -13,7 +13,7 @@ from rlobj.evaluation.paired import Comparison, compare_benchmark
 from rlobj.evaluation.records import GradedBenchmark
 from rlobj.evaluation.report import comparison_markdown
 from rlobj.evaluation.result import EvaluationResult
-from rlobj.evaluation.samples import EvaluationDirectory
+from rlobj.evaluation.samples import Samples
 from rlobj.reporting import escaped
 
 
@@ -73,6 +73,6 @@ def _side(
     if isinstance(side, EvaluationResult):
         graded = {name: each.graded for name, each in side.benchmarks.items()}
         return str(side.path or side.model), side.settings, graded
-    samples = EvaluationDirectory.open(side)
+    samples = Samples.open(side)
     graded = {name: samples.graded(name, those) for name, those in samples.problems().items()}
     return str(samples.path), samples.settings(), graded

@@ -34,7 +34,7 @@ from rlobj.evaluation.problem_sets import (
 from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.result import EvaluationResult
-from rlobj.evaluation.samples import EvaluationDirectory, Samples
+from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.sampling import sample_and_grade
 
 AUTO = "auto"
@@ -174,7 +174,7 @@ def _run(
         }
         if out == AUTO:
             out = Path("evals") / _folder_name(source.name, settings)
-        samples = Samples() if out is None else EvaluationDirectory(out)
+        samples = Samples(out)
         callback.ready({**engine.facts, **({} if out is None else {"folder": str(out)})})
         with samples.locked():
             _begin(samples, settings, sets, callback)

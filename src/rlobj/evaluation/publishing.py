@@ -13,7 +13,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.report import write_page
 from rlobj.evaluation.result import EvaluationResult, GradeChange, without_empty
-from rlobj.evaluation.samples import EvaluationDirectory, Samples
+from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.rewards import MathVerifier
 
@@ -34,7 +34,7 @@ def summarise_folder(
         ConfigError: the folder holds no evaluation, or nothing is graded yet.
         RunError: the disk refused.
     """
-    return publish(EvaluationDirectory.open(path), callback or EvaluationCallback())
+    return publish(Samples.open(path), callback or EvaluationCallback())
 
 
 def publish(
@@ -53,7 +53,7 @@ def publish(
     benchmarks = _benchmark_results(samples, settings["benchmarks"])
     result = EvaluationResult(benchmarks, settings, samples.path, changes)
     callback.summarised(result)
-    if isinstance(samples, EvaluationDirectory):
+    if samples.path is not None:
         text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False)
         samples.write("results.json", text + "\n")
         samples.write("results.md", result.to_markdown())

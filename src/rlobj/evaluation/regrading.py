@@ -17,7 +17,7 @@ from rlobj.evaluation.imported import read_responses
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.records import ResponseRecord
 from rlobj.evaluation.result import EvaluationResult, GradeChange
-from rlobj.evaluation.samples import EvaluationDirectory, Key, Samples
+from rlobj.evaluation.samples import Key, Samples
 from rlobj.evaluation.sampling import grade_all
 from rlobj.rewards import Reward
 
@@ -47,7 +47,7 @@ def regrade(
     Raises:
         ConfigError: no evaluation there, or settings that the reward does not have.
     """
-    callback, samples = callback or EvaluationCallback(), EvaluationDirectory.open(path)
+    callback, samples = callback or EvaluationCallback(), Samples.open(path)
     given = {"kind": reward, "deadline": deadline}
     change = {name: value for name, value in given.items() if value is not None}
     with samples.locked():
@@ -111,9 +111,9 @@ def score(
     grader = Reward.build(reward)
     if out == AUTO:
         out = Path("evals") / f"scored-{paths[0].stem}"
-    samples = Samples() if out is None else EvaluationDirectory(out)
-    if isinstance(samples, EvaluationDirectory):
-        _require_free(samples, paths)
+    samples = Samples(out)
+    if samples.path is not None:
+        _require_free(samples.path, paths)
     callback.started(str(paths[0]))
     facts = {"problems": f"{len(problems):,}", "responses": f"{len(responses):,}"}
     callback.ready({**facts, **({} if out is None else {"folder": str(out)})})
@@ -144,14 +144,13 @@ def score(
     return publish(samples, callback)
 
 
-def _require_free(samples: EvaluationDirectory, files: Sequence[Path]) -> None:
+def _require_free(out: Path, files: Sequence[Path]) -> None:
     """Refuse a folder that must not be written to.
 
     Raises:
         ConfigError: it holds an evaluation, or a file to be graded that would be overwritten.
     """
-    out = samples.path
-    if samples.settings_file.exists():
+    if (out / "settings.json").exists():
         raise ConfigError(
             f"{out} already contains an evaluation. To finish or repeat its grading: "
             f"rlobj eval regrade {out}\n"

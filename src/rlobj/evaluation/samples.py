@@ -25,103 +25,39 @@ from rlobj.data import Problem
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.rewards import Graded
 
+SETTINGS = "settings.json"
 Key = tuple[str, str, int]
 """(benchmark, problem id, sample)."""
 
 
 class Samples:
-    """Settings, problems, responses and grades of an evaluation, in memory.
+    """Settings, problems, responses and grades of an evaluation.
+
+    Args:
+        path: a folder, which `locked` makes; None = everything is kept in memory.
 
     Attributes:
-        path: the folder; None in memory.
+        path: as given.
         responses: by key.
         grades: by key.
     """
 
-    path: Path | None = None
-
-    def __init__(self) -> None:
+    def __init__(self, path: Path | str | None = None) -> None:
+        self.path = None if path is None else Path(path)
         self.responses: dict[Key, ResponseRecord] = {}
         self.grades: dict[Key, Graded] = {}
         self._settings: dict[str, Any] = {}
         self._problems: dict[str, list[Problem]] = {}
 
-    def locked(self) -> AbstractContextManager[None]:
-        """Keeps other processes from writing; nothing to do in memory."""
-        return contextlib.nullcontext()
-
-    def settings(self) -> dict[str, Any]:
-        """Everything that changes a number, and where the evaluation ran; {} at first."""
-        return self._settings
-
-    def write_settings(self, settings: Mapping[str, Any]) -> None:
-        """Replace the settings."""
-        self._settings = dict(settings)
-
-    def problems(self) -> dict[str, list[Problem]]:
-        """Benchmark -> its problems, in their order."""
-        return self._problems
-
-    def write_problems(self, problems: Mapping[str, Sequence[Problem]]) -> None:
-        """Replace the problems."""
-        self._problems = {name: list(those) for name, those in problems.items()}
-
-    def read(self, *, repair: bool = False) -> None:
-        """Read what is stored; nothing to do in memory."""
-
-    def clear(self) -> None:
-        """Remove all responses and grades."""
-        self.responses, self.grades = {}, {}
-
-    def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
-        """Keep new responses."""
-        self.responses.update(responses)
-
-    def grade(self, grades: Mapping[Key, Graded]) -> None:
-        """Keep new grades."""
-        self.grades.update(grades)
-
-    def graded(self, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
-        """The graded responses of a benchmark; problems without any are left out."""
-        samples: dict[str, list[int]] = {}
-        for name, problem, sample in self.grades:
-            if name == benchmark:
-                samples.setdefault(problem, []).append(sample)
-        found = []
-        for problem in problems:
-            keys = [
-                (benchmark, problem.id, sample) for sample in sorted(samples.get(problem.id, ()))
-            ]
-            if keys:
-                responses = tuple(self.responses[key] for key in keys)
-                grades = tuple(self.grades[key] for key in keys)
-                found.append(GradedProblem(problem, responses, grades))
-        return GradedBenchmark(benchmark, tuple(found))
-
-
-class EvaluationDirectory(Samples):
-    """Settings, problems, responses and grades of an evaluation, in a folder.
-
-    Args:
-        path: the folder; `locked` makes it.
-    """
-
-    path: Path
-
-    def __init__(self, path: Path | str) -> None:
-        super().__init__()
-        self.path = Path(path)
-        self.settings_file = self.path / "settings.json"
-
     @classmethod
-    def open(cls, path: Path | str) -> EvaluationDirectory:
+    def open(cls, path: Path | str) -> Samples:
         """Open an existing folder and read everything in it.
 
         Raises:
             ConfigError: the folder holds no evaluation.
         """
         found = cls(path)
-        if not found.settings_file.is_file():
+        if not (Path(path) / SETTINGS).is_file():
             raise ConfigError(
                 f"{path} is not an evaluation: it has no settings.json. Create an evaluation with "
                 "rlobj eval MODEL --out DIR, or with rlobj eval score FILE"
@@ -137,32 +73,37 @@ class EvaluationDirectory(Samples):
         Raises:
             ConfigError: another process writes to the folder, or it cannot be written.
         """
+        if self.path is None:
+            return contextlib.nullcontext()
         return lock_folder(self.path, "evaluating into")
 
     # Settings and problems.
 
     def settings(self) -> dict[str, Any]:
-        """The content of settings.json; {} if there is none.
+        """Everything that changes a number, and where the evaluation ran; {} at first.
 
         Raises:
-            DataError: it is not a JSON object.
+            DataError: settings.json is not a JSON object.
         """
-        if not self.settings_file.exists():
-            return {}
+        if self.path is None or not (self.path / SETTINGS).exists():
+            return self._settings
         try:
-            found = json.loads(self.settings_file.read_text(encoding="utf-8"))
+            found = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise DataError(f"{self.settings_file} cannot be read: {error}") from error
+            raise DataError(f"{self.path / SETTINGS} cannot be read: {error}") from error
         if not isinstance(found, dict):
-            raise DataError(f"{self.settings_file}: expected a JSON object")
+            raise DataError(f"{self.path / SETTINGS}: expected a JSON object")
         return found
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
-        """Replace settings.json."""
-        self.write("settings.json", json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+        """Replace the settings."""
+        self._settings = dict(settings)
+        self.write(SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
     def problems(self) -> dict[str, list[Problem]]:
         """Benchmark -> its problems, in their order."""
+        if self.path is None:
+            return self._problems
         found: dict[str, list[Problem]] = {}
         for line in self._lines("problems.jsonl"):
             problem = Problem(line["problem"], line["prompt"], line["answer"], line["extra"])
@@ -170,7 +111,8 @@ class EvaluationDirectory(Samples):
         return found
 
     def write_problems(self, problems: Mapping[str, Sequence[Problem]]) -> None:
-        """Replace problems.jsonl."""
+        """Replace the problems."""
+        self._problems = {name: list(those) for name, those in problems.items()}
         lines = (
             {
                 "benchmark": benchmark,
@@ -212,13 +154,13 @@ class EvaluationDirectory(Samples):
                 self.grades[_key(line)] = grade
 
     def clear(self) -> None:
-        """Empty samples.jsonl and grades.jsonl."""
+        """Remove all responses and grades."""
         for name in ("samples.jsonl", "grades.jsonl"):
             self.write(name, "")
-        super().clear()
+        self.responses, self.grades = {}, {}
 
     def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
-        """Append responses to samples.jsonl; they are on the disk when this returns.
+        """Add responses; in a folder they are on the disk when this returns.
 
         Raises:
             RunError: the disk refused.
@@ -234,31 +176,51 @@ class EvaluationDirectory(Samples):
             for key, response in responses.items()
         )
         self._append("samples.jsonl", lines)
-        super().add(responses)
+        self.responses.update(responses)
 
     def grade(self, grades: Mapping[Key, Graded]) -> None:
-        """Append grades to grades.jsonl.
+        """Add grades.
 
         Raises:
             RunError: the disk refused.
         """
         self._append("grades.jsonl", (_grade_line(key, grade) for key, grade in grades.items()))
-        super().grade(grades)
+        self.grades.update(grades)
 
     def rewrite_grades(self, grades: Mapping[Key, Graded]) -> None:
         """Replace all grades at once."""
         self.write("grades.jsonl", "".join(_line(_grade_line(k, g)) for k, g in grades.items()))
         self.grades = dict(grades)
 
+    def graded(self, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
+        """The graded responses of a benchmark; problems without any are left out."""
+        samples: dict[str, list[int]] = {}
+        for name, problem, sample in self.grades:
+            if name == benchmark:
+                samples.setdefault(problem, []).append(sample)
+        found = []
+        for problem in problems:
+            keys = [
+                (benchmark, problem.id, sample) for sample in sorted(samples.get(problem.id, ()))
+            ]
+            if keys:
+                responses = tuple(self.responses[key] for key in keys)
+                grades = tuple(self.grades[key] for key in keys)
+                found.append(GradedProblem(problem, responses, grades))
+        return GradedBenchmark(benchmark, tuple(found))
+
     def write(self, name: str, text: str) -> None:
-        """Write a whole file, or keep the old one if that fails.
+        """Write a whole file, or keep the old one if that fails; nothing in memory.
 
         Raises:
             RunError: the disk refused.
         """
-        write_whole(self.path / name, text.encode("utf-8", "surrogatepass"))
+        if self.path is not None:
+            write_whole(self.path / name, text.encode("utf-8", "surrogatepass"))
 
     def _append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        if self.path is None:
+            return
         text = "".join(map(_line, lines)).encode("utf-8", "surrogatepass")
         try:
             with (self.path / name).open("ab") as file:
@@ -276,9 +238,9 @@ class EvaluationDirectory(Samples):
 
     def _lines(self, name: str, *, repair: bool = False) -> Iterator[dict[str, Any]]:
         """The complete lines of a file."""
-        file = self.path / name
-        if not file.exists():
+        if self.path is None or not (self.path / name).exists():
             return
+        file = self.path / name
         end = 0
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
