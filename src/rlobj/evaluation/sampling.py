@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
@@ -51,27 +52,23 @@ def sample_and_grade(
         block: responses sampled and graded at a time; they are stored as they come.
         callback: receives `sampled` and `graded`.
     """
-    samples = samples if samples is not None else Samples()
-    tally = _Tally(callback, benchmark, len(problems) * count, samples)
-    _grade_stored(grader, problems, benchmark, samples, block, tally)
-    missing = [
-        (problem, (benchmark, problem.id, sample))
-        for problem in problems
-        for sample in range(count)
-        if (benchmark, problem.id, sample) not in samples.responses
-    ]
+    samples, callback = samples or Samples(), callback or EvaluationCallback()
+    total = len(problems) * count
+    grading = _Grading(grader, problems, benchmark, samples, total, block, callback)
+    grading.grade(key for key in samples.responses if grading.waits(key))
+    wanted = [(benchmark, each.id, sample) for each in problems for sample in range(count)]
+    missing = [key for key in wanted if key not in samples.responses]
     for start in range(0, len(missing), block):
-        part = missing[start : start + block]
-        keys = [key for _, key in part]
+        keys = missing[start : start + block]
         seeds = [sample_seed(seed, *key) for key in keys]
-        prompts = [encode(problem) for problem, _ in part]
-        with _Store(samples, keys, seeds, tally) as store:
+        prompts = [encode(grading.problems[problem]) for _, problem, _ in keys]
+        with _Store(samples, keys, seeds, partial(callback.sampled, benchmark)) as store:
             groups = sampler.sample(
                 prompts, count=1, settings=settings, seeds=seeds, done=store.take
             )
             for index, group in enumerate(groups):  # a sampler may not call `done`
                 store.take(index, group)
-        _grade(grader, part, samples, tally)
+        grading.grade(keys)
     return samples.graded(benchmark, problems)
 
 
@@ -87,26 +84,48 @@ def grade_all(
     """Grade the stored responses of a benchmark that have no grade yet."""
     ids = {problem.id for problem in problems}
     total = sum(key[0] == benchmark and key[1] in ids for key in samples.responses)
-    tally = _Tally(callback, benchmark, total, samples)
-    _grade_stored(grader, problems, benchmark, samples, block, tally)
+    called = callback or EvaluationCallback()
+    grading = _Grading(grader, problems, benchmark, samples, total, block, called)
+    grading.grade(key for key in samples.responses if grading.waits(key))
 
 
-class _Tally:
-    """Counts what is graded, for the callback."""
+class _Grading:
+    """Grades stored responses of a benchmark, some at a time, and counts them for the callback."""
 
     def __init__(
-        self, callback: EvaluationCallback | None, benchmark: str, total: int, samples: Samples
+        self,
+        grader: Grader,
+        problems: Sequence[Problem],
+        benchmark: str,
+        samples: Samples,
+        total: int,
+        block: int,
+        callback: EvaluationCallback,
     ) -> None:
-        self._callback = callback or EvaluationCallback()
-        self._benchmark, self._total = benchmark, total
+        self.problems = {problem.id: problem for problem in problems}
+        self._grader, self._benchmark, self._samples = grader, benchmark, samples
+        self._total, self._block, self._callback = total, block, callback
         self._done = sum(name == benchmark for name, _, _ in samples.grades)
         self._right = self._decided = 0
-        self.graded({})
+        self._count({})
 
-    def sampled(self, responses: int) -> None:
-        self._callback.sampled(self._benchmark, responses)
+    def waits(self, key: Key) -> bool:
+        """Whether a stored response has no grade yet."""
+        own = key[0] == self._benchmark and key[1] in self.problems
+        return own and key not in self._samples.grades
 
-    def graded(self, grades: Mapping[Key, Graded]) -> None:
+    def grade(self, keys: Iterable[Key]) -> None:
+        """Grade these responses."""
+        waiting = list(keys)
+        for start in range(0, len(waiting), self._block):
+            part = waiting[start : start + self._block]
+            texts = [self._samples.responses[key].text for key in part]
+            graded = self._grader.score(texts, [self.problems[name] for _, name, _ in part])
+            grades = dict(zip(part, graded, strict=True))
+            self._samples.grade(grades)
+            self._count(grades)
+
+    def _count(self, grades: Mapping[Key, Graded]) -> None:
         self._done += len(grades)
         self._right += sum(grade.correct is True for grade in grades.values())
         self._decided += sum(grade.correct is not None for grade in grades.values())
@@ -118,9 +137,13 @@ class _Store:
     """Stores responses every few seconds while they are sampled, and the rest at the end."""
 
     def __init__(
-        self, samples: Samples, keys: Sequence[Key], seeds: Sequence[int], tally: _Tally
+        self,
+        samples: Samples,
+        keys: Sequence[Key],
+        seeds: Sequence[int],
+        stored: Callable[[int], None],
     ) -> None:
-        self._samples, self._keys, self._seeds, self._tally = samples, keys, seeds, tally
+        self._samples, self._keys, self._seeds, self._stored = samples, keys, seeds, stored
         self._waiting: dict[Key, ResponseRecord] = {}
         self._written = time.monotonic()
 
@@ -145,33 +168,5 @@ class _Store:
     def _write(self) -> None:
         if self._waiting:
             self._samples.add(self._waiting)
-            self._tally.sampled(len(self._waiting))
+            self._stored(len(self._waiting))
         self._waiting, self._written = {}, time.monotonic()
-
-
-def _grade_stored(
-    grader: Grader,
-    problems: Sequence[Problem],
-    benchmark: str,
-    samples: Samples,
-    block: int,
-    tally: _Tally,
-) -> None:
-    by_id = {problem.id: problem for problem in problems}
-    waiting = [
-        (by_id[key[1]], key)
-        for key in samples.responses
-        if key[0] == benchmark and key[1] in by_id and key not in samples.grades
-    ]
-    for start in range(0, len(waiting), block):
-        _grade(grader, waiting[start : start + block], samples, tally)
-
-
-def _grade(
-    grader: Grader, part: Sequence[tuple[Problem, Key]], samples: Samples, tally: _Tally
-) -> None:
-    texts = [samples.responses[key].text for _, key in part]
-    graded = grader.score(texts, [problem for problem, _ in part])
-    grades = {key: grade for (_, key), grade in zip(part, graded, strict=True)}
-    samples.grade(grades)
-    tally.graded(grades)

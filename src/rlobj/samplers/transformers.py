@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -162,21 +161,20 @@ class TransformersSampler:
         drawn = self._decode(context, keys, settings)
         if not torch.isfinite(drawn.logprobs).all():
             raise RunError(NOT_FINITE)
-        lengths = drawn.lengths.tolist()
-        ids = [tokens[:size] for tokens, size in zip(drawn.tokens.tolist(), lengths, strict=True)]
-        logprobs = drawn.logprobs.tolist()
-        stopped = drawn.stopped.tolist()
-        texts = self._texts(ids)
+        sizes = drawn.lengths.tolist()
+        ids = [tokens[:size] for tokens, size in zip(drawn.tokens.tolist(), sizes, strict=True)]
+        logprobs, stopped = drawn.logprobs.tolist(), drawn.stopped.tolist()
+        texts, version = self._texts(ids), self._received.version
         return [
             Sample(
-                prompt_ids=prompts[row // count],
-                token_ids=ids[index],
-                logprobs=logprobs[index][: lengths[index]],
-                text=texts[index],
-                finish="stop" if stopped[index] else "length",
-                weight_version=self._received.version,
+                prompts[row // count],
+                ids[i],
+                logprobs[i][: sizes[i]],
+                texts[i],
+                "stop" if stopped[i] else "length",
+                version,
             )
-            for index, row in enumerate(rows)
+            for i, row in enumerate(rows)
         ]
 
     def _decode(
@@ -189,7 +187,7 @@ class TransformersSampler:
         """
         device = context.logits.device
         eos = torch.tensor(self._eos, dtype=torch.long, device=device)
-        drawn = _Drawn.empty(len(keys[0]), settings.max_tokens, device)
+        drawn = _Drawn(len(keys[0]), settings.max_tokens, device)
         alive = torch.arange(len(keys[0]), device=device)
         seeds, samples = keys
         for position in range(settings.max_tokens):
@@ -234,23 +232,14 @@ class TransformersSampler:
         return [known[tuple(response)] for response in responses]
 
 
-@dataclass
 class _Drawn:
     """Responses of one batch in rows of `max_tokens`; values after `lengths` are not used."""
 
-    tokens: Tensor  # int64 [B, max_tokens]
-    logprobs: Tensor  # float32 [B, max_tokens]
-    lengths: Tensor  # int64 [B]
-    stopped: Tensor  # bool [B]
-
-    @classmethod
-    def empty(cls, rows: int, max_tokens: int, device: torch.device) -> _Drawn:
-        return cls(
-            tokens=torch.zeros(rows, max_tokens, dtype=torch.long, device=device),
-            logprobs=torch.zeros(rows, max_tokens, device=device),
-            lengths=torch.zeros(rows, dtype=torch.long, device=device),
-            stopped=torch.zeros(rows, dtype=torch.bool, device=device),
-        )
+    def __init__(self, rows: int, max_tokens: int, device: torch.device) -> None:
+        self.tokens = torch.zeros(rows, max_tokens, dtype=torch.long, device=device)
+        self.logprobs = torch.zeros(rows, max_tokens, device=device)
+        self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
+        self.stopped = torch.zeros(rows, dtype=torch.bool, device=device)
 
 
 class _Context:
