@@ -8,9 +8,13 @@ benchmark are in its notes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from rlobj.base.errors import DataError, nearest
 from rlobj.data.files import SUFFIXES, letters_and_digits, local_copy, read_file, split_files
@@ -39,7 +43,7 @@ class Benchmark:
     problems: int
     candidates: tuple[HubSource, ...]
     several: Several = "alternatives"
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     others: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -165,89 +169,17 @@ def _plain(answer: str) -> str:
     return answer.lstrip("0") or "0" if re.fullmatch(r"0\d+", answer) else answer
 
 
-BENCHMARKS: dict[str, Benchmark] = {
-    benchmark.name: benchmark
-    for benchmark in (
-        Benchmark(
-            "aime24",
-            "AIME 2024",
-            30,
-            (
-                HubSource("HuggingFaceH4/aime_2024"),
-                HubSource("Maxwell-Jia/AIME_2024"),
-                HubSource("math-ai/aime24", split="test"),
-                HubSource("zwhe99/aime24", split="test"),
-                HubSource("lkevinzc/math-eval", split="aime"),
-            ),
-        ),
-        Benchmark(
-            "aime25",
-            "AIME 2025",
-            30,
-            (
-                HubSource("math-ai/aime25", split="test"),
-                HubSource("yentinglin/aime_2025"),
-                HubSource(
-                    "opencompass/AIME2025", split="test", configs=("AIME2025-I", "AIME2025-II")
-                ),
-                HubSource("MathArena/aime_2025"),
-            ),
-        ),
-        Benchmark(
-            "amc23",
-            "AMC 2023",
-            40,
-            (HubSource("math-ai/amc23", split="test"), HubSource("zwhe99/amc23", split="test")),
-            others={83: "these are the AMC of 2022 and 2023, another benchmark"},
-        ),
-        Benchmark(
-            "math500",
-            "MATH-500",
-            500,
-            (
-                HubSource("HuggingFaceH4/MATH-500", split="test"),
-                HubSource("math-ai/math500", split="test"),
-                HubSource("lkevinzc/math-eval", split="math"),
-            ),
-        ),
-        Benchmark(
-            "minerva",
-            "Minerva Math",
-            272,
-            (
-                HubSource("math-ai/minervamath", split="test"),
-                HubSource("knoveleng/Minerva-Math"),
-                HubSource("svc-huggingface/minerva-math", split="test"),
-                HubSource("lkevinzc/math-eval", split="minerva"),
-            ),
-            notes=(
-                "published copies of Minerva Math write gold answers in different ways: 4.5e33, "
-                "4.5 \\times 10^{33}, or a list of alternatives",
-            ),
-        ),
-        Benchmark(
-            "olympiadbench",
-            "OlympiadBench, text-only open-ended English mathematics",
-            674,
-            (
-                HubSource("math-ai/olympiadbench", split="test"),
-                HubSource("Hothan/OlympiadBench", configs=("OE_TO_maths_en_COMP",)),
-            ),
-            several="values",
-            notes=(
-                "golds of OlympiadBench are kept as published, counted from 0 among its 674: 266 "
-                "is wrong, 193 malformed; other labels than those of 511 and 512 are right as "
-                "well; the order of the values matters in 193, 198, 209, 242, 252 and 284",
-            ),
-            others={
-                675: "these are the problems of Qwen2.5-Math's evaluation, one more, and 15 of "
-                "them cannot be solved as stated (they ask for T = TNYWR)"
-            },
-        ),
-        Benchmark("brumo25", "BRUMO 2025", 30, (HubSource("MathArena/brumo_2025"),)),
-        Benchmark("cmimc25", "CMIMC 2025", 40, (HubSource("MathArena/cmimc_2025"),)),
-        Benchmark("hmmt25", "HMMT February 2025", 30, (HubSource("MathArena/hmmt_feb_2025"),)),
+def _benchmark(name: str, candidates: Any, **keys: Any) -> Benchmark:
+    sources = (
+        HubSource(**{**each, "configs": tuple(each.get("configs", (None,)))}) for each in candidates
     )
+    return Benchmark(name, candidates=tuple(sources), **keys)
+
+
+_FILE = files("rlobj.data") / "benchmarks.yaml"
+BENCHMARKS = {
+    name: _benchmark(name, **keys)
+    for name, keys in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
 }
 """Name -> benchmark."""
 
