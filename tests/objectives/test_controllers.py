@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+import torch
 from strategies import NAN, tokens
 
 from rlobj import ConfigError, Objective, TokenBatch, load_preset
@@ -152,6 +153,19 @@ def test_a_gate_can_read_any_number_of_the_rollout(of: str, parts: int) -> None:
     assert above.observe(tables)["W"] == {"value": 0.9, "measured": pytest.approx(number)}
     adaptive = AdaptiveGate(target=number + 1, start=1.1, low=1.0, high=1.5, of=of)  # type: ignore[arg-type]
     assert held(adaptive).observe(tables)["W"]["level"] == pytest.approx(1.11)
+
+
+def test_a_gate_can_read_one_reward_and_a_column_of_the_user() -> None:
+    gate = {"kind": "gate", "of": "turn.max() + reward('b').mean()", "target": 3.0, "on": 2.0}
+    objective = Objective(columns=("turn",), controllers={"W": gate}, reweight="W")  # type: ignore[arg-type]
+    assert objective.needs.observe == {"turn"}
+    assert objective.needs.rewards == {"b": "W"}
+    table = four_tokens().replace(
+        rewards=torch.tensor([[1.0, 0.0], [0.0, 1.0], [NAN, NAN]]),
+        reward_names=("a", "b"),
+        columns={"turn": torch.tensor([0.0, 1, 2, 2, 9])},  # 9: undecided
+    )
+    assert objective.observe([table])["W"] == {"value": 2.0, "measured": 2.5}
 
 
 def test_a_gate_keeps_its_memory_if_its_number_is_undefined() -> None:

@@ -15,7 +15,14 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.rules import COLUMNS, Column, Controlled, Level, Number, NumberField
+from rlobj.objectives.rules import (
+    Column,
+    Controlled,
+    Level,
+    Number,
+    NumberField,
+    batch_columns,
+)
 
 __all__ = ["AdaptiveGate", "Controller", "ControllerField", "Gate"]
 
@@ -45,8 +52,7 @@ class Controller(Primitive):
         """TokenBatch columns that `observe` reads."""
         if self.of is None:
             return ("old_entropy",)
-        names = [node.name for node in self.of.walk() if isinstance(node, Column)]
-        return ("advantages", *(column for name in names for column in COLUMNS[name][1]))
+        return ("advantages", *batch_columns(self.of))
 
     @property
     def measured(self) -> str:

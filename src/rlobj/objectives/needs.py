@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlobj.objectives.controllers import Controller
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
-from rlobj.objectives.rules import COLUMNS, Column, Expr
+from rlobj.objectives.rules import Expr, batch_columns
 from rlobj.objectives.rules.nodes import NamedReward
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
@@ -39,6 +39,11 @@ class Needs:
             if isinstance(node, NamedReward)
         }
 
+    @property
+    def ever(self) -> frozenset[str]:
+        """The columns that any stage reads."""
+        return self.observe | self.plan | self.loss
+
 
 # Each function returns {column: what reads it}, in the same order on all ranks. The value is for
 # error messages.
@@ -64,10 +69,8 @@ def rule_columns(
     """
     found = {"advantages": "the surrogate"}
     for field, expression in expressions:
-        for node in expression.walk():
-            if isinstance(node, Column):
-                for column in COLUMNS.get(node.name, ("", (node.name,)))[1]:
-                    found.setdefault(column, f"{field} '{expression}'")
+        for column in batch_columns(expression):
+            found.setdefault(column, f"{field} '{expression}'")
     if mismatch is not None:
         for column in ("old_logprobs", "sampler_logprobs"):
             found.setdefault(column, f"the mismatch correction {mismatch}")

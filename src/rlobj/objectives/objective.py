@@ -337,11 +337,13 @@ class Objective(Model):
     def needs(self) -> Needs:
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
         rewards = {"rewards"} | ({"old_logprobs", "ref_logprobs"} if self.reward_kl else set())
+        gates = self.controllers.items()
+        measured = [(name, gate.of) for name, gate in gates if gate.of is not None]
         return Needs(
             observe=frozenset(set(self._columns["observe"]) - {"advantages"}),
             plan=frozenset(rewards | set(self._columns["plan"]) - {"advantages"}),
             loss=frozenset({"logprobs", *self._columns["loss"]}),
-            rewards=Needs.rewards_of(self._expressions()),
+            rewards=Needs.rewards_of([*self._expressions(), *measured]),
         )
 
     def explain(self, updates_per_step: int | None = None) -> Explanation:

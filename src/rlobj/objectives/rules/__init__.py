@@ -43,6 +43,7 @@ __all__ = [
     "Sample",
     "When",
     "as_number",
+    "batch_columns",
     "declared",
     "parse",
     "read_rule",
@@ -52,6 +53,12 @@ __all__ = [
 
 NAMES = (*COLUMNS, *FUNCTIONS)
 """Names that a column of one's own cannot have."""
+
+
+def batch_columns(expression: Expr) -> list[str]:
+    """The TokenBatch columns that an expression reads, besides advantages."""
+    names = [node.name for node in expression.walk() if isinstance(node, Column)]
+    return [column for name in names for column in COLUMNS.get(name, ("", (name,)))[1]]
 
 
 def read_rule(value: Any) -> Rule:

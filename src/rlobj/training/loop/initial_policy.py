@@ -68,7 +68,7 @@ class InitialPolicy:
 
         With LoRA there is none either: the policy without its adapters is the reference.
         """
-        read = "ref_logprobs" in objective.needs.plan | objective.needs.loss
+        read = "ref_logprobs" in objective.needs.ever
         if not read or self._config.model.lora is not None:
             return None
         return PolicyScorer(self.frozen(), self._config.training.packed)
