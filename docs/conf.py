@@ -32,7 +32,7 @@ html_theme = "furo"
 html_title = f"rlobj {version}"
 html_static_path = ["_static"]
 html_css_files = ["rlobj.css"]
-copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 toc_object_entries = False  # the on-page contents of the reference list modules only

@@ -265,14 +265,13 @@ def _methods(kind: type[Number | Rule], example: Number | Rule, owner: str) -> s
         shown = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
         needed = {p.name: 0.2 for p in parameters if p.default is p.empty}
         made = method(example, **needed)
-        level = made.level.name.lower()
-        if any(p.name == "by" for p in parameters) and made.level != Level.TOKEN:
-            level = "as `by`"
+        by = made.level != Level.TOKEN and any(p.name == "by" for p in parameters)
         gives = "rule" if made.is_rule else "number"
+        gives += f" per {'`by`' if by else made.level.name.lower()}"
         about = inspect.cleandoc(method.__doc__ or "").split("\n\n")[0]
         about = re.sub(r"; the arguments are those of .*", ".", " ".join(about.split()))
-        rows.append((f"`{owner}.{name}({', '.join(shown)})`", gives, level, _cell(about)))
-    return _table(("method", "gives", "level", "meaning"), rows)
+        rows.append((f"`{owner}.{name}({', '.join(shown)})`", _cell(about), gives))
+    return _table(("method", "meaning", "gives"), rows)
 
 
 def functions() -> str:

@@ -19,6 +19,7 @@ import pytest
 import torch
 import typer.main
 import yaml
+from typer.testing import CliRunner
 
 import rlobj
 from rlobj.config.layers import EMBEDDED_LAYER, file_layer, layers_of, parse_setting
@@ -193,6 +194,18 @@ def test_yaml_on_pages_is_a_valid_configuration(page: Path, written: Path) -> No
         path.write_text(text, encoding="utf-8")
         layers = layers_of(None, [file_layer(path)])
         build_config([layer for layer in layers if layer[0] != EMBEDDED_LAYER])
+
+
+@pytest.mark.parametrize("page", pages_with("console"), ids=lambda page: page.stem)
+def test_printed_output_on_pages_is_that_of_the_command(page: Path, written: Path) -> None:
+    runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+    for language, text, line in blocks(page):
+        if language == "console":
+            command, _, shown = text.removeprefix("$ rlobj ").partition("\n")
+            lines = runner.invoke(app, shlex.split(command)).output.rstrip().splitlines()
+            printed = "\n".join(line.rstrip() for line in lines) + "\n"
+            same = doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)
+            assert same, f"{page.name}, line {line}: rlobj {command} prints\n{printed}"
 
 
 def test_problem_file_on_pages_is_read(written: Path) -> None:
