@@ -208,7 +208,7 @@ def test_a_switch_selects_its_branch_by_the_mask_of_the_plan() -> None:
     assert set(switch.needs()) == {"old_logprobs"}
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
 def test_the_mismatch_factor_of_equal_policies_is_one(level: Any) -> None:
     base = Objective(surrogate=Clip(dual=3.0), divisor=SequenceMean())
     plain = batch(OLD + MOVED, sampler_logprobs=OLD)
@@ -222,6 +222,9 @@ def test_the_mismatch_factor_equals_values_by_hand() -> None:
     assert Truncate(cap=3)(gap, table).tolist() == pytest.approx([3, 0.5, 2.5])
     assert Truncate(cap=3, level="sequence")(gap, table).tolist() == pytest.approx([2, 2, 2.5])
     assert Mask(low=0.6, high=3)(gap, table).tolist() == pytest.approx([0, 0, 2.5])
+    root = 2**0.5  # of 4·0.5
+    geometric = Truncate(cap=2.2, level="geometric")
+    assert geometric(gap, table).tolist() == pytest.approx([root, root, 2.2])
     narrow = Mask(low=0.6, high=2.2, level="sequence")
     assert narrow(gap, table).tolist() == pytest.approx([2, 2, 0])
 
@@ -363,3 +366,34 @@ def test_a_penalty_that_is_not_finite_is_an_error() -> None:
     far = table.replace(ref_logprobs=[-100.0])
     with pytest.raises(BatchError, match=r"the loss is inf, although all log-probs are finite"):
         huge.loss(far, huge.plan([far]))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(mismatch=Truncate()),
+        Objective(mismatch=Mask(level="sequence")),
+        Objective(mismatch=Truncate(level="geometric")),
+        Objective(drop="sampler_gap > 0.1"),
+        Objective(surrogate=DppoTv(against="sampler")),
+        Objective(penalties=[KL(against="sampler")]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("old", [OLD, None])
+def test_an_unknown_sampler_log_prob_has_gap_0_and_is_counted(
+    objective: Objective, old: Tensor | None
+) -> None:
+    unknown = torch.tensor([True, False, False, True, False, False])
+    logprobs = (OLD + MOVED).requires_grad_()
+    same = OLD if old is not None else logprobs.detach()
+    given = torch.where(unknown, same, OLD - 0.2)
+    known, absent = (
+        batch(logprobs, old_logprobs=old, sampler_logprobs=column)
+        for column in (given, given.masked_fill(unknown, math.nan))
+    )
+    expected, found = objective(known), objective(absent)
+    assert torch.equal(found.weights, expected.weights)
+    assert found.loss.item() == expected.loss.item()
+    assert objective.plan([absent]).metrics["sampler/nan_tokens"] == 2
+    assert "sampler/nan_tokens" not in objective.plan([known]).metrics

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
 import torch
 
-from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.vllm import ServerSettings, VllmSettings, versions
+from rlobj.samplers.vllm.client import _response
 from rlobj.samplers.vllm.isolation import random_states_kept
-from rlobj.samplers.vllm.responses import engine_seed, request_fields
+from rlobj.samplers.vllm.responses import Response, engine_seed, request_fields, to_samples
 
 # Versions.
 
@@ -110,3 +112,25 @@ def test_random_states_are_restored_after_an_error() -> None:
     with pytest.raises(ValueError, match="inside"):
         draw_and_fail()
     assert states() == before
+
+
+def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not() -> None:
+    """vLLM reports NaN for single tokens where the entropy is nearly 0."""
+
+    class Tokenizer:
+        def batch_decode(self, ids: Any, **settings: Any) -> list[str]:
+            return [""] * len(ids)
+
+    def read(*logprobs: float) -> list[float]:
+        answers = [[Response([7] * len(logprobs), list(logprobs), "stop")]]
+        [[sample]] = to_samples(
+            [[1]], answers, count=1, greedy=False, tokenizer=Tokenizer(), version=0
+        )
+        return list(sample.logprobs)
+
+    assert read(-1.0, math.nan, -2.0)[::2] == [-1, -2]
+    for broken in ([math.nan, math.nan, -1.0], [-1.0, -math.inf, -1.0]):
+        with pytest.raises(RunError, match="not finite"):
+            read(*broken)
+    choice = {"logprobs": {"token_logprobs": [None]}, "token_ids": [7], "finish_reason": "stop"}
+    assert math.isnan(_response(choice).logprobs[0])

@@ -26,7 +26,7 @@ from rlobj.config.run_config import ModelConfig, TrainingConfig
 from rlobj.models.policy import load_model
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards.kinds import Graded
-from rlobj.samplers import derive_seed
+from rlobj.samplers import Sample, derive_seed
 from rlobj.training import Callback, RunDirectory, run_training
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.schedule import learning_rate
@@ -267,6 +267,24 @@ def test_the_sampler_and_the_trainer_agree(policy, tmp_path):
     ).history
     assert all(line["sampler/kl"] < 1e-8 for line in history)
     assert all(abs(line["sampler/ratio_max"] - 1) < 1e-4 for line in history)
+
+
+@pytest.mark.parametrize("mismatch", [None, {"kind": "truncate"}])
+def test_unknown_log_probs_of_the_sampler_are_counted(policy, tmp_path, monkeypatch, mismatch):
+    """With a mismatch there is a scoring pass; without one the update is the first to score."""
+    create, made = Sample.__init__, itertools.count()
+
+    def half_unknown(self, *, logprobs, **fields):
+        unknown = [math.nan] if next(made) % 2 else []
+        create(self, logprobs=unknown + list(logprobs)[len(unknown) :], **fields)
+
+    monkeypatch.setattr(Sample, "__init__", half_unknown)
+    config = tiny_config(policy, "grpo", objective={"mismatch": mismatch}, training={"steps": 1})
+    [line] = run_training(config, tmp_path / "run").history
+    assert line["sampler/nan_tokens"] == line["response/count"] / 2 == 128
+    assert line["train/skipped_updates"] == 0
+    assert line["sampler/logprob_gap"] < 1e-4
+    assert not same(weights(tmp_path / "run"), load_file(policy / "model.safetensors"))
 
 
 def test_tables_show_each_response_and_each_token(policy, tmp_path):

@@ -2,7 +2,8 @@
 
 The sampler's log-probabilities differ from the trainer's because of kernels, precision and stale
 weights. The factor is the importance weight between the two, truncated or masked. The column
-`sampler_logprobs` must belong to the distribution that the tokens were sampled from.
+`sampler_logprobs` must belong to the distribution that the tokens were sampled from. A token whose
+`sampler_logprobs` is NaN has d = 0.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ __all__ = ["Mask", "Mismatch", "MismatchField", "Truncate"]
 class Mismatch(Primitive):
     """Base class of mismatch factors."""
 
-    level: Literal["token", "sequence"] = Field(
-        default="token", description="exp(d) per token, or exp(Σ_t d) for the whole response"
+    level: Literal["token", "sequence", "geometric"] = Field(
+        default="token",
+        description="exp(d) per token; exp(Σ_t d) or exp(mean_t d) for the whole response",
     )
 
     def weight(self, gap: Tensor, table: TokenBatch) -> Tensor:
-        """exp(d) or exp(Σ_t d), with the exponent clamped to ±20 nats, [N]."""
+        """exp(d), exp(Σ_t d) or exp(mean_t d), with the exponent clamped to ±20 nats, [N]."""
         if self.level == "sequence":
             gap = table.spread(table.sum_by_response(gap))
+        elif self.level == "geometric":
+            gap = table.spread(table.mean_by_response(gap))
         return gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
     def __call__(self, gap: Tensor, table: TokenBatch) -> Tensor:

@@ -58,7 +58,8 @@ class TokenBatch:
         old_entropy: [N] or None, H of π_old, nats; default: `entropy` detached, if
             `old_logprobs` is None too.
         ref_logprobs: [N] or None, log-probabilities under the reference policy.
-        sampler_logprobs: [N] or None, log-probabilities that the sampler reported.
+        sampler_logprobs: [N] or None, log-probabilities that the sampler reported; NaN = unknown,
+            read as `old_logprobs`.
         proxy_logprobs: [N] or None, log-probabilities under Lp-Reg's min-p proxy.
         collision: [N] or None, Σ_k π_k² over the vocabulary.
         advantages: [B] or [N] or None, stored as [N] (if B = N, read as [B]); None =
@@ -242,6 +243,8 @@ class TokenBatch:
             and self.entropy is not None
         ):
             return self.entropy.detach()
+        if value is not None and name == "sampler_logprobs":
+            return torch.where(value.isnan(), self.column("old_logprobs", who), value)
         if value is None:
             given = f"{name}=..." if name in COLUMN_NAMES else f"columns={{{name!r}: ...}}"
             raise BatchError(

@@ -28,7 +28,7 @@ class Sample:
             is trained on.
         logprobs: log-probability of each token, in nats, under the distribution it was drawn from:
             after the temperature, renormalised over the tokens that top-k, top-p and min-p leave.
-            Greedy tokens have 0.
+            Greedy tokens have 0. NaN = unknown.
         text: `token_ids` decoded without special tokens; a stop string is included.
         finish: "stop" = an EOS token or a stop string; "length" = `max_tokens` reached.
         weight_version: the version of the last `sync`; 0 before the first.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 import socket
@@ -359,7 +360,8 @@ def _choices(answer: Any) -> list[Any]:
 
 def _response(choice: Any) -> Response:
     logprobs = choice["logprobs"] or {"token_logprobs": []}
-    return Response(choice["token_ids"], logprobs["token_logprobs"], choice["finish_reason"])
+    given = [math.nan if x is None else x for x in logprobs["token_logprobs"]]  # JSON has no NaN
+    return Response(choice["token_ids"], given, choice["finish_reason"])
 
 
 def _own_address(url: str) -> str:

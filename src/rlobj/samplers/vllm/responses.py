@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def to_samples(
     """Convert vLLM's responses to `count` samples for each prompt.
 
     Raises:
-        RunError: log-probabilities are not finite, or vLLM aborted a response.
+        RunError: a log-probability is infinite, most are NaN, or vLLM aborted a response.
     """
     flat = [response for answer in answers for response in answer]
     for response in flat:
@@ -113,8 +114,10 @@ def to_samples(
                 f"vLLM ended a response with '{response.finish}'; expected stop or length. See "
                 "vLLM's log."
             )
-        if not all(map(math.isfinite, response.logprobs)):
-            raise RunError(samplers.NOT_FINITE)
+    logprobs = list(itertools.chain.from_iterable(response.logprobs for response in flat))
+    unknown = sum(map(math.isnan, logprobs))  # vLLM has a few where the entropy is nearly 0
+    if any(map(math.isinf, logprobs)) or 2 * unknown > len(logprobs):
+        raise RunError(samplers.NOT_FINITE)
     ids = [response.token_ids for response in flat]
     texts = iter(tokenizer.batch_decode(ids, skip_special_tokens=True))
     samples: list[list[Sample]] = []

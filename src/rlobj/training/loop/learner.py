@@ -286,7 +286,7 @@ class Learner:
             "train/grad_norm": norm if finite else math.nan,
             "train/skipped_updates": float(not finite or plan.empty),
         }
-        return {**plan.metrics, **metrics, **gap, **done}
+        return {**gap, **plan.metrics, **metrics, **done}
 
     # The sampler's log-probs beside the policy's.
 
@@ -300,8 +300,8 @@ class Learner:
         """
         if not self._scored:
             return {}
-        sampler = table.column("sampler_logprobs", "the sampler's gap")
-        return self._gap(table.logprobs, sampler, self._samples_are_fresh)
+        assert table.sampler_logprobs is not None
+        return self._gap(table.logprobs, table.sampler_logprobs, self._samples_are_fresh)
 
     def compare_samples(
         self, samples: Sequence[Sample], fresh: bool | None = None

@@ -189,6 +189,6 @@ def average(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _average(name: str, updates: Sequence[Mapping[str, float]]) -> float:
     values = [metrics[name] for metrics in updates if name in metrics]
-    if name in ("train/skipped_updates", "objective/dropped_tokens"):
+    if name in ("train/skipped_updates", "objective/dropped_tokens", "sampler/nan_tokens"):
         return sum(values)
     return max(values) if name.endswith("_max") else sum(values) / len(values)

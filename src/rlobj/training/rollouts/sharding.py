@@ -230,7 +230,7 @@ def _share(
         rewards=values if names else values[:, 0],
         reward_names=names,
         reward_weights=rewards.weights if rewards else None,
-        logprobs=logprobs,
+        logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
     )
     return Share(table, [(response.prompt, response.tokens) for response in held], sizes, imbalance)

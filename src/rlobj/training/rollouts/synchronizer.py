@@ -8,6 +8,7 @@ sampling distribution.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
@@ -73,6 +74,9 @@ class Synchronizer:
 def sampler_gap(trainer: Tensor, sampler: Tensor, comm: Comm) -> dict[str, float]:
     """How far the sampler's log-probs are from the trainer's, over all ranks.
 
+    Tokens whose log-prob the sampler does not know (NaN) are left out. vLLM has such tokens where
+    the entropy is nearly 0.
+
     Args:
         trainer: log π of the sampled tokens, by the trainer [N].
         sampler: by the sampler [N].
@@ -81,18 +85,22 @@ def sampler_gap(trainer: Tensor, sampler: Tensor, comm: Comm) -> dict[str, float
     Returns:
         sampler/kl: mean of k3, an estimate of KL(sampler ‖ trainer), nats;
         sampler/ratio_max: largest π_trainer/π_sampler;
-        sampler/logprob_gap: mean |Δ log-prob|, nats.
+        sampler/logprob_gap: mean |Δ log-prob|, nats; NaN if the sampler knows none;
+        sampler/nan_tokens: number of tokens that are left out.
     """
-    trainer = trainer.detach()
+    known = ~sampler.isnan()
+    trainer, sampler = trainer.detach()[known], sampler[known]
     ratio = functional.log_ratio(trainer, sampler).exp()
     gap = (trainer - sampler).abs()
     k3 = functional.k3(sampler, trainer)
-    sums = torch.stack([column.double().sum() for column in (k3, gap, torch.ones_like(gap))])
-    kl, total, count = comm.sum(sums.cpu()).tolist()
+    sums = torch.stack([column.double().sum() for column in (k3, gap, known, ~known)])
+    kl, total, count, unknown = comm.sum(sums.cpu()).tolist()
+    none = math.nan if unknown else 0.0
     return {
-        "sampler/kl": kl / count if count else 0.0,
+        "sampler/kl": kl / count if count else none,
         "sampler/ratio_max": largest(float(ratio.max()) if len(ratio) else 1.0, comm),
-        "sampler/logprob_gap": total / count if count else 0.0,
+        "sampler/logprob_gap": total / count if count else none,
+        "sampler/nan_tokens": unknown,
     }
 
 
