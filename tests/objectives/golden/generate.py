@@ -1,13 +1,11 @@
 """Write released.json: what released packages compute on small random inputs.
 
 Each case calls a function of TRL, verl, SkyRL or ms-swift and stores its inputs and outputs. Run it
-in an environment of its own (requirements.txt) from the repository's root:
+from the repository's root, in an environment of its own; requirements.txt says how to make it:
 
     python tests/objectives/golden/generate.py
 
-TRL and SkyRL import without a GPU. verl and SkyRL need ray, tensordict, hydra-core, omegaconf,
-codetiming, loguru, jaxtyping and dacite beside torch and transformers; SkyRL needs skyrl-gym.
-ms-swift requires trl < 1, so only the source of its one function is read.
+No GPU is needed. ms-swift requires trl < 1, so only the source of its one function is read.
 """
 
 from __future__ import annotations
