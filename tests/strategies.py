@@ -12,14 +12,21 @@ from rlobj import (
     Objective,
     TokenBatch,
     advantage,
+    clip,
     covariance,
     entropy,
+    exp,
     load_preset,
+    log,
+    maximum,
+    minimum,
     old_entropy,
     parse,
     prob,
     ratio,
     reward,
+    sign,
+    sqrt,
     surprisal,
     when,
 )
@@ -29,7 +36,8 @@ from rlobj.objectives.controllers import AdaptiveGate, Gate
 from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum
 from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.penalties import KL, EntropyBonus
-from rlobj.objectives.rules import COLUMNS, Column, Constant, Controlled, Expr
+from rlobj.objectives.rules import COLUMNS, Column, Constant, Controlled, Expr, Level
+from rlobj.objectives.rules.nodes import NamedReward
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Switch, Unclipped
 
 NAN = float("nan")
@@ -178,35 +186,57 @@ def objectives() -> dict[str, Objective]:
 fractions = st.floats(0, 1) | st.sampled_from([0, 1, 0.1, 0.07, 2e-4])
 counts = st.integers(0, 5)
 constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
+levels = st.sampled_from(["update", "group", "response"])
+decays = st.sampled_from([1, 1.0, 0.9, 0.5]) | st.floats(0, 1, exclude_min=True)
 roundings = st.sampled_from(["ceil", "floor"])
 
 
 def _cut(side: str) -> Any:
-    def build(value: Any, f: float, within: Any, round: Any, least: int, below: int) -> Expr:
-        return getattr(value, side)(f, within, round, least, below)
+    def build(value: Any, f: float, *settings: Any) -> Expr:
+        return getattr(value, side)(f, *settings)
 
     return build
 
 
-def _numbers(expressions: tuple[Any, Any]) -> Any:
+def _method(name: str) -> Any:
+    return lambda expression, by, within: getattr(expression, name)(by, within)
+
+
+def _aggregates(expressions: Any, populations: Any, *names: str) -> list[Any]:
+    """Aggregates of expressions that are not the same for the whole update."""
+    varying = expressions.filter(lambda x: x.level > Level.UPDATE)
+    return [st.builds(_method(name), varying, levels, populations) for name in names]
+
+
+def larger_numbers(expressions: tuple[Any, Any]) -> Any:
+    """Numbers one level deeper than the given numbers and rules."""
     numbers, rules = expressions
-    pairs = st.tuples(numbers, numbers)
+    pairs, populations = st.tuples(numbers, numbers), st.none() | rules
     return st.one_of(
         pairs.map(lambda p: p[0] + p[1]),
         pairs.map(lambda p: p[0] - p[1]),
         pairs.map(lambda p: p[0] * p[1]),
         pairs.map(lambda p: p[0] / p[1]),
+        pairs.map(lambda p: p[0] ** p[1]),
+        pairs.map(lambda p: minimum(*p)),
+        pairs.map(lambda p: maximum(*p)),
+        st.builds(clip, numbers, numbers, numbers),
         numbers.map(lambda x: -x),
-        numbers.map(abs),
-        st.builds(lambda x, q, w: x.quantile(q, w), ranked(numbers), fractions, st.none() | rules),
+        st.builds(lambda f, x: f(x), st.sampled_from([abs, exp, log, sqrt, sign]), numbers),
+        st.builds(lambda x, *s: x.quantile(*s), ranked(numbers), fractions, populations, levels),
         st.builds(when, rules, numbers, numbers),
+        st.builds(lambda x, decay: x.prefix_sum(decay), numbers, decays),
+        st.builds(lambda x, decay: x.suffix_sum(decay), numbers, decays),
+        *_aggregates(numbers, populations, "mean", "sum", "min", "max"),
+        *_aggregates(rules, populations, "count", "share"),
     )
 
 
-def _rules(expressions: tuple[Any, Any]) -> Any:
+def larger_rules(expressions: tuple[Any, Any]) -> Any:
+    """Rules one level deeper than the given numbers and rules."""
     numbers, rules = expressions
     pairs, joined = st.tuples(numbers, numbers), st.tuples(rules, rules)
-    settings = (fractions, st.none() | rules, roundings, counts, counts)
+    settings = (fractions, st.none() | rules, roundings, counts, counts, levels)
     return st.one_of(
         pairs.map(lambda p: p[0] < p[1]),
         pairs.map(lambda p: p[0] <= p[1]),
@@ -226,23 +256,26 @@ def _rules(expressions: tuple[Any, Any]) -> Any:
             roundings,
             counts,
         ),
+        *_aggregates(rules, st.none() | rules, "any", "all"),
     )
 
 
 def ranked(numbers: Any) -> Any:
     """Numbers that a cut may rank: those that read a column."""
-    return numbers.filter(lambda x: any(isinstance(node, Column) for node in x.walk()))
+    columns = (Column, NamedReward)
+    return numbers.filter(lambda x: any(isinstance(node, columns) for node in x.walk()))
 
 
-def expressions(depth: int = 3) -> tuple[Any, Any]:
+def expressions(depth: int = 3, constants: Any = constants) -> tuple[Any, Any]:
     """Strategies for (numbers, rules), built through the operators that users write."""
     columns = st.sampled_from(sorted(COLUMNS)).map(Column)
     names = st.sampled_from(["W", "M", "Beta_2"]).map(Controlled)
-    numbers: Any = columns | columns | names | constants.map(Constant)
+    rewards = st.sampled_from(["accuracy", "format"]).map(reward)
+    numbers: Any = columns | columns | rewards | names | constants.map(Constant)
     rules: Any = st.builds(lambda c, x: c < x, columns, constants)
     for _ in range(depth):
         numbers, rules = (
-            st.one_of(numbers, _numbers((numbers, rules))),
-            st.one_of(rules, _rules((numbers, rules))),
+            st.one_of(numbers, larger_numbers((numbers, rules))),
+            st.one_of(rules, larger_rules((numbers, rules))),
         )
     return numbers, rules

@@ -85,6 +85,7 @@ def test_expressions_can_be_pickled_and_copied(rule: Rule) -> None:
         ("entropy.quantile(0.2, by='group')", entropy.quantile(0.2, by="group")),
         ("logprob.suffix_sum(decay=0.9)", logprob.suffix_sum(0.9)),
         ("logprob.prefix_sum()", logprob.prefix_sum()),
+        ("(1).prefix_sum()", Constant(1).prefix_sum()),
         ("clip(exp(prob), 0, 1 + W)", clip(exp(prob), 0, 1 + Controlled("W"))),
         ("minimum(sqrt(prob), sign(advantage))", minimum(sqrt(prob), sign(advantage))),
         ("maximum(1, log(prob))", maximum(1, log(prob))),

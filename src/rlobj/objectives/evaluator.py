@@ -5,8 +5,8 @@ empty (`entropy.mean(within=...)` of no token), and a comparison with it, too. A
 undefined rule is undefined, undefined & false is false, and undefined | true is true. What is
 undefined at the end selects nothing.
 
-A result that is NaN or infinite, as 1 / 0, is undefined, too. It is an error if a weight or the
-decision of a rule depends on it.
+A result that is NaN or infinite, as 1 / 0, is undefined, too. It is an error if a weight, a
+population or the decision of a rule depends on it.
 
 All ranks must evaluate the same expressions in the same order, because populations contain the
 tokens of all ranks.
@@ -75,8 +75,6 @@ _COMPARE: dict[str, Callable[..., Tensor]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
-    "&": operator.and_,
-    "|": operator.or_,
 }
 _POPULATIONS = (Aggregate, Quantified, Cut, Quantile, Sample, Scan, CustomRule)
 """Nodes that are evaluated once per update, wherever they occur."""
@@ -89,10 +87,22 @@ class Values:
     Attributes:
         data: numbers, or true and false.
         undefined: where the data mean nothing; a rule's data are False there. None = nowhere.
+        wrong: where they are undefined because a number is NaN or infinite. None = nowhere.
     """
 
     data: Tensor
     undefined: Tensor | None = None
+    wrong: Tensor | None = None
+
+    def __invert__(self) -> Values:
+        if self.undefined is None:
+            return Values(~self.data)
+        return Values(~self.data & ~self.undefined, self.undefined, self.wrong)
+
+    def __or__(self, other: Values) -> Values:
+        data = self.data | other.data
+        masks = _joined(self.undefined, other.undefined), _joined(self.wrong, other.wrong)
+        return Values(data, *(None if mask is None else mask & ~data for mask in masks))
 
 
 class Evaluator:
@@ -139,7 +149,7 @@ class Evaluator:
             return data
         if who:
             rows = (self.decided if where is None else where) & values.undefined
-            self._check_finite(expression, values.undefined, rows)
+            self._check_finite(expression, values.wrong, rows)
             self.refuse(rows, f"{who} '{expression}' has no value: a population is empty")
         return data.masked_fill(values.undefined, 0)
 
@@ -148,7 +158,7 @@ class Evaluator:
         if expression is None:
             return self.decided
         values = self._at(expression, Level.TOKEN)
-        self._check_finite(expression, values.undefined, self.decided)
+        self._check_finite(expression, values.wrong, self.decided)
         return values.data & self.decided
 
     def check(self) -> None:
@@ -170,25 +180,25 @@ class Evaluator:
         self._error = f"{message} at {place}"
 
     def _check_finite(
-        self, expression: Expr, undefined: Tensor | None, where: Tensor, level: Level = Level.TOKEN
+        self, expression: Expr, wrong: Tensor | None, where: Tensor, level: Level = Level.TOKEN
     ) -> None:
-        """Refuse rows that are undefined because a part of the expression is NaN or infinite.
+        """Refuse rows that depend on a number that is NaN or infinite, and name this number.
 
         Args:
             expression: a rule or number.
-            undefined: where it is undefined, 0-d or as `where`.
-            where: the tokens [N] or responses [B] that depend on it.
+            wrong: where it depends on such a number, 0-d or as `where`.
+            where: the tokens [N] or responses [B] that are read.
             level: whether `where` has tokens or responses.
         """
-        if undefined is None or not self._not_finite:
+        if wrong is None:
             return
         for part in expression.walk():
-            if part in self._not_finite and part.level <= level:  # else an aggregate has checked
-                wrong = self._not_finite[part]
+            if part in self._not_finite and part.level <= level:
+                own = self._not_finite[part]
                 if part.level == Level.RESPONSE and level == Level.TOKEN:
-                    wrong = self.table.spread(wrong)
+                    own = self.table.spread(own)
                 name = f"'{part}'" if part == expression else f"'{part}' in '{expression}'"
-                self.refuse(wrong & undefined & where, f"{name} is NaN or infinite", level)
+                self.refuse(own & wrong & where, f"{name} is NaN or infinite", level)
 
     # Levels.
 
@@ -197,10 +207,10 @@ class Evaluator:
         values = self.evaluate(node)
         if level != Level.TOKEN or node.level != Level.RESPONSE:
             return values
-        undefined = values.undefined
-        if undefined is not None:
-            undefined = self.table.spread(undefined.expand(values.data.shape))
-        return Values(self.table.spread(values.data), undefined)
+        masks = (values.undefined, values.wrong)
+        each = (None if mask is None else mask.expand(values.data.shape) for mask in masks)
+        spread = (None if mask is None else self.table.spread(mask) for mask in each)
+        return Values(self.table.spread(values.data), *spread)
 
     # Nodes.
 
@@ -227,9 +237,11 @@ class Evaluator:
     def _combine(self, node: Expr, function: Callable[..., Tensor], *parts: Expr) -> Values:
         """A function of the values of some parts, undefined where one of them is."""
         values = [self._at(part, node.level) for part in parts]
-        masks = [value.undefined for value in values if value.undefined is not None]
-        undefined = reduce(operator.or_, masks) if masks else None
-        return Values(function(*(value.data for value in values)), undefined)
+        return Values(
+            function(*(value.data for value in values)),
+            _joined(*(value.undefined for value in values)),
+            _joined(*(value.wrong for value in values)),
+        )
 
     def _finite(self, node: Expr, values: Values) -> Values:
         """The values, undefined where they are not finite; remembers where that is."""
@@ -241,7 +253,7 @@ class Evaluator:
         if not bool(wrong.any()):
             return values
         self._not_finite[node] = wrong
-        return Values(values.data, wrong if values.undefined is None else wrong | values.undefined)
+        return Values(values.data, _joined(values.undefined, wrong), _joined(values.wrong, wrong))
 
     def _evaluate_Arithmetic(self, node: Arithmetic) -> Values:
         function = _ARITHMETIC[node.operator]
@@ -257,30 +269,32 @@ class Evaluator:
         found = self._combine(node, _COMPARE[node.operator], node.left, node.right)
         if found.undefined is None:
             return found
-        return Values(found.data & ~found.undefined, found.undefined)
+        return Values(found.data & ~found.undefined, found.undefined, found.wrong)
 
     def _evaluate_Logic(self, node: Logic) -> Values:
-        found = self._combine(node, _COMPARE[node.operator], node.left, node.right)
-        if found.undefined is None:
-            return found
-        if node.operator == "|":  # undefined | true is true
-            return Values(found.data, found.undefined & ~found.data)
-        false = self._evaluate_Logic(Logic("|", ~node.left, ~node.right)).data
-        return Values(found.data, found.undefined & ~false)
+        left, right = self._at(node.left, node.level), self._at(node.right, node.level)
+        return left | right if node.operator == "|" else ~(~left | ~right)
 
     def _evaluate_Not(self, node: Not) -> Values:
-        values = self.evaluate(node.operand)
-        if values.undefined is None:
-            return Values(~values.data)
-        return Values(~values.data & ~values.undefined, values.undefined)
+        return ~self.evaluate(node.operand)
 
     def _evaluate_When(self, node: When) -> Values:
         rule, then, other = (
             self._at(x, node.level) for x in (node.rule, node.then, node.otherwise)
         )
-        data = torch.where(rule.data, then.data, other.data)
-        if rule.undefined is then.undefined is other.undefined is None:
-            return Values(data)
-        no = torch.zeros_like(rule.data)
-        masks = [no if each.undefined is None else each.undefined for each in (rule, then, other)]
-        return Values(data, masks[0] | torch.where(rule.data, masks[1], masks[2]))
+
+        def chosen(*masks: Tensor | None) -> Tensor | None:
+            if all(mask is None for mask in masks):
+                return None
+            no = torch.zeros_like(rule.data)
+            return torch.where(rule.data, *(no if mask is None else mask for mask in masks))
+
+        wrong = _joined(rule.wrong, chosen(then.wrong, other.wrong))
+        undefined = _joined(wrong, chosen(then.undefined, other.undefined))
+        return Values(torch.where(rule.data, then.data, other.data), undefined, wrong)
+
+
+def _joined(*masks: Tensor | None) -> Tensor | None:
+    """Where any of the masks is True; None = nowhere."""
+    given = [mask for mask in masks if mask is not None]
+    return reduce(operator.or_, given) if given else None

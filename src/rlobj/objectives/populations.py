@@ -75,10 +75,10 @@ class Populations(Evaluator):
             population = self.table.any_by_response(self.rule(within))
         else:
             chosen = self.evaluate(within)
-            self._check_finite(within, chosen.undefined, self.decided_responses, level)
+            self._check_finite(within, chosen.wrong, self.decided_responses, level)
             population = self.decided_responses & chosen.data
         if values.undefined is not None:
-            self._check_finite(of, values.undefined, population, level)
+            self._check_finite(of, values.wrong, population, level)
             population = population & ~values.undefined
         return values, population
 
@@ -131,7 +131,8 @@ class Populations(Evaluator):
         inside = keys >= cuts if node.side == "top" else keys <= cuts
         selected = population & inside & (places > 0)
         self._note(node, selected, population)
-        return Values(selected)
+        undefined = self._at(node.value, Level.TOKEN).undefined
+        return Values(selected, None if undefined is None else undefined & self.rule(node.within))
 
     def _evaluate_Quantile(self, node: Quantile) -> Values:
         keys, _, cuts, places = self._kth(node, lambda n: node.size(n) if n else 0)
@@ -182,7 +183,7 @@ class Populations(Evaluator):
     def _evaluate_Scan(self, node: Scan) -> Values:
         values = self._at(node.value, Level.TOKEN)
         table, undefined = self.table, values.undefined
-        self._check_finite(node.value, undefined, self.decided)
+        self._check_finite(node.value, values.wrong, self.decided)
         positions = table.positions
         if node.side == "suffix":
             positions = (table.spread(table.lengths) - 1 - positions).flip(0)

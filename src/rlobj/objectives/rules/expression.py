@@ -135,7 +135,9 @@ def _method(node: Any, owner: Expr, name: str, first: str = "", skip: tuple[str,
     """`owner.name(first, other=...)`, without arguments at their defaults."""
     arguments = [repr(getattr(node, first))] if first else []
     arguments += _settings(node, (*skip, first))
-    return f"{_within(owner, ATOM)}.{name}({', '.join(arguments)})"
+    constant = type(owner).__name__ == "Constant"  # "0.prefix_sum()" cannot be read
+    text = f"({owner})" if constant else _within(owner, ATOM)
+    return f"{text}.{name}({', '.join(arguments)})"
 
 
 def _settings(node: Any, skip: tuple[str, ...] = ()) -> list[str]:

@@ -1,0 +1,166 @@
+"""Values of random expressions equal those of the slow evaluator in `reference_rules`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_rules import NOT_FINITE, Approximate, Close, NotFinite, Outcome, Reference
+from strategies import awkward_batch, expressions, larger_numbers, larger_rules
+
+from rlobj import BatchError, Objective, TokenBatch, parse
+from rlobj.objectives.frame import Frame
+from rlobj.objectives.rules import Expr
+from rlobj.objectives.statistics import SingleProcess, hash_keys
+
+UPDATE = 3
+CONTROLLERS = {"W": 1.25, "M": 0.75, "Beta_2": -0.5}
+STATE = {"update": UPDATE, **{name: {"value": value} for name, value in CONTROLLERS.items()}}
+COLUMNS = (
+    *("logprobs", "old_logprobs", "entropy", "old_entropy", "advantages", "rewards"),
+    *("sampler_logprobs", "proxy_logprobs", "collision"),
+)
+coarse = st.sampled_from([-2, -1, -0.5, 0, 0.125, 0.25, 0.5, 1, 2, 3])
+SMALLER = expressions(depth=2, constants=coarse | st.floats(1e-3, 10))
+DEEPER = larger_numbers(SMALLER), larger_rules(SMALLER)
+EXPRESSIONS = larger_rules(DEEPER) | larger_numbers(DEEPER)
+
+
+def update(seed: int) -> TokenBatch:
+    """An awkward batch with two rewards and with advantages."""
+    batch = awkward_batch(seed, groups=3, longest=4)
+    assert batch.rewards is not None
+    random = torch.Generator().manual_seed(seed)
+    second = torch.randint(0, 2, batch.rewards.shape, generator=random).double()
+    batch = batch.replace(
+        rewards=torch.stack([batch.rewards, second], 1),
+        reward_names=("accuracy", "format"),
+        reward_weights=(1.0, 0.5),
+    )
+    return Objective().with_advantages([batch])[0]
+
+
+BATCHES = [update(seed) for seed in range(12)]
+
+
+def draw(seed: int, response: int, position: int) -> int:
+    return int(hash_keys((seed, UPDATE, response, position)))
+
+
+def frame_of(batch: TokenBatch) -> Frame:
+    return Frame([batch], dict.fromkeys(COLUMNS, "the test"), SingleProcess(), STATE)
+
+
+def engine(expression: Any, batch: TokenBatch) -> list[Any] | None:
+    """The engine's value on each row; None if it refuses the expression."""
+    frame = frame_of(batch)
+    read = frame.rule if expression.is_rule else partial(frame.number, who="the test")
+    values = read(expression)
+    try:
+        frame.check()
+    except BatchError:
+        return None
+    return values.tolist()
+
+
+def reference(expression: Expr, batch: TokenBatch) -> dict[int, Any] | None:
+    """The reference's values on rows of decided responses.
+
+    None = a number is undefined, or the values depend on a number that is not finite.
+    """
+    slow = Reference(batch, CONTROLLERS, draw)
+    try:
+        found = slow.rule(expression) if expression.is_rule else slow.numbers(expression)
+    except NotFinite:
+        return None
+    if expression.is_rule:
+        return None if NOT_FINITE in found.values() else found
+    return None if not all(value and value.finite for value in found.values()) else found
+
+
+def disagreement(expression: Expr, batch: TokenBatch) -> str:
+    """Where engine and reference differ; raises `Close` where rounding decides."""
+    expected, found = reference(expression, batch), engine(expression, batch)
+    if expected is None or found is None:
+        return "" if expected is found else f"expected {expected}, got {found}"
+    wrong = [row for row, value in expected.items() if not same(value, found[row])]
+    return "".join(f"row {row}: expected {expected[row]}, got {found[row]}; " for row in wrong)
+
+
+def same(value: Outcome | Approximate, found: float) -> bool:
+    if isinstance(value, Approximate):
+        return abs(found - value.value) <= max(1e-12 * abs(value.value), value.error)
+    return found is (value is True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+@settings(max_examples=1500)
+@given(EXPRESSIONS, st.sampled_from(range(len(BATCHES))))
+def test_values_equal_those_of_the_reference(expression: Expr, batch: int) -> None:
+    with suppress(Close):
+        assert disagreement(expression, BATCHES[batch]) == "", str(expression)
+
+
+# Found by the test above, or decided with it. All prob are above 0.
+
+NONE = "surprisal.mean(within=prob > 2)"  # undefined
+
+
+@pytest.mark.parametrize(
+    ("rule", "selects"),
+    [
+        (f"~(surprisal * {NONE}).top(0.5)", False),
+        (f"~(surprisal * {NONE}).top(0.5, within=prob > 2)", True),  # no token is in `within`
+        (f"when(surprisal > {NONE}, 1, 2) >= 2", True),
+        (f"when(surprisal > {NONE}, {NONE}, 2) >= 2", True),
+        (f"when(prob > 2, {NONE}, 2) >= 2", True),
+        (f"(surprisal > {NONE}) | (prob > 0)", True),
+        (f"~((surprisal > {NONE}) & (prob > 2))", True),
+        (f"~(surprisal > {NONE})", False),
+        # 1 / 0 outside the population, and in the number that `when` does not choose
+        (
+            "surprisal > (1 / position).mean(by='response', within=(position > 0) & (prob > 2))",
+            False,
+        ),
+        (f"when(position > 0, 1 / position, 0) > {NONE}", False),
+        ("(position > 0) & (1 / position > 2)", False),
+        ("(prob > 0) | (1 / position > 2)", True),
+    ],
+)
+def test_what_is_undefined_or_not_read_does_not_decide(rule: str, selects: bool) -> None:
+    batch = BATCHES[0]
+    assert disagreement(parse(rule), batch) == ""
+    assert engine(parse(rule), batch) == (batch.decided & selects).tolist()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "1 / position > 2",
+        "~(1 / position > 2)",
+        "(1 / position > 2) & (prob > 0)",
+        "(1 / position).mean(by='response') > 0",
+        "(1 / position).top(0.5)",
+        "(1 / position > 2).any()",
+        "surprisal.top(0.5, within=1 / position > 0)",
+        "minimum(1 / position, 2) > 0",
+        "exp(-1 / position) < 1",
+        "sign(log(position)) > 0",
+        f"(1 / position > 2) & (prob > {NONE})",
+        "when(1 / position > 2, 1, 2) >= 1",
+    ],
+)
+def test_a_rule_that_depends_on_infinity_is_refused(rule: str) -> None:
+    assert reference(parse(rule), BATCHES[0]) is None
+    assert engine(parse(rule), BATCHES[0]) is None
+
+
+def test_a_long_chain_of_rules_is_evaluated_once() -> None:
+    rule = parse(" and ".join([f"surprisal > {NONE}"] * 60))
+    assert engine(rule, BATCHES[0]) == [False] * len(BATCHES[0])

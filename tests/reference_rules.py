@@ -1,0 +1,461 @@
+"""A slow evaluator of rules, written from the specification of the language alone.
+
+It knows nothing of the library's evaluator. It visits tokens one after another in Python and adds
+with `math.fsum`. A number is None where it is undefined. Beside its value it has a bound for the
+rounding error; a decision that rounding could change raises `Close`.
+
+A rule is True, False or None (undefined) on a token, or NOT_FINITE if this depends on a number that
+is NaN or infinite. A population with such a number raises `NotFinite` wherever it is read.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Hashable, Iterable
+from functools import cached_property, wraps
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+
+from rlobj import TokenBatch
+from rlobj.objectives.rules import Expr, Level
+from rlobj.objectives.rules.checks import share
+
+NAN, INF = math.nan, math.inf
+NOT_FINITE = "not finite"
+
+Outcome = bool | str | None
+Place = tuple[int, int | None]  # response and token; no token: the response as a whole
+
+
+class Close(Exception):
+    """A decision lies within rounding errors."""
+
+
+class NotFinite(Exception):
+    """A population holds a number that is NaN or infinite."""
+
+
+class Approximate(NamedTuple):
+    """A number and a bound of its rounding error."""
+
+    value: float
+    error: float = 0.0
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.value)
+
+
+def function(compute: Callable[..., float]) -> Callable[..., Approximate | None]:
+    """The function with rounding errors; undefined if an argument is."""
+
+    @wraps(compute)
+    def extended(*arguments: Approximate | None) -> Approximate | None:
+        given = [argument for argument in arguments if argument is not None]
+        if not all(argument.finite for argument in given):
+            return Approximate(NAN)
+        if len(given) < len(arguments):
+            return None
+        value = compute(*(argument.value for argument in given))
+        if not any(argument.error for argument in given):
+            return Approximate(value)
+        corners = product(*({x.value - x.error, x.value + x.error} for x in given))
+        others = [compute(*corner) for corner in corners]
+        if not math.isfinite(value) or not all(map(math.isfinite, others)):
+            return Approximate(value, INF)
+        spread = max(abs(other - value) for other in others)
+        return Approximate(value, 2 * spread + 1e-15 * abs(value))
+
+    return extended
+
+
+def by_torch(name: str) -> Callable[[float], float]:
+    """One value through torch: its last bit may differ from that of `math`."""
+    return lambda x: float(getattr(torch, name)(torch.tensor([x], dtype=torch.float64))[0])
+
+
+def divided(x: float, y: float) -> float:
+    return x / y if y else NAN
+
+
+def power(x: float, y: float) -> float:
+    try:
+        result = x**y
+    except (ZeroDivisionError, OverflowError):
+        return NAN
+    return NAN if isinstance(result, complex) else result
+
+
+FUNCTIONS = {
+    "+": function(operator.add),
+    "-": function(operator.sub),
+    "*": function(operator.mul),
+    "/": function(divided),
+    "negative": function(operator.neg),
+    "abs": function(abs),
+    "exp": function(by_torch("exp")),
+    "log": function(by_torch("log")),
+    "sqrt": function(by_torch("sqrt")),
+    "sign": function(lambda x: float((x > 0) - (x < 0))),
+    "minimum": function(min),
+    "maximum": function(max),
+    "clip": function(lambda x, low, high: min(max(x, low), high)),
+}
+COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def raised(x: Approximate | None, y: Approximate | None) -> Approximate | None:
+    """x ** y, whose last bits differ between implementations."""
+    found = function(power)(x, y)
+    if found is None or not found.finite or found.error:
+        return found
+    exact = found.value in (0, 1) or (x and y and y.value == 1)
+    return found if exact else Approximate(found.value, 1e-14 * abs(found.value))
+
+
+def total(numbers: list[Approximate]) -> Approximate:
+    """The sum. It is exact if the numbers are coarse: an integer of 40 bits times one factor."""
+    if not all(number.finite for number in numbers):
+        return Approximate(NAN)
+    values = [number.value for number in numbers]
+    size = math.fsum(map(abs, values))
+    if not math.isfinite(size):
+        return Approximate(NAN, INF)
+    step = 2.0 ** (math.frexp(size)[1] - 40)
+    coarse = step == 0 or all(value % step == 0 for value in values)
+    error = math.fsum(number.error for number in numbers) + (0 if coarse else 1e-14 * size)
+    return Approximate(math.fsum(values), error)
+
+
+def both(left: Outcome, right: Outcome) -> Outcome:
+    """&: false, else what is not finite, else undefined, else true."""
+    return next((x for x in (False, NOT_FINITE, None) if x in (left, right)), True)
+
+
+def opposite(value: Outcome) -> Outcome:
+    return not value if isinstance(value, bool) else value
+
+
+def either(left: Outcome, right: Outcome) -> Outcome:
+    """|."""
+    return opposite(both(opposite(left), opposite(right)))
+
+
+class Reference:
+    """The values of expressions over one table that holds the whole update.
+
+    Args:
+        batch: the update, with advantages.
+        controllers: the values of controllers, by name.
+        draw: the random number of a token for `sample`: draw(seed, response id, position).
+    """
+
+    def __init__(
+        self,
+        batch: TokenBatch,
+        controllers: dict[str, float] | None = None,
+        draw: Callable[[int, int, int], int] | None = None,
+    ) -> None:
+        self.batch, self.controllers, self.draw = batch, controllers or {}, draw
+        self.lengths: list[int] = batch.lengths.tolist()
+        self.groups: list[int] = batch.groups.tolist()
+        self.starts = [sum(self.lengths[:i]) for i in range(len(self.lengths))]
+        rewards = batch.reward().tolist()
+        self.decided = [i for i, reward in enumerate(rewards) if reward == reward]
+        self._memory: dict[Hashable, Any] = {}
+        self._columns: dict[str, list[float]] = {}
+        self._alive: list[Expr] = []  # memory is by id()
+
+    def numbers(self, expression: Expr) -> dict[int, Approximate | None]:
+        """The number on each row of a decided response."""
+        places = self.prepare(expression)
+        return {self.row(place): self.number(expression, place) for place in places}
+
+    def rule(self, expression: Expr) -> dict[int, Outcome]:
+        """The outcome of the rule on each row of a decided response."""
+        places = self.prepare(expression)
+        return {self.row(place): self.outcome(expression, place) for place in places}
+
+    def prepare(self, expression: Expr) -> list[Place]:
+        """Evaluate all populations, also those that `when` does not read."""
+        self._alive.append(expression)
+        places = self.tokens(self.decided)
+        for node in expression.walk():
+            if type(node).__name__ == "Scan":
+                self.values(node.value, places)
+            elif type(node).__name__ in ("Aggregate", "Quantile"):
+                [self.number(node, place) for place in places]
+            elif type(node).__name__ in ("Quantified", "Cut", "Sample"):
+                [self.outcome(node, place) for place in places]
+        return places
+
+    # Places.
+
+    def row(self, place: Place) -> int:
+        assert place[1] is not None
+        return self.starts[place[0]] + place[1]
+
+    def tokens(self, responses: Iterable[int]) -> list[Place]:
+        return [(i, t) for i in responses for t in range(self.lengths[i])]
+
+    def unit(self, by: str, place: Place) -> Hashable:
+        """The name of the population that a place belongs to."""
+        return {"update": 0, "group": self.groups[place[0]], "response": place[0]}[by]
+
+    def members(self, node: Any, level: Level, unit: Hashable) -> list[Place]:
+        """Decided tokens or responses of a unit that are in `within`."""
+        responses = [i for i in self.decided if self.unit(node.by, (i, None)) == unit]
+        places = self.tokens(responses)
+        if level < Level.TOKEN:
+            places = [(i, None) for i in responses]
+        return [place for place in places if self.inside(node.within, place)]
+
+    def inside(self, within: Expr | None, place: Place) -> bool:
+        """Whether a token is in `within`, or a response: with one token, or as a whole."""
+        if within is None:
+            return True
+        if place[1] is None and within.level == Level.TOKEN:
+            tokens = [self.inside(within, token) for token in self.tokens([place[0]])]
+            return any(tokens)
+        return self.known(within, place) is True
+
+    def known(self, rule: Expr, place: Place) -> bool | None:
+        outcome = self.outcome(rule, place)
+        if isinstance(outcome, str):
+            raise NotFinite
+        return outcome
+
+    def values(self, number: Expr, places: list[Place]) -> dict[Place, Approximate]:
+        """The numbers at those places of a population where they are defined."""
+        found = {place: self.number(number, place) for place in places}
+        defined = {place: value for place, value in found.items() if value is not None}
+        if not all(value.finite for value in defined.values()):
+            raise NotFinite
+        return defined
+
+    def remember(self, key: Hashable, compute: Callable[[], Any]) -> Any:
+        if key not in self._memory:
+            self._memory[key] = compute()
+        return self._memory[key]
+
+    # Numbers.
+
+    def number(self, node: Any, place: Place) -> Approximate | None:
+        """The number at a place."""
+        return self.remember((id(node), place), lambda: self._number(node, place))
+
+    def _number(self, node: Any, place: Place) -> Approximate | None:
+        match type(node).__name__:
+            case "Constant":
+                return Approximate(float(node.value))
+            case "Controlled":
+                return Approximate(float(self.controllers[node.name]))
+            case "Column":
+                return self.column(node.name, place)
+            case "NamedReward":
+                return Approximate(float(self.batch.reward(node.name)[place[0]]))
+            case "Arithmetic" if node.operator == "**":
+                return raised(self.number(node.left, place), self.number(node.right, place))
+            case "Arithmetic":
+                sides = self.number(node.left, place), self.number(node.right, place)
+                return FUNCTIONS[node.operator](*sides)
+            case "Negative":
+                return FUNCTIONS["negative"](self.number(node.operand, place))
+            case "Function":
+                values = [self.number(argument, place) for argument in node.arguments]
+                return FUNCTIONS[node.name](*values)
+            case "When":
+                chosen = self.outcome(node.rule, place)
+                if chosen == NOT_FINITE:
+                    return Approximate(NAN)
+                return self.number(node.then if chosen is True else node.otherwise, place)
+            case "Aggregate":
+                return self.of_unit(self.aggregate, node, place)
+            case "Quantile":
+                return self.of_unit(self.quantile, node, place)
+            case "Scan":
+                return self.scan(node, place)
+        raise AssertionError(f"no reference for {node}")
+
+    def of_unit(self, compute: Callable[[Any, Hashable], Any], node: Any, place: Place) -> Any:
+        unit = self.unit(node.by, place)
+        return self.remember((id(node), "unit", unit), lambda: compute(node, unit))
+
+    def column(self, name: str, place: Place) -> Approximate:
+        i, t = place
+        if name == "reward":
+            return Approximate(float(self.batch.reward()[i]))
+        if name == "length":
+            return Approximate(self.lengths[i])
+        if name == "position":
+            assert t is not None
+            return Approximate(t)
+        if name == "covariance":
+            advantage = FUNCTIONS["-"](self.column("advantage", place), self.means["advantages"])
+            logprob = FUNCTIONS["-"](self.column("logprob", place), self.means["logprobs"])
+            found = FUNCTIONS["*"](advantage, logprob)
+            assert found is not None
+            return found
+        return Approximate(self.direct(name, self.row(place)))
+
+    def direct(self, name: str, row: int) -> float:
+        """A column that depends on its own row alone."""
+        read = lambda column: self.listed(column)[row]  # noqa: E731
+        exp, sqrt = by_torch("exp"), by_torch("sqrt")
+        match name:
+            case "prob":
+                return exp(read("logprobs"))
+            case "logprob":
+                return read("logprobs")
+            case "surprisal":
+                return -read("logprobs")
+            case "old_prob":
+                return exp(read("old_logprobs"))
+            case "old_logprob":
+                return read("old_logprobs")
+            case "old_surprisal":
+                return -read("old_logprobs")
+            case "advantage":
+                return read("advantages")
+            case "ratio":
+                return exp(read("logprobs") - read("old_logprobs"))
+            case "proxy_gap":
+                return read("proxy_logprobs") - read("logprobs")
+            case "sampler_gap":
+                return read("old_logprobs") - read("sampler_logprobs")
+            case "gradient_norm":
+                squared = 1 - 2 * exp(read("logprobs")) + read("collision")
+                return abs(read("advantages")) * sqrt(max(squared, 0.0))
+        return read(name)  # entropy, old_entropy, collision
+
+    def listed(self, name: str) -> list[float]:
+        return self._columns.setdefault(name, getattr(self.batch, name).tolist())
+
+    @cached_property
+    def means(self) -> dict[str, Approximate]:
+        """Means over the update, for the covariance."""
+        rows = [self.row(place) for place in self.tokens(self.decided)]
+        found = {}
+        for name in ("advantages", "logprobs"):
+            value = total([Approximate(self.listed(name)[row]) for row in rows])
+            found[name] = FUNCTIONS["/"](value, Approximate(len(rows)))
+        return found  # type: ignore[return-value]
+
+    def aggregate(self, node: Any, unit: Hashable) -> Approximate | None:
+        members = self.members(node, node.of.level, unit)
+        if node.statistic in ("count", "share"):
+            outcomes = [self.known(node.of, place) for place in members]
+            outcomes = [outcome for outcome in outcomes if outcome is not None]
+            held, size = Approximate(sum(outcomes)), Approximate(len(outcomes))
+            if node.statistic == "count":
+                return held
+            return FUNCTIONS["/"](held, size) if outcomes else None
+        numbers = list(self.values(node.of, members).values())
+        if node.statistic == "sum":
+            return total(numbers)
+        if not numbers:
+            return None
+        if node.statistic == "mean":
+            return FUNCTIONS["/"](total(numbers), Approximate(len(numbers)))
+        best = (min if node.statistic == "min" else max)(numbers)
+        return Approximate(best.value, max(number.error for number in numbers))
+
+    def quantile(self, node: Any, unit: Hashable) -> Approximate | None:
+        numbers = self.values(node.value, self.members(node, Level.TOKEN, unit)).values()
+        if not numbers:
+            return None
+        best = sorted(numbers)[max(share(node.q, len(numbers), "ceil"), 1) - 1]
+        return Approximate(best.value, max(number.error for number in numbers))
+
+    def scan(self, node: Any, place: Place) -> Approximate | None:
+        i, t = place
+        assert t is not None
+        value, step = self.number(node.value, place), -1 if node.side == "prefix" else 1
+        if not 0 <= t + step < self.lengths[i]:
+            return value
+        before = self.number(node, (i, t + step))
+        decayed = before if node.decay == 1 else FUNCTIONS["*"](Approximate(node.decay), before)
+        found = FUNCTIONS["+"](value, decayed)
+        if found is None or not found.finite:
+            return found
+        size = abs(value.value) + abs(decayed.value)  # type: ignore[union-attr]
+        return Approximate(found.value, found.error + 1e-15 * size)
+
+    # Rules.
+
+    def outcome(self, node: Any, place: Place) -> Outcome:
+        """The outcome of a rule at a place."""
+        return self.remember((id(node), place), lambda: self._outcome(node, place))
+
+    def _outcome(self, node: Any, place: Place) -> Outcome:
+        match type(node).__name__:
+            case "Compare":
+                sides = self.number(node.left, place), self.number(node.right, place)
+                return compared(node.operator, *sides)
+            case "Logic":
+                sides = self.outcome(node.left, place), self.outcome(node.right, place)
+                return both(*sides) if node.operator == "&" else either(*sides)
+            case "Not":
+                return opposite(self.outcome(node.operand, place))
+            case "Quantified":
+                return self.of_unit(self.quantified, node, place)
+            case "Cut":
+                return self.of_unit(self.cut, node, place).get(place, False)
+            case "Sample":
+                return place in self.remember((id(node), "unit"), lambda: self.sample(node))
+        raise AssertionError(f"no reference for {node}")
+
+    def quantified(self, node: Any, unit: Hashable) -> bool:
+        """Any or all of the members on which the rule is defined."""
+        found = [self.known(node.of, p) for p in self.members(node, node.of.level, unit)]
+        return True in found if node.statistic == "any" else False not in found
+
+    def cut(self, node: Any, unit: Hashable) -> dict[Place, bool | None]:
+        """The outcomes of a population's tokens, undefined where the number is."""
+        members = self.members(node, Level.TOKEN, unit)
+        values = self.values(node.value, members)
+        k = min(max(share(node.fraction, len(values), node.round), node.at_least), len(values))
+        chosen: dict[Place, bool | None] = dict.fromkeys(members)
+        if k == 0 or k < node.none_below:
+            return {**chosen, **dict.fromkeys(values, False)}
+        edge = sorted(values.values(), reverse=node.side == "top")[k - 1]
+        for place, value in values.items():
+            not_close(value, edge)
+            above, below = value.value >= edge.value, value.value <= edge.value
+            chosen[place] = above if node.side == "top" else below
+        return chosen
+
+    def sample(self, node: Any) -> set[Place]:
+        """The tokens of the rule with the smallest random numbers."""
+        every = self.tokens(self.decided)
+        rule = [place for place in every if self.known(node.rule, place)]
+        k = node.amount
+        if type(k) is not int:
+            k = share(k, len(rule if node.of == "rule" else every), node.round)
+        assert self.draw is not None
+        assert self.batch.ids is not None
+        draws = {(i, t): self.draw(node.seed, int(self.batch.ids[i]), t or 0) for i, t in rule}
+        return set(sorted(rule, key=draws.__getitem__)[: min(max(k, node.at_least), len(rule))])
+
+
+def finite(number: Approximate | None) -> bool:
+    return number is None or number.finite
+
+
+def not_close(left: Approximate, right: Approximate) -> None:
+    """Equal numbers are equal for everybody; unequal ones must differ by more than rounding."""
+    error = left.error + right.error
+    if error and left.value != right.value and not abs(left.value - right.value) > error:
+        raise Close
+
+
+def compared(comparison: str, left: Approximate | None, right: Approximate | None) -> Outcome:
+    if not finite(left) or not finite(right):
+        return NOT_FINITE
+    if left is None or right is None:
+        return None
+    not_close(left, right)
+    return COMPARISONS[comparison](left.value, right.value)
