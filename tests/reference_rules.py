@@ -322,6 +322,8 @@ class Reference:
                 return read("advantages")
             case "ratio":
                 return exp(read("logprobs") - read("old_logprobs"))
+            case "ref_gap":
+                return read("ref_logprobs") - read("logprobs")
             case "proxy_gap":
                 return read("proxy_logprobs") - read("logprobs")
             case "sampler_gap":
@@ -329,10 +331,13 @@ class Reference:
             case "gradient_norm":
                 squared = 1 - 2 * exp(read("logprobs")) + read("collision")
                 return abs(read("advantages")) * sqrt(max(squared, 0.0))
-        return read(name)  # entropy, old_entropy, collision
+        return read(name)  # entropy, old_entropy, collision and columns of one's own
 
     def listed(self, name: str) -> list[float]:
-        return self._columns.setdefault(name, getattr(self.batch, name).tolist())
+        if name not in self._columns:
+            column = self.batch.columns[name] if name == "turn" else getattr(self.batch, name)
+            self._columns[name] = column.tolist()
+        return self._columns[name]
 
     @cached_property
     def means(self) -> dict[str, Approximate]:

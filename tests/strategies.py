@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,18 +10,23 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rlobj import (
+    CustomRule,
     Objective,
     TokenBatch,
     advantage,
     clip,
+    column,
     covariance,
     entropy,
     exp,
+    length,
     load_preset,
     log,
+    logprob,
     maximum,
     minimum,
     old_entropy,
+    old_logprob,
     parse,
     prob,
     ratio,
@@ -31,6 +37,7 @@ from rlobj import (
     when,
 )
 from rlobj.config.presets import preset_names
+from rlobj.objectives import statistics
 from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized, LeaveOneOut
 from rlobj.objectives.controllers import AdaptiveGate, Gate
 from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum
@@ -38,7 +45,15 @@ from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.penalties import KL, EntropyBonus
 from rlobj.objectives.rules import COLUMNS, Column, Constant, Controlled, Expr, Level
 from rlobj.objectives.rules.nodes import NamedReward
-from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Switch, Unclipped
+from rlobj.objectives.surrogates import (
+    Cispo,
+    Clip,
+    DppoTv,
+    GeometricMean,
+    SoftGate,
+    Switch,
+    Unclipped,
+)
 
 NAN = float("nan")
 
@@ -92,14 +107,17 @@ def awkward_batch(
     }
     columns["proxy_logprobs"][torch.rand(total, generator=random) < 0.3] = -1e4
     undecided = rewards.isnan().repeat_interleave(lengths)
-    for column in columns.values():
-        column[undecided] = NAN
+    positions = torch.cat([torch.arange(int(n)) for n in lengths])
+    turns = (positions // 3).double()
+    for values in (*columns.values(), turns):
+        values[undecided] = NAN
     return TokenBatch(
         lengths=lengths,
         groups=torch.arange(responses) // 4 * 7 + 3,
         ids=torch.arange(responses),
         rewards=rewards,
-        **{name: column.to(dtype) for name, column in columns.items()},
+        columns={"turn": turns},
+        **{name: values.to(dtype) for name, values in columns.items()},
     )
 
 
@@ -177,10 +195,95 @@ def compositions() -> dict[str, Objective]:
     }
 
 
+@dataclass(frozen=True)
+class Crowded(CustomRule):
+    """Tokens of responses with at least this many rare tokens, if rare tokens are few."""
+
+    least: int = 2
+    share: float = 0.9
+
+    def reads(self) -> tuple[Expr, ...]:
+        return (prob,)
+
+    def select(self, frame: Any) -> Tensor:
+        rare = (frame.number(prob) < 0.1) & frame.decided
+        found, size = (statistics.count(mask, frame.comm) for mask in (rare, frame.decided))
+        crowded = frame.table.sum_by_response(rare.double()) >= self.least
+        return frame.table.spread(crowded) & (found < self.share * size)
+
+
+def language() -> dict[str, Objective]:
+    """One objective or more for each form of the rule language."""
+    base = Objective(surrogate=Clip(low=0.2, high=0.28))
+    gap = old_logprob - logprob
+    turns = Objective(columns=["turn"])
+    return {
+        "above the mean": base.keep(entropy > entropy.mean()),
+        "mean within": base.keep(entropy > entropy.mean(within=advantage > 0)),
+        "any": base.drop((prob < 0.0005).any(by="response")),
+        "all": base.drop((prob < 0.9).all(by="group") | (prob < 0.9).all(within=reward > 0)),
+        "mean by response": base.drop((advantage < 0) & (gap.mean(by="response") > 0.01)),
+        "mean by group": base.keep(reward.mean(by="group") < 0.4).reweight(
+            1 + reward.mean(by="group") / 2
+        ),
+        "mean of means": base.keep(
+            gap.mean(by="response") <= gap.mean(by="response").mean(by="group")
+        ),
+        "min, max": base.keep(entropy.max(by="group") - entropy.min(by="response") > 2.5).reweight(
+            1 + length / length.max()
+        ),
+        "sum": base.reweight(prob.sum(by="response") / prob.sum() + prob.sum(by="group")),
+        "count, share": base.keep((prob < 0.1).count(by="group") > 20).reweight(
+            (prob < 0.1).share(by="response") + (reward > 0).share(by="group", within=length > 3)
+        ),
+        "top by response": base.keep(entropy.top(0.2, by="response")),
+        "bottom by group": base.keep(
+            surprisal.bottom(0.5, within=advantage < 0, none_below=3, by="group")
+        ),
+        "quantile by group": base.keep(prob <= prob.quantile(0.3, by="group")),
+        "quantile by response": base.reweight(0.1 + prob.quantile(0.5, by="response")),
+        "suffix sum": base.reweight(clip(exp(-gap.suffix_sum(decay=0.9)), 0.8, 1.2)),
+        "prefix sum": base.keep(abs(gap).prefix_sum() < 1),
+        "functions": base.reweight(
+            maximum(sqrt(prob), minimum(prob**1.7, 0.5)) + log(1 + entropy) * sign(old_entropy)
+        ),
+        "power": base.keep((prob**1.7).top(0.3)),
+        "undefined": base.drop(~(entropy > entropy.mean(within=prob > 2))),
+        "settings": Objective(
+            surrogate=Clip(low="0.1 + 0.2 * old_prob", high="W - 1 + 0.1 * entropy", dual="9 + W"),
+            controllers={"W": Gate(target=10.0, on=1.1)},
+            penalties=[KL(coefficient="0.1 * prob.mean(by='response')")],
+            mismatch=Truncate(cap="1 + entropy / entropy.mean(by='group')"),
+        ),
+        "settings of other surrogates": Objective(
+            surrogate=Switch(
+                entropy.top(0.5, by="group"),
+                Cispo(max="1 + 0.2 * entropy.max(by='response')"),
+                SoftGate(tau_pos="1 + 0.1 * entropy", tau_neg=1.05),
+            )
+        ),
+        "shape": base.replace(shape="advantage + minimum(0.4 * entropy, abs(advantage) / 2)").keep(
+            "advantage >= 0"
+        ),
+        "shape by group": base.replace(shape="advantage * entropy / entropy.mean(by='group')"),
+        "own column": turns.keep("turn >= turn.mean(by='response')"),
+        "custom rule": base.drop(Crowded()),
+        "second of three phases": base.split(prob < 0.3).split(entropy > 1).phases[1],
+        "named reward": base.keep("reward('b') > reward('b').mean()").reweight("1 + reward('a')"),
+    }
+
+
 def objectives() -> dict[str, Objective]:
     """Every preset and every composition, by name."""
     presets = {name: load_preset(name).objective for name in preset_names()}
-    return {**presets, **compositions()}
+    return {**presets, **compositions(), **language()}
+
+
+def reads_names(objective: Objective) -> bool:
+    """Whether the objective needs rewards with names."""
+    rules = (objective.keep_rule, objective.drop_rule, objective.weight)
+    nodes = [node for rule in rules if rule is not None for node in rule.walk()]
+    return objective.advantage.decoupled or any(isinstance(node, NamedReward) for node in nodes)
 
 
 fractions = st.floats(0, 1) | st.sampled_from([0, 1, 0.1, 0.07, 2e-4])
@@ -268,7 +371,7 @@ def ranked(numbers: Any) -> Any:
 
 def expressions(depth: int = 3, constants: Any = constants) -> tuple[Any, Any]:
     """Strategies for (numbers, rules), built through the operators that users write."""
-    columns = st.sampled_from(sorted(COLUMNS)).map(Column)
+    columns = st.sampled_from([*sorted(COLUMNS), "turn"]).map(column)
     names = st.sampled_from(["W", "M", "Beta_2"]).map(Controlled)
     rewards = st.sampled_from(["accuracy", "format"]).map(reward)
     numbers: Any = columns | columns | rewards | names | constants.map(Constant)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import NAN, awkward_batch, gradients, leaf, objectives, two_rewards
+from strategies import NAN, awkward_batch, gradients, leaf, objectives, reads_names, two_rewards
 from torch import Tensor
 
 from rlobj import BatchError, Objective, TokenBatch, covariance, entropy
@@ -63,7 +63,7 @@ def outcome(
     objective: Objective, tables: Sequence[TokenBatch], starts: Tensor, comm: Any = None
 ) -> dict[str, Any]:
     """All results of observe, plan, loss and backward, with rows numbered as in the batch."""
-    if objective.advantage.decoupled:
+    if reads_names(objective):
         tables = [two_rewards(table) for table in tables]
     tables = [leaf(table) for table in tables]
     state = objective.observe(tables, {"update": 3}, comm)

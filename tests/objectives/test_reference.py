@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_rules import NOT_FINITE, Approximate, Close, NotFinite, Outcome, Reference
-from strategies import awkward_batch, expressions, larger_numbers, larger_rules
+from strategies import awkward_batch, expressions, larger_numbers, larger_rules, tokens
 
 from rlobj import BatchError, Objective, TokenBatch, parse
 from rlobj.objectives.frame import Frame
@@ -23,7 +23,7 @@ CONTROLLERS = {"W": 1.25, "M": 0.75, "Beta_2": -0.5}
 STATE = {"update": UPDATE, **{name: {"value": value} for name, value in CONTROLLERS.items()}}
 COLUMNS = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "advantages", "rewards"),
-    *("sampler_logprobs", "proxy_logprobs", "collision"),
+    *("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "collision", "turn"),
 )
 coarse = st.sampled_from([-2, -1, -0.5, 0, 0.125, 0.25, 0.5, 1, 2, 3])
 SMALLER = expressions(depth=2, constants=coarse | st.floats(1e-3, 10))
@@ -164,3 +164,28 @@ def test_a_rule_that_depends_on_infinity_is_refused(rule: str) -> None:
 def test_a_long_chain_of_rules_is_evaluated_once() -> None:
     rule = parse(" and ".join([f"surprisal > {NONE}"] * 60))
     assert engine(rule, BATCHES[0]) == [False] * len(BATCHES[0])
+
+
+@pytest.mark.parametrize("exponent", ["1.7", "-2.5", "7", "2", "3", "0.5", "-1", "entropy"])
+def test_a_power_does_not_depend_on_the_row(exponent: str) -> None:
+    batch, number = awkward_batch(2), parse(f"prob ** {exponent}")
+    batch = Objective().with_advantages([batch])[0]
+    one = frame_of(batch).number(number)
+    parts = [frame_of(part).number(number) for part in batch.split(40)]
+    assert torch.equal(torch.cat(parts), one)
+
+
+def test_powers_of_zero_and_of_negative_numbers() -> None:
+    batch = tokens([4], [-1.0] * 4, entropy=[2.0, 0.0, -1.0, 0.5], rewards=[1.0])
+    frame = Frame([batch], {"logprobs": "", "entropy": ""}, SingleProcess(), STATE)
+    for text, expected in {
+        "entropy ** 3": [8, 0, -1, 0.125],
+        "entropy ** (position + 1)": [2, 0, -1, 0.0625],
+        "entropy ** (0 * prob)": [1, 1, 1, 1],
+        "(-2.0) ** position": [1, -2, 4, -8],
+    }.items():
+        found = frame.number(parse(text))
+        torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=1e-14, atol=0)
+    assert frame.number(parse("entropy ** (position + 0.5)"), "the test")[3] > 0
+    with pytest.raises(BatchError, match="row 2"):
+        frame.check()

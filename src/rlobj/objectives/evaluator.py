@@ -55,12 +55,27 @@ from rlobj.objectives.tokens import TokenBatch
 
 __all__ = ["Evaluator", "Values"]
 
+
+def _power(base: Tensor, exponent: Tensor) -> Tensor:
+    """base ** exponent, the same at each place of a tensor.
+
+    `torch.pow` rounds the last elements of a tensor, and of a thread's share of it, in another way
+    than the others, except for these exponents.
+    """
+    if exponent.dim() == 0 and float(exponent) in (-2, -1, 0, 0.5, 1, 2, 3):
+        return base.pow(float(exponent))
+    size = torch.where(exponent == 0, 1.0, (exponent * base.abs().log()).exp())
+    odd = torch.where(exponent.remainder(2) == 1, -size, size)
+    negative = torch.where(exponent.remainder(1) == 0, odd, torch.nan)
+    return torch.where(base < 0, negative, size)
+
+
 _ARITHMETIC: dict[str, Callable[..., Tensor]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.truediv,
-    "**": operator.pow,
+    "**": _power,
     "abs": torch.abs,
     "exp": torch.exp,
     "log": torch.log,
