@@ -279,11 +279,12 @@ def objectives() -> dict[str, Objective]:
     return {**presets, **compositions(), **language()}
 
 
-def reads_names(objective: Objective) -> bool:
-    """Whether the objective needs rewards with names."""
+def fitting(objective: Objective, table: TokenBatch) -> TokenBatch:
+    """The table, with two rewards if the objective reads rewards by their names."""
     rules = (objective.keep_rule, objective.drop_rule, objective.weight)
     nodes = [node for rule in rules if rule is not None for node in rule.walk()]
-    return objective.advantage.decoupled or any(isinstance(node, NamedReward) for node in nodes)
+    named = any(isinstance(node, NamedReward) for node in nodes)
+    return two_rewards(table) if named or objective.advantage.decoupled else table
 
 
 fractions = st.floats(0, 1) | st.sampled_from([0, 1, 0.1, 0.07, 2e-4])

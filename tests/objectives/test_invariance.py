@@ -18,13 +18,14 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import NAN, awkward_batch, gradients, leaf, objectives, reads_names, two_rewards
+from strategies import NAN, awkward_batch, fitting, gradients, leaf, objectives
 from torch import Tensor
 
 from rlobj import BatchError, Objective, TokenBatch, covariance, entropy
 from rlobj.objectives.advantages import Decoupled
 from rlobj.objectives.controllers import Gate
 from rlobj.objectives.penalties import KL
+from rlobj.objectives.surrogates import Clip
 
 OBJECTIVES = objectives()
 NAMES = sorted(OBJECTIVES)
@@ -63,9 +64,7 @@ def outcome(
     objective: Objective, tables: Sequence[TokenBatch], starts: Tensor, comm: Any = None
 ) -> dict[str, Any]:
     """All results of observe, plan, loss and backward, with rows numbered as in the batch."""
-    if reads_names(objective):
-        tables = [two_rewards(table) for table in tables]
-    tables = [leaf(table) for table in tables]
+    tables = [leaf(fitting(objective, table)) for table in tables]
     state = objective.observe(tables, {"update": 3}, comm)
     plan = objective.plan(tables, state, comm)
     outputs = [objective.loss(table, plan) for table in tables]
@@ -157,6 +156,13 @@ def without(name: str) -> Callable[[TokenBatch], TokenBatch]:
     return lambda table: table.replace(**{name: None})
 
 
+def entropy_of_77(table: TokenBatch) -> TokenBatch:
+    """An entropy of 77 on the first decided row."""
+    values = table.column("entropy", "the test").clone()
+    values[int(table.decided.nonzero()[0])] = 77.0
+    return table.replace(entropy=values)
+
+
 def brought(table: TokenBatch) -> TokenBatch:
     return table.replace(advantages=torch.ones(len(table.lengths)))
 
@@ -182,6 +188,56 @@ def faults() -> dict[str, Fault]:
         "rewards absent": (top, alone(without("rewards")), "needs the column 'rewards'"),
         "half a column": (top, on(1, without("entropy")), "in some tables but absent in"),
         "half the advantages": (top, alone(brought), "'advantages' is in some tables"),
+        "infinite weight": (
+            Objective(reweight="1 / (entropy - 77)"),
+            on(1, entropy_of_77),
+            "'1 / (entropy - 77)' is NaN or infinite at row",
+        ),
+        "infinite number in a rule": (
+            Objective(keep="log(77 - entropy) < 1"),
+            on(0, entropy_of_77),
+            "'log(77 - entropy)' in 'log(77 - entropy) < 1' is NaN or infinite at row",
+        ),
+        "infinite number in a population": (
+            Objective(keep="entropy > log(77 - entropy).mean(by='group')"),
+            on(1, entropy_of_77),
+            "'log(77 - entropy)' is NaN or infinite at row",
+        ),
+        "infinite number in a population of responses": (
+            Objective(keep="reward > (1 / (77 - entropy.max(by='response'))).mean()"),
+            on(1, entropy_of_77),
+            "is NaN or infinite at response",
+        ),
+        "infinite shape": (
+            Objective(shape="advantage / (entropy - 77)"),
+            on(0, entropy_of_77),
+            "is NaN or infinite at row",
+        ),
+        "infinite setting": (
+            Objective(surrogate=Clip(high="1 / (77 - entropy)")),
+            on(1, entropy_of_77),
+            "is NaN or infinite at row",
+        ),
+        "setting out of bounds": (
+            Objective(surrogate=Clip(high="76 - entropy")),
+            on(1, entropy_of_77),
+            "surrogate.high '76 - entropy' is not a number >= 0 at row",
+        ),
+        "own column absent": (
+            Objective(columns=["turn"]).keep("turn > 0"),
+            on(1, lambda table: table.replace(columns={})),
+            "'turn'",
+        ),
+        "own column absent on one rank": (
+            Objective(columns=["turn"]).keep("turn > 0"),
+            alone(lambda table: table.replace(columns={})),
+            "needs the column 'turn'",
+        ),
+        "other names of rewards": (
+            Objective(keep="reward('a') > 0"),
+            alone(lambda table: table.replace(reward_names=("b",))),
+            "the TokenBatch has no reward 'a'",
+        ),
         "other rewards": (
             top.replace(advantage=Decoupled()),
             on(1, lambda table: table.replace(rewards=torch.zeros(len(table.lengths), 2))),

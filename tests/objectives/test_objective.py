@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from strategies import NAN, awkward_batch, objectives, tokens
+from strategies import NAN, awkward_batch, fitting, objectives, tokens
 from torch import Tensor
 
 from rlobj import (
@@ -131,7 +131,7 @@ def test_needs_lists_exactly_the_columns_that_are_read(name: str) -> None:
     """The columns of `needs` are sufficient, and an error names each one that is missing."""
     objective = OBJECTIVES[name]
     needs = objective.needs
-    whole = awkward_batch(2)
+    whole = fitting(objective, awkward_batch(2))
     optional = {"old_logprobs", "entropy", "old_entropy", "ref_logprobs", "sampler_logprobs"}
     optional |= {"proxy_logprobs", "collision"}
     unread = optional - needs.observe - needs.plan - needs.loss
@@ -139,8 +139,9 @@ def test_needs_lists_exactly_the_columns_that_are_read(name: str) -> None:
     assert torch.equal(objective(least).loss, objective(whole).loss)
     defaulted = {"logprobs", "old_logprobs", "rewards"}  # absent means on-policy
     for column in (needs.observe | needs.plan | needs.loss) - defaulted:
+        absent: Any = {"columns": {}} if column in objective.columns else {column: None}
         with pytest.raises(BatchError, match=f"needs the column '{column}'"):
-            objective(least.replace(**{column: None}))
+            objective(least.replace(**absent))
 
 
 def test_error_of_a_missing_column_names_the_column_and_the_rule() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import awkward_batch, gradients, leaf, objectives, tokens
+from strategies import awkward_batch, fitting, gradients, leaf, objectives, tokens
 from torch import Tensor
 
 from rlobj import (
@@ -110,12 +110,13 @@ def test_plan_and_loss_do_not_modify_tables_and_a_plan_has_no_graph() -> None:
     batch = leaf(awkward_batch(2))
     before = copy.deepcopy({k: v for k, v in vars(batch).items() if isinstance(v, Tensor)})
     for objective in OBJECTIVES.values():
-        state = objective.observe([batch])
+        table = fitting(objective, batch)
+        state = objective.observe([table])
         kept = copy.deepcopy(state)
-        plan = objective.plan([batch], state)
+        plan = objective.plan([table], state)
         assert not any(w.requires_grad for w in (*plan.weights, *plan.advantages))
         assert state == kept
-        objective.loss(batch, plan)
+        objective.loss(table, plan)
     for name, column in before.items():
         assert torch.equal(column.nan_to_num(), getattr(batch, name).nan_to_num()), name
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import NAN, awkward_batch, leaf, objectives, tokens
+from strategies import NAN, awkward_batch, fitting, leaf, objectives, tokens
 
 from rlobj import BatchError, Objective, TokenBatch
 
@@ -276,12 +276,11 @@ def test_an_unknown_reward_is_refused_with_the_known_names() -> None:
 def test_an_undecided_response_has_the_same_result_as_an_absent_one(name: str) -> None:
     """Removing it does not change weights, loss or gradient, whatever its values are."""
     objective = objectives()[name]
-    whole = awkward_batch(3)
+    whole = fitting(objective, awkward_batch(3))
     lone = torch.zeros(len(whole.lengths), dtype=torch.bool)
     lone[4:8] = True  # a group of several with one decided member is no group of one
     some = whole.select([i for i in range(len(lone)) if not lone[i]])
-    assert some.rewards is not None
-    decided = (~some.rewards.isnan()).nonzero().squeeze(1).tolist()
+    decided = some.decided_responses.nonzero().squeeze(1).tolist()
     with_them, without = leaf(some), leaf(some.select(decided))
     outputs = [objective(table) for table in (with_them, without)]
     for output in outputs:
@@ -300,10 +299,12 @@ def test_an_undecided_response_has_the_same_result_as_an_absent_one(name: str) -
 
 def test_an_update_with_no_decided_response_is_empty() -> None:
     for name, objective in objectives().items():
-        table = leaf(tokens([2, 1], [NAN] * 3, rewards=[NAN, NAN]))
-        empty = dict.fromkeys(sorted({*objective.needs.plan, *objective.needs.loss}), [NAN] * 3)
-        columns = {key: value for key, value in empty.items() if key not in ("rewards", "logprobs")}
-        table = table.replace(**columns, old_entropy=[NAN] * 3)
+        table = leaf(tokens([2, 1], [NAN] * 3, rewards=[NAN, NAN], ids=[0, 1]))
+        needed = {*objective.needs.plan, *objective.needs.loss, "old_entropy"}
+        empty = dict.fromkeys(needed - {"rewards", "logprobs", *objective.columns}, [NAN] * 3)
+        own = {key: torch.full((3,), NAN) for key in objective.columns}
+        table = table.replace(**empty, columns=own)
+        table = fitting(objective, table)
         plan = objective.plan([table], objective.observe([table]))
         output = objective.loss(table, plan)
         output.loss.backward()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from runs import distance, finish, metrics, program, weights, write_config
-from strategies import awkward_batch, gradients, leaf, objectives
+from strategies import awkward_batch, fitting, gradients, leaf, objectives
 from tiny import save_tiny_policy, tiny_config
 from torch import Tensor
 
@@ -47,7 +47,8 @@ def policy(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("name", sorted(PHASES))
 def test_tokens_with_gradient_give_the_whole_gradient(name, seed):
     """The others' log-probs and entropies are known numbers, in loss and metrics too."""
-    objective, batch = PHASES[name], leaf(awkward_batch(seed))
+    objective = PHASES[name]
+    batch = leaf(fitting(objective, awkward_batch(seed)))
     plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
     whole = objective.loss(batch, plan)
     whole.loss.backward()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from runs import distance, metrics, weights
-from strategies import awkward_batch, gradients, leaf, objectives
+from strategies import awkward_batch, fitting, gradients, leaf, objectives
 from tiny import save_tiny_policy, tiny_config
 
 from rlobj import Objective, TokenBatch
@@ -32,7 +32,8 @@ def policy(tmp_path_factory):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", sorted(PHASES))
 def test_skipping_responses_without_gradient_leaves_loss_and_gradient_unchanged(name, seed):
-    objective, batch = PHASES[name], leaf(awkward_batch(seed))
+    objective = PHASES[name]
+    batch = leaf(fitting(objective, awkward_batch(seed)))
     plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
     whole = objective.loss(batch, plan)
     whole.loss.backward()
@@ -52,7 +53,8 @@ def test_skipping_responses_without_gradient_leaves_loss_and_gradient_unchanged(
 
 @pytest.mark.parametrize("name", sorted(PHASES))
 def test_what_is_measured_of_the_parts_adds_up_to_the_whole(name):
-    objective, batch = PHASES[name], awkward_batch(1)
+    objective = PHASES[name]
+    batch = fitting(objective, awkward_batch(1))
     plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
     whole = objective.loss(batch, plan).metrics
     found = objective.responses_with_gradient(batch, plan)
@@ -67,7 +69,8 @@ def test_what_is_measured_of_the_parts_adds_up_to_the_whole(name):
 @pytest.mark.parametrize("name", sorted(PHASES.keys() - PENALISED))
 def test_groups_of_equal_rewards_have_no_gradient_unless_a_penalty_acts_on_them(name):
     """The first group of the batch has equal rewards; each of the surrogates knows it."""
-    objective, batch = PHASES[name], awkward_batch(1)
+    objective = PHASES[name]
+    batch = fitting(objective, awkward_batch(1))
     plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
     dead = [plan.advantages[0][batch.responses == i].abs().sum() == 0 for i in range(4)]
     found = objective.responses_with_gradient(batch, plan)

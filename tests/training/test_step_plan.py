@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from strategies import awkward_batch, objectives
+from strategies import awkward_batch, fitting, objectives
 
 from rlobj import BatchError, TokenBatch
 from rlobj.objectives import statistics
@@ -31,7 +31,8 @@ def test_a_few_keys_are_selected_as_many_are(monkeypatch, dtype, seed):
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_counting_digits_selects_the_same_tokens(monkeypatch, name):
-    objective, batch = OBJECTIVES[name], awkward_batch(2)
+    objective = OBJECTIVES[name]
+    batch = fitting(objective, awkward_batch(2))
     state = objective.observe([batch], {"update": 1})
     [direct] = objective.plan([batch], state).weights
     monkeypatch.setattr(statistics, "_FEW", 0)
@@ -41,7 +42,8 @@ def test_counting_digits_selects_the_same_tokens(monkeypatch, name):
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_parts_of_a_plan_add_up_to_its_loss(name):
-    objective, batch = OBJECTIVES[name], awkward_batch(3)
+    objective = OBJECTIVES[name]
+    batch = fitting(objective, awkward_batch(3))
     plan = objective.plan([batch], objective.observe([batch], {"update": 1}))
     order = torch.randperm(len(batch.lengths), generator=torch.Generator().manual_seed(0))
     total = torch.zeros(()).double()
