@@ -274,9 +274,9 @@ def test_unknown_log_probs_of_the_sampler_are_counted(policy, tmp_path, monkeypa
     """With a mismatch there is a scoring pass; without one the update is the first to score."""
     create, made = Sample.__init__, itertools.count()
 
-    def half_unknown(self, *, logprobs, **fields):
+    def half_unknown(self, prompt_ids, token_ids, logprobs, *fields):
         unknown = [math.nan] if next(made) % 2 else []
-        create(self, logprobs=unknown + list(logprobs)[len(unknown) :], **fields)
+        create(self, prompt_ids, token_ids, unknown + list(logprobs)[len(unknown) :], *fields)
 
     monkeypatch.setattr(Sample, "__init__", half_unknown)
     config = tiny_config(policy, "grpo", objective={"mismatch": mismatch}, training={"steps": 1})
