@@ -121,6 +121,7 @@ DEFINITIONS = {
     ),
     "gdpo": Objective(
         advantage=Decoupled(each=GroupNormalized(), then=BatchWhitened()),
+        surrogate=Clip(max_log_ratio=None),
         penalties=[EntropyBonus(coefficient=0.001)],
     ),
     "gmpo": GRPO.replace(surrogate=GeometricMean(eps=0.4, max_log_ratio=None)),

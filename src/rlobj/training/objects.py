@@ -120,7 +120,7 @@ class Objects:
         return {"rewards": reward_settings(reward if isinstance(reward, str) else _text(reward))}
 
     @property
-    def _functions(self) -> dict[str, Any]:
+    def _functions(self) -> dict[Any, Any]:
         """The functions among several rewards, by name."""
         entries = [each for each in _entries(self.reward) or () if isinstance(each, Mapping)]
         return {e.get("name"): e["target"] for e in entries if callable(e.get("target"))}

@@ -205,5 +205,5 @@ def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
         array("f", base64.b64decode(logprobs)),
         *rest,
     )
-    graded = Graded(*grade[:4], tuple(grade[4:]))
+    graded = Graded(*grade[:4], rewards=tuple(grade[4:]))
     return Response(number, group, Problem(*problem), sample, graded, reward)
