@@ -25,15 +25,15 @@ def test_a_list_of_mappings_is_several_rewards():
     several = RunConfig(rewards=LIST).rewards
     assert isinstance(several, Several)
     assert (several.names, several.weights) == (("right", "format"), (1.0, 0.5))
-    assert [type(each.reward) for each in several.of] == [Exact, Math]
-    assert RunConfig(rewards={"name": "right"}).rewards.names == ("right",)
+    assert [type(each) for each in several.of] == [Exact, Math]
+    assert RunConfig(rewards=[{"name": "right"}]).rewards.names == ("right",)
     assert RunConfig(rewards="exact").rewards.names is None
 
 
 def test_several_rewards_are_read_back_from_their_dump():
     config = RunConfig(rewards={"kind": "several", "of": LIST, "overlong": {"cache": 0.2}})
     dump = settings_of(config)["rewards"]
-    assert dump["of"][0] == {"name": "right", "weight": 1.0, "kind": "exact"}
+    assert dump["of"][0] == {"name": "right", "weight": 1.0, "kind": "exact", "overlong": None}
     assert RunConfig(rewards=dump) == config
 
 
@@ -58,13 +58,12 @@ def test_all_errors_of_a_list_are_reported_at_once_with_the_nearest_names():
     found = errors(
         [{"nam": "a", "kind": "exact"}, {"name": "b", "kind": "exat"}, {"name": "c", "wight": 1}, 3]
     )
-    assert len(found) == 5
+    assert len(found) == 4
     for start, text in (
-        ("rewards.0.name", "is required"),
         ("rewards.0.nam ", "Did you mean 'name'"),
         ("rewards.1 ", "Did you mean 'exact'"),
         ("rewards.2.wight", "Did you mean 'weight'"),
-        ("rewards.3", "expected a mapping with 'name' and 'kind', got 3"),
+        ("rewards.3", "expected a Reward or a mapping with 'kind', got 3"),
     ):
         assert any(line.startswith(start) and text in line for line in found), (start, found)
 
@@ -81,6 +80,8 @@ def test_names_must_differ_and_the_length_penalty_belongs_to_all():
     starts = ["rewards.1.name", "rewards.2.name", "rewards.3.overlong"]
     assert [line.partition(" ")[0] for line in found] == starts
     assert "at least one" in errors([])[0]
+    assert "rewards.0.name (from --set): is required" in errors([{"kind": "exact"}])[0]
+    assert "one reward has no name" in errors({"name": "a"})[0]
     assert "match pattern" in errors([{"name": "a b"}])[0]
     assert "finite" in errors([{"name": "a", "weight": math.inf}])[0]
 

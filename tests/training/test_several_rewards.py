@@ -201,9 +201,7 @@ def test_rewards_may_be_python_functions(policy, tmp_path, monkeypatch, form):
     result = rlobj.train("gdpo", **given, out="run", settings=settings)
     assert calls
     assert result.history[-1]["reward/short/mean"] < 0
-    targets = [
-        getattr(each.reward, "target", "") for each in RunDirectory.open(Path("run"))[1].rewards.of
-    ]
+    targets = [getattr(each, "target", "") for each in RunDirectory.open(Path("run"))[1].rewards.of]
     assert targets[0] == (f"{__name__}:right" if form == "dict" else "")
     assert "<Python object: " in targets[1]
     with pytest.raises(ConfigError, match=r"Pass them again: .*reward=\.\.\."):

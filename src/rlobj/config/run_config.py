@@ -244,6 +244,11 @@ class RunConfig(Model):
                 f"sampling.prompts_per_step is {prompts}",
             ),
             (
+                self.rewards.name is not None or self.rewards.weight != 1,
+                "rewards",
+                "one reward has no name and no weight; expected a list: [{name: NAME, ...}]",
+            ),
+            (
                 self.model.name is not None and self.data.source is None,
                 "data.source",
                 f"model '{self.model.name}' needs problems to train on: --data FILE.jsonl, a hub "

@@ -21,7 +21,7 @@ from rlobj.rewards.kinds import (
 )
 from rlobj.rewards.knights_and_knaves import KnightsAndKnaves
 from rlobj.rewards.overlong import Overlong, overlong_penalty
-from rlobj.rewards.several import Several, WeightedReward
+from rlobj.rewards.several import Several
 from rlobj.rewards.verifier import MathVerifier, Verdict
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "RewardConfig",
     "Several",
     "Verdict",
-    "WeightedReward",
     "extract_answer",
     "function_grader",
     "overlong_penalty",

@@ -77,6 +77,12 @@ class Reward(Primitive):
     overlong: Overlong | None = Field(
         default=None, description="soft overlong punishment (DAPO) added to the reward"
     )
+    name: str | None = Field(
+        default=None, pattern=r"^[A-Za-z_][\w-]*$", description="name of one of several rewards"
+    )
+    weight: float = Field(
+        default=1.0, allow_inf_nan=False, description="weight of one of several rewards"
+    )
 
     @classmethod
     def build(cls, value: Any) -> Reward:
@@ -91,24 +97,17 @@ class Reward(Primitive):
             return Custom()  # type: ignore[call-arg]  # the error names what is missing
         if isinstance(value, Mapping):
             settings = {"kind": "math", **value}
-            if settings.keys() & {"name", "weight"}:
-                value = [settings]
-            elif settings["kind"] == "custom":  # `target` is a function here, no reward class
+            if settings["kind"] == "custom":  # `target` is a function here, not a reward class
                 del settings["kind"]
                 return Custom(**settings)
-            else:
-                value = settings
+            value = settings
         if not isinstance(value, list | tuple):
             return super().build(value)
         try:
             return super().build({"kind": "several", "of": value})
         except InvalidFields as error:  # in the words of a list
             problems = [(path.removeprefix("of."), text) for path, text in error.problems]
-            raise InvalidFields([(p.replace(".reward", ""), t) for p, t in problems]) from None
-
-    @classmethod
-    def keys(cls) -> list[str]:
-        return [*super().keys(), "name", "weight"]  # of one of several rewards
+            raise InvalidFields(problems) from None
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -131,8 +130,8 @@ class Reward(Primitive):
 
     def recorded(self) -> dict[str, Any]:
         """The settings that can change a grade."""
-        inner = {"__all__": {"reward": {"workers"}}}
-        return self.model_dump(mode="json", exclude={"workers": True, "of": inner})
+        hidden = {"workers": True, "name": True, "weight": True, "of": {"__all__": {"workers"}}}
+        return self.model_dump(mode="json", exclude=hidden)
 
     def open(self) -> Grader:
         """Return a grader with these settings; use it as a context manager."""

@@ -14,43 +14,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
-from rlobj.base.errors import ConfigError
-from rlobj.base.validation import InvalidFields, Model
+from rlobj.base.validation import InvalidFields
 from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig, function_grader
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
 
-__all__ = ["Several", "WeightedReward"]
+__all__ = ["Several"]
 
 OVERLONG = "overlong"
 """The name of the length penalty among several rewards."""
-
-
-class WeightedReward(Model):
-    """One of several rewards: a mapping with `name`, `weight`, `kind` and the kind's settings."""
-
-    name: str = Field(pattern=r"^[A-Za-z_][\w-]*$")
-    weight: float = Field(default=1.0, allow_inf_nan=False)
-    reward: RewardConfig
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nest(cls, value: Any) -> dict[str, Any]:
-        """{name, weight, reward} from {name, weight, kind, ...}."""
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"expected a mapping with 'name' and 'kind', got {value!r}")
-        own = {key: value[key] for key in ("name", "weight") if key in value}
-        return {**own, "reward": {key: value[key] for key in value if key not in own}}
-
-    @model_serializer(mode="wrap")
-    def _flatten(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = handler(self)
-        reward = fields.pop("reward")
-        reward.pop(OVERLONG, None)  # belongs to all rewards together
-        return {**fields, **reward}
 
 
 class Several(Reward):
@@ -60,18 +35,16 @@ class Several(Reward):
     length penalty is one more reward, with the name `overlong` and weight 1.
     """
 
-    of: tuple[WeightedReward, ...] = Field(
-        description="the rewards: a list of {name, weight, kind, ...}"
-    )
+    of: tuple[RewardConfig, ...] = Field(description="a list of {name, weight, kind, ...}")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         problems = [] if self.of else [("of", "expected at least one reward")]
         for i, each in enumerate(self.of):
-            if each.name in (OVERLONG, *self.names[:i]):
-                text = f"'{each.name}' is taken; each reward needs a name of its own"
-                problems.append((f"of.{i}.name", text))
-            if each.reward.overlong:
+            if each.name in (None, OVERLONG, *self.names[:i]):
+                text = f"{each.name} is taken" if each.name else "is required"
+                problems.append((f"of.{i}.name", f"{text}; each reward needs a name of its own"))
+            if each.overlong:
                 text = "belongs beside the list: {kind: several, of: [...], overlong: ...}"
                 problems.append((f"of.{i}.overlong", text))
         if problems:
@@ -80,17 +53,15 @@ class Several(Reward):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*(each.name for each in self.of), *([OVERLONG] if self.overlong else []))
+        return (*(each.name or "" for each in self.of), *([OVERLONG] if self.overlong else []))
 
     @property
     def weights(self) -> tuple[float, ...]:
         return (*(each.weight for each in self.of), *([1.0] if self.overlong else []))
 
     def with_targets(self, change: Callable[[str], str]) -> Self:
-        changed = [
-            each.model_copy(update={"reward": each.reward.with_targets(change)}) for each in self.of
-        ]
-        return self.model_copy(update={"of": tuple(changed)})
+        of = tuple(each.with_targets(change) for each in self.of)
+        return self.model_copy(update={"of": of})
 
     def open(self, functions: Mapping[str, Callable[..., Any]] | None = None) -> Grader:
         """Return a grader with all rewards.
@@ -99,13 +70,11 @@ class Several(Reward):
             functions: Python functions in place of what the configuration names, by reward.
         """
         opened = {name: function_grader(each, name) for name, each in (functions or {}).items()}
-        return _SeveralGrader(
-            self.of, [opened.get(each.name) or each.reward.open() for each in self.of]
-        )
+        return _SeveralGrader(self.of, [opened.get(each.name) or each.open() for each in self.of])
 
 
 class _SeveralGrader:
-    def __init__(self, of: Sequence[WeightedReward], graders: Sequence[Grader]) -> None:
+    def __init__(self, of: Sequence[Reward], graders: Sequence[Grader]) -> None:
         self._of = of
         self._graders = graders
         self._stack = ExitStack()
