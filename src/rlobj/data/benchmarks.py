@@ -18,7 +18,7 @@ import yaml
 
 from rlobj.base.errors import DataError, nearest
 from rlobj.data.files import SUFFIXES, letters_and_digits, local_copy, read_file, split_files
-from rlobj.data.hub import HubSource, first_available
+from rlobj.data.hub import HubSource, first_available, hub_sources
 from rlobj.data.layouts import RowReader, Several
 from rlobj.data.named_sources import data_folder
 from rlobj.data.problems import Problem, Row, UniqueProblems
@@ -170,10 +170,7 @@ def _plain(answer: str) -> str:
 
 
 def _benchmark(name: str, candidates: Any, **keys: Any) -> Benchmark:
-    sources = (
-        HubSource(**{**each, "configs": tuple(each.get("configs", (None,)))}) for each in candidates
-    )
-    return Benchmark(name, candidates=tuple(sources), **keys)
+    return Benchmark(name, candidates=hub_sources(candidates), **keys)
 
 
 _FILE = files("rlobj.data") / "benchmarks.yaml"

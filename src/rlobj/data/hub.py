@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,12 @@ class HubSource:
         configs = "+".join(name for name in self.configs if name)
         split = "" if self.split is None else f"[{self.split}]"
         return f"{self.id}{f'/{configs}' if configs else ''}{split}"
+
+
+def hub_sources(listed: Iterable[Mapping[str, Any]]) -> tuple[HubSource, ...]:
+    """The data sets of a list in a YAML file."""
+    with_configs = ({**each, "configs": tuple(each.get("configs", (None,)))} for each in listed)
+    return tuple(HubSource(**each) for each in with_configs)
 
 
 def first_available(

@@ -13,12 +13,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from rlobj.base.errors import DataError
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import local_copy, read_file, split_files
-from rlobj.data.hub import HubSource, first_available
+from rlobj.data.hub import HubSource, first_available, hub_sources
 from rlobj.data.layouts import Columns
 from rlobj.data.problems import Row
 from rlobj.data.prompts import LOGIC_TEMPLATE, MATH_TEMPLATE, PLAIN_TEMPLATE
@@ -91,47 +95,18 @@ def data_folder() -> Path | None:
     return folder
 
 
-def _people(config: str) -> HubSource:
-    """Puzzles with 3 to 7 people, as in Logic-RL (arXiv:2502.14768) and AR-Lopti (2505.12929)."""
-    splits = "+".join(f"{people}ppl" for people in range(3, 8))
-    return HubSource("K-and-K/knights-and-knaves", split=splits, configs=(config,))
+_TEMPLATES = {"plain": PLAIN_TEMPLATE, "math": MATH_TEMPLATE, "logic": LOGIC_TEMPLATE}
+_FILE = files("rlobj.data") / "named_sources.yaml"
+
+
+def _source(name: str, hub: Any, template: str = "math", columns: Any = None, **keys: Any) -> Any:
+    sources = {part: hub_sources(each) for part, each in hub.items()}
+    columns = Columns(**(columns or {}))
+    return NamedSource(name, hub=sources, template=_TEMPLATES[template], columns=columns, **keys)
 
 
 NAMED_SOURCES: dict[str, NamedSource] = {
-    source.name: source
-    for source in (
-        NamedSource(
-            "dapo-math-17k",
-            "competition problems with integer answers (DAPO, arXiv:2503.14476)",
-            hub={
-                "train": (
-                    HubSource("BytedTsinghua-SIA/DAPO-Math-17k"),
-                    HubSource("open-r1/DAPO-Math-17k-Processed", configs=("all",)),
-                )
-            },
-            template=PLAIN_TEMPLATE,
-            columns=Columns(prompt="source_prompt"),  # open-r1's `prompt` has no instructions
-        ),
-        NamedSource(
-            "deepscaler",
-            "competition problems, AIME to 2023, AMC, Omni-MATH and STILL (DeepScaleR)",
-            hub={"train": (HubSource("agentica-org/DeepScaleR-Preview-Dataset"),)},
-        ),
-        NamedSource(
-            "gsm8k",
-            "grade-school word problems (arXiv:2110.14168)",
-            hub={
-                part: (HubSource("openai/gsm8k", split=part, configs=("main",)),)
-                for part in ("train", "test")
-            },
-        ),
-        NamedSource(
-            "knights-and-knaves",
-            "who tells the truth, among 3 to 7 people (arXiv:2410.23123)",
-            hub={part: (_people(part),) for part in ("train", "test")},
-            template=LOGIC_TEMPLATE,
-            reward="knights_and_knaves",
-        ),
-    )
+    name: _source(name, **keys)
+    for name, keys in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
 }
 """Name -> training set."""
