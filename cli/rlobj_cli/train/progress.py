@@ -51,7 +51,7 @@ def watch(
     steps: int,
     done: int,
     history: Sequence[Mapping[str, Any]],
-    header: Callable[[], None] | None = None,
+    header: Callable[[], None] = lambda: None,
 ) -> Screen:
     """A live screen on an interactive console, a plain one on any other.
 
@@ -64,16 +64,19 @@ def watch(
             refused prints no header.
     """
     kind = LiveScreen if console.is_interactive else PlainScreen
-    screen = kind(console, steps, done, history)
-    screen.header = header
-    return screen
+    return kind(console, steps, done, history, header)
 
 
 class Screen(Callback):
     """Collects the metrics of a run; subclasses show them. A context manager."""
 
     def __init__(
-        self, console: Console, steps: int, done: int, history: Sequence[Mapping[str, Any]]
+        self,
+        console: Console,
+        steps: int,
+        done: int,
+        history: Sequence[Mapping[str, Any]],
+        header: Callable[[], None] = lambda: None,
     ) -> None:
         self.console = console
         self.steps = steps
@@ -81,8 +84,8 @@ class Screen(Callback):
         self.done = done
         self.history: list[Mapping[str, Any]] = list(history)
         self.doing = ""
-        self.header: Callable[[], None] | None = None
-        self._sampling = self._trained = time.perf_counter()
+        self.header = header
+        self._begun = self._sampling = self._trained = time.perf_counter()
 
     def __enter__(self) -> Self:
         return self
@@ -92,9 +95,8 @@ class Screen(Callback):
 
     def begin(self) -> None:
         """Print the header, the first time."""
-        header, self.header = self.header, None
-        if header is not None:
-            header()
+        header, self.header = self.header, lambda: None
+        header()
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """Print the header."""
@@ -103,6 +105,7 @@ class Screen(Callback):
     def started(self, facts: Mapping[str, str]) -> None:
         """Show policy, problems, device and so on."""
         self.begin()
+        self._begun = time.perf_counter()
         device = facts["device"]
         shown = {**facts, "device": device + ONE_THREAD * device.endswith(" 1 thread(s)")}
         self.console.print(facts_grid({k: v for k, v in shown.items() if k != "reference"}))
@@ -145,18 +148,12 @@ class PlainScreen(Screen):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._every = max(1, self.steps // 20)
-        self._begun = time.perf_counter()
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """Print one line at the start and one at the end."""
         super().warm_starting(done, total, loss)
         if done in (1, total):
             self._line(preparation_line(done, total, loss))
-
-    def started(self, facts: Mapping[str, str]) -> None:
-        """Show policy, problems, device and so on, and start the clock."""
-        super().started(facts)
-        self._begun = time.perf_counter()
 
     def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
         """Print the evaluation before the first step."""

@@ -12,8 +12,12 @@ from rlobj.answers.units import Unit
 INFINITY = ("const", "∞")
 
 
+class Structure:
+    """The structure of an answer."""
+
+
 @dataclass(frozen=True)
-class Scalar:
+class Scalar(Structure):
     """A value."""
 
     tree: Tree
@@ -27,7 +31,7 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class Rounded:
+class Rounded(Structure):
     """A value with its rounded value, 14/3 ≈ 4.67; or a rounded value alone, ≈ 4.67."""
 
     value: Structure | None
@@ -35,7 +39,7 @@ class Rounded:
 
 
 @dataclass(frozen=True)
-class Based:
+class Based(Structure):
     """A numeral in a base other than ten."""
 
     digits: str
@@ -43,14 +47,14 @@ class Based:
 
 
 @dataclass(frozen=True)
-class Words:
+class Words(Structure):
     """A name, yes or no, a choice or prose; lower case, except single letters."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Tuple:
+class Tuple(Structure):
     """Ordered values. Two in () may be an open interval; `:` is a ratio or a time."""
 
     items: tuple[Structure, ...]
@@ -58,7 +62,7 @@ class Tuple:
 
 
 @dataclass(frozen=True)
-class Items:
+class Items(Structure):
     r"""Unordered values with repetitions: a list, both values of \pm, or a set in braces."""
 
     items: tuple[Structure, ...]
@@ -66,7 +70,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Interval:
+class Interval(Structure):
     """All numbers between two bounds; `variable` is the name used in an inequality."""
 
     low: Structure
@@ -76,7 +80,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Union:
+class Union(Structure):
     """A union of intervals and sets."""
 
     parts: tuple[Structure, ...]
@@ -84,7 +88,7 @@ class Union:
 
 
 @dataclass(frozen=True)
-class Relation:
+class Relation(Structure):
     """An equation or an inequality that is not solved for a name."""
 
     symbol: str
@@ -93,14 +97,14 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(Structure):
     """Values with equals signs between them: 2^{10} = 1024."""
 
     values: tuple[Structure, ...]
 
 
 @dataclass(frozen=True)
-class Named:
+class Named(Structure):
     """A value with its name: x = 5, f(x) = 2x, x in [0, 1], 3 (mod 7)."""
 
     name: str
@@ -110,26 +114,10 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Matrix(Structure):
     """Rows of a matrix."""
 
     rows: tuple[tuple[Structure, ...], ...]
-
-
-Structure = (
-    Scalar
-    | Rounded
-    | Based
-    | Words
-    | Tuple
-    | Items
-    | Interval
-    | Union
-    | Relation
-    | Chain
-    | Named
-    | Matrix
-)
 
 
 def scalar(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rlobj.evaluation.estimators import Estimate
@@ -24,6 +25,9 @@ COLUMNS = (
     *("problems", "n", "avg@n", "95% interval", "pass@n", "maj@n"),
     *("truncated", "no answer", "undecided", "tokens"),
 )
+
+
+COUNTS = ("solve_all", "solve_none", "truncated", "format", "no_answer", "undecided")
 
 
 def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +98,6 @@ def _listed(settings: Mapping[str, str]) -> str:
 
 def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
     summary, n = result.summary, result.summary.samples_per_problem
-    lengths = summary.lengths
     numbers: dict[str, Any] = {
         "problems": summary.problems,
         "samples": n,
@@ -111,17 +114,9 @@ def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
     every = [summary.pass_at_k(k) for k in range(1, n + 1)]
     return numbers | {
         "pass@k": [estimate.mean for estimate in every if estimate.values],
-        "solve_all": summary.solve_all,
-        "solve_none": summary.solve_none,
-        "truncated": summary.truncated,
-        "format": summary.format,
-        "no_answer": summary.no_answer,
-        "undecided": summary.undecided,
+        **{name: getattr(summary, name) for name in COUNTS},
         "undecided_reasons": dict(summary.undecided_reasons),
-        "length_mean": lengths.mean,
-        "length_median": lengths.median,
-        "length_right": lengths.right,
-        "length_wrong": lengths.wrong,
+        **{f"length_{name}": value for name, value in asdict(summary.lengths).items()},
         "settings": dict(result.settings),
     }
 

@@ -76,11 +76,7 @@ def request_fields(
     return {
         "n": count if settings.temperature > 0 else 1,
         "seed": engine_seed(seed),
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "top_k": settings.top_k,
-        "min_p": settings.min_p,
-        "max_tokens": settings.max_tokens,
+        **settings.model_dump(),
         "stop": list(settings.stop),
         "include_stop_str_in_output": True,
         "stop_token_ids": list(eos),
