@@ -115,7 +115,7 @@ def score(
             data_dir=data_dir,
             reward=reward,
             model=model,
-            columns=dict(text.partition("=")[::2] for text in columns or []),
+            columns={part: name for part, _, name in (c.partition("=") for c in columns or [])},
             out=out or "auto",
             callback=callback,
         )
