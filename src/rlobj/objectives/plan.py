@@ -171,7 +171,7 @@ class Plan:
     @cached_property
     def _joined(self) -> Plan:
         """The plan of all tables as one table."""
-        return self if len(self.weights) == 1 else self._one(torch.cat)
+        return self._one(lambda columns: torch.cat(list(columns)))
 
     def _holds(self, table: TokenBatch, place: int) -> bool:
         """Whether the plan's table at this place has the same responses, as far as is known."""
