@@ -70,7 +70,8 @@ class Several(Reward):
             functions: Python functions in place of what the configuration names, by reward.
         """
         opened = {name: function_grader(each, name) for name, each in (functions or {}).items()}
-        return _SeveralGrader(self.of, [opened.get(each.name) or each.open() for each in self.of])
+        pairs = zip(self.names, self.of, strict=False)
+        return _SeveralGrader(self.of, [opened.get(name) or each.open() for name, each in pairs])
 
 
 class _SeveralGrader:
