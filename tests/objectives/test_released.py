@@ -94,7 +94,7 @@ def released(name: str, equation: Any) -> None:
 def test_prime_rl_has_the_gradient_of_its_release() -> None:
     """prime_rl/trainer/rl/loss.py, default_loss_fn."""
 
-    def loss(batch: TokenBatch) -> Tensor:
+    def loss(batch: Any) -> Tensor:
         log_ratio = batch.logprobs - batch.sampler_logprobs
         moved = batch.logprobs.exp() - batch.sampler_logprobs.exp()
         masked = torch.where(batch.advantages > 0, moved > 0.2, moved < -0.2)
@@ -106,7 +106,7 @@ def test_prime_rl_has_the_gradient_of_its_release() -> None:
 def test_ce_gppo_has_the_gradient_of_its_release() -> None:
     """verl/trainer/ppo/core_algos.py, compute_gppo_loss_general_beta."""
 
-    def loss(batch: TokenBatch) -> Tensor:
+    def loss(batch: Any) -> Tensor:
         ratio, advantages = (batch.logprobs - batch.old_logprobs).exp(), batch.advantages
         low, high = (ratio < 0.8) & (advantages < 0), (ratio > 1.2) & (advantages > 0)
         held = ratio / ratio.detach()
@@ -120,7 +120,7 @@ def test_ce_gppo_has_the_gradient_of_its_release() -> None:
 def test_w_reinforce_has_the_gradient_of_its_release() -> None:
     """verl/trainer/ppo/core_algos.py, compute_psr_nsr_outcome_advantage and compute_policy_loss."""
 
-    def loss(batch: TokenBatch) -> Tensor:
+    def loss(batch: Any) -> Tensor:
         ratio, correct = (
             (batch.logprobs - batch.old_logprobs).exp(),
             batch.spread(batch.rewards) == 1,
@@ -132,7 +132,7 @@ def test_w_reinforce_has_the_gradient_of_its_release() -> None:
 
 
 def test_topr_has_the_gradient_of_its_equation_8() -> None:
-    def loss(batch: TokenBatch) -> Tensor:
+    def loss(batch: Any) -> Tensor:
         moved = batch.sum_by_response(batch.logprobs - batch.old_logprobs).detach()
         correct = batch.spread(batch.rewards) == 1
         weight = torch.where(correct, 1.0, -batch.spread(moved).exp().clamp(0, 1))
@@ -142,7 +142,7 @@ def test_topr_has_the_gradient_of_its_equation_8() -> None:
 
 
 def test_entropy_shaped_has_the_gradient_of_grpo_with_more_advantage() -> None:
-    def loss(batch: TokenBatch) -> Tensor:
+    def loss(batch: Any) -> Tensor:
         ratio, given = (batch.logprobs - batch.old_logprobs).exp(), batch.advantages
         advantages = given + torch.min(0.4 * batch.entropy, given.abs() / 2)
         return -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
@@ -153,7 +153,7 @@ def test_entropy_shaped_has_the_gradient_of_grpo_with_more_advantage() -> None:
 def test_archer_has_the_gradient_of_its_release() -> None:
     """verl/workers/actor/dp_actor.py and compute_policy_loss; the cut is the ceil(0.8·n)-th."""
 
-    def loss(batch: TokenBatch) -> Tensor:
+    def loss(batch: Any) -> Tensor:
         rows = batch.entropy.split(batch.lengths.tolist())
         cuts = [row.sort().values[-(-4 * len(row) // 5) - 1] if len(row) else 0.0 for row in rows]
         low = batch.entropy <= batch.spread(torch.tensor(cuts, dtype=torch.float64))
