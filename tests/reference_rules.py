@@ -203,10 +203,16 @@ class Reference:
 
     def unit(self, by: str, place: Place) -> Hashable:
         """The name of the population that a place belongs to."""
-        return {"update": 0, "group": self.groups[place[0]], "response": place[0]}[by]
+        group = self.groups[place[0]]
+        names = {"update": 0, "group": group, "position": (group, place[1]), "response": place[0]}
+        return names[by]
 
     def members(self, node: Any, level: Level, unit: Hashable) -> list[Place]:
         """Decided tokens or responses of a unit that are in `within`."""
+        if node.by == "position":
+            tokens = self.tokens(self.decided)
+            places = [place for place in tokens if self.unit("position", place) == unit]
+            return [place for place in places if self.inside(node.within, place)]
         responses = [i for i in self.decided if self.unit(node.by, (i, None)) == unit]
         places = self.tokens(responses)
         if level < Level.TOKEN:

@@ -290,7 +290,7 @@ def fitting(objective: Objective, table: TokenBatch) -> TokenBatch:
 fractions = st.floats(0, 1) | st.sampled_from([0, 1, 0.1, 0.07, 2e-4])
 counts = st.integers(0, 5)
 constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
-levels = st.sampled_from(["update", "group", "response"])
+levels = st.sampled_from(["update", "group", "position", "response"])
 decays = st.sampled_from([1, 1.0, 0.9, 0.5]) | st.floats(0, 1, exclude_min=True)
 roundings = st.sampled_from(["ceil", "floor"])
 
