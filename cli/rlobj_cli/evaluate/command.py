@@ -10,9 +10,8 @@ from rich.console import Console
 
 from rlobj_cli.evaluate.existing import compare, regrade, score, show
 from rlobj_cli.screen.console import calm_libraries, loading
-from rlobj_cli.screen.data_folder import data_dir_option
 from rlobj_cli.screen.errors import DefaultGroup, NamelessCommand
-from rlobj_cli.screen.options import option
+from rlobj_cli.screen.options import data_dir_option, option
 
 WHAT = "Problems"
 HOW = "Sampling"

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from rlobj_cli.screen.console import loading
-from rlobj_cli.screen.data_folder import data_dir_option
-from rlobj_cli.screen.options import option
+from rlobj_cli.screen.options import data_dir_option, option
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
 

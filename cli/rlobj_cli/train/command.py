@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +11,7 @@ import typer
 from rich.console import Console
 
 from rlobj_cli.screen.console import loading
-from rlobj_cli.screen.data_folder import data_dir_option
-from rlobj_cli.screen.options import option
-from rlobj_cli.train import ranks
+from rlobj_cli.screen.options import data_dir_option, option
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
@@ -174,7 +173,7 @@ def train(
     """
     from rlobj.config.layers import reward_settings
 
-    console = ranks.console()
+    console = Console(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
     strategies = [("--strategy", "training.strategy", strategy)]
     if resume is not None:
         given = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +18,12 @@ from rlobj.config.layers import Layer, merged
 from rlobj.config.resuming import refuse_changes
 from rlobj.config.run_config import RunConfig, TrainingConfig, build_config
 from rlobj.training import Callback, RunDirectory, TrainingResult
+from rlobj.training.parallel.launcher import launch
 from rlobj.training.run import default_folder, open_resumed, prepared
 from rlobj.training.run import resume as resume_run
 from rlobj.training.run import train as train_run
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import INTERRUPTED, report
-from rlobj_cli.train import ranks
 from rlobj_cli.train.overview import show_dry_run, show_header, show_results
 from rlobj_cli.train.progress import watch
 
@@ -40,7 +41,7 @@ def start(
         show_dry_run(console, config, layers)
         return
     folder = out or default_folder(config)
-    ranks.start_others(processes, [] if out else ["--out", str(folder)])
+    _start_others(processes, [] if out else ["--out", str(folder)])
     header = lambda: show_header(console, config, layers)  # noqa: E731
     with _shown(console, config, folder, 0, header) as screens:
         result = train_run(config, out=folder, callbacks=screens)
@@ -71,11 +72,22 @@ def resume(
         advice = f"rlobj train --resume {path} --set training.steps={more}"
         console.print(Text(f"All steps are done. To train on:\n  {advice}"), soft_wrap=True)
         return
-    ranks.start_others(processes)
+    _start_others(processes)
     title = Text.assemble(("rlobj train", "bold"), f"  {path} from step {done} of {steps}")
     with _shown(console, config, run.path, done, lambda: console.print(title)) as screens:
         result = resume_run(path, settings=merged(changes), callbacks=screens)
     _show_end(console, config, result)
+
+
+def _start_others(processes: int | None, more: Sequence[str] = ()) -> None:
+    """Run this command in several processes, and exit with their exit code.
+
+    Args:
+        processes: how many; with one or None nothing happens.
+        more: options that are added to those of this command.
+    """
+    if processes not in (None, 1):
+        raise typer.Exit(launch([*sys.argv[1:], *more], processes))
 
 
 @contextmanager
@@ -93,7 +105,7 @@ def _shown(
     """
     calm_libraries(console)
     try:
-        if not ranks.first():
+        if console.quiet:  # another process prints
             yield []
             return
         history = [line for line in RunDirectory(out).lines() if line["step"] <= done]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Protocol
 
 from rlobj.answers.expressions import Tree, names
 from rlobj.answers.structures import (
@@ -36,32 +35,17 @@ NEAR = Fraction(1, 100)
 """Relative difference allowed between a value and the rounded value written next to it."""
 
 
-class ValueComparer(Protocol):
-    """Compares two values; None = undecided."""
-
-    reason: str
-    """What decided: `exact`, `numeric` or `math-verify`."""
-
-    def equal(self, answer: Scalar, gold: Scalar) -> Truth:
-        """Return whether two values are equal."""
-        ...
-
-    def near(self, rounded: Scalar, exact: Scalar) -> Truth:
-        """Return whether two numbers differ by at most 1%."""
-        ...
-
-    def proportional(self, answer: Tree, gold: Tree, positive: bool) -> Truth:
-        """Return whether two trees differ by a constant factor; with `positive`, a positive one."""
-        ...
-
-
 class ExactComparer:
-    """Compares equal trees and rational values, without computer algebra."""
+    """Compares equal trees and rational values, without computer algebra.
+
+    The base of comparers: each method returns None for what it cannot decide. `reason` says what
+    decided: `exact`, `numeric` or `math-verify`.
+    """
 
     reason = "exact"
 
     def equal(self, answer: Scalar, gold: Scalar) -> Truth:
-        """Decide equal trees, and pairs of rational or infinite values."""
+        """Whether two values are equal: decides equal trees, rational and infinite values."""
         if answer.tree is None or gold.tree is None:
             return True if answer.latex == gold.latex else None
         if answer.tree == gold.tree:
@@ -75,17 +59,17 @@ class ExactComparer:
         return None
 
     def near(self, rounded: Scalar, exact: Scalar) -> Truth:
-        """Decide rational values."""
+        """Whether two numbers differ by at most 1%: decides rational values."""
         if rounded.value is None or exact.value is None:
             return None
         return abs(rounded.value - exact.value) <= NEAR * abs(exact.value)
 
     def proportional(self, answer: Tree, gold: Tree, positive: bool) -> Truth:
-        """Decide equal trees."""
+        """Whether two trees differ by a constant factor, with `positive` a positive one."""
         return True if answer == gold else None
 
 
-def compare(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth:
+def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     """Return whether two structures are the same answer; different kinds never are."""
     if isinstance(answer, Relation) or isinstance(gold, Relation):
         return _relations(answer, gold, comparer)
@@ -127,7 +111,7 @@ def _first(structure: Chain | Rounded) -> Structure:
     return structure.about if structure.value is None else structure.value
 
 
-def _rounded(answer: Rounded, gold: Structure, comparer: ValueComparer) -> Truth:
+def _rounded(answer: Rounded, gold: Structure, comparer: ExactComparer) -> Truth:
     """14/3 ≈ 4.67 equals 14/3 if both are close; ≈ 4.67 alone can equal a decimal only."""
     if answer.value is None:
         decimal = isinstance(gold, Scalar) and gold.decimal
@@ -159,7 +143,7 @@ def _value(structure: Structure) -> Structure:
     return structure.value if isinstance(structure, Named) else structure
 
 
-def _named(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth:
+def _named(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     if isinstance(answer, Named) and isinstance(gold, Named) and answer.name != gold.name:
         return False
     variable = getattr(answer, "variable", None) or getattr(gold, "variable", None)
@@ -169,7 +153,7 @@ def _named(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth
     return compare(_value(answer), _value(gold), comparer)
 
 
-def _lists(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth:
+def _lists(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     given, expected = _flat(answer), _flat(gold)
     for one, other in ((answer, gold), (gold, answer)):
         if isinstance(one, Items) and one.braces and not isinstance(other, Items):
@@ -202,7 +186,7 @@ def _flat(structure: Structure, inner: bool = False) -> list[Structure]:
 _MAX_CHOICES = 256
 
 
-def _matched(given: list[Structure], expected: list[Structure], comparer: ValueComparer) -> Truth:
+def _matched(given: list[Structure], expected: list[Structure], comparer: ExactComparer) -> Truth:
     """Return whether two lists are equal as multisets."""
     if len(given) != len(expected):
         return False
@@ -223,7 +207,7 @@ def _matched(given: list[Structure], expected: list[Structure], comparer: ValueC
     return None if undecided else True
 
 
-def _regions(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth:
+def _regions(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     variables = {getattr(each, "variable", None) for each in (answer, gold)} - {None}
     if len(variables) > 1:
         return False
@@ -250,7 +234,7 @@ def _pieces(structure: Structure) -> list[Structure]:
     return [structure]
 
 
-def _relations(answer: Structure, gold: Structure, comparer: ValueComparer) -> Truth:
+def _relations(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     """Equations and inequalities are equal if their differences have a constant ratio."""
     if isinstance(gold, Named) and not (
         isinstance(gold.value, Scalar) and gold.value.tree is not None and names(gold.value.tree)

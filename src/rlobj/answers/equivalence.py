@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rlobj.answers.comparison import ExactComparer, ValueComparer, compare
+from rlobj.answers.comparison import ExactComparer, compare
 from rlobj.answers.lexer import Unreadable
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
@@ -19,7 +19,7 @@ _MIN_PROSE_WORDS = 4
 
 
 def check_equivalence(
-    answer: str, gold: str, comparer: ValueComparer | None = None
+    answer: str, gold: str, comparer: ExactComparer | None = None
 ) -> tuple[bool | None, str]:
     """Return whether an answer equals the gold answer (None = undecided), and the reason.
 

@@ -9,9 +9,6 @@ import time
 from types import FrameType
 from typing import Any, Self
 
-from rlobj.objectives.statistics import Comm
-from rlobj.training.parallel.agreement import any_rank
-
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -60,7 +57,3 @@ class Interrupts:
         self.asked, self._asked_at = True, now
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         logger.warning("%s: finishing and saving this step; a second signal stops at once", name)
-
-    def agreed(self, comm: Comm) -> bool:
-        """Whether any rank was asked to end; the same answer on all ranks."""
-        return any_rank(self.asked, comm)

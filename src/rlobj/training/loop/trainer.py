@@ -14,6 +14,7 @@ from rlobj.training.loop.given import Given
 from rlobj.training.loop.interrupts import Interrupts
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
+from rlobj.training.parallel.agreement import any_rank
 from rlobj.training.result import TrainingResult
 
 
@@ -46,7 +47,7 @@ def run_training(
         interrupts.defer()
         while parts.learner.steps < config.training.steps:
             run_step(parts)
-            if interrupts.agreed(parts.comm):
+            if any_rank(interrupts.asked, parts.comm):
                 with explained(parts.learner.steps):
                     stages.save(parts, now=True)
                 break
