@@ -1,11 +1,13 @@
 """The cost of `Objective.plan` on a large update: three exact cuts, beside one torch.sort.
 
 The objective is STARE-C2 with STAPO's filter: two cuts by surprisal and one by entropy. One sort of
-one column is what a single exact cut costs if it is done by sorting.
+one column is what a single exact cut costs if it is done by sorting. Each form of the rule language
+is measured in an objective of its own, as the rule of the tokens to keep, beside these three cuts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -26,6 +28,24 @@ from rlobj import TokenBatch, load_preset
 
 RESPONSE, GROUP = 4000, 8
 """Tokens of a response, responses of a group."""
+CUTS = "stare-c2 with stapo's filter"
+FORMS = {
+    "no rule": None,
+    "mean by update": "entropy > entropy.mean()",
+    "mean by response": "entropy > entropy.mean(by='response')",
+    "mean by group": "entropy > entropy.mean(by='group')",
+    "mean of rewards by group": "reward.mean(by='group') > 0.3",
+    "max by response": "entropy < entropy.max(by='response')",
+    "any by response": "~(prob < 1e-6).any(by='response')",
+    "share by group": "(prob < 0.1).share(by='group') < 0.5",
+    "top by update": "entropy.top(0.2)",
+    "top by response": "entropy.top(0.2, by='response')",
+    "top by group": "entropy.top(0.2, by='group')",
+    "quantile by response": "entropy > entropy.quantile(0.8, by='response')",
+    "suffix_sum": "logprob.suffix_sum(decay=0.9) < 0",
+    "exp and log": "exp(prob) * log(1 + entropy) > 0.1",
+}
+"""Rules of tokens to keep."""
 
 
 def make_batch(tokens: int) -> TokenBatch:
@@ -44,13 +64,15 @@ def make_batch(tokens: int) -> TokenBatch:
 
 
 def answer(what: str, tokens: int) -> dict[str, float]:
-    """CPU seconds of a `plan` or a `sort`, and MiB above its inputs."""
+    """CPU seconds of a `plan`, of the cuts or of a form, or of a `sort`; MiB above its inputs."""
     batch = make_batch(tokens)
     stapo = load_preset("stapo").objective.drop_rule
     assert stapo is not None
     assert batch.entropy is not None
     objective = load_preset("stare-c2").objective.drop(stapo)
-    state = {**objective.init(), "W": {"value": 1.1}, "M": {"value": 0.9}}
+    if what in FORMS:
+        objective = load_preset("dapo-loss").objective.replace(keep=FORMS[what])
+    state = {"W": {"value": 1.1}, "M": {"value": 0.9}}
     work = partial(objective.plan, batch.split(GROUP), state)
     if what == "sort":
         work = batch.entropy.sort
@@ -64,18 +86,20 @@ def measure(quick: bool, rounds: int) -> Table:
     """Seconds and memory of a plan and of a sort, from 1M tokens on."""
     rows = []
     for millions in (1, 4) if quick else (1, 2, 4, 8, 16, 32):
-        found: dict[str, list[dict[str, float]]] = {"plan": [], "sort": []}
-        for _ in range(rounds):
-            for what, answers in found.items():
-                note(f"{what} of {millions}M tokens")
-                answers += ask("benchmarks.plan", {"what": what, "tokens": millions * 10**6})
-        rows.append(to_row(millions, found["plan"], found["sort"]))
+        found = answers(("plan", "sort"), millions, rounds)
+        rows.append(to_row(CUTS, millions, found["plan"], found["sort"]))
+    found = answers(("plan", *FORMS), 1, rounds)
+    base = [each["seconds"] for each in found.pop("plan")]
+    for form, each in found.items():
+        over = ratio([one["seconds"] for one in each], base)
+        rows.append(to_row(form, 1, each) | {"over_cuts": over})
     return Table(
         "plan",
         "CPU seconds of one thread and peak memory above the inputs, for three exact cuts over all "
         "tokens of an update (STARE-C2 with STAPO's filter), and for one torch.sort of one float32 "
-        "column.",
+        "column; then for DAPO's loss with one rule of each form, beside the three cuts.",
         {
+            "rule": ("rule", ""),
             "millions": ("million tokens", ""),
             "plan_seconds": ("plan s", ".3g"),
             "per_million": ("s per million", ".3g"),
@@ -84,24 +108,45 @@ def measure(quick: bool, rounds: int) -> Table:
             "sort_seconds": ("sort s", ".3g"),
             "sort_mib": ("sort MiB", ",.0f"),
             "ratio": ("plan over sort", ".2f"),
+            "over_cuts": ("plan over the three cuts", ".2f"),
         },
         rows,
         {"rounds": rounds, "tokens a response": RESPONSE, "responses a group": GROUP},
-        labels=("millions",),
+        labels=("rule", "millions"),
         bars=("plan_seconds", "sort_seconds", "plan_mib", "sort_mib"),
     )
 
 
-def to_row(millions: int, plan: list[dict[str, float]], sort: list[dict[str, float]]) -> Any:
+def answers(names: Sequence[str], millions: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """The answers of all rounds, by name; each round measures all names."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for what in names:
+            note(f"{what} of {millions}M tokens")
+            found[what] += ask("benchmarks.plan", {"what": what, "tokens": millions * 10**6})
+    return found
+
+
+def to_row(
+    rule: str,
+    millions: int,
+    plan: list[dict[str, float]],
+    sort: Sequence[dict[str, float]] = (),
+) -> dict[str, Any]:
     """The row of some rounds."""
     times, base = ([each["seconds"] for each in answers] for answers in (plan, sort))
     mib = median(each["mib"] for each in plan)
-    return {
+    row = {
+        "rule": rule,
         "millions": millions,
         "plan_seconds": median(times),
         "per_million": median(times) / millions,
         "plan_mib": mib,
         "bytes": mib * 2**20 / (millions * 10**6),
+    }
+    if not sort:
+        return row
+    return row | {
         "sort_seconds": median(base),
         "sort_mib": median(each["mib"] for each in sort),
         "ratio": ratio(times, base),

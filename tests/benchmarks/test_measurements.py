@@ -75,7 +75,7 @@ def test_heads_rows_compare_each_round_with_ours() -> None:
 def test_a_plan_takes_more_memory_than_a_sort_and_less_than_twenty_columns() -> None:
     [made] = ask("benchmarks.plan", {"what": "plan", "tokens": 10**6})
     [sort] = ask("benchmarks.plan", {"what": "sort", "tokens": 10**6})
-    row = plan.to_row(1, [made], [sort])
+    row = plan.to_row(plan.CUTS, 1, [made], [sort])
     assert 0 < row["sort_mib"] < row["plan_mib"]
     assert 12 < row["bytes"] < 80
     assert row["ratio"] == made["seconds"] / sort["seconds"] > 0

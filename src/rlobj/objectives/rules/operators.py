@@ -128,7 +128,8 @@ class Number(Expr):
 
         Args:
             by: one population for the update, or one for each group, position or response.
-            within: the population; a response belongs to it if one of its tokens does.
+            within: the population; a response belongs to it if the rule holds for the response, or
+                for one of its tokens if the rule is one of tokens.
         """
         return make("Aggregate", self, "mean", by, _rule_or_none(within))
 
@@ -207,7 +208,8 @@ class Rule(Expr):
 
         Args:
             by: one population for the update, or one for each group, position or response.
-            within: the population; a response belongs to it if one of its tokens does.
+            within: the population; a response belongs to it if the rule holds for the response, or
+                for one of its tokens if the rule is one of tokens.
         """
         return make("Quantified", self, "any", by, _rule_or_none(within))
 
