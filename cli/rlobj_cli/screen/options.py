@@ -24,16 +24,9 @@ def data_dir_option(panel: str | None = None) -> Any:
     While the command runs, the folder is also in the environment, for this process and for the
     processes that it starts.
     """
-    return typer.Option(
-        "--data-dir",
-        metavar="DIR",
-        envvar=VARIABLE,
-        callback=_named,
-        exists=True,
-        file_okay=False,
-        help="Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub.",
-        rich_help_panel=panel,
-    )
+    help = "Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub."
+    checks: Any = {"envvar": VARIABLE, "callback": _named, "exists": True, "file_okay": False}
+    return option(panel, "--data-dir DIR", help, **checks)
 
 
 def _named(ctx: typer.Context, folder: Path | None) -> Path | None:

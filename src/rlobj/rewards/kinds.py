@@ -28,17 +28,6 @@ from rlobj.rewards.verifier import MathVerifier, Verdict
 if TYPE_CHECKING:
     from rlobj.data import Problem
 
-__all__ = [
-    "Custom",
-    "Exact",
-    "Graded",
-    "Grader",
-    "Math",
-    "Reward",
-    "RewardConfig",
-    "function_grader",
-]
-
 
 @dataclass(frozen=True)
 class Graded:

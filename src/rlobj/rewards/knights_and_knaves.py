@@ -20,8 +20,6 @@ import re
 
 from rlobj.rewards.kinds import FunctionGrader, Graded, Reward
 
-__all__ = ["KnightsAndKnaves", "grade_roles", "parse_roles"]
-
 _SEPARATOR = re.compile(r"<br\s*/?>|[\n,;.]|\band\b", re.IGNORECASE)
 _STATEMENT = re.compile(
     r"(?:[-•]|\(?\d+ ?[):]?)? ?(?:([^\W\d][\w'-]*) is (?:a )?(knight|knave))?", re.IGNORECASE

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from rlobj.base.validation import Model
 
-__all__ = ["Overlong", "overlong_penalty"]
-
 
 def overlong_penalty(lengths: Tensor, max_tokens: float, cache: float) -> Tensor:
     r"""Return the length penalty of each response.

@@ -22,8 +22,6 @@ from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig, function_g
 if TYPE_CHECKING:
     from rlobj.data import Problem
 
-__all__ = ["Several"]
-
 OVERLONG = "overlong"
 """The name of the length penalty among several rewards."""
 

@@ -27,8 +27,6 @@ from rlobj.answers.guards import decide, may_take_long
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.rewards.worker_process import WorkerProcess
 
-__all__ = ["MathVerifier", "Verdict"]
-
 _CACHE_SIZE = 100_000
 _UNDECIDED_SECONDS = 60.0
 """How long a timeout stays in the cache; later, the machine may be less busy."""

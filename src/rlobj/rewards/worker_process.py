@@ -13,8 +13,6 @@ from typing import Any
 
 from rlobj.base.errors import RunError
 
-__all__ = ["WorkerProcess"]
-
 _WORKER_FILE = Path(__file__).parents[1] / "answers" / "worker.py"
 _START_SECONDS = 120.0
 _START_ATTEMPTS = 3

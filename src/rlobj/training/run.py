@@ -304,24 +304,16 @@ def _require_same_objects(run: Path | str, stored: RunConfig, objects: Objects) 
 
 def _warn_of_more_steps(config: RunConfig) -> None:
     """Say what a run that is made longer does otherwise than a run of that length."""
-    steps, schedule, ahead = (
-        config.training.steps,
-        config.training.schedule,
-        config.sampling.async_depth,
-    )
-    if schedule != "constant":
+    training, ahead = config.training, config.sampling.async_depth
+    if training.schedule != "constant":
         logger.warning(
-            "training.schedule is %s and now covers %d steps, so the learning rate increases now "
-            "and then decreases again",
-            schedule,
-            steps,
+            f"training.schedule is {training.schedule} and now covers {training.steps} steps, so "
+            "the learning rate increases now and then decreases again"
         )
     if ahead:
         logger.warning(
-            "the first %d rollouts are sampled from the newest weights, not from weights %d steps "
-            "old, because the run sampled no rollouts after its last step",
-            ahead,
-            ahead,
+            f"the first {ahead} rollouts are sampled from the newest weights, not from weights "
+            f"{ahead} steps old, because the run sampled no rollouts after its last step"
         )
 
 

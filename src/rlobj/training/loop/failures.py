@@ -14,8 +14,6 @@ from rlobj.training.loop.parts import Parts
 from rlobj.training.parallel.agreement import RankFailed
 from rlobj.training.rollouts.synchronizer import SamplerGap
 
-__all__ = ["explained", "guarded"]
-
 
 def guarded(step: Callable[[Parts], None]) -> Callable[[Parts], None]:
     """A step that leaves the run in order when it fails.

@@ -15,8 +15,6 @@ from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.storage.run_directory import RunDirectory, step_name
 
-__all__ = ["Skips"]
-
 logger = logging.getLogger(__name__)
 
 

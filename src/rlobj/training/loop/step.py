@@ -23,8 +23,6 @@ from rlobj.training.loop.parts import Parts
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
 
-__all__ = ["run_step", "train_on", "update"]
-
 Metrics = Mapping[str, float]
 OnUpdate = Callable[[int, MiniBatch, Plan | None, Metrics], None]
 

@@ -187,12 +187,8 @@ class _Rank:
 
     def how_it_ended(self) -> str:
         """`exit code 3`, or the name of a signal."""
-        if self.code >= 0:
-            return f"exit code {self.code}"
-        try:
-            return signal.Signals(-self.code).name
-        except ValueError:
-            return f"signal {-self.code}"
+        signals = {-each.value: each.name for each in signal.Signals}
+        return signals.get(self.code, f"exit code {self.code}")
 
 
 def _ending_with_this_process() -> Callable[[], None] | None:

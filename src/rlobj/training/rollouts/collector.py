@@ -19,8 +19,6 @@ from rlobj.samplers import Sample, Sampler, derive_seed
 from rlobj.training.parallel.agreement import agree
 from rlobj.training.rollouts.grading import Grading
 
-__all__ = ["Collector", "Response", "Rollout"]
-
 
 @dataclass(frozen=True)
 class Response:

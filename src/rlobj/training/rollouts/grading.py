@@ -11,8 +11,6 @@ from rlobj.data import Problem
 from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample
 
-__all__ = ["Grading"]
-
 
 class Grading:
     """The grades of one call of a sampler. A context manager; an error in its block ends grading.

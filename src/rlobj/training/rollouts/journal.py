@@ -28,8 +28,6 @@ from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.storage.run_directory import RunDirectory, step_name, step_of
 
-__all__ = ["Journal", "pack_rollout", "unpack_rollout"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from typing import Self
 from rlobj.training.rollouts.collector import Collector, Rollout
 from rlobj.training.rollouts.journal import Journal
 
-__all__ = ["Pipeline"]
-
 
 class Pipeline:
     """Collects rollouts ahead of the steps that train on them, and writes each to disk.

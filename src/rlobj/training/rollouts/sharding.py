@@ -25,8 +25,6 @@ from rlobj.rewards import Reward
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Rollout
 
-__all__ = ["MiniBatch", "Sequences", "Share", "shard", "spread"]
-
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 """(prompt ids, response ids) of each response."""
 

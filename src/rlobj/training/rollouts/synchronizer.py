@@ -21,8 +21,6 @@ from rlobj.objectives.statistics import Comm
 from rlobj.samplers import Sampler, Sent, compare
 from rlobj.training.parallel.agreement import largest
 
-__all__ = ["GAP_LIMITS", "SamplerGap", "Synchronizer", "check_gap", "sampler_gap"]
-
 GAP_LIMITS = {"float32": 1e-3, "bfloat16": 0.1}
 """Largest accepted mean of |Δ log-prob| per token, in nats, by arithmetic. Correct engines differ
 by 1e-6 in float32 and by less than 0.02 in bfloat16."""
