@@ -251,6 +251,17 @@ def test_an_objective_with_columns_of_its_own_is_refused() -> None:
         rlobj.train(objective)
 
 
+def test_two_runs_of_one_second_have_their_own_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = []
+    for _ in range(20):  # some of them in the same second
+        folders.append(run.default_folder(compose("stapo")))
+        folders[-1].mkdir(parents=True)
+    assert len(set(folders)) == 20
+
+
 # Several processes.
 
 

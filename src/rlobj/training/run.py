@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -218,9 +219,11 @@ def prepared(config: RunConfig) -> RunConfig:
 
 
 def default_folder(config: RunConfig) -> Path:
-    """`runs/PRESET-TIME`."""
+    """`runs/PRESET-TIME`, with a number behind it if that folder exists."""
     name = Path(config.preset).stem if config.preset else "run"
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    numbered = (folder.with_name(f"{folder.name}-{i}") for i in count(2))
+    return next(each for each in chain([folder], numbered) if not each.exists())
 
 
 def _configured(objective: Any, above: list[Layer]) -> RunConfig:
