@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlobj.base.primitive import Primitive
@@ -69,7 +69,7 @@ def explain(
     ]
     stages = {"observe": needs.observe, "plan": needs.plan, "loss": needs.loss}
     return Explanation(
-        formula=_formula(given, dict(expressions), reward_kl),
+        formula=_formula(given, [field for field, _ in expressions], reward_kl),
         rules=tuple(rules),
         needs=tuple(
             (stage, ", ".join(sorted(names)) or "nothing") for stage, names in stages.items()
@@ -97,7 +97,7 @@ def _doc(primitive: Primitive) -> str:
     return first.partition(" Source:")[0]
 
 
-def _formula(terms: Terms, fields: Mapping[str, Expr], reward_kl: float) -> tuple[str, ...]:
+def _formula(terms: Terms, fields: Sequence[str], reward_kl: float) -> tuple[str, ...]:
     symbols = [symbol for symbol, _ in terms]
     factors = {
         "m": "drop" in fields or "keep" in fields,
@@ -116,7 +116,7 @@ def _formula(terms: Terms, fields: Mapping[str, Expr], reward_kl: float) -> tupl
             line += f" Counts {term.over} tokens of the update."
         lines.append(line)
     if "shape" in fields:
-        lines.append(f"A ← {fields['shape']}, in S and P; drop, keep and reweight read A before")
+        lines.append("A ← shape, where S and P read it; rules and weights read the A before")
     if reward_kl:
         lines.append(f"R ← R − {reward_kl}·Σ_t (l0 − l_ref), per response")
     return tuple(lines)
@@ -124,7 +124,7 @@ def _formula(terms: Terms, fields: Mapping[str, Expr], reward_kl: float) -> tupl
 
 def _meanings(expression: Expr) -> list[str]:
     """What each population in the expression is, and what is selected or computed from it."""
-    return [text for node in expression.walk() if (text := _meaning(node))]
+    return list(dict.fromkeys(filter(None, map(_meaning, expression.walk()))))
 
 
 def _meaning(node: Expr) -> str:
@@ -147,12 +147,10 @@ def _meaning(node: Expr) -> str:
             unit = "tokens" if node.counted == Level.TOKEN else "responses"
             return f"{node}: over {_population(node.by, node.within, unit)}"
         case Scan():
-            end = (
-                "start of the response to the token"
-                if node.side == "prefix"
-                else ("token to the end of the response")
-            )
-            return f"{node}: Σ decay^distance · {node.value} from the {end}, decay = {node.decay}"
+            start = node.side == "prefix"
+            span = "response's start to the token" if start else "token to the response's end"
+            decay = f", times {node.decay} per token of distance" if node.decay != 1 else ""
+            return f"{node}: the sum of {node.value} from the {span}{decay}"
         case CustomRule():
             return f"{node}: {inspect.getdoc(type(node)) or 'a rule written in Python'}"
     return ""
