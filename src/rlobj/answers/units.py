@@ -54,28 +54,18 @@ F farad farads
 T tesla
 H henry henries
 Pa pascal pascals
-kPa MPa atm bar
 Hz hertz
-kHz MHz GHz
 mol mole moles
 L l liter liters litre litres
 mL ml milliliter milliliters
 gal gallon gallons
 qt quart quarts
-eV
-keV
-MeV
-GeV
 dyne dynes dyn
-gauss
 pc parsec parsecs
-kpc
-Mpc
 AU au
 Å angstrom angstroms
 lightyear lightyears ly
 ohm ohms Ω
-mph
 people person persons
 vertex vertices
 child children
@@ -88,11 +78,11 @@ _REGULAR = """
     marble page question ticket piece chair table bag row seat tile bit byte token
 """
 """Units whose plural has an s."""
+_ALONE = "eV keV MeV GeV gauss kpc Mpc mph kPa MPa atm bar kHz MHz GHz"
 _LINES = [line.split() for line in _ALIASES.strip().splitlines()]
 _LINES += [[name, f"{name}s"] for name in _REGULAR.split()]
+_LINES += [[name] for name in _ALONE.split()]
 _NAMES = {alias: line[0] for line in _LINES for alias in line}
-_NAMES |= {"kPa": "kPa", "MPa": "MPa", "atm": "atm", "bar": "bar"}
-_NAMES |= {"kHz": "kHz", "MHz": "MHz", "GHz": "GHz"}
 _PLAIN_EXCLUDED = frozenset(["mg", "ms", "au", "ly", "pc"])
 """Units that are more likely products of two letters in plain mathematics."""
 _CURRENCIES = {"$": "$", "€": "euro", "£": "pound"}

@@ -91,11 +91,8 @@ def local_copy(folder: Path | None, name: str) -> Path | None:
     for path in sorted(folder.iterdir()):
         suffix = "" if path.is_dir() else path.suffix
         stem = path.name.removesuffix(suffix)
-        if (
-            suffix in order
-            and letters_and_digits(stem) == letters_and_digits(name)
-            and (suffix or path.is_dir())
-        ):
+        same = letters_and_digits(stem) == letters_and_digits(name)
+        if same and (path.is_dir() or suffix in SUFFIXES):
             found.append((stem != name, order.index(suffix), path))
     return min(found)[2] if found else None
 
@@ -155,9 +152,7 @@ def _separated(path: Path) -> Iterator[Row]:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         try:
             header = next(reader, [])
-            for fields in reader:
-                if not fields:
-                    continue
+            for fields in filter(None, reader):
                 where = f"{path}:{reader.line_num}"
                 if len(fields) != len(header):
                     raise DataError(

@@ -4,9 +4,8 @@
 `rlobj.samplers.vllm` runs vLLM in this process or on a server.
 """
 
-from rlobj.samplers.seeds import derive_seed
 from rlobj.samplers.transformers import TransformersSampler, eos_ids
-from rlobj.samplers.types import Distribution, Done, Sample, Sampler, SamplingSettings
+from rlobj.samplers.types import Distribution, Done, Sample, Sampler, SamplingSettings, derive_seed
 from rlobj.samplers.weights import Received, Sent, checksum, compare
 
 __all__ = [

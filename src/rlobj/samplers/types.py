@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, Protocol
@@ -13,6 +14,12 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model
 from rlobj.samplers.weights import Received
+
+
+def derive_seed(*parts: int | str) -> int:
+    """Hash all parts to a seed in [0, 2^62), which is the same on every machine."""
+    text = "/".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
 
 
 class Sample:

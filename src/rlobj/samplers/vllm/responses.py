@@ -10,8 +10,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers import types as samplers
-from rlobj.samplers.seeds import derive_seed
-from rlobj.samplers.types import Sample, SamplingSettings, packed
+from rlobj.samplers.types import Sample, SamplingSettings, derive_seed, packed
 
 _MIN_TEMPERATURE = 0.01
 """vLLM raises lower temperatures to this value, except 0."""
