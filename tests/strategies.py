@@ -229,6 +229,9 @@ def language() -> dict[str, Objective]:
         "mean of means": base.keep(
             gap.mean(by="response") <= gap.mean(by="response").mean(by="group")
         ),
+        "by position": base.keep(
+            (entropy > entropy.mean(by="position")) | prob.top(0.2, by="position")
+        ).reweight(1 + (prob < 0.1).share(by="position")),
         "min, max": base.keep(entropy.max(by="group") - entropy.min(by="response") > 2.5).reweight(
             1 + length / length.max()
         ),
@@ -269,6 +272,7 @@ def language() -> dict[str, Objective]:
         "own column": turns.keep("turn >= turn.mean(by='response')"),
         "custom rule": base.drop(Crowded()),
         "second of three phases": base.split(prob < 0.3).split(entropy > 1).phases[1],
+        "geometric mismatch": base.replace(mismatch=Mask(level="geometric", low=0.95, high=1.05)),
         "named reward": base.keep("reward('b') > reward('b').mean()").reweight("1 + reward('a')"),
     }
 

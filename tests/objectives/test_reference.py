@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from functools import partial
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from functools import cached_property, partial
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -12,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_rules import NOT_FINITE, Approximate, Close, NotFinite, Outcome, Reference
 from strategies import awkward_batch, expressions, larger_numbers, larger_rules, tokens
+from torch import Tensor
 
 from rlobj import BatchError, Objective, TokenBatch, parse
 from rlobj.objectives.frame import Frame
+from rlobj.objectives.populations import Populations
 from rlobj.objectives.rules import Expr
 from rlobj.objectives.statistics import SingleProcess, hash_keys
 
@@ -52,13 +57,14 @@ def draw(seed: int, response: int, position: int) -> int:
     return int(hash_keys((seed, UPDATE, response, position)))
 
 
-def frame_of(batch: TokenBatch) -> Frame:
-    return Frame([batch], dict.fromkeys(COLUMNS, "the test"), SingleProcess(), STATE)
+def frame_of(tables: Sequence[TokenBatch], comm: Any = None) -> Frame:
+    columns = dict.fromkeys(COLUMNS, "the test")
+    return Frame(tables, columns, comm or SingleProcess(), STATE)
 
 
-def engine(expression: Any, batch: TokenBatch) -> list[Any] | None:
+def engine(expression: Any, tables: Sequence[TokenBatch], comm: Any = None) -> list[Any] | None:
     """The engine's value on each row; None if it refuses the expression."""
-    frame = frame_of(batch)
+    frame = frame_of(tables, comm)
     read = frame.rule if expression.is_rule else partial(frame.number, who="the test")
     values = read(expression)
     try:
@@ -85,7 +91,7 @@ def reference(expression: Expr, batch: TokenBatch) -> dict[int, Any] | None:
 
 def disagreement(expression: Expr, batch: TokenBatch) -> str:
     """Where engine and reference differ; raises `Close` where rounding decides."""
-    expected, found = reference(expression, batch), engine(expression, batch)
+    expected, found = reference(expression, batch), engine(expression, [batch])
     if expected is None or found is None:
         return "" if expected is found else f"expected {expected}, got {found}"
     wrong = [row for row, value in expected.items() if not same(value, found[row])]
@@ -105,6 +111,62 @@ def same(value: Outcome | Approximate, found: float) -> bool:
 def test_values_equal_those_of_the_reference(expression: Expr, batch: int) -> None:
     with suppress(Close):
         assert disagreement(expression, BATCHES[batch]) == "", str(expression)
+
+
+for member in vars(Populations).values():
+    if isinstance(member, cached_property):  # Python 3.11 locks it for all threads
+        member.lock = nullcontext()  # type: ignore[attr-defined]
+
+
+class Threads:
+    """A `Comm` of one rank; all ranks are threads of this process."""
+
+    def __init__(self, rank: int, barrier: Barrier, tensors: list[Any]) -> None:
+        self.rank, self.size = rank, len(tensors)
+        self.barrier, self.tensors = barrier, tensors
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        self.tensors[self.rank] = tensor
+        self.barrier.wait(timeout=5)  # a rank that waits for another fails
+        assert len({(each.shape, each.dtype) for each in self.tensors}) == 1
+        total = torch.stack(self.tensors).sum(0)
+        self.barrier.wait(timeout=5)
+        return total
+
+
+def on_ranks(expression: Any, parts: list[list[TokenBatch]]) -> list[list[Any] | None]:
+    """The values on each rank's rows; None where a rank refuses the expression."""
+    barrier, tensors = Barrier(len(parts)), [None] * len(parts)
+
+    def work(rank: int) -> list[Any] | None:
+        comm = Threads(rank, barrier, tensors)
+        return engine(expression, parts[rank], comm)
+
+    with ThreadPoolExecutor(len(parts)) as pool:
+        return list(pool.map(work, range(len(parts))))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+@settings(max_examples=500)
+@given(EXPRESSIONS, st.sampled_from(range(len(BATCHES))), st.integers(0, 99))
+def test_values_do_not_depend_on_tables_and_ranks(expression: Expr, batch: int, seed: int) -> None:
+    """One rank has one table, one has two and one has none; they get equal bits."""
+    whole = BATCHES[batch]
+    order = torch.randperm(len(whole.lengths), generator=torch.Generator().manual_seed(seed))
+    places = list(order.tensor_split(3))
+    tables = [whole.select(place) for place in places]
+    found = on_ranks(expression, [tables[:1], [], tables[1:]])
+    expected = engine(expression, [whole])
+    if expected is None or None in found:
+        assert expected is None, str(expression)
+        assert found == [None] * 3, str(expression)
+        return
+    rows = whole.rows(order)
+    decided = whole.decided[rows].tolist()
+    values = [value for each in found for value in each or []]
+    for value, row, counts in zip(values, rows.tolist(), decided, strict=True):
+        assert value == expected[row] or not counts, f"{expression} at row {row}"
 
 
 # Found by the test above, or decided with it. All prob are above 0.
@@ -136,7 +198,7 @@ NONE = "surprisal.mean(within=prob > 2)"  # undefined
 def test_what_is_undefined_or_not_read_does_not_decide(rule: str, selects: bool) -> None:
     batch = BATCHES[0]
     assert disagreement(parse(rule), batch) == ""
-    assert engine(parse(rule), batch) == (batch.decided & selects).tolist()
+    assert engine(parse(rule), [batch]) == (batch.decided & selects).tolist()
 
 
 @pytest.mark.parametrize(
@@ -158,20 +220,20 @@ def test_what_is_undefined_or_not_read_does_not_decide(rule: str, selects: bool)
 )
 def test_a_rule_that_depends_on_infinity_is_refused(rule: str) -> None:
     assert reference(parse(rule), BATCHES[0]) is None
-    assert engine(parse(rule), BATCHES[0]) is None
+    assert engine(parse(rule), BATCHES[:1]) is None
 
 
 def test_a_long_chain_of_rules_is_evaluated_once() -> None:
     rule = parse(" and ".join([f"surprisal > {NONE}"] * 60))
-    assert engine(rule, BATCHES[0]) == [False] * len(BATCHES[0])
+    assert engine(rule, BATCHES[:1]) == [False] * len(BATCHES[0])
 
 
 @pytest.mark.parametrize("exponent", ["1.7", "-2.5", "7", "2", "3", "0.5", "-1", "entropy"])
 def test_a_power_does_not_depend_on_the_row(exponent: str) -> None:
     batch, number = awkward_batch(2), parse(f"prob ** {exponent}")
     batch = Objective().with_advantages([batch])[0]
-    one = frame_of(batch).number(number)
-    parts = [frame_of(part).number(number) for part in batch.split(40)]
+    one = frame_of([batch]).number(number)
+    parts = [frame_of([part]).number(number) for part in batch.split(40)]
     assert torch.equal(torch.cat(parts), one)
 
 
