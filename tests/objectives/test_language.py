@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,8 +178,22 @@ def test_columns_that_are_not_declared_stay_unknown() -> None:
         Objective(keep="turn > 0")
     with pytest.raises(ConfigError, match="keep reads unknown 'turn'"):
         Objective(keep=column("turn") > 0)
-    with pytest.raises(ConfigError, match="expected new names such as 'turn' in lower case"):
-        Objective(columns=["entropy"])
+    for taken in ("entropy", "old_logprobs"):
+        with pytest.raises(ConfigError, match="expected new names such as 'turn' in lower case"):
+            Objective(columns=[taken])
+
+
+def test_an_own_column_cannot_stand_in_for_a_column_of_the_table() -> None:
+    with pytest.raises(
+        BatchError, match=r"Pass TokenBatch\(old_logprobs=...\), or take another name"
+    ):
+        tokens([1], [-1.0], columns={"old_logprobs": [-2.0]})
+
+
+def test_an_own_column_whose_name_begins_with_reward_can_be_padded() -> None:
+    mask = torch.tensor([[1, 1], [1, 0]])
+    padded = TokenBatch.from_padded(mask, mask * -1.0, columns={"reward_turn": mask * 2.0})
+    assert padded.columns["reward_turn"].tolist() == [2, 2, 2]
 
 
 def test_all_unknown_names_are_reported_together() -> None:
@@ -216,6 +231,35 @@ def test_a_custom_rule_equals_the_same_rule_in_the_language() -> None:
     text = "(prob < 0.1) & ((prob < 0.1).count(by='response') < 2)"
     plans = [Objective().drop(rule).plan([BATCH]) for rule in (Isolated(), text)]
     assert torch.equal(plans[0].weights[0], plans[1].weights[0])
+
+
+@dataclass(frozen=True)
+class Both(CustomRule):
+    rule: Any = None
+
+    def select(self, frame: Any) -> Tensor:
+        return frame.rule(self.rule)
+
+
+def test_a_setting_of_a_custom_rule_can_be_a_rule() -> None:
+    objective = Objective(drop=Both(prob < 0.1))
+    assert parse(str(Both(prob < 0.1))) == Both(prob < 0.1)
+    assert Objective(**objective.model_dump(by_alias=True)) == objective
+    weights = [
+        Objective(drop=rule).plan([BATCH]).weights[0] for rule in (Both(prob < 0.1), "prob < 0.1")
+    ]
+    assert torch.equal(*weights)
+
+
+def test_a_custom_rule_of_a_file_equals_itself_after_it_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "my_rules.py"
+    path.write_text(
+        "from dataclasses import dataclass\nfrom rlobj import CustomRule\n"
+        "@dataclass(frozen=True)\nclass Mine(CustomRule):\n    limit: float = 1.0\n"
+    )
+    objective = Objective(drop={"kind": "custom", "target": f"{path}:Mine", "limit": 2})
+    assert parse(str(objective.drop_rule)) == objective.drop_rule
+    assert Objective(**objective.model_dump(by_alias=True)) == objective
 
 
 def test_a_custom_rule_with_an_unknown_setting_is_refused() -> None:

@@ -16,6 +16,9 @@ __all__ = ["PYTHON_OBJECT", "import_target"]
 PYTHON_OBJECT = "<Python object"
 """The beginning of the text for a Python object in a configuration."""
 
+_FILES: dict[tuple[str, int], ModuleType] = {}
+"""The imported files, by path and time of the last change."""
+
 _EXPECTED = 'Expected "package.module:name" or "path/to/file.py:name".'
 
 
@@ -61,6 +64,9 @@ def _load_file(target: str, source: str) -> ModuleType:
     path = Path(source).expanduser()
     if not path.is_file():
         raise ConfigError(f"target {target!r}: there is no file {str(path)!r}.")
+    written = (str(path.resolve()), path.stat().st_mtime_ns)
+    if written in _FILES:  # importing it again would make other classes, unequal to the first
+        return _FILES[written]
     name = f"_rlobj_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -68,4 +74,5 @@ def _load_file(target: str, source: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle find a module by its name
     spec.loader.exec_module(module)
+    _FILES[written] = module
     return module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -47,7 +47,9 @@ def joined_columns(
     return columns
 
 
-def own_column(name: str, value: Any, logprobs: Tensor, lengths: Tensor) -> Tensor:
+def own_column(
+    name: str, value: Any, logprobs: Tensor, lengths: Tensor, reserved: Collection[str]
+) -> Tensor:
     """A column of a user's own, one number per token, [N].
 
     Args:
@@ -55,10 +57,16 @@ def own_column(name: str, value: Any, logprobs: Tensor, lengths: Tensor) -> Tens
         value: [N], or [B].
         logprobs: [N].
         lengths: tokens of each response, [B].
+        reserved: names of the TokenBatch's own columns.
 
     Raises:
-        BatchError: another shape.
+        BatchError: another shape, or a name of the TokenBatch's own columns.
     """
+    if name in reserved:
+        raise BatchError(
+            f"columns={{{name!r}: ...}}: a TokenBatch has a column of this name. Pass "
+            f"TokenBatch({name}=...), or take another name"
+        )
     value = torch.as_tensor(value, device=logprobs.device)
     if value.shape == lengths.shape != logprobs.shape:
         value = value.repeat_interleave(lengths)

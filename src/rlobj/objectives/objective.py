@@ -50,7 +50,7 @@ from rlobj.objectives.rules import (
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, SurrogateField
-from rlobj.objectives.tokens import TokenBatch
+from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
 __all__ = ["Objective"]
 
@@ -125,7 +125,8 @@ class Objective(Model):
             if not (name.isidentifier() and name[0].isupper()):
                 yield f"controller '{name}': the name must begin with a capital"
         for name in self.columns:
-            if not (name.isidentifier() and name[0].islower()) or name in NAMES:
+            taken = name in NAMES or name in COLUMN_NAMES
+            if taken or not (name.isidentifier() and name[0].islower()):
                 yield f"columns: expected new names such as 'turn' in lower case, got '{name}'"
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"

@@ -12,6 +12,8 @@ from rlobj.base.errors import BatchError, nearest
 
 __all__ = ["flat_columns"]
 
+_REWARDS = ("rewards", "reward_names", "reward_weights")
+
 
 def flat_columns(
     mask: Tensor, columns: Mapping[str, Any], known: Collection[str], per_token: Collection[str]
@@ -39,7 +41,7 @@ def flat_columns(
             own = flat_columns(mask, value, names, ())
             flat[name] = {key: own[key] for key in value}
             continue
-        if name.startswith("reward") or isinstance(value, int) or value is None:
+        if name in _REWARDS or isinstance(value, int) or value is None:
             flat[name] = value
             continue
         value = torch.as_tensor(value)

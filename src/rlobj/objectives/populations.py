@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -42,27 +41,33 @@ class Units:
 class Populations(Evaluator):
     """The evaluation of nodes that read more than their own token."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._units_by: dict[str, Units] = {}
+
     def _units(self, by: str) -> Units:
-        if by in ("group", "position"):
-            return self._groups if by == "group" else self._positions
-        size = len(self.table.lengths)
+        # No cached_property: Python 3.11 holds its lock for all instances of the class. If ranks
+        # are threads, one would hold it while it waits for the others in `comm.sum`.
+        if by not in self._units_by:
+            self._units_by[by] = self._find_units(by)
+        return self._units_by[by]
+
+    def _find_units(self, by: str) -> Units:
+        table, device = self.table, self.decided.device
+        size = len(table.lengths)
         if by == "response":
-            return Units(torch.arange(size, device=self.decided.device), size, SingleProcess())
-        return Units(torch.zeros(size, dtype=torch.int64, device=self.decided.device), 1, self.comm)
-
-    @cached_property
-    def _groups(self) -> Units:
-        names, start = statistics.gather(self.table.groups, self.comm)
-        groups, member = names.unique(return_inverse=True)
-        own = member[start : start + len(self.table.groups)]
-        return Units(own, len(groups), self.comm)
-
-    @cached_property
-    def _positions(self) -> Units:
-        lengths, _ = statistics.gather(self.table.lengths, self.comm)
-        longest = int(lengths.max()) if len(lengths) else 0
-        member = self.table.spread(self._groups.member) * longest + self.table.positions
-        return Units(member, self._groups.count * longest, self.comm)
+            return Units(torch.arange(size, device=device), size, SingleProcess())
+        if by == "update":
+            return Units(torch.zeros(size, dtype=torch.int64, device=device), 1, self.comm)
+        if by == "position":
+            groups = self._units("group")
+            lengths, _ = statistics.gather(table.lengths, self.comm)
+            longest = int(lengths.max()) if len(lengths) else 0
+            member = table.spread(groups.member) * longest + table.positions
+            return Units(member, groups.count * longest, self.comm)
+        names, start = statistics.gather(table.groups, self.comm)
+        names, member = names.unique(return_inverse=True)
+        return Units(member[start : start + size], len(names), self.comm)
 
     def _population(self, of: Expr, within: Rule | None, level: Level) -> tuple[Values, Tensor]:
         """The values of tokens [N] or responses [B], and which of them count."""

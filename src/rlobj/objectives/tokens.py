@@ -118,7 +118,7 @@ class TokenBatch:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_shapes()
         own = {
-            name: joining.own_column(name, value, logprobs, self.lengths)
+            name: joining.own_column(name, value, logprobs, self.lengths, COLUMN_NAMES)
             for name, value in self.columns.items()
         }
         object.__setattr__(self, "columns", own)

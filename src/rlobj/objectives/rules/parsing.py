@@ -230,7 +230,8 @@ class Parser:
             self.fail(f"write {usage}", node)
         if name == "reward":
             return make("NamedReward", text)
-        return custom_rule(text, {str(k.arg): self.argument("", k.value) for k in node.keywords})
+        given = {str(k.arg): self.argument(str(k.arg), k.value, True) for k in node.keywords}
+        return custom_rule(text, given)
 
     def arguments(self, node: ast.Call, names: tuple[str, ...]) -> dict[str, Any]:
         if len(node.args) > len(names):
@@ -245,12 +246,14 @@ class Parser:
             given[keyword.arg] = keyword.value
         return {name: self.argument(name, value) for name, value in given.items()}
 
-    def argument(self, name: str, node: ast.AST) -> Any:
+    def argument(self, name: str, node: ast.AST, or_rule: bool = False) -> Any:
         if name == "within" and not (isinstance(node, ast.Constant) and node.value is None):
             return self.build(node)
-        sign = 1
+        given, sign = node, 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             node, sign = node.operand, -1
         if not isinstance(node, ast.Constant):
+            if or_rule:  # a setting of a custom rule may be an expression
+                return self.build(given)
             self.fail(f"'{name}' must be written as a plain value", node)
         return node.value if sign > 0 else -node.value  # type: ignore[operator]
