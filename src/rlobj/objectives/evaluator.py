@@ -60,11 +60,13 @@ def _power(base: Tensor, exponent: Tensor) -> Tensor:
     """base ** exponent, the same at each place of a tensor.
 
     `torch.pow` rounds the last elements of a tensor, and of a thread's share of it, in another way
-    than the others, except for these exponents.
+    than the others, except for these exponents. exp(y·log x) is computed in float64: in float32 it
+    is wrong by several units of the last place, so that 10 ** 4 is not 10000.
     """
     if exponent.dim() == 0 and float(exponent) in (-2, -1, 0, 0.5, 1, 2, 3):
         return base.pow(float(exponent))
-    size = torch.where(exponent == 0, 1.0, (exponent * base.abs().log()).exp())
+    wide = (exponent * base.double().abs().log()).exp().to(base.dtype)
+    size = torch.where(exponent == 0, 1.0, wide)
     odd = torch.where(exponent.remainder(2) == 1, -size, size)
     negative = torch.where(exponent.remainder(1) == 0, odd, torch.nan)
     return torch.where(base < 0, negative, size)
