@@ -56,6 +56,12 @@ def test_diff_shows_only_settings_that_differ() -> None:
     assert "training.learning_rate" not in text
 
 
+def test_diff_shows_the_whole_name_of_a_setting_in_80_columns() -> None:
+    text = output("presets", "diff", "dppo", "prime-rl")
+    for name in ("objective.surrogate.max_log_ratio", "sampling.prompts_per_step"):
+        assert name in text
+
+
 def test_diff_says_if_settings_are_equal() -> None:
     assert "same settings" in output("presets", "diff", "stapo", "stapo")
 

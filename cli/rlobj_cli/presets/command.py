@@ -113,9 +113,10 @@ def diff(
         console.print(Text(f"{left} and {right} have the same settings"))
         return
     compared = table("setting", left, right)
+    compared.columns[0].no_wrap = True
     for path, *values in rows:
         texts = [Text("–", "dim") if v is None else Text(plain_value(v)) for v in values]
-        compared.add_row(Text(path, "bold cyan", no_wrap=True), *texts)
+        compared.add_row(Text(path, "bold cyan"), *texts)
     console.print(compared)
 
 

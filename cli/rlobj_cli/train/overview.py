@@ -117,8 +117,8 @@ def _remarks(config: RunConfig, steps: Sequence[Line]) -> list[str]:
         dropped = sum(line.get("objective/dropped_tokens", 0) for line in steps)
         tokens = sum(line["tokens/step"] for line in steps) * len(config.objective.phases)
         if config.objective.drop_rule is not None or config.objective.keep_rule is not None:
-            also = "" if dropped else ", so the run equals that of the objective without the rule"
-            remarks.append(f"The rule dropped {dropped:,.0f} of {tokens:,.0f} tokens{also}.")
+            also = "" if dropped else ", so the run equals one without them"
+            remarks.append(f"drop and keep left out {dropped:,.0f} of {tokens:,.0f} tokens{also}.")
     if steps and all(line["reward/std"] == 0 for line in steps):
         remarks.append(
             "In every step all responses had the same reward: nothing was learned. See samples/."
