@@ -151,7 +151,7 @@ def _group(rewards: Tensor, groups: Tensor, lengths: Tensor, all_groups: Tensor)
 
 
 class GroupNormalized(Advantage):
-    """A = (R − mean_g) / (std + ε), unbiased std.
+    """A = (R − mean_g) / (std + ε), unbiased std over `scale`.
 
     Source: GRPO, arXiv:2402.03300; scale="batch": TRL's scale_rewards, arXiv:2508.08221.
     """

@@ -53,7 +53,10 @@ MismatchField = Annotated[SerializeAsAny[Mismatch], BeforeValidator(Mismatch.bui
 
 
 class Truncate(Mismatch):
-    """min(exp(d), cap). Source: truncated importance sampling (TIS), Yao et al. 2025."""
+    """min(exp(d), cap), d = l0 − l_sampler.
+
+    Source: truncated importance sampling (TIS), Yao et al. 2025.
+    """
 
     cap: Positive = Field(default=2.0, description="C, absolute")
 
@@ -62,7 +65,7 @@ class Truncate(Mismatch):
 
 
 class Mask(Mismatch):
-    """exp(d) inside [low, high], 0 outside; the divisor counts masked tokens too.
+    """exp(d) inside [low, high], 0 outside; d = l0 − l_sampler; Z counts masked tokens too.
 
     With level="token" this is IcePop, whose bounds are 0.5 and 5.
     Source: masked importance sampling (MIS), Liu et al. 2025; IcePop, arXiv:2510.18855.

@@ -82,7 +82,7 @@ class _EstimatedKL(Penalty):
 
 
 class KL(_EstimatedKL):
-    """KL(π ‖ π_ref) estimated from the sampled token.
+    """KL(π ‖ `against`): k1 = −d, abs = |d|, k2 = d²/2, k3 = exp(d) − d − 1; d = l_against − l.
 
     The gradient of k3 is biased. `unbiased=True` multiplies by r = π/π_old, with its gradient: then
     the expected gradient is the KL's gradient. Here l − l0 is clamped to ±20 nats.
