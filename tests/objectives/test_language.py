@@ -201,6 +201,7 @@ def test_all_unknown_names_are_reported_together() -> None:
         Objective(drop="prob < W", reweight="M", columns=["Turn"])
     for expected in ("drop reads unknown 'W'", "reweight reads unknown 'M'", "got 'Turn'"):
         assert expected in str(caught.value)
+    assert "declare it in columns or controllers" in str(caught.value)
 
 
 @dataclass(frozen=True)
@@ -275,8 +276,45 @@ def test_a_custom_rule_must_return_one_value_per_token() -> None:
         def select(self, frame: Any) -> Tensor:
             return torch.ones(3)
 
-    with pytest.raises(BatchError, match=r"select returned torch.float32 \[3\], expected bool"):
+    with pytest.raises(BatchError, match=r"select returned torch.float32 \[3\], expected a tensor"):
         Objective(drop=Wrong()).plan([BATCH])
+
+
+def test_a_custom_rule_without_a_result_is_refused_with_its_name() -> None:
+    @dataclass(frozen=True)
+    class Forgotten(CustomRule):
+        def select(self, frame: Any) -> Any:
+            frame.number(prob)
+
+        def reads(self) -> tuple[Any, ...]:
+            return (prob,)
+
+    with pytest.raises(
+        BatchError, match=r"Forgotten.select returned .*NoneType.*expected a tensor"
+    ):
+        Objective(drop=Forgotten()).plan([BATCH])
+
+
+def test_a_custom_rule_names_a_column_that_reads_does_not_return() -> None:
+    @dataclass(frozen=True)
+    class Silent(CustomRule):
+        def select(self, frame: Any) -> Tensor:
+            return frame.number(entropy) > 1
+
+    with pytest.raises(BatchError, match="asks for 'entropy', which its `reads` does not return"):
+        Objective(surrogate="reinforce", drop=Silent()).plan([BATCH])
+
+
+def test_a_python_equality_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match="got 'False'; there is no == between numbers"):
+        Objective().drop(prob == 0)  # type: ignore[arg-type]
+
+
+def test_a_text_in_place_of_a_list_is_refused_in_words_of_yaml() -> None:
+    with pytest.raises(
+        ConfigError, match="columns: Input should be a list in brackets, got 'turn'"
+    ):
+        Objective(columns="turn")  # type: ignore[arg-type]
 
 
 def test_phases_of_several_splits_partition_the_tokens() -> None:

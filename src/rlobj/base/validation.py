@@ -80,7 +80,8 @@ def _problems(
             advice = nearest(str(item["input"]), known, spell_out=False) if known else ""
             found.append((path, f"{item['msg']}, got {item['input']!r}.{advice}"))
         else:
-            found.append((path, f"{item['msg']}, got {item['input']!r}"))
+            message = item["msg"].replace("a valid tuple", "a list in brackets")
+            found.append((path, f"{message}, got {item['input']!r}"))
     return found
 
 

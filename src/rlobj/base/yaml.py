@@ -23,9 +23,8 @@ class Loader(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
             if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"a key must be text, got {key!r}", key_node.start_mark
-                )
+                message = f"a key must be text, got {key!r}; put quotes around a text with a comma"
+                raise yaml.constructor.ConstructorError(None, None, message, key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} is given twice", key_node.start_mark

@@ -81,6 +81,8 @@ class Frame(Populations):
 
     def batch(self, name: str) -> Tensor:
         """A TokenBatch column in the frame's dtype, 0 on rows of undecided responses, [N]."""
+        if name not in self._batch:
+            raise BatchError(f"a custom rule asks for '{name}', which its `reads` does not return")
         values = self._batch[name].to(self.dtype)
         return values if self._all_decided else values.masked_fill(~self.decided, 0)
 

@@ -125,8 +125,7 @@ class Objective(Model):
             if not (name.isidentifier() and name[0].isupper()):
                 yield f"controller '{name}': the name must begin with a capital"
         for name in self.columns:
-            taken = name in NAMES or name in COLUMN_NAMES
-            if taken or not (name.isidentifier() and name[0].islower()):
+            if name in (*NAMES, *COLUMN_NAMES) or not (name.isidentifier() and name[0].islower()):
                 yield f"columns: expected new names such as 'turn' in lower case, got '{name}'"
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
@@ -136,7 +135,8 @@ class Objective(Model):
         for who, expression in self._expressions():
             for node in expression.walk():
                 if isinstance(node, (Controlled, Column)) and node.name not in known:
-                    yield f"{who} reads unknown '{node.name}'.{nearest(node.name, known)}"
+                    advice = f"{nearest(node.name, known)} Or declare it in columns or controllers."
+                    yield f"{who} reads unknown '{node.name}'.{advice}"
 
     # Copies with changes.
 

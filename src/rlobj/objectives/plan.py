@@ -134,7 +134,8 @@ class Plan:
             sizes = [len(weights) for weights in self.weights]
             raise BatchError(
                 f"table {place} has {len(table)} tokens; the plan was made for tables of {sizes} "
-                "tokens. Pass loss(table, plan, index=...)"
+                "tokens. Pass TokenBatch(ids=...) in `plan` and in `loss`, or "
+                "loss(table, plan, index=...)"
             )
         if not self._holds(table, place):
             raise BatchError(

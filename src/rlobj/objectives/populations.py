@@ -227,10 +227,11 @@ class Populations(Evaluator):
         return Values(selected)
 
     def _evaluate_CustomRule(self, node: CustomRule) -> Values:
-        selected = torch.as_tensor(node.select(self))
-        if selected.dtype != torch.bool or selected.shape != self.decided.shape:
+        selected = node.select(self)
+        dtype, shape = getattr(selected, "dtype", type(selected)), getattr(selected, "shape", ())
+        if dtype != torch.bool or shape != self.decided.shape:
             raise BatchError(
-                f"{node.target}.select returned {selected.dtype} {list(selected.shape)}, expected "
+                f"{node.target}.select returned {dtype} {list(shape)}, expected a tensor, "
                 f"bool {list(self.decided.shape)}: one value per token"
             )
         self._note(node, selected & self.decided, self.decided)

@@ -72,7 +72,8 @@ def read_rule(value: Any) -> Rule:
         return custom_rule(value.get("target"), settings)
     value = parse(value) if isinstance(value, str) else value
     if not isinstance(value, Rule):
-        raise ConfigError(f"expected a rule such as 'prob < 0.002', got {str(value)!r}")
+        advice = "; there is no == between numbers" if isinstance(value, bool) else ""
+        raise ConfigError(f"expected a rule such as 'prob < 0.002', got {str(value)!r}{advice}")
     return value
 
 

@@ -70,7 +70,8 @@ def check_controller(name: str) -> None:
     if not (name.isidentifier() and name[0].isupper()):
         advice = nearest(name, (*COLUMNS, *declared_columns()))
         raise ConfigError(
-            f"unknown name '{name}'.{advice} A controller's name begins with a capital."
+            f"unknown name '{name}'.{advice} A controller's name begins with a capital; a column "
+            "of your own is declared in 'columns'."
         )
 
 

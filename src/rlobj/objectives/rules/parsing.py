@@ -94,7 +94,9 @@ class Parser:
         try:
             tree = ast.parse(self.text, mode="eval").body
         except SyntaxError as error:
-            self.fail(f"cannot be read: {error.msg}", (error.offset or 1) - 1)
+            comma = ". In a YAML list, put quotes around a rule that has a comma"
+            advice = comma if "never closed" in error.msg or "unmatched" in error.msg else ""
+            self.fail(f"cannot be read: {error.msg}{advice}", (error.offset or 1) - 1)
         except (ValueError, RecursionError, MemoryError) as error:
             self.fail(f"cannot be read: {str(error) or 'nested too deeply'}", 0)
         try:
@@ -180,8 +182,7 @@ class Parser:
             )
         kind = type(node.ops[0])
         if kind not in _COMPARE:
-            advice = "use <, <=, > or >= (equality of floats is never exact)"
-            self.fail(f"{kind.__name__} is not part of the language; {advice}", node)
+            self.fail("use <, <=, > or >= (equality of floats is never exact)", node)
         return _COMPARE[kind](self.build(node.left), self.build(node.comparators[0]))
 
     def build_Call(self, node: ast.Call) -> Expr:
@@ -255,5 +256,5 @@ class Parser:
         if not isinstance(node, ast.Constant):
             if or_rule:  # a setting of a custom rule may be an expression
                 return self.build(given)
-            self.fail(f"'{name}' must be written as a plain value", node)
+            self.fail(f"'{name}' must be written as a plain value, such as 0.2 or 'group'", node)
         return node.value if sign > 0 else -node.value  # type: ignore[operator]
