@@ -295,6 +295,24 @@ def test_a_custom_rule_without_a_result_is_refused_with_its_name() -> None:
         Objective(drop=Forgotten()).plan([BATCH])
 
 
+def test_a_custom_rule_that_is_no_frozen_dataclass_or_reads_no_tuple_is_refused() -> None:
+    class Bare(CustomRule):
+        pass
+
+    @dataclass
+    class Thawed(CustomRule):
+        pass
+
+    @dataclass(frozen=True)
+    class Single(CustomRule):
+        def reads(self) -> Any:
+            return prob
+
+    for wrong in (Bare, Thawed, Single):
+        with pytest.raises(ConfigError, match=rf"{wrong.__name__}: write @dataclass.*a tuple"):
+            Objective(drop=wrong())
+
+
 def test_a_custom_rule_names_a_column_that_reads_does_not_return() -> None:
     @dataclass(frozen=True)
     class Silent(CustomRule):

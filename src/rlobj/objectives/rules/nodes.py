@@ -6,9 +6,10 @@ This module only describes expressions; `rlobj.objectives.evaluator` evaluates t
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, ClassVar, Literal
 
+from rlobj.base.errors import ConfigError
 from rlobj.objectives.rules.checks import (
     Rounding,
     check_aggregate,
@@ -319,7 +320,13 @@ class CustomRule(Rule):
         return ()
 
     def children(self) -> tuple[Expr, ...]:
-        return (*super().children(), *self.reads())
+        reads = self.reads()
+        if not is_dataclass(self) or type(self).__hash__ is None or not isinstance(reads, tuple):
+            raise ConfigError(
+                f"{self.target}: write @dataclass(frozen=True) above the class, and return a tuple "
+                "of expressions from reads"
+            )
+        return (*super().children(), *reads)
 
     def select(self, frame: Any) -> Any:
         """The rule's tokens, bool [N].
