@@ -116,7 +116,7 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: float) -> tuple[str
             line += f" Counts {term.over} tokens of the update."
         lines.append(line)
     if "shape" in fields:
-        lines.append("A ← shape, where S and P read it; rules and weights read the A before")
+        lines.append("A in S and P is `shape`; rules and weights read the A without it")
     if reward_kl:
         lines.append(f"R ← R − {reward_kl}·Σ_t (l0 − l_ref), per response")
     return tuple(lines)

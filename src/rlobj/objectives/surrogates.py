@@ -255,7 +255,7 @@ class GeometricMean(_RatioSurrogate):
 
 
 class DppoTv(_RatioSurrogate):
-    """S = sg[min(r, cap)]·A·l inside the total-variation trust region, 0 outside.
+    """S = sg[min(r, cap)]·A·l inside the total-variation region, else 0; r = π/π_against.
 
     Source: DPPO, arXiv:2602.04879; see `functional.dppo_tv`.
     """
