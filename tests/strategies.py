@@ -230,7 +230,7 @@ def language() -> dict[str, Objective]:
             gap.mean(by="response") <= gap.mean(by="response").mean(by="group")
         ),
         "by position": base.keep(
-            (entropy > entropy.mean(by="position")) | prob.top(0.2, by="position")
+            (entropy > entropy.mean(by="position")) | prob.top(0.2, by="group")
         ).reweight(1 + (prob < 0.1).share(by="position")),
         "min, max": base.keep(entropy.max(by="group") - entropy.min(by="response") > 2.5).reweight(
             1 + length / length.max()
@@ -295,6 +295,7 @@ fractions = st.floats(0, 1) | st.sampled_from([0, 1, 0.1, 0.07, 2e-4])
 counts = st.integers(0, 5)
 constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
 levels = st.sampled_from(["update", "group", "position", "response"])
+cut_levels = st.sampled_from(["update", "group", "response"])
 decays = st.sampled_from([1, 1.0, 0.9, 0.5]) | st.floats(0, 1, exclude_min=True)
 roundings = st.sampled_from(["ceil", "floor"])
 
@@ -331,7 +332,9 @@ def larger_numbers(expressions: tuple[Any, Any]) -> Any:
         st.builds(clip, numbers, numbers, numbers),
         numbers.map(lambda x: -x),
         st.builds(lambda f, x: f(x), st.sampled_from([abs, exp, log, sqrt, sign]), numbers),
-        st.builds(lambda x, *s: x.quantile(*s), ranked(numbers), fractions, populations, levels),
+        st.builds(
+            lambda x, *s: x.quantile(*s), ranked(numbers), fractions, populations, cut_levels
+        ),
         st.builds(when, rules, numbers, numbers),
         st.builds(lambda x, decay: x.prefix_sum(decay), numbers, decays),
         st.builds(lambda x, decay: x.suffix_sum(decay), numbers, decays),
@@ -344,7 +347,7 @@ def larger_rules(expressions: tuple[Any, Any]) -> Any:
     """Rules one level deeper than the given numbers and rules."""
     numbers, rules = expressions
     pairs, joined = st.tuples(numbers, numbers), st.tuples(rules, rules)
-    settings = (fractions, st.none() | rules, roundings, counts, counts, levels)
+    settings = (fractions, st.none() | rules, roundings, counts, counts, cut_levels)
     return st.one_of(
         pairs.map(lambda p: p[0] < p[1]),
         pairs.map(lambda p: p[0] <= p[1]),

@@ -82,7 +82,7 @@ BELOW, ABOVE = (advantage < 0) & (ratio < 0.8), (advantage > 0) & (ratio > 1.2)
 FAR = (advantage < 0) & (ratio > 10)
 FUTURE = when(ratio > 10, 0, logprob - old_logprob)
 BINARY_KL = old_prob * (old_logprob - logprob) + (1 - old_prob) * log(
-    (1 - old_prob + 1e-8) / (1 - prob + 1e-8)
+    (1 - old_prob + 1e-8) / (1 - minimum(prob, 1) + 1e-8)
 )
 TOP_COVARIANCE = covariance.top(2e-4, round="floor", at_least=1)
 
@@ -117,7 +117,7 @@ DEFINITIONS = {
     "dr-grpo": Objective(advantage=GroupCentered(), divisor=FixedLength(length=3000)),
     "entropy-shaped": GRPO.replace(shape=advantage + minimum(0.4 * entropy, abs(advantage) / 2)),
     "fipo": JUSTRL.drop(FAR.count(by="response") > 1).reweight(
-        when(FAR, 1, clip(exp(FUTURE.suffix_sum(decay=2 ** (-1 / 32))), 1, 1.2))
+        when(FAR, 1, clip(exp(minimum(FUTURE.suffix_sum(decay=2 ** (-1 / 32)), 1)), 1, 1.2))
     ),
     "gdpo": Objective(
         advantage=Decoupled(each=GroupNormalized(), then=BatchWhitened()),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import NAN
 
-from rlobj import ConfigError, Objective
+from rlobj import ConfigError, Objective, TokenBatch
 from rlobj.objectives.advantages import (
     AccurateGroupCentered,
     Advantage,
@@ -292,3 +292,19 @@ def test_rewards_that_differ_by_more_than_rounding_are_not_equal() -> None:
     assert differ(torch.tensor([NAN, 1.0, 2.0]))
     assert not differ(torch.tensor([NAN, 1.0]))
     assert not differ(torch.tensor([]))
+
+
+@pytest.mark.parametrize("pair", [[(0.6, 0.1), (0.7, 0.0)], [(0.1, 0.2), (0.3, 0.0)]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_of_rewards_that_differ_by_rounding_are_equal(
+    pair: list[tuple[float, float]], dtype: torch.dtype
+) -> None:
+    batch = TokenBatch(
+        lengths=torch.tensor([1, 1]),
+        groups=torch.tensor([0, 0]),
+        rewards=torch.tensor(pair, dtype=dtype),
+        logprobs=torch.tensor([-1.0, -2.0], dtype=dtype),
+    )
+    [table] = Objective().with_advantages([batch])
+    assert table.advantages is not None
+    assert table.advantages.tolist() == [0, 0]

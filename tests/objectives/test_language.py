@@ -345,6 +345,13 @@ def test_phases_of_several_splits_partition_the_tokens() -> None:
     assert torch.equal(rest, whole & ~rare & ~uncertain)
 
 
+def test_tokens_on_which_a_split_is_undefined_are_in_the_last_phase() -> None:
+    objective = Objective(surrogate="unclipped").split("entropy > entropy.mean(within=prob > 2)")
+    first, rest = (phase.plan([BATCH]).weights[0] for phase in objective.phases)
+    assert not first.any()
+    assert torch.equal(rest, Objective(surrogate="unclipped").plan([BATCH]).weights[0])
+
+
 def test_a_list_of_splits_is_written_as_a_list() -> None:
     objective = Objective(split=["prob < 0.1", "entropy > 1"])
     assert objective == Objective().split(prob < 0.1).split(entropy > 1)
@@ -370,4 +377,5 @@ def test_a_position_holds_the_responses_of_the_group_that_reach_it() -> None:
     assert weights("entropy.mean(by='position')") == pytest.approx([2, 2, 2, 4, 5, 6])
     assert weights("reward.sum(by='position')") == pytest.approx([1, 1, 1, 1, 1, 1])
     assert weights("(entropy > 1).share(by='position')") == pytest.approx([0.5, 1, 0.5, 1, 1, 1])
-    assert weights("when(entropy.top(0.5, by='position'), 1, 0)") == [0, 1, 1, 1, 1, 1]
+    with pytest.raises(ConfigError, match="expected one of update, group, response"):
+        parse("entropy.top(0.5, by='position')")

@@ -66,9 +66,17 @@ def test_rebuilt_micro_batches_in_another_order_have_the_same_loss_and_gradient(
     torch.testing.assert_close(gradients(split), gradients(whole), rtol=1e-12, atol=1e-15)
 
 
+def test_tables_that_were_selected_in_another_order_get_their_own_rows() -> None:
+    batch = tokens([1] * 4, [-1.0, -2.0, -3.0, -4.0], advantages=[1.0, -1.0, 2.0, -2.0])
+    plan = DAPO.plan(batch.split(2))
+    shuffled = batch.select([3, 2, 1, 0]).split(2)
+    total = sum(DAPO.loss(table, plan).loss for table in shuffled)
+    torch.testing.assert_close(total, DAPO(batch).loss)
+
+
 def test_a_table_whose_place_in_the_plan_is_not_known_is_refused() -> None:
     batch = tokens([1, 1], [-1.0, -2.0], advantages=[1.0, -1.0])
-    tables = [batch.select([i]) for i in range(2)]
+    tables = [batch.select([i]).replace(ids=None) for i in range(2)]
     plan = DAPO.plan(tables)
     with pytest.raises(BatchError, match=r"for 2 tables.*Pass TokenBatch\(ids="):
         DAPO.loss(tables[0], plan)

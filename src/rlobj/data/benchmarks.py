@@ -169,8 +169,8 @@ def _plain(answer: str) -> str:
     return answer.lstrip("0") or "0" if re.fullmatch(r"0\d+", answer) else answer
 
 
-def _benchmark(name: str, candidates: Any, **keys: Any) -> Benchmark:
-    return Benchmark(name, candidates=hub_sources(candidates), **keys)
+def _benchmark(name: str, candidates: Any, notes: Sequence[str] = (), **keys: Any) -> Benchmark:
+    return Benchmark(name, candidates=hub_sources(candidates), notes=tuple(notes), **keys)
 
 
 _FILE = files("rlobj.data") / "benchmarks.yaml"

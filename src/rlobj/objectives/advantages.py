@@ -116,8 +116,9 @@ class Advantage(Primitive):
             lengths: trained tokens, int [B].
             weights: w, K numbers; None = 1 each.
         """
-        device = torch.as_tensor(rewards).device
-        rewards = several.total(torch.as_tensor(rewards), weights).detach().double().cpu()
+        given = torch.as_tensor(rewards)
+        device = given.device
+        rewards = several.total(given, weights).detach().double().cpu()
         groups = torch.as_tensor(groups).long().cpu()
         lengths = torch.as_tensor(lengths).double().cpu()
         decided = (~rewards.isnan()).nonzero().squeeze(1)
@@ -125,7 +126,7 @@ class Advantage(Primitive):
             decided = decided[column[decided].argsort(stable=True)]
         advantages = torch.zeros_like(rewards)
         if len(decided):
-            equal = several.merged(rewards[decided], groups[decided])
+            equal = several.merged(rewards[decided], groups[decided], given.dtype)
             table = _group(equal, groups[decided], lengths[decided], groups)
             estimate = self.estimate(table)
             zero = table.constant if self.relative else torch.zeros_like(table.constant)

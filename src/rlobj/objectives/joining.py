@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError
 
-__all__ = ["full_precision", "joined_columns", "own_column"]
+__all__ = ["full_precision", "ids_of", "joined_columns", "own_column"]
 
 
 def joined_columns(
@@ -82,3 +82,8 @@ def full_precision(values: Tensor, otherwise: torch.dtype) -> Tensor:
     """Floats of at least 32 bits, differentiable; integers and booleans as `otherwise`."""
     floating = values.dtype.is_floating_point
     return values.to(torch.promote_types(values.dtype, torch.float32) if floating else otherwise)
+
+
+def ids_of(table: Any) -> Tensor:
+    """The ids of a table's responses, int [B]; without ids their positions."""
+    return torch.arange(len(table.lengths)) if table.ids is None else table.ids

@@ -45,6 +45,7 @@ from rlobj.objectives.rules import (
     RuleList,
     as_number,
     declared,
+    outside,
     read_rule,
 )
 from rlobj.objectives.settings import bind, expressions
@@ -179,13 +180,11 @@ class Objective(Model):
         """The objectives that the trainer uses one after another on the same rollout."""
         if not self.split_rules:
             return (self,)
-        before, parts = [], []
-        for rule in (*self.split_rules, None):
-            factors = [*(~earlier for earlier in before), *([] if rule is None else [rule])]
-            factors += [] if self.phase is None else [self.phase]
-            parts.append(reduce(and_, factors))
-            before.append(rule)
-        return tuple(self.replace(split=(), phase=part) for part in parts)
+        parts, rest = [], [] if self.phase is None else [self.phase]
+        for rule in self.split_rules:
+            parts.append([*rest, rule])
+            rest = [*rest, outside(rule)]
+        return tuple(self.replace(split=(), phase=reduce(and_, part)) for part in [*parts, rest])
 
     def resolve(self, max_tokens: int) -> Objective:
         """A copy with the number of tokens in place of "max_tokens"."""

@@ -37,7 +37,8 @@ def rollout_advantages(
     widths = [reward.shape[1] for reward in rewards]  # K of each table with responses
     facts = [given, len(tables) - given, int(bool(error))]
     facts += [sum(k**power for k in widths) for power in range(3)]
-    present, absent, failed, count, total, squares = comm.sum(torch.tensor(facts)).tolist()
+    facts += [sum(t.rewards is not None and t.rewards.dtype != torch.float64 for t in tables)]
+    present, absent, failed, count, total, squares, single = comm.sum(torch.tensor(facts)).tolist()
     if present and absent:
         raise BatchError("column 'advantages' is in some tables of the update, not in all")
     if failed:
@@ -47,13 +48,18 @@ def rollout_advantages(
     if present:
         return list(tables)
     nothing = torch.zeros(0, total // count if count else 1).double()
-    return _filled(tables, _over_ranks(advantage, [nothing, *rewards], tables, comm))
+    dtype = torch.float32 if single else torch.float64
+    return _filled(tables, _over_ranks(advantage, [nothing, *rewards], tables, dtype, comm))
 
 
 def _over_ranks(
-    advantage: Advantage, rewards: Sequence[Tensor], tables: Sequence[TokenBatch], comm: Comm
+    advantage: Advantage,
+    rewards: Sequence[Tensor],
+    tables: Sequence[TokenBatch],
+    dtype: torch.dtype,
+    comm: Comm,
 ) -> Tensor:
-    """A from the rewards [b, K] of all ranks, beginning with this rank's responses."""
+    """A from the rewards [b, K] of all ranks, given in a dtype, from this rank's responses on."""
     empty = torch.zeros(0).long()
     lengths = torch.cat([empty, *(table.lengths.cpu() for table in tables)]).double()
     own = torch.cat([torch.cat(list(rewards)), lengths.unsqueeze(1)], 1)
@@ -61,9 +67,9 @@ def _over_ranks(
     names = torch.cat([empty, *(table.groups.cpu() for table in tables)])
     groups, _ = statistics.gather(names, comm)
     if not advantage.decoupled:
-        return advantage(rows[:, 0], groups, rows[:, 1])[start:]
+        return advantage(rows[:, 0].to(dtype), groups, rows[:, 1])[start:]
     weights = tables[0].reward_weights if tables else None
-    return advantage(rows[:, :-1], groups, rows[:, -1], weights)[start:]
+    return advantage(rows[:, :-1].to(dtype), groups, rows[:, -1], weights)[start:]
 
 
 def _filled(tables: Sequence[TokenBatch], advantages: Tensor) -> list[TokenBatch]:

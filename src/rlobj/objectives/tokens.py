@@ -315,8 +315,7 @@ class TokenBatch:
             sizes = [int(size) for size in parts]
             if sum(sizes) != total or min(sizes, default=0) < 0:
                 raise BatchError(f"split sizes {sizes} must add up to the {total} responses")
-        ids = torch.arange(total, device=self.lengths.device) if self.ids is None else self.ids
-        whole = dataclasses.replace(self, ids=ids)
+        whole = dataclasses.replace(self, ids=joining.ids_of(self))
         ends = torch.tensor([0, *sizes]).cumsum(0)
         rows = torch.cat([ends[:1], self.lengths.cpu().cumsum(0)])[ends].tolist()
         spans = zip(pairwise(ends.tolist()), pairwise(rows), strict=True)
@@ -333,7 +332,8 @@ class TokenBatch:
             index: the index of the new table.
         """
         chosen = torch.as_tensor(responses, dtype=torch.int64, device=self.lengths.device)
-        return self._take(chosen, self.rows(chosen), index)
+        whole = dataclasses.replace(self, ids=joining.ids_of(self))
+        return whole._take(chosen, self.rows(chosen), index)
 
     def _take(
         self, responses: Tensor | slice, rows: Tensor | slice, index: int | None

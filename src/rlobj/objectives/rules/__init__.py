@@ -21,7 +21,7 @@ from rlobj.objectives.rules.nodes import (
     Sample,
     When,
 )
-from rlobj.objectives.rules.operators import Number, Rule, as_number, when
+from rlobj.objectives.rules.operators import Number, Rule, as_number, outside, when
 from rlobj.objectives.rules.parsing import custom_rule, parse
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "as_number",
     "batch_columns",
     "declared",
+    "outside",
     "parse",
     "read_rule",
     "when",

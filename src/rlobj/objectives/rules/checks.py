@@ -48,14 +48,14 @@ def check_finite(value: float, largest: float) -> None:
         raise ConfigError(f"a number in a rule must be finite, got {value}")
 
 
-def check_by(name: str, by: object) -> None:
-    levels = ("update", "group", "position", "response")
+def check_by(name: str, by: object, ranks: bool = True) -> None:
+    levels = ("update", "group", *(() if ranks else ("position",)), "response")
     if by not in levels:
         raise ConfigError(f"{name}(by={by!r}): expected one of {', '.join(levels)}")
 
 
 def check_aggregate(name: str, by: object, of: object, varies: bool) -> None:
-    check_by(name, by)
+    check_by(name, by, ranks=False)
     if not varies:
         raise ConfigError(f"{name}() needs a column, and '{of}' is the same for the whole update")
 

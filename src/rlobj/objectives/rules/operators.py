@@ -101,7 +101,7 @@ class Number(Expr):
             round: "ceil" or "floor" of fraction·n (exact: 0.07·100 is 7).
             at_least: k is raised to this (and lowered to n).
             none_below: nothing is selected if k is below this.
-            by: one population for the update, or one for each group, position or response.
+            by: one population for the update, or one for each group or response.
         """
         population = _rule_or_none(within)
         return make("Cut", "top", self, fraction, population, round, at_least, none_below, by)
@@ -276,6 +276,12 @@ def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
         'when(surprisal.top(0.1), W, 1)'
     """
     return make("When", as_rule(rule, "when"), as_number(then), as_number(otherwise))
+
+
+def outside(rule: Rule) -> Rule:
+    """The tokens that a rule does not select: also those on which it is undefined, unlike `~`."""
+    defined = not any(type(node).__name__ in ("Aggregate", "Quantile") for node in rule.walk())
+    return ~rule if defined else when(rule, 0, 1) > 0
 
 
 def column(name: str) -> Number:
