@@ -74,6 +74,13 @@ def test_tables_that_were_selected_in_another_order_get_their_own_rows() -> None
     torch.testing.assert_close(total, DAPO(batch).loss)
 
 
+def test_a_loss_without_the_old_log_probs_of_the_plan_is_refused() -> None:
+    batch = tokens([1, 1], [-1.0, -2.0], advantages=[1.0, -1.0], old_logprobs=[-1.5, -1.5])
+    plan = DAPO.plan([batch])
+    with pytest.raises(BatchError, match=r"with the column 'old_logprobs', which this table lacks"):
+        DAPO.loss(batch.replace(old_logprobs=None), plan)
+
+
 def test_a_table_whose_place_in_the_plan_is_not_known_is_refused() -> None:
     batch = tokens([1, 1], [-1.0, -2.0], advantages=[1.0, -1.0])
     tables = [batch.select([i]).replace(ids=None) for i in range(2)]

@@ -35,6 +35,7 @@ class Plan:
         metrics: metrics of the whole update: fractions of selected tokens, controllers' values.
         responses: the lengths and ids of each table's responses, (int [B], int [B] or None), on the
             CPU; () in a plan of some rows.
+        off_policy: the tables had `old_logprobs`, so those of the loss must have them.
     """
 
     weights: tuple[Tensor, ...]
@@ -46,6 +47,7 @@ class Plan:
     kept: int
     metrics: dict[str, float]
     responses: tuple[tuple[Tensor, Tensor | None], ...] = ()
+    off_policy: bool = False
 
     @classmethod
     def freeze(
@@ -102,6 +104,7 @@ class Plan:
             kept=kept_tokens,
             metrics=metrics,
             responses=tuple(_responses(table) for table in tables),
+            off_policy=any(table.old_logprobs is not None for table in tables),
         )
 
     def of(self, table: TokenBatch, index: int | None = None) -> Plan:
@@ -118,6 +121,11 @@ class Plan:
         Raises:
             BatchError: the rows are not in this plan, or their place is not known.
         """
+        if self.off_policy and table.old_logprobs is None:
+            raise BatchError(
+                "the plan was made with the column 'old_logprobs', which this table lacks. Pass "
+                "TokenBatch(old_logprobs=...) in `loss`, too"
+            )
         ids, place = table.ids, table.index if index is None else index
         planned = [ids for _, ids in self.responses]
         if index is None and ids is not None and planned and all(x is not None for x in planned):
