@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 
@@ -115,7 +114,9 @@ def score_tokens(
         chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
         row_bytes = max(chunk_bytes, tiles.MINIMUM_ROWS * len(weight) * dtype.itemsize)
     operand = _operand(hidden, weight, dtype)
-    settings = _Settings(
+    head = tiles.Head(
+        weights=(),
+        bias=None,
         inner=scale / (softcap or temperature),
         outer=softcap / temperature if softcap else None,
         chunk_bytes=chunk_bytes,
@@ -123,12 +124,8 @@ def score_tokens(
         dtype=dtype,
         rounded=operand,
         operand=operand,
-        entropy=entropy,
-        min_p=min_p,
-        relative=relative,
-        collision=collision,
-        sensitivity=sensitivity,
     )
+    settings = _Settings(head, entropy, min_p, relative, collision, sensitivity)
     factors = [hidden, weight] if low_rank is None else [hidden, weight, *low_rank]
     return TokenScores(*_Score.apply(targets.long(), bias, settings, *factors))
 
@@ -137,31 +134,12 @@ def score_tokens(
 class _Settings:
     """The arguments of a call that are not tensors."""
 
-    inner: float
-    outer: float | None
-    chunk_bytes: int
-    row_bytes: int
-    dtype: torch.dtype  # of tiles and sums
-    rounded: torch.dtype  # hidden states and weights are rounded to it,
-    operand: torch.dtype  # and then multiplied in it
+    head: tiles.Head  # without its tensors, which autograd passes on
     entropy: bool
     min_p: float | None
     relative: bool
     collision: bool
     sensitivity: bool
-
-    def head(self, weights: Sequence[Tensor], bias: Tensor | None) -> tiles.Head:
-        return tiles.Head(
-            weights=tuple(weights),
-            bias=bias,
-            inner=self.inner,
-            outer=self.outer,
-            dtype=self.dtype,
-            rounded=self.rounded,
-            operand=self.operand,
-            chunk_bytes=self.chunk_bytes,
-            row_bytes=self.row_bytes,
-        )
 
 
 def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
@@ -184,11 +162,11 @@ class _Score(torch.autograd.Function):
     def forward(ctx, targets, bias, settings: _Settings, *factors):
         ctx.set_materialize_grads(False)
         ctx.settings = settings
-        head = settings.head(factors[1::2], bias)
+        head = replace(settings.head, weights=factors[1::2], bias=bias)
         threshold = None
         if settings.min_p is not None:
             # Slightly lower, so that a token exactly at the threshold is kept.
-            threshold = math.log(settings.min_p) - 8 * torch.finfo(settings.dtype).eps
+            threshold = math.log(settings.min_p) - 8 * torch.finfo(head.dtype).eps
         sums = tiles.forward_sweep(
             head,
             head.prepare(factors[::2]),
@@ -200,7 +178,7 @@ class _Score(torch.autograd.Function):
         )
         scores = _scores(sums, settings, threshold)
         logprobs = scores[0]
-        if bias is not None and logprobs is not None and settings.outer is None:
+        if bias is not None and logprobs is not None and head.outer is None:
             # Tiles have a large negative number instead of −∞, see `Head.curve`.
             logprobs.masked_fill_(bias[targets] == -torch.inf, -torch.inf)
         ctx.save_for_backward(targets, bias, sums.maximum, sums.mass, sums.slope, *factors)
@@ -219,12 +197,12 @@ class _Score(torch.autograd.Function):
         if not every:
             hiddens = [hidden[chosen] for hidden in hiddens]
             targets, rows = targets[chosen], rows.take(chosen)
-        settings = ctx.settings
-        if settings.operand == torch.float16:  # its range is too small for gradients
-            settings = replace(settings, operand=settings.dtype)
+        head = replace(ctx.settings.head, weights=tuple(weights), bias=bias)
+        if head.operand == torch.float16:  # its range is too small for gradients
+            head = replace(head, operand=head.dtype)
         into = tiles.HeadGradient(
             hiddens=[
-                torch.zeros_like(hidden, dtype=settings.dtype) if wanted else None
+                torch.zeros_like(hidden, dtype=head.dtype) if wanted else None
                 for hidden, wanted in zip(hiddens, wants[::2], strict=True)
             ],
             weights=[
@@ -233,7 +211,6 @@ class _Score(torch.autograd.Function):
             ],
             bias=torch.empty_like(bias) if wants_bias else None,
         )
-        head = settings.head(weights, bias)
         tiles.backward_sweep(head, head.prepare(hiddens), targets, rows, into)
         found: list[Tensor | None] = []
         for whole, by_hidden, by_weight in zip(
