@@ -27,7 +27,7 @@ from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.rules import COLUMNS, Level, Number, Rule, operators
 from rlobj.objectives.rules.columns import BY_RESPONSE, FUNCTIONS
 from rlobj.objectives.rules.nodes import Column
-from rlobj.objectives.settings import Bounds
+from rlobj.objectives.settings import bounds_of
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards import Reward
 
@@ -339,7 +339,7 @@ def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str
     elif field.default_factory is not None:
         default = _code("{}") if field.default_factory is dict else "computed"
     meaning = field.description or ""
-    bounds = next((each for each in field.metadata if isinstance(each, Bounds)), None)
+    bounds = bounds_of(field)
     kind = _type(field.annotation)
     if bounds is not None:
         kind = f"{bounds} or an expression{' or null' if bounds.optional else ''}"

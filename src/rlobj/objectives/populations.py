@@ -16,6 +16,7 @@ from torch import Tensor
 from rlobj.base.errors import BatchError
 from rlobj.objectives import statistics
 from rlobj.objectives.evaluator import Evaluator, Values
+from rlobj.objectives.joining import ids_of
 from rlobj.objectives.rules import CustomRule, Cut, Expr, Level, Quantile, Rule, Sample
 from rlobj.objectives.rules.nodes import Aggregate, Quantified, Scan
 from rlobj.objectives.statistics import Comm, SingleProcess
@@ -101,46 +102,54 @@ class Populations(Evaluator):
         return statistics.count_by(mask, self._unit(by, level), units.count, units.comm)
 
     def _kth(
-        self, node: Cut | Quantile, place: Callable[[int], int]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        self,
+        node: Cut | Quantile,
+        values: Values,
+        population: Tensor,
+        place: Callable[[int], int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Rank tokens.
 
         Args:
-            node: ranks by its value in its populations.
+            node: has the populations.
+            values: the numbers by which tokens are ranked.
+            population: the tokens that are ranked, bool [N].
             place: the place of a population's cut, from 1, by its size; 0 = no cut.
 
         Returns:
-            The keys [N], the population [N], the key of each unit's cut, and the cut's place.
+            The keys [N], the key of each unit's cut, and the cut's place.
         """
-        values, population = self._population(node.value, node.within, Level.TOKEN)
         keys = statistics.order_keys(values.data.expand(len(self.table)))
         sizes = self._count(population, node.by, Level.TOKEN)
         places = torch.tensor([place(n) for n in sizes.tolist()], device=keys.device)
         if node.by == "update":
             k = int(places)
             cut = statistics.kth_smallest(keys, k, self.comm, population) if k else 0
-            return keys, population, torch.tensor([cut], device=keys.device), places
+            return keys, torch.tensor([cut], device=keys.device), places
         unit = self._unit(node.by, Level.TOKEN)[population]
         cuts = statistics.kth_smallest_by(keys[population], places, unit, self._units(node.by).comm)
-        return keys, population, cuts, places
+        return keys, cuts, places
 
     def _evaluate_Cut(self, node: Cut) -> Values:
         def place(n: int) -> int:
             k = node.size(n)
             return n - k + 1 if k and node.side == "top" else k
 
-        keys, population, cuts, places = self._kth(node, place)
+        values, population = self._population(node.value, node.within, Level.TOKEN)
+        keys, cuts, places = self._kth(node, values, population, place)
         if node.by != "update":
             unit = self._unit(node.by, Level.TOKEN)
             cuts, places = cuts[unit], places[unit]
         inside = keys >= cuts if node.side == "top" else keys <= cuts
         selected = population & inside & (places > 0)
         self._note(node, selected, population)
-        undefined = self._at(node.value, Level.TOKEN).undefined
-        return Values(selected, None if undefined is None else undefined & self.rule(node.within))
+        if values.undefined is None:
+            return Values(selected)
+        return Values(selected, values.undefined & self.rule(node.within))
 
     def _evaluate_Quantile(self, node: Quantile) -> Values:
-        keys, _, cuts, places = self._kth(node, lambda n: node.size(n) if n else 0)
+        ranked = self._population(node.value, node.within, Level.TOKEN)
+        keys, cuts, places = self._kth(node, *ranked, lambda n: node.size(n) if n else 0)
         data = statistics.from_keys(cuts.to(keys.dtype))
         return self._per_response(node.by, data, places == 0)
 
@@ -215,8 +224,7 @@ class Populations(Evaluator):
             raise BatchError(
                 f"'{node}' on several ranks needs TokenBatch(ids=...), unique over all"
             )
-        ids = torch.arange(len(table.lengths)) if table.ids is None else table.ids
-        rows = table.spread(ids.to(self.decided.device))
+        rows = table.spread(ids_of(table).to(self.decided.device))
         keys = statistics.hash_keys((node.seed, self.state.get("update", 0), rows, table.positions))
         if k == 0:
             selected = torch.zeros_like(candidates)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
+from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 from torch import Tensor
 
@@ -28,6 +29,7 @@ __all__ = [
     "OptionalPositive",
     "Positive",
     "bind",
+    "bounds_of",
     "expressions",
 ]
 
@@ -94,14 +96,19 @@ OptionalPositive = Annotated[Any, Bounds(above=0, optional=True)]
 OptionalAboveOne = Annotated[Any, Bounds(above=1, optional=True)]
 
 
+def bounds_of(field: FieldInfo) -> Bounds | None:
+    """The bounds of a setting that can be an expression; None for all other settings."""
+    return next((each for each in field.metadata if isinstance(each, Bounds)), None)
+
+
 def expressions(primitive: Primitive, path: str = "") -> Iterator[tuple[str, Number, Bounds]]:
     """The expression-valued settings of a primitive and of those inside it: path, value, bounds."""
     for name, field in type(primitive).model_fields.items():
         value = getattr(primitive, name)
         here = f"{path}{name}"
-        bounds = [each for each in field.metadata if isinstance(each, Bounds)]
-        if bounds and isinstance(value, Number):
-            yield here, value, bounds[0]
+        bounds = bounds_of(field)
+        if bounds is not None and isinstance(value, Number):
+            yield here, value, bounds
         elif isinstance(value, Primitive):
             yield from expressions(value, f"{here}.")
 
@@ -116,7 +123,7 @@ def bind(primitive: P, values: Mapping[str, Tensor]) -> P:
     changed: dict[str, Any] = {}
     for name, field in type(primitive).model_fields.items():
         value = getattr(primitive, name)
-        if isinstance(value, Number) and any(isinstance(each, Bounds) for each in field.metadata):
+        if isinstance(value, Number) and bounds_of(field) is not None:
             changed[name] = values[str(value)]
         elif isinstance(value, Primitive) and (inner := bind(value, values)) is not value:
             changed[name] = inner

@@ -233,8 +233,9 @@ class Sample(Rule):
 
 
 @dataclass(frozen=True)
-class Aggregate(Number):
-    """The mean, sum, min or max of a number, or the count or share of a rule."""
+class _OfPopulation:
+    """A statistic of a population: the fields of aggregates that are numbers and of those that are
+    rules."""
 
     of: Number | Rule
     statistic: str
@@ -255,25 +256,13 @@ class Aggregate(Number):
 
 
 @dataclass(frozen=True)
-class Quantified(Rule):
+class Aggregate(_OfPopulation, Number):
+    """The mean, sum, min or max of a number, or the count or share of a rule."""
+
+
+@dataclass(frozen=True)
+class Quantified(_OfPopulation, Rule):
     """Whether a rule holds somewhere (any) or everywhere (all) in a population."""
-
-    of: Rule
-    statistic: str
-    by: By = "update"
-    within: Rule | None = None
-
-    def __post_init__(self) -> None:
-        check_aggregate(self.statistic, self.by, self.of, self.of.level > Level.UPDATE)
-
-    @property
-    def level(self) -> Level:
-        return _level(self.by)
-
-    @property
-    def counted(self) -> Level:
-        """The unit of the population: tokens or responses."""
-        return _counted(self.by, self.of)
 
 
 @dataclass(frozen=True)

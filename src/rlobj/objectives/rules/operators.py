@@ -206,10 +206,7 @@ class Rule(Expr):
     def any(self, by: By = "update", within: Rule | str | None = None) -> Rule:
         """Whether the rule holds somewhere in the population; false if it is empty.
 
-        Args:
-            by: one population for the update, or one for each group, position or response.
-            within: the population; a response belongs to it if the rule holds for the response, or
-                for one of its tokens if the rule is one of tokens.
+        The arguments are those of `Number.mean`.
         """
         return make("Quantified", self, "any", by, _rule_or_none(within))
 
