@@ -308,3 +308,18 @@ def test_sums_of_rewards_that_differ_by_rounding_are_equal(
     [table] = Objective().with_advantages([batch])
     assert table.advantages is not None
     assert table.advantages.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("advantage", ["group_normalized", "decoupled"])
+def test_float32_rewards_one_unit_in_the_last_place_apart_are_equal(advantage: str) -> None:
+    reward = torch.tensor(0.3)
+    rewards = torch.stack([reward, reward.nextafter(torch.tensor(1.0))])
+    batch = TokenBatch(
+        lengths=[1, 1],  # type: ignore[arg-type]
+        groups=[0, 0],  # type: ignore[arg-type]
+        rewards=rewards,
+        logprobs=torch.tensor([-1.0, -2.0]),
+    )
+    [table] = Objective(advantage=advantage).with_advantages([batch])  # type: ignore[arg-type]
+    assert table.advantages is not None
+    assert table.advantages.tolist() == [0, 0]

@@ -299,7 +299,7 @@ class Decoupled(Advantage):
         lengths: Tensor,
         weights: Sequence[float] | None = None,
     ) -> Tensor:
-        rewards = torch.as_tensor(rewards).detach().double()
+        rewards = torch.as_tensor(rewards).detach()
         rewards = rewards.unsqueeze(1) if rewards.dim() == 1 else rewards
         undecided = rewards.isnan().any(1)
         columns = rewards.masked_fill(undecided.unsqueeze(1), torch.nan).unbind(1)
