@@ -17,7 +17,7 @@ FILES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
 FLOORS = (
     {"base"},
     {"answers", "installation", "objectives", "reporting"},
-    {"data", "rewards", "samplers", "scoring"},
+    {"data", "records", "rewards", "samplers", "scoring"},
     {"config"},
     {"models"},
     {"evaluation"},

@@ -23,7 +23,10 @@ from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
 __all__ = ["Frame"]
 
-_OPTIONAL = ("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "collision")
+_OPTIONAL = (
+    *("ref_logprobs", "sampler_logprobs", "proxy_logprobs"),
+    *("collision", "entropy_sensitivity"),
+)
 
 
 class Frame(Populations):

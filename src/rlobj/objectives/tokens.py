@@ -29,8 +29,7 @@ _PER_TOKEN = (
     "old_entropy",
     "ref_logprobs",
     "sampler_logprobs",
-    "proxy_logprobs",
-    "collision",
+    *("proxy_logprobs", "collision", "entropy_sensitivity"),
 )
 _SHARED = ("reward_names", "reward_weights")  # the same in all tables of an update
 COLUMN_NAMES = (
@@ -62,6 +61,7 @@ class TokenBatch:
             read as `old_logprobs`.
         proxy_logprobs: [N] or None, log-probabilities under Lp-Reg's min-p proxy.
         collision: [N] or None, Σ_k π_k² over the vocabulary.
+        entropy_sensitivity: [N] or None, as in `TokenScores`, nats; no stage reads it.
         advantages: [B] or [N] or None, stored as [N] (if B = N, read as [B]); None =
             `Objective.plan` computes them from rewards.
         index: the table's position among the tables of a `split`.
@@ -89,6 +89,7 @@ class TokenBatch:
     sampler_logprobs: Tensor | None = None
     proxy_logprobs: Tensor | None = None
     collision: Tensor | None = None
+    entropy_sensitivity: Tensor | None = None
     advantages: Tensor | None = None
     index: int | None = None
     mask: Tensor | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,13 +14,15 @@ from rlobj.config.run_config import RunConfig
 from rlobj.models import lora
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import ProxyKL
-from rlobj.objectives.plan import LossOutput, Plan
+from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.records.observed import Observed
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer, micro_batches
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
 from rlobj.training.loop.metrics import Measured, Tally, combine
+from rlobj.training.loop.micro_batch import MicroBatch, observed_columns
 from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.agreement import any_rank, largest
@@ -30,38 +32,10 @@ from rlobj.training.rollouts.synchronizer import check_gap, sampler_gap
 
 _SCORED = {"logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "proxy_logprobs"}
 _CURRENT = {"logprobs", "entropy", "collision"}
+_ALL = {"entropy": True, "collision": True, "sensitivity": True}
 
 SKIPPED: Mapping[str, float] = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
 """The metrics of an update that changed nothing because something in it was not finite."""
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """Some responses of a mini-batch, as `Objective.loss` reads them.
-
-    Attributes:
-        table: their tokens; log-probs and entropies carry a gradient.
-        plan: the update's plan for these tokens.
-        trained: False for responses without gradient, whose loss is only measured.
-        last: no further micro-batch with gradient follows.
-    """
-
-    table: TokenBatch
-    plan: Plan
-    trained: bool
-    last: bool
-
-    def measured(self, output: LossOutput) -> Measured:
-        """What the loss of this micro-batch measured, without its graph."""
-        table = self.table
-        return Measured(
-            loss=output.loss.detach(),
-            metrics=output.metrics,
-            extremes=output.extremes,
-            tokens=table.decided.sum(),
-            logprobs=table.logprobs.detach(),
-            sampler_logprobs=table.sampler_logprobs,
-        )
 
 
 class Learner:
@@ -222,8 +196,8 @@ class Learner:
             self.tally.update(batch.sequences, batch.sequences, len(table))
             [part] = self._parts(batch.sequences)
             with self.clock.inside("forward"):
-                share = plan.part(table.rows(part))
-                yield MicroBatch(table.select(part, 0), share, trained=True, last=True)
+                own = table.rows(part)
+                yield MicroBatch(table.select(part, 0), plan.part(own), own, True, last=True)
             return
         with self.clock.inside("planning"):
             rows = GradientRows(table, self._rows(phase, batch, plan), batch.current, self._can_cut)
@@ -233,15 +207,16 @@ class Learner:
         for number, part in enumerate(parts, 1):
             responses = [trained[i] for i in part]
             with self.clock.inside("forward"):
-                few, share = rows.part(responses), plan.part(table.rows(responses))
+                few, own = rows.part(responses), table.rows(responses)
                 scored = [inputs[i] for i in part]
-                scores = self._score(self.scorer, scored, few.mask(), entropy=True)
-                yield MicroBatch(few.filled(scores), share, trained=True, last=number == len(parts))
+                asked = {"entropy": True} if batch.current else _ALL  # the others are known
+                filled = few.filled(self._score(self.scorer, scored, few.mask(), **asked))
+                yield MicroBatch(filled, plan.part(own), own, True, last=number == len(parts))
         skipped = rows.skipped()
         if batch.current and skipped:  # a loss without gradient may still have a value
             with self.clock.inside("forward"):
-                share = plan.part(table.rows(skipped))
-                yield MicroBatch(table.select(skipped, 0), share, trained=False, last=False)
+                own = table.rows(skipped)
+                yield MicroBatch(table.select(skipped, 0), plan.part(own), own, False, last=False)
 
     def _rows(self, phase: Objective, batch: MiniBatch, plan: Plan) -> Tensor:
         """The tokens that go through the model, bool [N].
@@ -265,6 +240,14 @@ class Learner:
         """Add a micro-batch's gradient to the update's."""
         with self.clock.inside("backward"):
             self.parallel.backward(loss, last=last)
+
+    def observed(
+        self, phase: Objective, batch: MiniBatch, plan: Plan, measured: Sequence[Measured]
+    ) -> Observed:
+        """What the update read and decided: a view of tensors that it has made anyway."""
+        state = {**self.state, "update": self.state["update"] - 1}  # as `plan` read it
+        columns = observed_columns(batch, measured)
+        return Observed(phase, state, batch.table, plan, batch.sequences, **columns)
 
     def step(self, batch: MiniBatch, plan: Plan, measured: Sequence[Measured]) -> dict[str, float]:
         """Clip the gradient and make the optimizer's step; the metrics of the update.
@@ -321,7 +304,7 @@ class Learner:
         return self._gap(trainer, sampler.to(trainer), fresh)
 
     def _gap_of(self, measured: Sequence[Measured]) -> dict[str, float]:
-        trainer = torch.cat([each.logprobs for each in measured])
+        trainer = torch.cat([each.scores["logprobs"] for each in measured])
         sampler = torch.cat([each.sampler_logprobs for each in measured])
         if any_rank(not bool(torch.isfinite(trainer).all()), self.comm):
             return {}
@@ -341,14 +324,13 @@ class Learner:
             return self._forward(self.scorer, sequences)["logprobs"]
 
     def _columns(self, sequences: Sequences, *, proxy: bool) -> dict[str, Tensor]:
-        """The policy's columns that the objective reads; a proxy may have its own temperature."""
-        columns = {"entropy": True, "collision": "collision" in self._scored}
+        """The policy's columns; a proxy may have its own temperature."""
         of = self._proxy.scoring if proxy else {}
         if "temperature" not in of:
-            return self._forward(self.scorer, sequences, **columns, **of)
+            return self._forward(self.scorer, sequences, **_ALL, **of)
         with torch.no_grad():
             own = self._forward(self.scorer, sequences, **of)["proxy_logprobs"]
-        return {**self._forward(self.scorer, sequences, **columns), "proxy_logprobs": own}
+        return {**self._forward(self.scorer, sequences, **_ALL), "proxy_logprobs": own}
 
     def _reference_logprobs(self, sequences: Sequences) -> Tensor:
         if self.reference is None:

@@ -135,7 +135,8 @@ class Measured:
         metrics: contributions that add up over micro-batches and ranks.
         extremes: values of which the largest counts.
         tokens: tokens of decided responses in it, int [].
-        logprobs: the policy's log-probs, [M].
+        rows: the micro-batch's rows in the mini-batch, int [M].
+        scores: the policy's columns, [M] each.
         sampler_logprobs: the sampler's, [M].
     """
 
@@ -143,7 +144,8 @@ class Measured:
     metrics: dict[str, Tensor]
     extremes: dict[str, Tensor]
     tokens: Tensor
-    logprobs: Tensor
+    rows: Tensor
+    scores: dict[str, Tensor]
     sampler_logprobs: Any
 
 

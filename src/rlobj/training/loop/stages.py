@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
-from rlobj.objectives.plan import Plan
+from rlobj.records.observed import Observed
 from rlobj.samplers import derive_seed
 from rlobj.training.loop.metrics import rollout_metrics
 from rlobj.training.loop.parts import Parts
@@ -64,16 +64,22 @@ def check_samples(parts: Parts, rollout: Rollout) -> dict[str, float]:
 
 
 def after_update(
-    parts: Parts, index: int, batch: MiniBatch, plan: Plan | None, metrics: Mapping[str, float]
+    parts: Parts,
+    index: int,
+    batch: MiniBatch,
+    observed: Observed | None,
+    metrics: Mapping[str, float],
 ) -> None:
     """Count an update, and write the token table of the step's first one if it is due."""
     output, step = parts.config.output, parts.learner.steps
-    if index == 0 and plan is not None and _due(step + 1, output.tokens_every):
+    if index == 0 and observed is not None and _due(step + 1, output.tokens_every):
         count = -(-output.token_responses // parts.comm.size)  # some of every rank
         shown = [response for _, response in batch.sequences[:count]]
         tokenizer = parts.policy.tokenizer
         with parts.learner.clock.inside("writing"):
-            write_tokens(parts.run, step + 1, batch.table, plan, shown, tokenizer, parts.comm)
+            write_tokens(
+                parts.run, step + 1, batch.table, observed.plan, shown, tokenizer, parts.comm
+            )
     parts.skips.count_update(step, index, batch, metrics)
 
 

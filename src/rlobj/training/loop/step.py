@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import Plan
+from rlobj.records.observed import Observed
 from rlobj.training.loop import stages
 from rlobj.training.loop.failures import guarded
 from rlobj.training.loop.learner import SKIPPED, Learner
@@ -24,7 +24,7 @@ from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
 
 Metrics = Mapping[str, float]
-OnUpdate = Callable[[int, MiniBatch, Plan | None, Metrics], None]
+OnUpdate = Callable[[int, MiniBatch, Observed | None, Metrics], None]
 
 
 @guarded
@@ -53,7 +53,8 @@ def train_on(
         learner: the policy and its objective.
         rollout: this rank's responses.
         on_update: is called after each update with its number in the step (from 0), its mini-batch
-            and plan as the rules read them, and its metrics.
+            as the rules read it, what the update observed (None if something in the mini-batch was
+            not finite), and its metrics.
 
     Returns:
         The metrics of the updates, averaged.
@@ -72,15 +73,15 @@ def train_on(
     for phase in learner.objective.phases:
         for batch in share.mini_batches(table):
             batch = learner.refresh(batch, first=not updates)
-            plan, metrics = update(learner, phase, batch)
-            on_update(len(updates), batch, plan, metrics)
+            observed, metrics = update(learner, phase, batch)
+            on_update(len(updates), batch, observed, metrics)
             updates.append(metrics)
     made = {"train/updates": float(len(updates)), "tokens/rank_balance": share.imbalance}
     return {**average(updates), **gap, **made}
 
 
-def update(learner: Learner, phase: Objective, batch: MiniBatch) -> tuple[Plan | None, Metrics]:
-    """One optimizer update of one phase on one mini-batch; its plan and its metrics."""
+def update(learner: Learner, phase: Objective, batch: MiniBatch) -> tuple[Observed | None, Metrics]:
+    """One optimizer update of one phase on one mini-batch; what it observed, and its metrics."""
     if not learner.finite(batch.table):
         return None, SKIPPED
     plan = learner.plan(phase, batch)
@@ -90,4 +91,5 @@ def update(learner: Learner, phase: Objective, batch: MiniBatch) -> tuple[Plan |
         if micro.trained:
             learner.backward(output.loss, micro.last)
         measured.append(micro.measured(output))
-    return plan, learner.step(batch, plan, measured)
+    metrics = learner.step(batch, plan, measured)
+    return learner.observed(phase, batch, plan, measured), metrics

@@ -1,0 +1,1 @@
+"""The record of a run: what its updates did to every token."""

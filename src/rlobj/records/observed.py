@@ -1,0 +1,59 @@
+"""Observed: what one optimizer update read and decided on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from rlobj.objectives import functional
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import Plan
+from rlobj.objectives.tokens import TokenBatch
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One update of one rank: its tokens, its plan, and the policy's columns as it read them.
+
+    The columns belong to the policy at the start of the update. They come from the scoring pass if
+    there was one for these weights, else from the update's own forward passes. Tokens that went
+    through neither, because they had no gradient, are NaN.
+
+    Attributes:
+        objective: the phase of the objective that the update trains.
+        state: the objective's state as `plan` read it.
+        table: this rank's tokens. If no scoring pass was made for the weights of this update, its
+            log-probs are older: those of the rollout's policy, or the sampler's.
+        plan: the plan of this table alone.
+        sequences: prompt ids and response ids of each response.
+        logprobs: log π, nats, [N].
+        entropy: H, nats, [N].
+        collision: Σ π², [N].
+        entropy_sensitivity: see `TokenScores.entropy_sensitivity`, nats, [N].
+    """
+
+    objective: Objective
+    state: Mapping[str, Any]
+    table: TokenBatch
+    plan: Plan
+    sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
+    logprobs: Tensor
+    entropy: Tensor
+    collision: Tensor
+    entropy_sensitivity: Tensor
+
+    @cached_property
+    def old_logprobs(self) -> Tensor:
+        """log π_old, nats, [N]; in the only update of a rollout π_old is π."""
+        old = self.table.old_logprobs
+        return self.logprobs if old is None else old.detach()
+
+    @cached_property
+    def gradient_norm(self) -> Tensor:
+        """|A|·sqrt(1 − 2π + Σ π²), the norm of the gradient of A·log π by the logits, [N]."""
+        advantages = self.plan.advantages[0]
+        return functional.gradient_norm(self.logprobs, self.collision, advantages)

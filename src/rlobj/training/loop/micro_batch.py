@@ -1,0 +1,66 @@
+"""MicroBatch: a part of an update that goes through the model at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlobj.objectives.plan import LossOutput, Plan
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.training.loop.metrics import Measured
+from rlobj.training.rollouts.sharding import MiniBatch
+
+OBSERVED = ("logprobs", "entropy", "collision", "entropy_sensitivity")
+"""The policy's columns that are kept of each update."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some responses of a mini-batch, as `Objective.loss` reads them.
+
+    Attributes:
+        table: their tokens; log-probs and entropies carry a gradient.
+        plan: the update's plan for these tokens.
+        rows: its rows in the mini-batch, int [M].
+        trained: False for responses without gradient, whose loss is only measured.
+        last: no further micro-batch with gradient follows.
+    """
+
+    table: TokenBatch
+    plan: Plan
+    rows: Tensor
+    trained: bool
+    last: bool
+
+    def measured(self, output: LossOutput) -> Measured:
+        """What the loss of this micro-batch measured, without its graph."""
+        table = self.table
+        return Measured(
+            loss=output.loss.detach(),
+            metrics=output.metrics,
+            extremes=output.extremes,
+            tokens=table.decided.sum(),
+            rows=self.rows,
+            scores={name: getattr(table, name).detach() for name in OBSERVED},
+            sampler_logprobs=table.sampler_logprobs,
+        )
+
+
+def observed_columns(batch: MiniBatch, measured: Sequence[Measured]) -> dict[str, Tensor]:
+    """The policy's columns at the start of the update, [N] each; NaN where no pass computed them.
+
+    Args:
+        batch: the mini-batch as the rules read it.
+        measured: of the update's micro-batches on this rank.
+    """
+    if batch.current:
+        return {name: getattr(batch.table, name).detach() for name in OBSERVED}
+    nowhere = torch.full_like(batch.table.logprobs, torch.nan)
+    rows = torch.cat([each.rows for each in measured])
+    return {
+        name: nowhere.index_copy(0, rows, torch.cat([each.scores[name] for each in measured]))
+        for name in OBSERVED
+    }

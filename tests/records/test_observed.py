@@ -1,0 +1,102 @@
+"""What an update observed: the policy's columns at its start, from passes that are made anyway."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tiny import tiny_config
+
+from rlobj.objectives.functional import gradient_norm
+from rlobj.scoring import PolicyScorer, score_samples
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import train_on
+
+COLUMNS = ("logprobs", "entropy", "collision", "entropy_sensitivity")
+
+
+def observe(config, folder):
+    """What each update of one step observed, with a copy of the policy before it."""
+    found, models = [], []
+    with open_parts(config, folder) as parts:
+        learner, plan = parts.learner, parts.learner.plan
+
+        def planned(phase, batch):
+            models.append(copy.deepcopy(learner.model))
+            return plan(phase, batch)
+
+        learner.plan = planned
+        rollout = parts.pipeline.take(0)
+        train_on(learner, rollout, lambda _, batch, observed, metrics: found.append(observed))
+    return list(zip(found, models, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("preset", "training"),
+    [
+        ("stapo", {"micro_batch_tokens": 10**6}),  # one forward pass scores and trains
+        ("stapo", {"micro_batch_tokens": 400}),
+        ("stapo", {"updates_per_step": 3}),  # scored anew for each update
+        ("stapo", {"updates_per_step": 3, "selection": "old"}),
+        ("dapo-loss", {"micro_batch_tokens": 400}),  # no scoring pass
+        ("dapo-loss", {"updates_per_step": 3}),
+        ("ar-lopti", {}),
+    ],
+    ids=str,
+)
+def test_columns_are_those_of_the_policy_at_the_start_of_the_update(
+    policy, tmp_path, preset, training
+):
+    config = tiny_config(policy, preset, training={"steps": 1, **training})
+    updates = observe(config, tmp_path / "run")
+    count = training.get("updates_per_step", config.training.updates_per_step)
+    assert len(updates) == count * len(config.objective.phases)
+    for observed, model in updates:
+        assert observed.plan.weights[0].shape == observed.logprobs.shape
+        with torch.no_grad():
+            scores = score_samples(
+                PolicyScorer(model),
+                observed.sequences,
+                temperature=config.sampling.temperature,
+                entropy=True,
+                collision=True,
+                sensitivity=True,
+            )
+        known = ~observed.logprobs.isnan()
+        assert known.any() != observed.plan.empty  # an update of no token needs no pass
+        for name in COLUMNS:
+            own, right = getattr(observed, name), getattr(scores, name)
+            assert not own.requires_grad
+            assert torch.equal(own.isnan(), ~known)
+            torch.testing.assert_close(own[known], right[known], rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_that_went_through_no_pass_are_nan(policy, tmp_path):
+    """Groups without signal are left out of an update whose rules read nothing of the policy."""
+    config = tiny_config(policy, "dapo-loss", training={"steps": 1})
+    [(observed, _)] = observe(config, tmp_path / "run")
+    signal = observed.table.any_by_response(observed.plan.advantages[0] != 0)
+    assert not signal.all()
+    assert torch.equal(observed.logprobs.isnan(), ~observed.table.spread(signal))
+
+
+def test_the_state_is_the_one_that_the_plan_read(policy, tmp_path):
+    config = tiny_config(policy, "stare", training={"steps": 1, "updates_per_step": 2})
+    (first, _), (second, _) = observe(config, tmp_path / "run")
+    assert (first.state["update"], second.state["update"]) == (0, 1)
+    for each in (first, second):
+        again = each.objective.plan([each.table], each.state)
+        assert torch.equal(again.weights[0], each.plan.weights[0])
+
+
+def test_the_gradient_norm_is_that_of_the_logits():
+    logits = torch.tensor([[2.0, 0.5, -1.0], [0.0, 0.0, 3.0]], dtype=torch.float64)
+    logits.requires_grad_()
+    targets, advantages = torch.tensor([1, 2]), torch.tensor([2.0, -0.5], dtype=torch.float64)
+    logprobs = logits.log_softmax(-1)
+    chosen = logprobs.gather(1, targets[:, None])[:, 0]
+    (chosen * advantages).sum().backward()
+    collision = logprobs.exp().square().sum(-1)
+    norms = gradient_norm(chosen, collision, advantages)
+    torch.testing.assert_close(norms.detach(), logits.grad.norm(dim=1))
