@@ -1,5 +1,8 @@
 """Built-in synthetic tasks: arithmetic for a tiny policy on one CPU thread.
 
+`scratchpad` is a sum whose steps are written out. `scratchpad-3` and `scratchpad-5` have other
+numbers of digits. In these, the response may have useless tokens, and a judge finds them.
+
 Every task is a finite list of problems with a fixed split into train and test. A problem and its
 reorderings (3+4+8=, 8+3+4=) form a family and are in the same split, so that a test problem cannot
 be answered from a reordered training problem.
@@ -8,11 +11,12 @@ be answered from a reordered training problem.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rlobj.data.problems import Problem, digest
+from rlobj.data.scratchpad import MARK, derivation, judge
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,10 @@ class Task:
         separator: text between the digits.
         solve: digits -> answer, a non-negative number.
         held_out: smallest share of the problems in the test split.
+        work: digits -> a whole right response; None = the answer alone.
+        answer_after: only the text after the last occurrence of this is graded; None = all of it.
+        judge: (prompt, text of each token of a right response) -> whether each token is spurious;
+            an empty text is the end of the response. None = the task cannot say.
 
     Example:
         >>> task = TASKS["addition"]
@@ -42,6 +50,9 @@ class Task:
     separator: str
     solve: Callable[[tuple[int, ...]], int]
     held_out: float = 0.2
+    work: Callable[[tuple[int, ...]], str] | None = None
+    answer_after: str | None = None
+    judge: Callable[[str, Sequence[str]], list[bool]] | None = None
 
     def problems(self, split: Literal["train", "test"]) -> list[Problem]:
         """Return the problems of a split: train in counting order, test in a fixed shuffled order.
@@ -82,9 +93,19 @@ def _family(digits: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(digits))
 
 
+def _scratchpad(name: str, operands: int) -> Task:
+    example = [3, 4, 8, 5, 2][:operands]
+    prompt = "+".join(map(str, example))
+    about = f"{prompt}= -> {derivation(example)}, graded by the text after #"
+    return Task(name, about, operands, "+", sum, work=derivation, answer_after=MARK, judge=judge)
+
+
 TASKS = {
     task.name: task
     for task in (
+        _scratchpad("scratchpad", 4),
+        _scratchpad("scratchpad-3", 3),
+        _scratchpad("scratchpad-5", 5),
         Task("addition", "the sum of three digits: 3+4+8= -> 15", 3, "+", sum),
         Task("max-digits", "the larger of two digits: 3,7= -> 7", 2, ",", max),
     )

@@ -1,0 +1,134 @@
+"""The task `scratchpad`: sums with the steps written out, and the judge of a response's tokens.
+
+prompt `3+4+8+5=`, response `3+4=7;7+8=15;15+5=20#20`: only the text after the last # is graded, so
+that a response can be right although its steps have wrong tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+
+MARK = "#"
+"""The answer follows it."""
+
+_END = "\0"
+
+
+def derivation(numbers: Sequence[int]) -> str:
+    """Write the sum of some numbers step by step, from left to right, and then the answer.
+
+    Example:
+        >>> derivation([3, 4, 8, 5])
+        '3+4=7;7+8=15;15+5=20#20'
+    """
+    sums = list(itertools.accumulate(numbers))
+    steps = [_step(*terms) for terms in zip(sums[:-1], numbers[1:], strict=True)]
+    return f"{';'.join(steps)}{MARK}{sums[-1]}"
+
+
+def judge(prompt: str, tokens: Sequence[str]) -> list[bool]:
+    """Find the spurious tokens of a response that was graded right.
+
+    In a valid derivation, each step adds two of the numbers that are left, which are those of the
+    problem and earlier sums, in any order. When one number is left, the answer repeats it. A token
+    is spurious if it departs from the valid derivation that the response follows: it is there in
+    place of another token (a wrong digit), or in excess (a letter), or it is the first token after
+    some that are missing. The later tokens are compared with the same derivation, so that a step
+    that continues from the right number has no spurious token. The response is aligned with the
+    derivation by the fewest edits. The derivation that it follows is the one from left to right, or
+    else, if that leaves fewer tokens spurious, the one whose steps are chosen one after the other,
+    each as the valid step with the fewest departures from what was written.
+
+    For sums of equally many numbers, the time is proportional to the length of the response.
+
+    Args:
+        prompt: text with a sum, such as `3+4+8+5=`.
+        tokens: text of each token; empty for the end of the response.
+
+    Returns:
+        For each token, whether it is spurious. All are False exactly if the response is a valid
+        derivation.
+
+    Raises:
+        ValueError: the prompt has no sum.
+
+    Example:
+        >>> response = "6+9=15;14+3=18;18+8=26#26"
+        >>> [position for position, wrong in enumerate(judge("6+9+3+8=", response)) if wrong]
+        [8]
+    """
+    found = re.search(r"\d+(\+\d+)+", prompt)
+    if found is None:
+        raise ValueError(f"the prompt {prompt!r} has no sum such as 3+4+8+5")
+    numbers = [int(number) for number in found[0].split("+")]
+    ended = tokens[-1:] in ([""], ("",))
+    end = _END if ended else ""
+    written = "".join(tokens) + end
+    marks = _departures(derivation(numbers) + end, written)
+    if sum(marks) > 1:  # a valid derivation differs from another one in several tokens
+        followed = _followed(numbers, written.removesuffix(end))
+        marks = min(marks, _departures(followed + end, written), key=sum)
+    ends = list(itertools.accumulate(len(token) for token in tokens))
+    spurious = [any(marks[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+    return [*spurious[:-1], marks[-1]] if ended else spurious
+
+
+def _step(a: int, b: int) -> str:
+    return f"{a}+{b}={a + b}"
+
+
+def _followed(numbers: Sequence[int], written: str) -> str:
+    """The derivation whose steps are the nearest to the written ones, one after the other."""
+    left, text = list(numbers), ""
+    for step in written.rpartition(MARK)[0].split(";")[: len(numbers) - 1]:
+        valid = {_step(a, b): (a, b) for a, b in itertools.permutations(left, 2)}
+        nearest = step if step in valid else min(valid, key=lambda v: sum(_departures(v, step)))
+        for number in valid[nearest]:
+            left.remove(number)
+        left.insert(0, sum(valid[nearest]))
+        text += nearest + ";" * (len(left) > 1)
+    return text + derivation(left)
+
+
+def _departures(expected: str, written: str) -> list[bool]:
+    """For each written character, whether it departs from the expected text.
+
+    The common beginning and the common end agree. Between them, the alignment with the fewest edits
+    decides; of several, replaced characters are preferred to surplus ones, and these to missing
+    ones.
+    """
+    start = _agreeing(expected, written)
+    same = _agreeing(expected[start:][::-1], written[start:][::-1])
+    middle, goal = written[start : len(written) - same], expected[start : len(expected) - same]
+    marks = [False] * (len(written) + 1)
+    edits = _edits(goal, middle)
+    i = j = 0
+    while i < len(middle) or j < len(goal):
+        both = i < len(middle) and j < len(goal)
+        if both and edits[i][j] == edits[i + 1][j + 1] + (middle[i] != goal[j]):
+            marks[start + i] |= middle[i] != goal[j]
+            i, j = i + 1, j + 1
+        elif i < len(middle) and edits[i][j] == edits[i + 1][j] + 1:
+            marks[start + i], i = True, i + 1
+        else:
+            marks[start + i], j = True, j + 1
+    return marks[: len(written)]
+
+
+def _agreeing(a: str, b: str) -> int:
+    """The number of characters before the first difference."""
+    differing = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    return next(differing, min(len(a), len(b)))
+
+
+def _edits(goal: str, middle: str) -> list[list[int]]:
+    """edits[i][j]: the fewest edits that make middle[i:] equal to goal[j:]."""
+    rows = [list(range(len(goal), -1, -1))]
+    for character in reversed(middle):
+        below, row = rows[-1], [rows[-1][-1] + 1]
+        for j in range(len(goal) - 1, -1, -1):
+            row.append(min(below[j + 1] + (character != goal[j]), below[j] + 1, row[-1] + 1))
+        rows.append(row[::-1])
+    return rows[::-1]
