@@ -19,7 +19,7 @@ FLOORS = (
     {"answers", "installation", "objectives", "reporting"},
     {"data", "records", "rewards", "samplers", "scoring"},
     {"config"},
-    {"models"},
+    {"insight", "models"},
     {"evaluation"},
     {"training"},
     {"rlobj_cli"},

@@ -13,6 +13,7 @@ import typer
 
 from rlobj_cli.doctor.command import doctor
 from rlobj_cli.evaluate.command import evaluation
+from rlobj_cli.inspect.command import inspect
 from rlobj_cli.presets.command import explain, presets
 from rlobj_cli.screen.errors import GuardedGroup
 from rlobj_cli.serve import serve
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command("train")(train)
 app.add_typer(evaluation)
+app.command("inspect")(inspect)
 app.command("report")(report)
 app.command("serve")(serve)
 app.add_typer(presets)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rlobj.evaluation.callbacks import EvaluationCallback
     from rlobj.evaluation.evaluating import evaluate
     from rlobj.evaluation.result import EvaluationResult
+    from rlobj.insight.inspecting import Inspection, inspect
     from rlobj.objectives import functional
     from rlobj.objectives.advantages import *
     from rlobj.objectives.controllers import *
@@ -52,6 +53,7 @@ _NAMES = {
     "evaluation.callbacks": "EvaluationCallback",
     "evaluation.result": "EvaluationResult",
     "evaluation.evaluating": "evaluate",
+    "insight.inspecting": "Inspection inspect",
     "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened Decoupled "
     "GroupCentered GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted PassAtK "
     "QuantileBaseline",

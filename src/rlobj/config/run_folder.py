@@ -1,9 +1,11 @@
-"""What a run's folder tells before anything is loaded: its settings and its checkpoints."""
+"""What a run's folder tells before anything is loaded: settings, metrics and checkpoints."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.config.presets import read_yaml
@@ -14,6 +16,7 @@ __all__ = [
     "checkpoints",
     "is_run",
     "newest_checkpoint",
+    "read_metrics",
     "read_run_config",
     "step_of",
 ]
@@ -42,6 +45,21 @@ def read_run_config(path: Path) -> RunConfig:
     if not is_run(path):
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}")
     return RunConfig(**read_yaml(path / CONFIG_FILE))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl, without an incomplete last line after a crash.
+
+    A run without the file has none.
+    """
+    file = path / "metrics.jsonl"
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return found
 
 
 def checkpoints(path: Path) -> list[Path]:

@@ -25,7 +25,13 @@ from typing import Any
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import lock_folder
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import checkpoints, newest_checkpoint, read_run_config, step_of
+from rlobj.config.run_folder import (
+    checkpoints,
+    newest_checkpoint,
+    read_metrics,
+    read_run_config,
+    step_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -149,15 +155,7 @@ class RunDirectory:
 
     def lines(self) -> list[dict[str, Any]]:
         """Read metrics.jsonl, without an incomplete last line after a crash."""
-        if not self.metrics.exists():
-            return []
-        found = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return found
+        return read_metrics(self.path)
 
     def truncate(self, step: int) -> None:
         """Delete metrics, tables and checkpoints of later steps, so that they can be repeated."""

@@ -1,0 +1,121 @@
+"""Rules on recorded tokens: `prob < 0.001` on the columns of a record, row by row.
+
+A record is a sample of the tokens, so a rule about a population, such as `entropy.bottom(0.8)`, has
+no value on it and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.objectives.evaluator import Evaluator, Values
+from rlobj.objectives.rules import Column, Controlled, Expr, parse
+from rlobj.objectives.rules.columns import declared
+from rlobj.objectives.rules.nodes import (
+    Arithmetic,
+    Compare,
+    Constant,
+    Function,
+    Logic,
+    NamedReward,
+    Negative,
+    Not,
+    When,
+)
+from rlobj.objectives.statistics import SingleProcess
+from rlobj.objectives.tokens import TokenBatch
+
+OWN_COLUMNS = (
+    *("step", "update", "response", "group", "token", "kept", "weight", "factor"),
+    *("entropy_sensitivity", "inclusion_probability", "spurious"),
+)
+"""Recorded columns that rules of an objective do not have; true is 1 and false is 0."""
+
+_DERIVED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "logprob": ("prob", torch.log),
+    "surprisal": ("prob", lambda prob: -prob.log()),
+    "old_logprob": ("old_prob", torch.log),
+    "old_surprisal": ("old_prob", lambda prob: -prob.log()),
+}
+"""Columns of rules that are computed from a recorded one."""
+
+_RECORDED = (
+    *("prob", "old_prob", "entropy", "advantage", "reward", "ratio", "position"),
+    *("sampler_gap", "gradient_norm"),
+)
+_READABLE = (*_RECORDED, *_DERIVED, *OWN_COLUMNS)
+_TOKEN_BY_TOKEN = (Arithmetic, Compare, Constant, Function, Logic, Negative, Not, When)
+_WIDE = ("response", "group")  # ids that float32 would round
+
+
+def read_filter(where: str | Expr) -> Expr:
+    """The rule of `where`, which must be about single recorded tokens.
+
+    Raises:
+        ConfigError: no rule, a rule about a population, or a column that the record lacks.
+    """
+    with declared(OWN_COLUMNS):
+        rule = parse(where) if isinstance(where, str) else where
+    if not rule.is_rule:
+        raise ConfigError(f"'{rule}' is a number. Expected a rule, such as {rule} < 0.5")
+    for node in rule.walk():
+        if isinstance(node, Column | NamedReward | Controlled):
+            if str(node) not in _READABLE:
+                missing = nearest(str(node), _READABLE)
+                raise ConfigError(f"the record has no column '{node}'.{missing}")
+        elif not isinstance(node, _TOKEN_BY_TOKEN):
+            raise ConfigError(
+                f"'{node}' depends on other tokens of the update, and the record is only a sample "
+                "of them. Compare with a number instead, such as entropy < 0.5"
+            )
+    return rule
+
+
+def columns_of(rule: Expr | None) -> list[str]:
+    """The recorded columns that a filter reads."""
+    nodes = () if rule is None else rule.walk()
+    names = [node.name for node in nodes if isinstance(node, Column)]
+    return sorted({_DERIVED[name][0] if name in _DERIVED else name for name in names})
+
+
+def matching(rule: Expr, rows: Any) -> Any:
+    """The rows on which a filter is true, as a pyarrow boolean array.
+
+    A comparison with a null, such as a token that was not scored, is undefined and selects nothing.
+
+    Args:
+        rule: from `read_filter`.
+        rows: a pyarrow table with the columns of `columns_of`.
+    """
+    import pyarrow
+
+    return pyarrow.array(_Rows(rule, rows).rule(rule).numpy())  # pyright: ignore[reportArgumentType]
+
+
+class _Rows(Evaluator):
+    """Recorded rows, each a response by itself."""
+
+    def __init__(self, rule: Expr, rows: Any) -> None:
+        super().__init__()
+        names = columns_of(rule)
+        self.dtype = torch.float64 if {*names} & {*_WIDE} else torch.float32
+        self.comm, self.state, self.rows = SingleProcess(), {}, rows
+        ones = torch.ones(len(rows), dtype=torch.int64)
+        self.table = TokenBatch(lengths=ones, groups=ones, logprobs=ones.float())
+        self.decided = self.decided_responses = ones.bool()
+
+    def _evaluate_Column(self, node: Any) -> Values:
+        import pyarrow
+
+        name, change = _DERIVED.get(node.name, (node.name, None))
+        kind = pyarrow.float64() if self.dtype == torch.float64 else pyarrow.float32()
+        column = self.rows[name].cast(kind)
+        data = torch.tensor(column.to_numpy(), dtype=self.dtype)  # null is NaN
+        unknown = data.isnan()
+        values = data if change is None else change(data)
+        return self._finite(node, Values(values, unknown))

@@ -1,0 +1,108 @@
+"""`rlobj inspect`: what it prints, as text and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from records import dropped, write_records
+from rich.cells import cell_len
+from rich.console import Console
+from typer.testing import CliRunner
+
+from rlobj_cli.app import app
+from rlobj_cli.screen.tokens import in_context
+
+HOSTILE = "\x1b[2J[red]\u202e\r\n\x00[/red]" + "x" * 10_000
+
+
+def output(*words: str, columns: int = 80, code: int = 0) -> str:
+    runner = CliRunner(env={"COLUMNS": str(columns), "TERM": "dumb"})
+    result = runner.invoke(app, ["inspect", *words])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def scratchpad(run: Path) -> Path:
+    """A record of three wrong digits and one other token."""
+    wrong = {"spurious": True, "advantage": 0.8, "entropy": 0.1}
+    write_records(
+        run,
+        [
+            dropped("2", step=60, before="2+6=12;12+4=16;", after="6+9=25#25", **wrong),
+            dropped("4", step=58, before="6+9=15;1", after="+3=18;18+8=26#26", **wrong),
+            dropped("2", step=7, before="1+1=", after="#2", **wrong),
+            {"text": "5", "inclusion_probability": 0.01, "spurious": False},
+        ],
+    )
+    return run
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tokens_stand_in_their_context_below_each_other(tmp_path: Path, columns: int) -> None:
+    text = output(str(scratchpad(tmp_path / "run")), columns=columns)
+    assert max(map(len, text.splitlines()[3:])) <= columns
+    assert "touched tokens: 3 of ≈ 103 (2.913%)" in text
+    assert "prob < 0.002" in text
+    places = {line.index("[") for line in text.splitlines() if "step " in line and "[" in line}
+    assert len(places) == 1
+    context = "2+6=12;12+4=16;[2]6+9=25#25" if columns == 120 else "=16;[2]6+9=25#25"
+    assert context in text
+    group = next(line.split() for line in text.splitlines() if "[2] dropped" in line)
+    assert group == ["[2]", "dropped", "2", "0.0010", "0.100", "0.80", "0.500"]
+
+
+def test_only_the_largest_groups_are_shown(tmp_path: Path) -> None:
+    text = output(str(scratchpad(tmp_path)), "--groups", "1", "--examples", "1")
+    assert "1 more token texts: --groups 2" in text
+    assert text.count("step ") == 1
+
+
+def test_estimates_are_marked_and_have_a_standard_error(tmp_path: Path) -> None:
+    write_records(tmp_path, [dropped(inclusion_probability=0.5), {}])
+    text = output(str(tmp_path))
+    assert "≈ 2 ± 1" in text
+    assert "the record holds a share of these tokens" in " ".join(text.split())
+    assert "one standard error" not in output(str(scratchpad(tmp_path / "whole")))
+
+
+def test_a_run_in_which_nothing_was_touched_says_so(tmp_path: Path) -> None:
+    write_records(tmp_path, [{}])
+    assert "touched tokens: 0 of ≈ 1 (0.000%)" in output(str(tmp_path))
+
+
+def test_json_is_the_whole_result(tmp_path: Path) -> None:
+    found = json.loads(output(str(scratchpad(tmp_path)), "--json", "--where", "spurious > 0"))
+    assert [row["text"] for row in found["groups"]] == ["2", "4"]
+    assert found["question"] == "tokens with spurious > 0"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_hostile_text_is_shown_and_never_interpreted(tmp_path: Path, terminal: bool) -> None:
+    from rlobj.insight import inspect
+    from rlobj_cli.inspect.command import show
+
+    hostile = {"before": HOSTILE, "after": HOSTILE, "clause": f"prob < {HOSTILE}"}
+    write_records(tmp_path, [dropped(HOSTILE, **hostile)])
+    file = io.StringIO()
+    screen = Console(file=file, width=80, force_terminal=terminal, color_system=None)
+    show(screen, inspect(tmp_path), 10)
+    text = file.getvalue()
+    assert not {each for each in text if ord(each) < 32} - {"\n"}
+    assert "\u202e" not in text
+    assert "␛[2J[red]‹202e›" in text
+    assert max(map(cell_len, text.splitlines()[2:])) <= 80
+    assert len(text.splitlines()) < 40
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 20, 60])
+def test_a_context_fits_its_width_also_with_wide_characters(width: int) -> None:
+    rows = [
+        {"before": "日本" * 30, "text": "語" * 9, "after": "😀" * 30, "effect": "dropped"},
+        {"before": "", "text": "", "after": "", "effect": "reweighted"},
+        {"before": "a" * 99, "text": "\t", "after": "b\n" * 99, "effect": "dropped"},
+    ]
+    lines = in_context(rows, width)
+    assert max(cell_len(line.plain) for line in lines) <= max(width, 3)

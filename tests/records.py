@@ -1,0 +1,68 @@
+"""Records as a run writes them, made up by tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+DEFAULTS: dict[str, Any] = {
+    "schema_version": 1,
+    "step": 1,
+    "update": 1,
+    "response": 0,
+    "group": 0,
+    "position": 0,
+    "token": 7,
+    "text": "7",
+    "kept": True,
+    "weight": 0.5,
+    "factor": 1.0,
+    "effect": None,
+    "clause": None,
+    "advantage": 0.5,
+    "reward": 1.0,
+    "prob": 0.25,
+    "old_prob": 0.25,
+    "ratio": 1.0,
+    "entropy": 1.0,
+    "gradient_norm": 0.5,
+    "entropy_sensitivity": 0.0,
+    "sampler_gap": 0.0,
+    "before": "2+",
+    "after": "=9",
+    "inclusion_probability": 1.0,
+    "spurious": None,
+}
+INTEGERS = ("schema_version", "step", "update", "response", "group", "position", "token")
+TEXTS = ("text", "effect", "clause", "before", "after")
+SCHEMA = pyarrow.schema(
+    (
+        name,
+        "int64"
+        if name in INTEGERS
+        else "string"
+        if name in TEXTS
+        else "bool"
+        if name in ("kept", "spurious")
+        else "float32",
+    )
+    for name in DEFAULTS
+)
+
+
+def dropped(text: str = "7", **columns: Any) -> dict[str, Any]:
+    """A token that STAPO's rule dropped."""
+    rule = {"effect": "dropped", "clause": "prob < 0.002", "kept": False, "factor": 0.0}
+    return {"text": text, "prob": 0.001, **rule, **columns}
+
+
+def write_records(run: Path, rows: list[dict[str, Any]], name: str = "part-0") -> Path:
+    """A file of records of these rows; what a row leaves out is `DEFAULTS`."""
+    (run / "records").mkdir(parents=True, exist_ok=True)
+    table = pyarrow.Table.from_pylist([{**DEFAULTS, **row} for row in rows], schema=SCHEMA)
+    file = run / "records" / f"{name}.parquet"
+    pyarrow.parquet.write_table(table, file)
+    return file
