@@ -178,6 +178,10 @@ class Evaluator:
         self._check_finite(expression, values.wrong, self.decided)
         return values.data & self.decided
 
+    def holds(self, rule: Rule) -> Tensor:
+        """The tokens on which a rule is true, bool [N]; unlike `rule`, it refuses nothing."""
+        return self._at(rule, Level.TOKEN).data & self.decided
+
     def check(self) -> None:
         """Raise the first error of an expression, on all ranks together.
 

@@ -8,6 +8,7 @@ weights. The factor is the importance weight between the two, truncated or maske
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.functional import MAX_LOG_RATIO
+from rlobj.objectives.rules import Column, Number, Rule
+from rlobj.objectives.rules.operators import exp
 from rlobj.objectives.settings import NonNegative, Positive
 from rlobj.objectives.tokens import TokenBatch
 
@@ -48,6 +51,26 @@ class Mismatch(Primitive):
         """
         raise NotImplementedError
 
+    def clauses(
+        self, gap: Tensor, table: TokenBatch, settings: Mismatch
+    ) -> Iterator[tuple[str, Rule, Tensor]]:
+        """What the correction does at its bounds: effect, clause, and the tokens, bool [N].
+
+        Args:
+            gap: d, as in `__call__`.
+            table: the tokens.
+            settings: the same correction with expressions in place of their values.
+        """
+        yield from ()
+
+    @property
+    def ratio(self) -> Number:
+        """The weight as an expression."""
+        gap = Column("sampler_gap")
+        if self.level == "token":
+            return exp(gap)
+        return exp(gap.sum(by="response") if self.level == "sequence" else gap.mean(by="response"))
+
 
 MismatchField = Annotated[SerializeAsAny[Mismatch], BeforeValidator(Mismatch.build)]
 
@@ -62,6 +85,13 @@ class Truncate(Mismatch):
 
     def __call__(self, gap: Tensor, table: TokenBatch) -> Tensor:
         return self.weight(gap, table).clamp(max=self.cap)
+
+    def clauses(
+        self, gap: Tensor, table: TokenBatch, settings: Mismatch
+    ) -> Iterator[tuple[str, Rule, Tensor]]:
+        assert isinstance(settings, Truncate)
+        above = self.weight(gap, table) > self.cap
+        yield "reweighted", self.ratio > settings.cap, above
 
 
 class Mask(Mismatch):
@@ -85,3 +115,11 @@ class Mask(Mismatch):
         weight = self.weight(gap, table)
         inside = (weight >= self.low) & (weight <= self.high)
         return torch.where(inside, weight, torch.zeros_like(weight))
+
+    def clauses(
+        self, gap: Tensor, table: TokenBatch, settings: Mismatch
+    ) -> Iterator[tuple[str, Rule, Tensor]]:
+        assert isinstance(settings, Mask)
+        weight = self.weight(gap, table)
+        yield "masked", self.ratio < settings.low, weight < self.low
+        yield "masked", self.ratio > settings.high, weight > self.high

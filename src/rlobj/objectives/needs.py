@@ -5,16 +5,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from rlobj.base.primitive import Primitive
 from rlobj.objectives.controllers import Controller
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.rules import Expr, batch_columns
 from rlobj.objectives.rules.nodes import NamedReward
+from rlobj.objectives.settings import expressions
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["Needs", "controller_columns", "loss_columns", "present", "rule_columns"]
+__all__ = [
+    "Needs",
+    "controller_columns",
+    "expressions_of",
+    "loss_columns",
+    "present",
+    "rule_columns",
+    "terms_of_loss",
+]
 
 
 @dataclass(frozen=True)
@@ -89,3 +100,31 @@ def present(columns: Mapping[str, str], tables: Sequence[TokenBatch]) -> dict[st
         for name, who in columns.items()
         if tables and name != "entropy" and all(getattr(t, name) is not None for t in tables)
     }
+
+
+def expressions_of(objective: Any) -> list[tuple[str, Expr]]:
+    """Every rule and number of an Objective, with the field that holds it."""
+    owners = (*terms_of_loss(objective).items(), ("mismatch", objective.mismatch))
+    fields: list[tuple[str, Expr | None]] = [
+        ("drop", objective.drop_rule),
+        ("keep", objective.keep_rule),
+        ("reweight", objective.weight),
+        ("shape", objective.shape),
+        *(("split", rule) for rule in objective.split_rules),
+        ("phase", objective.phase),
+        *(("surrogate", rule) for rule in objective.surrogate.rules()),
+        *((penalty.kind, penalty.where) for penalty in objective.penalties),
+        *((penalty.kind, penalty.coefficient) for penalty in objective.penalties),
+        *(
+            (f"{who}.{path}", expression)
+            for who, primitive in owners
+            for path, expression, _ in (() if primitive is None else expressions(primitive))
+        ),
+    ]
+    return [(who, expression) for who, expression in fields if expression is not None]
+
+
+def terms_of_loss(objective: Any) -> dict[str, Primitive]:
+    """The surrogate and the penalties of an Objective, by their place in the configuration."""
+    penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(objective.penalties)}
+    return {"surrogate": objective.surrogate, **penalties}

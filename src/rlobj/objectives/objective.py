@@ -11,6 +11,7 @@ the whole update.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, reduce
 from operator import and_
 from typing import Any, Self
@@ -19,16 +20,24 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.primitive import Primitive
 from rlobj.base.validation import Model
 from rlobj.objectives import gradients, planning
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
+from rlobj.objectives.clauses import find_clauses
 from rlobj.objectives.controllers import ControllerField
 from rlobj.objectives.divisors import Divisor, DivisorField, FixedLength, TokenMean
 from rlobj.objectives.explanation import Explanation, explain
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import MismatchField
-from rlobj.objectives.needs import Needs, controller_columns, loss_columns, present, rule_columns
+from rlobj.objectives.needs import (
+    Needs,
+    controller_columns,
+    expressions_of,
+    loss_columns,
+    present,
+    rule_columns,
+    terms_of_loss,
+)
 from rlobj.objectives.penalties import PenaltyField, ProxyKL
 from rlobj.objectives.plan import LossOutput, Plan, loss_metrics, token_shares, weighted_sum
 from rlobj.objectives.rollout_advantages import rollout_advantages
@@ -37,7 +46,6 @@ from rlobj.objectives.rules import (
     NAMES,
     Column,
     Controlled,
-    Expr,
     Number,
     NumberField,
     Rule,
@@ -48,7 +56,7 @@ from rlobj.objectives.rules import (
     outside,
     read_rule,
 )
-from rlobj.objectives.settings import bind, expressions
+from rlobj.objectives.settings import bind
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, SurrogateField
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
@@ -133,7 +141,7 @@ class Objective(Model):
         if self.reward_kl and self.advantage.decoupled:
             yield "reward_kl needs one reward, not 'decoupled'; use a kl penalty"
         known = [*self.controllers, *COLUMNS, *self.columns]
-        for who, expression in self._expressions():
+        for who, expression in expressions_of(self):
             for node in expression.walk():
                 if isinstance(node, (Controlled, Column)) and node.name not in known:
                     advice = f"{nearest(node.name, known)} Or declare it in columns or controllers."
@@ -239,7 +247,12 @@ class Objective(Model):
         return rollout_advantages(self.advantage, self.reward_kl, tables, comm or SingleProcess())
 
     def plan(
-        self, tables: Sequence[TokenBatch], state: State | None = None, comm: Comm | None = None
+        self,
+        tables: Sequence[TokenBatch],
+        state: State | None = None,
+        comm: Comm | None = None,
+        *,
+        clauses: bool = False,
     ) -> Plan:
         """Compute masks, weights and divisors of one optimizer update, over all ranks.
 
@@ -247,6 +260,7 @@ class Objective(Model):
             tables: this rank's micro-batches, possibly none; their columns are read detached.
             state: from `init` and `observe`; `state["update"]` is the number of the update.
             comm: the process group; None = this process alone.
+            clauses: also find what the objective did to each token, as `Plan.clauses`.
 
         Raises:
             BatchError: a column is absent or not finite on some rank, or a rule or a weight depends
@@ -270,11 +284,14 @@ class Objective(Model):
             for penalty in self.penalties
         ]
         advantages = planning.advantages(frame, self.shape)
-        values = planning.fixed_values(frame, self._terms_of_loss(), self.surrogate.rules())
+        values = planning.fixed_values(frame, terms_of_loss(self), self.surrogate.rules())
         frame.check()
-        return Plan.freeze(
+        plan = Plan.freeze(
             frame, tables, kept, weights, penalties, advantages, values, self.controllers
         )
+        if not clauses:
+            return plan
+        return replace(plan, clauses=find_clauses(frame, self, omega.masked_fill(~in_phase, 0)))
 
     def loss(
         self, table: TokenBatch, plan: Plan, index: int | None = None, *, check: bool = True
@@ -343,7 +360,7 @@ class Objective(Model):
             observe=frozenset(set(self._columns["observe"]) - {"advantages"}),
             plan=frozenset(rewards | set(self._columns["plan"]) - {"advantages"}),
             loss=frozenset({"logprobs", *self._columns["loss"]}),
-            rewards=Needs.rewards_of([*self._expressions(), *measured]),
+            rewards=Needs.rewards_of([*expressions_of(self), *measured]),
         )
 
     def explain(self, updates_per_step: int | None = None) -> Explanation:
@@ -356,41 +373,16 @@ class Objective(Model):
         penalties = [(f"P_{i}", penalty) for i, penalty in enumerate(self.penalties, 1)]
         terms = [*main.items(), ("mismatch", self.mismatch), *penalties, *self.controllers.items()]
         updates = (updates_per_step or 0) * len(self.phases)
-        return explain(terms, self._expressions(), self.needs, self.reward_kl, updates)
+        return explain(terms, expressions_of(self), self.needs, self.reward_kl, updates)
 
     # Parts of the stages.
-
-    def _expressions(self) -> list[tuple[str, Expr]]:
-        """Every rule and number, with the field that holds it."""
-        fields: list[tuple[str, Expr | None]] = [
-            ("drop", self.drop_rule),
-            ("keep", self.keep_rule),
-            ("reweight", self.weight),
-            ("shape", self.shape),
-            *(("split", rule) for rule in self.split_rules),
-            ("phase", self.phase),
-            *(("surrogate", rule) for rule in self.surrogate.rules()),
-            *((penalty.kind, penalty.where) for penalty in self.penalties),
-            *((penalty.kind, penalty.coefficient) for penalty in self.penalties),
-            *(
-                (f"{who}.{path}", expression)
-                for who, primitive in (*self._terms_of_loss().items(), ("mismatch", self.mismatch))
-                for path, expression, _ in (() if primitive is None else expressions(primitive))
-            ),
-        ]
-        return [(who, expression) for who, expression in fields if expression is not None]
-
-    def _terms_of_loss(self) -> dict[str, Primitive]:
-        """The surrogate and the penalties, by their place in the configuration."""
-        penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(self.penalties)}
-        return {"surrogate": self.surrogate, **penalties}
 
     @cached_property
     def _columns(self) -> dict[str, dict[str, str]]:
         """Stage -> TokenBatch column -> what reads it."""
         return {
             "observe": controller_columns(self.controllers),
-            "plan": rule_columns(self._expressions(), self.mismatch),
+            "plan": rule_columns(expressions_of(self), self.mismatch),
             "loss": loss_columns((self.surrogate, *self.penalties)),
         }
 

@@ -13,10 +13,33 @@ from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
+from rlobj.objectives.rules import Expr
 from rlobj.objectives.surrogates import Surrogate, Terms
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["LossOutput", "Plan", "loss_metrics", "token_shares", "weighted_sum"]
+__all__ = ["Clauses", "LossOutput", "Plan", "loss_metrics", "token_shares", "weighted_sum"]
+
+
+@dataclass(frozen=True)
+class Clauses:
+    """What an objective did to each token.
+
+    Attributes:
+        factor: m·ω, [N]; 0 outside the phase.
+        in_phase: the tokens of decided responses in the phase, bool [N].
+        codes: the place in `causes`, int16 [N]; −1 = the token was not touched.
+        causes: pairs of effect and clause; `rlobj.parse` reads a clause.
+    """
+
+    factor: Tensor
+    in_phase: Tensor
+    codes: Tensor
+    causes: list[tuple[str, str]] = field(default_factory=list)
+
+    def mark(self, effect: str, clause: Expr | str, where: Tensor) -> None:
+        """Touch the tokens of `where` [N] that are in the phase and not touched yet."""
+        self.codes[where & self.in_phase & (self.codes < 0)] = len(self.causes)
+        self.causes.append((effect, str(clause)))
 
 
 @dataclass(frozen=True)
@@ -36,6 +59,7 @@ class Plan:
         responses: the lengths and ids of each table's responses, (int [B], int [B] or None), on the
             CPU; () in a plan of some rows.
         off_policy: the tables had `old_logprobs`, so those of the loss must have them.
+        clauses: what the objective did to each token of all tables, if it was asked for.
     """
 
     weights: tuple[Tensor, ...]
@@ -48,6 +72,7 @@ class Plan:
     metrics: dict[str, float]
     responses: tuple[tuple[Tensor, Tensor | None], ...] = ()
     off_policy: bool = False
+    clauses: Clauses | None = None
 
     @classmethod
     def freeze(
@@ -175,6 +200,7 @@ class Plan:
             advantages=(pick(self.advantages),),
             values=({text: pick([v[text] for v in self.values]) for text in self.values[0]},),
             responses=(),
+            clauses=None,
         )
 
     @cached_property

@@ -28,7 +28,7 @@ class Observed:
         state: the objective's state as `plan` read it.
         table: this rank's tokens. If no scoring pass was made for the weights of this update, its
             log-probs are older: those of the rollout's policy, or the sampler's.
-        plan: the plan of this table alone.
+        plan: the plan of this table alone, with its clauses.
         sequences: prompt ids and response ids of each response.
         logprobs: log π, nats, [N].
         entropy: H, nats, [N].

@@ -181,7 +181,7 @@ class Learner:
     def plan(self, phase: Objective, batch: MiniBatch) -> Plan:
         """`Objective.plan` for the whole update, over all ranks."""
         with self.clock.inside("planning"):
-            plan = phase.plan([batch.table], self.state, self.comm)
+            plan = phase.plan([batch.table], self.state, self.comm, clauses=True)
         self.state["update"] += 1
         return plan
 
