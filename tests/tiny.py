@@ -35,7 +35,7 @@ def eight_steps(policy: Path, preset: str = "stapo", **sections: dict[str, Any])
     """Eight steps with checkpoints and evaluations between them; sections override."""
     quick = {
         "training": {"steps": 8, "updates_per_step": 2},
-        "checkpoint": {"every": 3},
+        "checkpoint": {"every": 3, "best": False},
         "evaluation": {"every": 4, "samples": 1, "problems": 16},
     }
     return tiny_config(policy, preset, **merge(quick, sections))

@@ -36,6 +36,15 @@ def evaluate(
             help="A run (its newest checkpoint), a model folder, a hub id, or: embedded.",
         ),
     ],
+    checkpoint: Annotated[
+        str | None,
+        option(
+            WHAT,
+            "--checkpoint NAME",
+            "Of a run: newest, best (highest held-out accuracy during training), or a step such "
+            "as 100. Default: newest.",
+        ),
+    ] = None,
     on: Annotated[
         str | None,
         option(
@@ -172,6 +181,7 @@ def evaluate(
             model,
             on,
             protocol,
+            checkpoint=checkpoint,
             data_dir=data_dir,
             settings=layers,
             out=out or "auto",

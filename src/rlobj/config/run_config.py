@@ -200,6 +200,11 @@ class CheckpointConfig(Model):
 
     every: int = Field(default=50, ge=0, description="steps between checkpoints; 0 = only the last")
     keep: int = Field(default=2, ge=1, description="number of newest checkpoints to keep")
+    best: bool = Field(
+        default=True,
+        description="also save the policy when its held-out accuracy is the highest so far, and "
+        "keep this checkpoint beside the newest; not with every = 0",
+    )
 
 
 class OutputConfig(Model):

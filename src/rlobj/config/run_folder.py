@@ -13,7 +13,9 @@ from rlobj.config.run_config import RunConfig
 
 __all__ = [
     "CONFIG_FILE",
+    "best_checkpoint",
     "checkpoints",
+    "held_out_accuracies",
     "is_run",
     "newest_checkpoint",
     "read_metrics",
@@ -70,6 +72,20 @@ def checkpoints(path: Path) -> list[Path]:
 def newest_checkpoint(path: Path) -> Path | None:
     """The newest checkpoint of a run, or None before the first."""
     return next(reversed(checkpoints(path)), None)
+
+
+def held_out_accuracies(path: Path) -> dict[Path, float]:
+    """The held-out accuracy of each checkpoint whose step was evaluated, oldest first."""
+    by_step = {line["step"]: line.get("eval/accuracy") for line in read_metrics(path)}
+    measured = {each: by_step.get(step_of(each)) for each in checkpoints(path)}
+    return {each: accuracy for each, accuracy in measured.items() if accuracy is not None}
+
+
+def best_checkpoint(path: Path) -> Path | None:
+    """The checkpoint with the highest held-out accuracy, the earliest of equals; None if none of
+    them was evaluated."""
+    measured = held_out_accuracies(path)
+    return max(measured, key=measured.__getitem__, default=None)
 
 
 def step_of(path: Path) -> int:

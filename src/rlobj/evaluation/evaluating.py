@@ -51,6 +51,7 @@ def evaluate(
     n: int | None = None,
     *,
     tokenizer: Any = None,
+    checkpoint: str | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     max_tokens: int | None = None,
@@ -81,6 +82,8 @@ def evaluate(
             below change single ones.
         n: responses for each problem. Default: the protocol's, else 4.
         tokenizer: of a model object.
+        checkpoint: of a run: "newest" (the default), "best" (highest held-out accuracy during
+            training), or a step such as "100".
         temperature: of sampling; 0 is greedy. Default: the protocol's, else the run's, else 1.
         top_p: nucleus. Default: the protocol's, else the run's, else 1.
         max_tokens: longest response. Default: the protocol's, else the run's; 20480 on benchmarks,
@@ -139,7 +142,7 @@ def evaluate(
         None if data_dir is None else Path(data_dir),
     )
     asked = named_problems(on)
-    source = find_model(model, tokenizer, asked)
+    source = find_model(model, tokenizer, asked, checkpoint)
     sets = problem_sets(asked, source.layer, overrides)
     if callable(reward):
         sets = [dataclasses.replace(each, reward=reward) for each in sets]

@@ -11,7 +11,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
 from rlobj.config.layers import Layer
 from rlobj.config.run_config import settings_of
-from rlobj.config.run_folder import is_run, newest_checkpoint, read_run_config
+from rlobj.config.run_folder import best_checkpoint, checkpoints, is_run, read_run_config, step_of
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.location import require_model
 
@@ -35,7 +35,10 @@ class ModelSource:
 
 
 def find_model(
-    model: Any, tokenizer: Any = None, asked: Sequence[Any] | None = None
+    model: Any,
+    tokenizer: Any = None,
+    asked: Sequence[Any] | None = None,
+    checkpoint: str | None = None,
 ) -> ModelSource:
     """Find a model and the settings that come with it, without loading it.
 
@@ -43,10 +46,14 @@ def find_model(
         model: as given to `evaluate`.
         tokenizer: of a model object.
         asked: the problems; the embedded policy of the first task among them is taken.
+        checkpoint: of a run, as given to `evaluate`.
 
     Raises:
-        ConfigError: no such model.
+        ConfigError: no such model, or no such checkpoint.
     """
+    run = isinstance(model, str | Path) and is_run(Path(model).expanduser())
+    if checkpoint is not None and not run:
+        raise ConfigError(f"checkpoint={checkpoint} needs a run, and the model is {model}")
     if not isinstance(model, str | Path):
         if tokenizer is None:
             raise ConfigError(
@@ -60,8 +67,8 @@ def find_model(
     name, path = str(model), Path(model).expanduser()
     if name == "embedded":
         return _embedded(asked or ())
-    if is_run(path):
-        return _of_run(name, path)
+    if run:
+        return _of_run(name, path, checkpoint)
     require_model(name)
     return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: name)
 
@@ -77,11 +84,20 @@ def _embedded(asked: Sequence[Any]) -> ModelSource:
     )
 
 
-def _of_run(name: str, path: Path) -> ModelSource:
-    """A run's settings, and the model of its newest checkpoint."""
-    config, newest = read_run_config(path), newest_checkpoint(path)
-    if newest is None:
+def _of_run(name: str, path: Path, checkpoint: str | None) -> ModelSource:
+    """A run's settings, and the model of one of its checkpoints."""
+    config, saved = read_run_config(path), checkpoints(path)
+    if not saved:
         raise ConfigError(f"{path} has no checkpoint yet. Continue it: rlobj train --resume {path}")
+    known = {str(step_of(each)): each for each in saved} | {"newest": saved[-1]}
+    if best := best_checkpoint(path):
+        known["best"] = best
+    chosen = known.get(checkpoint or "newest")
+    if chosen is None:
+        none = " (no checkpoint was evaluated)" if checkpoint == "best" else ""
+        raise ConfigError(
+            f"{path} has no checkpoint {checkpoint}{none}; expected one of {', '.join(known)}"
+        )
     stored = settings_of(config)
     stored["sampling"] = {**stored["sampling"], "engine": "transformers", "async_depth": 0}
-    return ModelSource(name, (str(path), stored), lambda _: str(newest / "model"))
+    return ModelSource(name, (str(path), stored), lambda _: str(chosen / "model"))

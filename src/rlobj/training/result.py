@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import RunError
+from rlobj.config.run_folder import best_checkpoint
 from rlobj.models.policy import Policy, load_model, load_tokenizer
 from rlobj.training.storage.run_directory import RunDirectory
 
@@ -51,6 +52,12 @@ class TrainingResult:
         if self.policy is not None:
             return self.policy.tokenizer
         return load_tokenizer(self._config.model, str(self._folder))[0]
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The checkpoint with the highest held-out accuracy, the earliest of equals; None if none
+        of the run's checkpoints was evaluated."""
+        return best_checkpoint(self.path)
 
     @property
     def _config(self) -> Any:

@@ -5,9 +5,11 @@ Each adds its numbers to `Parts.metrics` and its time to the learner's clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from rlobj.config.run_folder import best_checkpoint, held_out_accuracies
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
 from rlobj.records.observed import Observed
 from rlobj.samplers import derive_seed
@@ -179,7 +181,7 @@ def save(parts: Parts, *, now: bool = False) -> None:
         now: it is due, whatever the configuration says.
     """
     done, settings, comm = parts.learner.steps, parts.config.checkpoint, parts.comm
-    due = _due(done, settings.every) or done == parts.config.training.steps
+    due = _due(done, settings.every) or done == parts.config.training.steps or _is_best(parts)
     if not (due or now):
         if not settings.every and comm.rank == 0:
             parts.journal.forget(before=done)  # no checkpoint will cover them
@@ -204,11 +206,22 @@ def save(parts: Parts, *, now: bool = False) -> None:
         parts.saved = done
         with together(comm, "removing old checkpoints"):
             if comm.rank == 0:
+                best = best_checkpoint(parts.run.path) if settings.best else None
                 for old in parts.run.saved()[: -settings.keep]:
-                    remove(old)
+                    if old != best:
+                        remove(old)
                 parts.journal.forget(before=done)
     for callback in parts.callbacks:
         callback.saved(path)
+
+
+def _is_best(parts: Parts) -> bool:
+    """Whether this step has a higher held-out accuracy than every checkpoint; on all ranks."""
+    settings, accuracy = parts.config.checkpoint, parts.metrics.get("eval/accuracy", math.nan)
+    if math.isnan(accuracy) or not (settings.best and settings.every):
+        return False
+    measured = held_out_accuracies(parts.run.path).values()
+    return parts.comm.broadcast(all(accuracy > other for other in measured))
 
 
 def _due(step: int, every: int) -> bool:

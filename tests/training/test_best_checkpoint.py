@@ -1,0 +1,118 @@
+"""The checkpoint with the best held-out accuracy is saved and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tiny import tiny_config
+
+from rlobj.base.errors import ConfigError
+from rlobj.evaluation.model_source import find_model
+from rlobj.training import RunDirectory, run_training
+from rlobj.training.loop import stages
+from rlobj.training.loop.parts import Parts
+from rlobj.training.result import TrainingResult
+
+
+@pytest.fixture
+def accuracies(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+    """Step -> the held-out accuracy that is measured after it; no other step is evaluated."""
+    planned: dict[int, float] = {}
+
+    def evaluate(parts: Parts) -> None:
+        if parts.learner.steps in planned:
+            parts.metrics["eval/accuracy"] = planned[parts.learner.steps]
+
+    monkeypatch.setattr(stages, "evaluate", evaluate)
+    return planned
+
+
+def trained(
+    policy: Path, run: Path, steps: int = 6, every: int = 3, resume: bool = False, **settings: bool
+) -> TrainingResult:
+    config = tiny_config(
+        policy,
+        training={"steps": steps},
+        checkpoint={"every": every, "keep": 1, **settings},
+        output={"tokens_every": 0, "samples_every": 0},
+    )
+    return run_training(config, run, resume=resume)
+
+
+def saved(run: Path) -> list[int]:
+    return [int(path.name[-6:]) for path in RunDirectory(run).saved()]
+
+
+@pytest.mark.parametrize(
+    ("measured", "left"),
+    [
+        ({1: 0.2, 2: 0.5, 4: 0.3}, [2, 6]),
+        ({2: 0.5, 4: 0.5}, [2, 6]),  # the earliest of equals
+        ({2: 0.1, 4: 0.5, 6: 0.7}, [6]),
+        ({3: 0.5, 6: 0.1}, [3, 6]),
+        ({2: float("nan")}, [6]),
+        ({}, [6]),
+    ],
+)
+def test_the_best_checkpoint_stays_beside_the_newest(
+    policy: Path,
+    tmp_path: Path,
+    accuracies: dict[int, float],
+    measured: Mapping[int, float],
+    left: list[int],
+) -> None:
+    """Evaluations and regular checkpoints fall on different steps."""
+    accuracies.update(measured)
+    result = trained(policy, tmp_path / "run")
+    assert saved(tmp_path / "run") == left
+    found = [value for value in measured.values() if value == value]
+    expected = RunDirectory(tmp_path / "run").saved()[0] if found else None
+    assert result.best_checkpoint == expected
+
+
+def test_a_resumed_run_knows_its_best_checkpoint(
+    policy: Path, tmp_path: Path, accuracies: dict[int, float]
+) -> None:
+    accuracies.update({2: 0.5, 5: 0.4, 7: 0.6})
+    trained(policy, tmp_path / "run", steps=4)
+    assert saved(tmp_path / "run") == [2, 4]
+    trained(policy, tmp_path / "run", steps=6, resume=True)
+    assert saved(tmp_path / "run") == [2, 6]
+    result = trained(policy, tmp_path / "run", steps=8, resume=True)
+    assert saved(tmp_path / "run") == [7, 8]
+    assert result.best_checkpoint == tmp_path / "run" / "checkpoints" / "step-000007"
+
+
+@pytest.mark.parametrize(("every", "best", "left"), [(3, False, [6]), (0, True, [6])])
+def test_without_the_setting_only_regular_checkpoints_are_saved(
+    policy: Path,
+    tmp_path: Path,
+    accuracies: dict[int, float],
+    every: int,
+    best: bool,
+    left: list[int],
+) -> None:
+    accuracies.update({2: 0.5, 3: 0.6})
+    trained(policy, tmp_path / "run", every=every, best=best)
+    assert saved(tmp_path / "run") == left
+
+
+def test_an_evaluation_can_name_the_checkpoint_of_a_run(
+    policy: Path, tmp_path: Path, accuracies: dict[int, float]
+) -> None:
+    accuracies.update({2: 0.5})
+    run = tmp_path / "run"
+    trained(policy, run)
+    for name, step in (("best", 2), ("2", 2), ("newest", 6), (None, 6)):
+        located = find_model(run, checkpoint=name).locate(lambda *_: None)
+        assert located == str(run / "checkpoints" / f"step-{step:06d}" / "model")
+    with pytest.raises(ConfigError, match="no checkpoint 3; expected one of 2, 6, newest, best"):
+        find_model(run, checkpoint="3")
+    with pytest.raises(ConfigError, match="checkpoint=best needs a run"):
+        find_model(str(policy), checkpoint="best")
+    accuracies.clear()
+    trained(policy, tmp_path / "other")
+    with pytest.raises(ConfigError, match="no checkpoint was evaluated"):
+        find_model(tmp_path / "other", checkpoint="best")
