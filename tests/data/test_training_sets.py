@@ -14,8 +14,6 @@ from rlobj.base.errors import DataError
 from rlobj.data import MATH_TEMPLATE, Columns, DataConfig, format_prompt, load_problems
 from rlobj.data.hub import HubSource
 from rlobj.data.named_sources import NAMED_SOURCES
-from rlobj.rewards.kinds import Reward
-from rlobj.rewards.knights_and_knaves import grade_roles
 
 
 @pytest.fixture
@@ -141,25 +139,6 @@ def test_gsm8k_has_both_splits_and_answers_without_commas(folder, write):
     assert [problem.answer for problem in load("gsm8k", "test")] == ["-18"]
 
 
-@pytest.mark.parametrize("variant", [lambda row, _: row, templated])
-@pytest.mark.parametrize("write", [write_lines, write_parquet])
-def test_knights_and_knaves_use_the_quiz_and_grade_every_role(folder, variant, write):
-    suffix = "jsonl" if write is write_lines else "parquet"
-    rows = [variant(puzzle(index=0), 0), variant(puzzle(f"Again: {QUIZ}", 0), 1)]
-    write(folder / f"knights-and-knaves.{suffix}", rows)
-    config = DataConfig(source="knights-and-knaves")
-    problems = load_problems(config, "train")
-    assert [problem.prompt for problem in problems] == [QUIZ, f"Again: {QUIZ}"]
-    assert len({problem.id for problem in problems}) == 2
-    asked = format_prompt(config.template, problems[0])
-    assert asked.startswith(QUIZ)
-    assert "<|im_start|>" not in asked
-    assert all(f"<{tag}>" in asked for tag in ("think", "/think", "answer", "/answer"))
-    good = f"<think>hm</think><answer>{rows[0]['solution_text_format']}</answer>"
-    assert grade_roles(good, problems[0].answer).correct is True
-    assert grade_roles(good.replace("a knave", "a knight"), problems[0].answer).correct is False
-
-
 def test_puzzle_file_by_path_uses_the_quiz(tmp_path):
     path = write_parquet(tmp_path / "3ppl" / "train.parquet", [templated(puzzle(), 0)])
     (problem,) = load(path)
@@ -170,10 +149,9 @@ def test_puzzle_file_by_path_uses_the_quiz(tmp_path):
 
 
 @pytest.mark.parametrize("source", NAMED_SOURCES.values(), ids=lambda source: source.name)
-def test_named_source_has_a_template_and_an_existing_reward(source):
+def test_named_source_has_a_template(source):
     assert DataConfig(source=source.name).template == source.template
     assert DataConfig(source=source.name, template="Q: {prompt}").template == "Q: {prompt}"
-    assert Reward.build(source.reward).kind == source.reward
     assert "train" in source.hub
 
 
@@ -194,33 +172,9 @@ def test_hub_is_used_for_a_split_without_a_file(folder, monkeypatch):
     assert len(load("gsm8k")) == 3
 
 
-def test_hub_puzzles_have_three_to_seven_people(folder, monkeypatch):
-    card = ["---", "configs:"]
-    for part in ("train", "test"):
-        card += [f"- config_name: {part}", "  data_files:"]
-        for people in range(2, 9):
-            file = folder / "kk" / part / f"people{people}_num2.jsonl"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_lines(file, [puzzle(f"{part} {people} {i}?", i) for i in range(2)])
-            card += [f"  - split: {people}ppl", f"    path: {part}/{file.name}"]
-    (folder / "kk" / "README.md").write_text("\n".join([*card, "---", ""]), encoding="utf-8")
-    source = NAMED_SOURCES["knights-and-knaves"]
-    local = {
-        part: tuple(replace(one, id=str(folder / "kk")) for one in candidates)
-        for part, candidates in source.hub.items()
-    }
-    monkeypatch.setitem(NAMED_SOURCES, source.name, replace(source, hub=local))
-    for part in ("train", "test"):
-        asked = [problem.prompt for problem in load("knights-and-knaves", part)]
-        assert asked == [f"{part} {people} {i}?" for people in range(3, 8) for i in range(2)]
-
-
 def test_hub_sources_of_the_published_splits():
     hub = {name: source.hub for name, source in NAMED_SOURCES.items()}
     assert [str(source) for source in hub["gsm8k"]["test"]] == ["openai/gsm8k/main[test]"]
-    assert [str(source) for source in hub["knights-and-knaves"]["train"]] == [
-        "K-and-K/knights-and-knaves/train[3ppl+4ppl+5ppl+6ppl+7ppl]"
-    ]
     assert set(hub["dapo-math-17k"]) == set(hub["deepscaler"]) == {"train"}
 
 

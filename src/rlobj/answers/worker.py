@@ -8,6 +8,8 @@ connection whose file descriptor is its first argument:
     out  [true | false | null, reason]                   null = undecided
          or {"error": text}                              math-verify cannot be loaded
 
+`gym_worker` answers other questions in the same way.
+
 Few pairs need math-verify, and loading it takes ten times as long as everything else. It is loaded
 on another thread while other pairs are compared. Its own time limits are off, because they turn a
 timeout into "not equal"; the parent kills this process at the deadline instead. If the parent no
@@ -22,6 +24,7 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,20 +33,20 @@ from typing import Any
 class Comparer:
     """Compares answers under a memory limit; math-verify is the last resort."""
 
-    def __init__(self, deadline: float, memory: int) -> None:
+    def __init__(self, memory: int) -> None:
         sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
         from rlobj.answers.equivalence import check_equivalence
         from rlobj.answers.numeric import NumericComparer
 
-        self._deadline, self._memory = deadline, memory
+        self._memory = memory
         self._check, self._values = check_equivalence, NumericComparer(self._compare_symbolically)
         self._math_verify: Any = None
         self._loading = threading.Lock()
+        threading.Thread(target=self.load, daemon=True).start()
 
-    def equal(self, gold: str, answer: str) -> tuple[bool | None, str]:
+    def decide(self, gold: str, answer: str) -> tuple[bool | None, str]:
         """Return whether both are the same answer (None = undecided), and the reason."""
         self._values.reason = "numeric"
-        signal.setitimer(signal.ITIMER_REAL, 2 * self._deadline + 1)
         correct, reason = self._check(answer, gold, self._values)
         if not correct and self._values.reason == "math-verify":
             exhausted = self._math_verify.exhaustion.exhausted
@@ -74,19 +77,25 @@ def peak_memory() -> int:
     return 0
 
 
-def serve(connection: Connection, deadline: float, memory: int) -> None:
-    """Compare pairs until the parent closes the connection."""
+def serve(connection: Connection, deadline: float, build: Callable[[], Any]) -> None:
+    """Answer questions until the parent closes the connection.
+
+    Args:
+        connection: to the parent.
+        deadline: in seconds; an alarm ends this process at twice the deadline.
+        build: returns an object whose method `decide` answers a question.
+    """
     try:
-        comparer = Comparer(deadline, memory)
+        built = build()
     except Exception as error:
         connection.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return
     connection.send_bytes(json.dumps({"error": None}).encode())
-    threading.Thread(target=comparer.load, daemon=True).start()
     while True:
-        gold, answer = json.loads(connection.recv_bytes())
+        question = json.loads(connection.recv_bytes())
+        signal.setitimer(signal.ITIMER_REAL, 2 * deadline + 1)
         try:
-            reply: Any = comparer.equal(gold, answer)
+            reply: Any = built.decide(*question)
         except MemoryError:
             reply = None, "memory"
         except ImportError as error:
@@ -97,7 +106,7 @@ def serve(connection: Connection, deadline: float, memory: int) -> None:
         connection.send_bytes(json.dumps(reply).encode())
 
 
-def main() -> None:
+def main(build: Callable[[int], Any]) -> None:
     """Entry point: `worker.py DESCRIPTOR DEADLINE MEMORY`, in seconds and bytes."""
     descriptor, deadline, memory = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles them
@@ -105,8 +114,8 @@ def main() -> None:
     with contextlib.suppress(ValueError, OSError):  # not every system can limit address space
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     with contextlib.suppress(EOFError, ConnectionError):
-        serve(Connection(descriptor), deadline, memory)
+        serve(Connection(descriptor), deadline, lambda: build(memory))
 
 
 if __name__ == "__main__":
-    main()
+    main(Comparer)

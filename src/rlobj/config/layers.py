@@ -22,7 +22,7 @@ from rlobj.config.embedded_profile import (
     PROFILES,
 )
 from rlobj.config.presets import load_preset, merge
-from rlobj.data.named_sources import NAMED_SOURCES
+from rlobj.data.reasoning_gym import REWARD, is_gym
 
 __all__ = [
     "EMBEDDED_LAYER",
@@ -81,9 +81,8 @@ def layers_of(
         if isinstance(updates, int) and updates > MOST_UPDATES:
             embedded = merge(embedded, {"training": {"updates_per_step": MOST_UPDATES}})
         layers.append((EMBEDDED_LAYER, embedded))
-    data_set = NAMED_SOURCES.get(source) if isinstance(source, str) else None
-    if data_set is not None and data_set.reward != "math":
-        layers.append((f"data {source}", {"rewards": {"kind": data_set.reward}}))
+    if is_gym(source):
+        layers.append((f"data {source}", {"rewards": {"kind": REWARD}}))
     return [*layers, *above]
 
 

@@ -30,7 +30,7 @@ class HubSource:
 
     Attributes:
         id: `owner/name`.
-        split: one split, or several: `3ppl+4ppl`; None = all of them, by name.
+        split: one split; None = all of them, by name.
         configs: the configurations to read, in this order; None = the only one.
     """
 

@@ -1,11 +1,10 @@
-"""Published training sets by name, with their sources, templates and rewards.
+"""Published training sets by name, with their sources and templates. Their reward is `math`.
 
-| name | problems | reward |
-|---|---|---|
-| dapo-math-17k | 17,000 competition problems with integer answers | math |
-| deepscaler | 40,000 competition problems | math |
-| gsm8k | 7,473 word problems; 1,319 for testing | math |
-| knights-and-knaves | puzzles: who of 3 to 7 people tells the truth | knights_and_knaves |
+| name | problems |
+|---|---|
+| dapo-math-17k | 17,000 competition problems with integer answers |
+| deepscaler | 40,000 competition problems |
+| gsm8k | 7,473 word problems; 1,319 for testing |
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from rlobj.data.files import local_copy, read_file, split_files
 from rlobj.data.hub import HubSource, first_available, hub_sources
 from rlobj.data.layouts import Columns
 from rlobj.data.problems import Row
-from rlobj.data.prompts import LOGIC_TEMPLATE, MATH_TEMPLATE, PLAIN_TEMPLATE
+from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,6 @@ class NamedSource:
         description: one line for users.
         hub: split (train, test) -> data sets on the hub, in the order in which they are tried.
         template: the default of `data.template`; `{prompt}` if the questions contain instructions.
-        reward: the kind of its reward.
         columns: columns without a common name; a copy may lack them.
     """
 
@@ -45,7 +43,6 @@ class NamedSource:
     description: str
     hub: Mapping[str, tuple[HubSource, ...]]
     template: str = MATH_TEMPLATE
-    reward: str = "math"
     columns: Columns = field(default_factory=Columns)
 
     def rows(self, split: str, duplicates: DuplicateFilter, *, fallback: bool) -> Iterator[Row]:
@@ -95,7 +92,7 @@ def data_folder() -> Path | None:
     return folder
 
 
-_TEMPLATES = {"plain": PLAIN_TEMPLATE, "math": MATH_TEMPLATE, "logic": LOGIC_TEMPLATE}
+_TEMPLATES = {"plain": PLAIN_TEMPLATE, "math": MATH_TEMPLATE}
 _FILE = files("rlobj.data") / "named_sources.yaml"
 
 

@@ -25,12 +25,11 @@ DAPO_TEMPLATE = (
 )
 """The wording in the questions of DAPO-Math-17k and of DAPO's AIME 2024."""
 
-LOGIC_TEMPLATE = (
-    "{prompt}\n\nThink about it between <think> and </think>. Then say who is what between "
-    "<answer> and </answer>, one person a line, in this form:\n"
-    "<answer>\n(1) Zoey is a knight\n(2) Oliver is a knave\n</answer>"
+ANSWER_TEMPLATE = (
+    "{prompt}\n\nThink step by step. Then write the final answer alone between <answer> and "
+    "</answer>."
 )
-"""For Knights and Knaves, with a wording of rlobj."""
+"""For reasoning-gym, whose answers stand between these tags; the wording is rlobj's."""
 
 _PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
 

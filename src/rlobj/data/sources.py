@@ -23,7 +23,13 @@ from rlobj.data.hub import hub_rows
 from rlobj.data.layouts import Columns, RowReader
 from rlobj.data.named_sources import NAMED_SOURCES
 from rlobj.data.problems import Problem, Row, UniqueProblems, digest
-from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE, placeholders
+from rlobj.data.prompts import (
+    ANSWER_TEMPLATE,
+    MATH_TEMPLATE,
+    PLAIN_TEMPLATE,
+    placeholders,
+)
+from rlobj.data.reasoning_gym import PREFIX, gym_problems, is_gym
 from rlobj.data.tasks import TASKS
 
 logger = logging.getLogger(__name__)
@@ -33,15 +39,18 @@ def default_template(source: str | None) -> str:
     """Return the default template of a source."""
     if source in NAMED_SOURCES:
         return NAMED_SOURCES[source].template
+    if is_gym(source):
+        return ANSWER_TEMPLATE
     return PLAIN_TEMPLATE if source is None or source in TASKS else MATH_TEMPLATE
 
 
 class DataConfig(Model):
     """The source of the problems, and the text around a question.
 
-    A source is, in this order: a built-in task; a named data set (dapo-math-17k, deepscaler, gsm8k,
-    knights-and-knaves); a benchmark (aime24, ...), for testing only; a JSONL, JSON, Parquet, CSV or
-    TSV file; a folder of such files; a data set on the Hugging Face hub (`owner/name`).
+    A source is, in this order: a built-in task; a named data set (dapo-math-17k, deepscaler,
+    gsm8k); a benchmark (aime24, ...), for testing only; a dataset of reasoning-gym
+    (`reasoning-gym:countdown`); a JSONL, JSON, Parquet, CSV or TSV file; a folder of such files; a
+    data set on the Hugging Face hub (`owner/name`).
     """
 
     source: str | None = Field(default=None, description="training problems")
@@ -55,6 +64,11 @@ class DataConfig(Model):
     )
     columns: Columns = Field(
         default=Columns(), description="column names of `source`, and of `test` if it has them"
+    )
+    gym: dict[str, Any] = Field(
+        default={},
+        description="settings of a reasoning-gym dataset: `size`, the number of problems of each "
+        "split (1000), `seed` (0), and the dataset's own, such as `max_numbers`",
     )
     template: str = Field(
         default=None,
@@ -104,7 +118,7 @@ class DataConfig(Model):
         """The template of the test problems."""
         if self.test_template is not None:
             return self.test_template
-        published = self.test in NAMED_SOURCES or self.test in BENCHMARKS or self.test in TASKS
+        published = self.test in {*NAMED_SOURCES, *BENCHMARKS, *TASKS} or is_gym(self.test)
         return default_template(self.test) if published else self.template
 
 
@@ -193,6 +207,8 @@ def _unique_problems(
         problems: Iterable[Problem] = _task(source, part)
     elif rows is None and source in BENCHMARKS:
         problems = _benchmark(source, part)
+    elif rows is None and is_gym(source):
+        problems = gym_problems(source, part, config.gym)
     else:
         rows = rows or _rows(source, part, config, duplicates, fallback=fallback)
         problems = reader.problems(rows)
@@ -270,7 +286,8 @@ def _unknown_source(source: str, path: Path) -> DataError:
             if item.suffix in SUFFIXES or item.is_dir()
         ]
     return DataError(
-        f"'{source}' is not a file, folder, named data set or built-in task, and a hub id has the "
-        f"form owner/name.{nearest(source, names, spell_out=False)} Named data sets: "
+        f"'{source}' is not a file, folder, named data set or built-in task; a dataset of "
+        f"reasoning-gym has the form {PREFIX}NAME, and a hub id the form owner/name."
+        f"{nearest(source, names, spell_out=False)} Named data sets: "
         f"{', '.join(NAMED_SOURCES)}. Built-in tasks: {', '.join(TASKS)}."
     )

@@ -19,6 +19,7 @@ from rlobj.config.run_config import RunConfig, build_config
 from rlobj.data import Problem, load_problems
 from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
 from rlobj.data.named_sources import NAMED_SOURCES
+from rlobj.data.reasoning_gym import REWARD, is_gym
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.identity import text_digest
 from rlobj.evaluation.protocols import Protocol
@@ -190,7 +191,8 @@ def _split(on: str) -> list[str]:
 
 def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
     known = [*BENCHMARKS, *GROUPS, *TASKS, *NAMED_SOURCES]
-    if not (name in known or Path(name).exists() or "/" in name or Path(name).suffix):
+    given = is_gym(name) or Path(name).exists() or "/" in name or Path(name).suffix
+    if name not in known and not given:
         raise DataError(
             f"--on {name}: there is no '{name}'.{nearest(name, known, spell_out=False)} "
             f"Benchmarks: {', '.join(BENCHMARKS)}; groups: {', '.join(GROUPS)}; tasks: "
@@ -249,9 +251,9 @@ def _source_settings(name: str) -> dict[str, Any]:
     data: dict[str, Any] = {"source": name, "split": "test", "columns": columns}
     data |= {"name": None, "test": None, "test_fraction": 0.0, "limit": None}
     kind = "exact" if name in TASKS else "math"
-    if name in NAMED_SOURCES:
-        kind = NAMED_SOURCES[name].reward
-    elif name not in TASKS and name not in BENCHMARKS:
+    if is_gym(name):
+        kind = REWARD
+    elif name not in {*TASKS, *BENCHMARKS, *NAMED_SOURCES}:
         return {"data": data}
     settings: dict[str, Any] = {"data": {**data, "template": None}, "rewards": {"kind": kind}}
     return settings | ({"sampling": {"max_tokens": LONGEST}} if name in BENCHMARKS else {})

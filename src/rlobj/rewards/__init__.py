@@ -1,11 +1,11 @@
 """Rewards grade responses; an undecided response is not a wrong one.
 
-Math              the final answer is mathematically equal to the gold answer (MathVerifier)
-Exact             the response equals the answer
-Custom            your function
-KnightsAndKnaves  every person's role is right
-Several           a weighted sum of rewards with names
-Overlong          DAPO's length penalty, added to any of them
+Math          the final answer is mathematically equal to the gold answer (MathVerifier)
+Exact         the response equals the answer
+Custom        your function
+ReasoningGym  the score of a reasoning-gym dataset
+Several       a weighted sum of rewards with names
+Overlong      DAPO's length penalty, added to any of them
 """
 
 from rlobj.answers.extraction import extract_answer
@@ -19,8 +19,8 @@ from rlobj.rewards.kinds import (
     RewardConfig,
     function_grader,
 )
-from rlobj.rewards.knights_and_knaves import KnightsAndKnaves
 from rlobj.rewards.overlong import Overlong, overlong_penalty
+from rlobj.rewards.reasoning_gym import ReasoningGym
 from rlobj.rewards.several import Several
 from rlobj.rewards.verifier import MathVerifier, Verdict
 
@@ -29,10 +29,10 @@ __all__ = [
     "Exact",
     "Graded",
     "Grader",
-    "KnightsAndKnaves",
     "Math",
     "MathVerifier",
     "Overlong",
+    "ReasoningGym",
     "Reward",
     "RewardConfig",
     "Several",

@@ -13,21 +13,25 @@ from typing import Any
 
 from rlobj.base.errors import RunError
 
-_WORKER_FILE = Path(__file__).parents[1] / "answers" / "worker.py"
+_FOLDER = Path(__file__).parents[1] / "answers"
 _START_SECONDS = 120.0
 _START_ATTEMPTS = 3
 
 
 class WorkerProcess:
-    """A process that runs `rlobj/answers/worker.py`; not thread-safe.
+    """A process that runs a file of `rlobj/answers`; not thread-safe.
 
     Args:
-        deadline: time limit for one pair of answers, in seconds; then the process is killed.
+        deadline: time limit for one question, in seconds; then the process is killed.
         memory: limit on the address space of the process, in bytes.
-        recycle_after: number of pairs after which the process is replaced.
+        recycle_after: number of questions after which the process is replaced.
+        file: name of the file.
     """
 
-    def __init__(self, deadline: float, memory: int, recycle_after: int) -> None:
+    def __init__(
+        self, deadline: float, memory: int, recycle_after: int, file: str = "worker.py"
+    ) -> None:
+        self._file = _FOLDER / file
         self._deadline = deadline
         self._memory = memory
         self._recycle_after = recycle_after
@@ -45,7 +49,7 @@ class WorkerProcess:
         """Start a new process, without waiting for its imports."""
         self.stop()
         ours, theirs = Pipe()
-        arguments = (_WORKER_FILE, theirs.fileno(), self._deadline, self._memory)
+        arguments = (self._file, theirs.fileno(), self._deadline, self._memory)
         # -P: the other files of the worker's folder must not shadow modules. A fixed hash seed
         # makes sympy deterministic.
         self._process = subprocess.Popen(
@@ -59,30 +63,31 @@ class WorkerProcess:
         theirs.close()
         self._connection, self._ready, self._asked = ours, False, 0
 
-    def ask(self, gold: str, answer: str) -> tuple[bool | None, str]:
-        """Return whether an answer equals the gold answer (None = undecided), and the reason.
+    def ask(self, *question: Any) -> tuple[Any, str]:
+        """Return the reply (None = undecided) to a question of JSON values, and the reason.
 
-        The reason is `timeout` at the deadline and `crash` if the process died.
+        The question to `worker.py` is `gold, answer`, and the reply is whether they are equal. The
+        reason is `timeout` at the deadline and `crash` if the process died.
 
         Raises:
-            RunError: math-verify cannot be loaded, or the process does not start.
+            RunError: a package cannot be loaded, or the process does not start.
         """
         connection = self._wait_until_ready()
         try:
-            connection.send_bytes(json.dumps([gold, answer]).encode())
+            connection.send_bytes(json.dumps(question).encode())
             reply = self._receive(connection, self._deadline)
             if isinstance(reply, dict):
                 self._check(reply)
-            correct, reason = reply or (None, "timeout")
+            value, reason = reply or (None, "timeout")
         except (EOFError, OSError):
-            correct, reason = None, "crash"
+            value, reason = None, "crash"
         except BaseException:  # after an interrupt, the late reply must not answer the next pair
             self.stop()
             raise
         self._asked += 1
         if self._asked >= self._recycle_after or reason in ("timeout", "crash", "memory"):
             self.start()
-        return correct, reason
+        return value, reason
 
     def stop(self) -> None:
         """Kill the process if there is one."""
@@ -105,9 +110,7 @@ class WorkerProcess:
         """
         if status is not None and status["error"] is not None:
             self.stop()
-            raise RunError(
-                f"The worker process of the math verifier could not load: {status['error']}"
-            )
+            raise RunError(f"The worker process of a reward could not load: {status['error']}")
         return status is not None
 
     def _wait_until_ready(self) -> Connection:
@@ -122,6 +125,6 @@ class WorkerProcess:
                     return self._connection
             self.stop()
         raise RunError(
-            f"The worker of the math verifier did not start in {_START_ATTEMPTS} attempts, with a "
-            f"memory limit of {self._memory} bytes. Raise it: MathVerifier(memory_gib=...)."
+            f"The worker process of a reward did not start in {_START_ATTEMPTS} attempts, with a "
+            f"memory limit of {self._memory} bytes; MathVerifier(memory_gib=...) raises it."
         )

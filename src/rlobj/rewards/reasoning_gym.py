@@ -1,0 +1,72 @@
+"""The reward of a problem of reasoning-gym: the score of its dataset, in [0, 1]."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import Field
+
+from rlobj.base.errors import RunError
+from rlobj.rewards.kinds import Graded, Reward
+from rlobj.rewards.worker_process import WorkerProcess
+
+if TYPE_CHECKING:
+    from rlobj.data import Problem
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class ReasoningGym(Reward):
+    """The score of the dataset's own scorer; a response is correct if its score is 1.
+
+    The answer is the content of the last `<answer>...</answer>`.
+    """
+
+    deadline: float = Field(
+        default=10.0,
+        gt=0,
+        description="time limit for one answer, in seconds; then it is undecided",
+    )
+
+    def open(self) -> _GymGrader:
+        """Return a grader with one process, which starts when it is entered."""
+        return _GymGrader(self.deadline)
+
+
+class _GymGrader:
+    def __init__(self, deadline: float) -> None:
+        self._worker = WorkerProcess(deadline, 4 * 2**30, 10_000, "gym_worker.py")
+        self.undecided: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        self._worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.stop()
+
+    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
+        """Grade each response."""
+        graded = [self._grade(*pair) for pair in zip(responses, problems, strict=True)]
+        self.undecided.update(grade.reason for grade in graded if grade.correct is None)
+        return graded
+
+    def _grade(self, response: str, problem: Problem) -> Graded:
+        asked: Any = problem.extra.get("reasoning_gym")
+        if asked is None:
+            raise RunError(
+                f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
+                "grades no other; set --data reasoning-gym:NAME, or another reward."
+            )
+        found = _ANSWER.findall(response)
+        answer = found[-1].strip() if found else None
+        gold = problem.answer or None
+        entry = {"question": problem.prompt, "answer": gold, "metadata": asked["metadata"]}
+        score, reason = self._worker.ask(asked["name"], asked["settings"], entry, answer)
+        if score is None:
+            return Graded(math.nan, None, reason, answer)
+        return Graded(score, score >= 1, reason, answer)

@@ -1,0 +1,171 @@
+"""reasoning-gym: problems from seeds, graded by the scorers of their datasets."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlobj.answers import gym_worker
+from rlobj.base.errors import ConfigError, DataError, MissingExtra, RunError
+from rlobj.config.run_config import compose
+from rlobj.data import DataConfig, Problem, format_prompt, load_problems
+from rlobj.evaluation.problem_sets import Overrides, problem_sets
+from rlobj.rewards import Graded, Reward
+
+
+def load(name: str, split: Any = "train", **gym: Any) -> list[Problem]:
+    return load_problems(DataConfig(source=f"reasoning-gym:{name}", gym=gym), split)
+
+
+def grade(response: str, problem: Problem) -> Graded:
+    with Reward.build("reasoning_gym").open() as grader:
+        return grader.score([response], [problem])[0]
+
+
+def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    monkeypatch.setattr("rlobj.data.reasoning_gym.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[reasoning-gym\]'"):
+        load("countdown")
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        ("(25 + 7) * 4 - 3", False),
+        ("x**3/3 + sin(2*x) - 0.5*log(x) + C", False),
+        ("['A', 'B', 'C']", False),
+        ("[[0, 1], [1, 0]]", False),
+        ("_ _ Q _\nQ _ _ _", False),
+        ("__import__('os').system('true')", True),
+        ("exec ('x')", True),
+        ("sin('ev' 'al' '(1)')", True),
+        ("(exec)(1)", True),
+        ("(exec #+\n('1'))", True),
+        ("exec\\\n('1')", True),
+        ("x.subs", True),
+        ("(lambda: 1)()", True),
+        ("５!", True),
+    ],
+)
+def test_only_literals_and_formulas_are_evaluated(answer: str, refused: bool) -> None:
+    assert (gym_worker.refusal(answer) is not None) == refused
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class TestInstalled:
+    @pytest.fixture(autouse=True)
+    def _installed(self) -> None:
+        pytest.importorskip("reasoning_gym", reason="the extra reasoning-gym is not installed")
+
+    def test_problems_are_reproducible_and_their_number_is_a_setting(self) -> None:
+        problems = load("countdown", size=20, max_numbers=4)
+        assert len(problems) == 20
+        assert problems == load("countdown", size=20, max_numbers=4)
+        assert problems != load("countdown", size=20, max_numbers=4, seed=1)
+        numbers = [problem.extra["reasoning_gym"]["metadata"]["numbers"] for problem in problems]
+        assert {len(each) for each in numbers} == {4}
+
+    def test_a_dataset_that_depends_on_the_hash_seed_is_reproducible(
+        self, monkeypatch: Any
+    ) -> None:
+        first = load("ransom_note", size=5)
+        monkeypatch.setenv("PYTHONHASHSEED", "3")
+        assert load("ransom_note", size=5) == first
+
+    def test_no_test_problem_is_a_training_problem(self) -> None:
+        trained = {problem.prompt for problem in load("coin_flip", size=200)}
+        tested = {problem.prompt for problem in load("coin_flip", "test", size=200)}
+        assert tested
+        assert not trained & tested
+
+    def test_the_right_answer_scores_1_and_a_wrong_one_what_the_dataset_says(self) -> None:
+        problem = load("countdown", size=1)[0]
+        right = grade(f"So <answer>1</answer>? No: <answer> {problem.answer} </answer>", problem)
+        assert (right.reward, right.correct, right.answer) == (1.0, True, problem.answer)
+        wrong = grade("<answer>1 + 1</answer>", problem)
+        assert (wrong.reward, wrong.correct) == (0.05, False)
+        absent = grade(problem.answer, problem)
+        assert (absent.reward, absent.reason, absent.answer) == (0.01, "no answer", None)
+
+    @pytest.mark.parametrize("name", ["knights_knaves", "arc_agi", "puzzle24", "rush_hour"])
+    def test_datasets_of_other_kinds_are_graded_by_their_scorers(self, name: str) -> None:
+        import reasoning_gym
+
+        for problem in load(name, size=3):
+            entry = reasoning_gym.create_dataset(name, size=3, seed=0)
+            same = [entry[i] for i in range(3) if entry[i]["question"] == problem.prompt]
+            answer = problem.answer or "F+2"
+            expected = entry.score_answer(answer, same[0])
+            assert grade(f"<answer>{answer}</answer>", problem).reward == expected
+
+    def test_no_scorer_runs_code_of_an_answer(self, tmp_path: Path) -> None:
+        from reasoning_gym.factory import DATASETS
+
+        canary = tmp_path / "canary"
+        attack = f"<answer>__import__('pathlib').Path({str(canary)!r}).touch()</answer>"
+        evaluating = [
+            name
+            for name, (kind, _) in sorted(DATASETS.items())
+            if gym_worker._EVALUATES.search(Path(sys.modules[kind.__module__].__file__).read_text())  # type: ignore[arg-type]
+        ]
+        assert {"countdown", "n_queens", "simple_integration"} <= set(evaluating)
+        problems = [load(name, size=1)[0] for name in evaluating]
+        with Reward.build("reasoning_gym").open() as grader:
+            grades = grader.score([attack] * len(problems), problems)
+        assert not canary.exists()
+        refused = {
+            name for name, each in zip(evaluating, grades, strict=True) if "refused" in each.reason
+        }
+        assert {"countdown", "n_queens", "simple_integration"} <= refused
+
+    def test_an_answer_that_takes_too_long_is_undecided(self) -> None:
+        problem = load("countdown", size=1)[0]
+        with Reward.build({"kind": "reasoning_gym", "deadline": 2}).open() as grader:
+            grades = grader.score(["<answer>9**9**9**9</answer>", "no"], [problem, problem])
+        assert math.isnan(grades[0].reward)
+        assert (grades[0].correct, grades[0].reason) in {(None, "timeout"), (None, "memory")}
+        assert grades[1].reward == 0.01
+
+    @pytest.mark.parametrize(
+        ("name", "gym", "message"),
+        [
+            ("countdwn", {}, "no dataset 'countdwn'. Did you mean 'countdown'"),
+            ("countdown", {"max_number": 4}, "no setting of countdown 'max_number'. Did you mean"),
+            ("countdown", {"min_numbers": 9}, "AssertionError"),
+        ],
+    )
+    def test_unknown_names_and_values_are_errors(
+        self, name: str, gym: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(DataError, match=message):
+            load(name, size=1, **gym)
+
+    def test_a_run_uses_the_scorer_and_asks_for_the_tags(self) -> None:
+        data = {"source": "reasoning-gym:chain_sum", "gym": {"size": 4}}
+        config = compose("dapo", [("here", {"model": {"name": "M"}, "data": data})])
+        assert config.rewards.kind == "reasoning_gym"
+        problem = load_problems(config.data, "test")[0]
+        prompt = format_prompt(config.data.template_for_tests, problem)
+        assert prompt.startswith(problem.prompt)
+        assert "<answer>" in prompt
+        with pytest.raises(ConfigError, match="needs a model"):
+            compose("dapo", [("here", {"data": data})])
+
+    def test_an_evaluation_uses_the_scorer(self) -> None:
+        model = ("model", {"model": {"name": "M"}})
+        gym = ("--set", {"data": {"gym": {"size": 4}}})
+        [found] = problem_sets(["reasoning-gym:chain_sum"], model, Overrides(layers=[gym]))
+        assert found.config.rewards.kind == "reasoning_gym"
+        assert found.problems == load("chain_sum", "test", size=4)
+
+    def test_a_problem_of_another_source_is_an_error(self) -> None:
+        with pytest.raises(RunError, match="grades no other"):
+            grade("", replace(load("countdown", size=1)[0], extra={}))
