@@ -146,6 +146,15 @@ def train(
             "--set training.steps=N and settings that do not change results.",
         ),
     ] = None,
+    beside: Annotated[
+        str | None,
+        option(
+            RUN,
+            "--beside PRESET|base",
+            "Then train with another objective, all else equal, into DIR-beside-PRESET, and print "
+            "both runs side by side. base: the preset that --preset builds on.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         option(
@@ -163,6 +172,7 @@ def train(
     [bold]Examples[/bold]
 
     \b  rlobj train --preset stapo
+      rlobj train --preset stapo --beside base
       rlobj train --preset stapo --set training.steps=50 --seed 1
       rlobj train --preset dapo --set "objective.drop=(prob < 0.01)"
       rlobj train --preset dapo --model Qwen/Qwen3-1.7B-Base --data problems.jsonl
@@ -196,7 +206,7 @@ def train(
         *strategies,
     ]
     layers = _layers(preset, _overrides(config, options, settings or []))
-    _running(console).start(console, layers, out, dry_run, processes)
+    _running(console).start(console, layers, out, dry_run, processes, beside)
 
 
 def _running(console: Console) -> Any:

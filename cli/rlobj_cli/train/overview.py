@@ -25,6 +25,7 @@ from rlobj_cli.screen.console import (
     table,
 )
 from rlobj_cli.train.progress import held_out
+from rlobj_cli.train.touched import show_touched
 
 Line = Mapping[str, Any]
 
@@ -92,6 +93,7 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     if steps:
         _show_curve(console, steps, result.history)
         _show_change(console, config, steps, result.history)
+        show_touched(console, result.path)
     minutes, seconds = divmod(round(result.seconds), 60)
     for remark in _remarks(config, steps):
         console.print(Text(remark, style="yellow"), soft_wrap=True)
@@ -103,7 +105,9 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     on = f" --on {embedded}" if embedded else ("" if evaluated else " --on FILE")
     more = max(2 * config.training.steps, 1)
     console.print("Next:")
+    inspect = f"rlobj inspect {result.path}"
     for command in (
+        *([inspect] if (result.path / "records").is_dir() else []),
         f"rlobj eval {result.path}{on} -n 32",
         f"rlobj train --resume {result.path} --set training.steps={more}",
     ):
@@ -113,12 +117,6 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
 def _remarks(config: RunConfig, steps: Sequence[Line]) -> list[str]:
     """Sentences about results that the tables do not show."""
     remarks = []
-    if any("objective/dropped_tokens" in line for line in steps):
-        dropped = sum(line.get("objective/dropped_tokens", 0) for line in steps)
-        tokens = sum(line["tokens/step"] for line in steps) * len(config.objective.phases)
-        if config.objective.drop_rule is not None or config.objective.keep_rule is not None:
-            also = "" if dropped else ", so the run equals one without them"
-            remarks.append(f"drop and keep left out {dropped:,.0f} of {tokens:,.0f} tokens{also}.")
     if steps and all(line["reward/std"] == 0 for line in steps):
         remarks.append(
             "In every step all responses had the same reward: nothing was learned. See samples/."

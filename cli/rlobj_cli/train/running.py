@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,17 +14,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.layers import Layer, merged
 from rlobj.config.resuming import refuse_changes
 from rlobj.config.run_config import RunConfig, TrainingConfig, build_config
 from rlobj.training import Callback, RunDirectory, TrainingResult
-from rlobj.training.parallel.launcher import launch
+from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import default_folder, open_resumed, prepared
 from rlobj.training.run import resume as resume_run
 from rlobj.training.run import train as train_run
+from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import INTERRUPTED, report
+from rlobj_cli.train.beside import second_run, show_beside, show_plan
 from rlobj_cli.train.overview import show_dry_run, show_header, show_results
 from rlobj_cli.train.progress import watch
 
@@ -34,18 +37,65 @@ def start(
     out: Path | None,
     dry_run: bool,
     processes: int | None,
+    beside: str | None = None,
 ) -> None:
-    """Start a new run from the layers of its configuration, or with `dry_run` show them."""
+    """Start a new run from the layers of its configuration, or with `dry_run` show them.
+
+    With `beside`, a second run with the objective of that preset follows.
+    """
     config = prepared(build_config(layers))
+    folder = out or default_folder(config)
+    other = None if beside is None else second_run(config, beside, folder)
     if dry_run:
         show_dry_run(console, config, layers)
+        if other is not None:
+            show_plan(console, config, *other)
         return
-    folder = out or default_folder(config)
-    _start_others(processes, [] if out else ["--out", str(folder)])
+    if processes not in (None, 1):
+        words = without(sys.argv[1:], "--beside")
+        code = launch([*words, *([] if out else ["--out", str(folder)])], processes)
+        if other is not None and not code and _finished(config, folder):
+            code = _launch_second(other, processes)
+            if not code and _finished(*other):
+                show_beside(console, folder, other[1])
+        raise typer.Exit(code)
+    if other is not None and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ConfigError(
+            "--beside makes two runs, one after the other. A launcher such as torchrun starts "
+            "processes for one run: use --processes, or start both runs by themselves"
+        )
     header = lambda: show_header(console, config, layers)  # noqa: E731
-    with _shown(console, config, folder, 0, header) as screens:
-        result = train_run(config, out=folder, callbacks=screens)
+    result = _train(console, config, folder, header)
     _show_end(console, config, result)
+    if other is not None and result.steps == config.training.steps:
+        title = Text(f"\nbeside it: {other[0].preset}, the same run with another objective")
+        _train(console, *other, lambda: console.print(title))
+        if _finished(*other):
+            show_beside(console, folder, other[1])
+        else:
+            console.print(Text(_advice(other[1]), style="yellow"), soft_wrap=True)
+
+
+def _train(
+    console: Console, config: RunConfig, folder: Path, header: Callable[[], None]
+) -> TrainingResult:
+    """Train in this process, and show it."""
+    with _shown(console, config, folder, 0, header) as screens:
+        return train_run(config, out=folder, callbacks=screens)
+
+
+def _launch_second(other: tuple[RunConfig, Path], processes: int) -> int:
+    """Train the second run in several processes; its exit code."""
+    config, folder = other
+    with tempfile.TemporaryDirectory(prefix="rlobj-") as temporary:
+        file = Path(temporary) / "config.yaml"
+        file.write_text(dump_config(config), encoding="utf-8")
+        return launch(["train", "--config", str(file), "--out", str(folder)], processes)
+
+
+def _finished(config: RunConfig, folder: Path) -> bool:
+    """Whether a run made all of its steps."""
+    return RunDirectory(folder).steps_saved() == config.training.steps
 
 
 def resume(
@@ -72,22 +122,12 @@ def resume(
         advice = f"rlobj train --resume {path} --set training.steps={more}"
         console.print(Text(f"All steps are done. To train on:\n  {advice}"), soft_wrap=True)
         return
-    _start_others(processes)
+    if processes not in (None, 1):
+        raise typer.Exit(launch(sys.argv[1:], processes))
     title = Text.assemble(("rlobj train", "bold"), f"  {path} from step {done} of {steps}")
     with _shown(console, config, run.path, done, lambda: console.print(title)) as screens:
         result = resume_run(path, settings=merged(changes), callbacks=screens)
     _show_end(console, config, result)
-
-
-def _start_others(processes: int | None, more: Sequence[str] = ()) -> None:
-    """Run this command in several processes, and exit with their exit code.
-
-    Args:
-        processes: how many; with one or None nothing happens.
-        more: options that are added to those of this command.
-    """
-    if processes not in (None, 1):
-        raise typer.Exit(launch([*sys.argv[1:], *more], processes))
 
 
 @contextmanager

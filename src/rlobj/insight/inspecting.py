@@ -176,7 +176,7 @@ class _Reading:
         import pyarrow.compute as pc
 
         steps: set[int] = set()
-        for rows in record_batches(self.run, ["step"], None, lambda done, total: None):
+        for rows in record_batches(self.run, ["step"]):
             steps |= set(pc.unique(rows["step"]).to_pylist())
         if not steps:
             return f"{self.run} has no recorded token"
@@ -270,12 +270,17 @@ def _finite(value: Any) -> Any:
 
 
 def record_batches(
-    run: Path, columns: Sequence[str], step: int | None, progress: Progress
+    run: Path,
+    columns: Sequence[str],
+    step: int | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> Iterator[Any]:
     """The records of a run, some thousand rows at a time, as pyarrow tables."""
     import pyarrow
     import pyarrow.dataset as ds
 
+    if not (run / "records").is_dir():
+        raise ConfigError(f"{run} has no records: there is no folder {run / 'records'}")
     dataset = ds.dataset(run / "records", format="parquet")
     total, done = dataset.count_rows(), 0
     chosen = None if step is None else ds.field("step") == step

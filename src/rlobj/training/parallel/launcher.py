@@ -86,7 +86,7 @@ def launch(
         )
     folder = log_dir or Path(tempfile.mkdtemp(prefix="rlobj-"))
     folder.mkdir(parents=True, exist_ok=True)
-    command = [*program, *_without_processes(arguments)]
+    command = [*program, *without(arguments, "--processes")]  # ranks must not launch
     ranks: list[_Rank] = []
     with _caught(signal.SIGTERM, signal.SIGINT) as arrived:
         try:
@@ -205,14 +205,15 @@ def _ending_with_this_process() -> Callable[[], None] | None:
     return ask
 
 
-def _without_processes(arguments: Sequence[str]) -> Iterator[str]:
-    """The arguments without `--processes K` and `--processes=K`: ranks must not launch."""
-    rest = iter(arguments)
+def without(arguments: Sequence[str], option: str) -> list[str]:
+    """The arguments without an option and its value: `--option V` or `--option=V`."""
+    rest, kept = iter(arguments), []
     for argument in rest:
-        if argument == "--processes":
+        if argument == option:
             next(rest, None)
-        elif not argument.startswith("--processes="):
-            yield argument
+        elif not argument.startswith(f"{option}="):
+            kept.append(argument)
+    return kept
 
 
 def _environments(processes: int) -> Iterator[dict[str, str]]:

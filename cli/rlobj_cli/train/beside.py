@@ -1,0 +1,76 @@
+"""`--beside PRESET`: a second run that differs from the first in its objective alone."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.presets import difference, load_preset
+from rlobj.config.run_config import RunConfig, build_config, settings_of
+from rlobj.insight import compare_runs
+from rlobj.training import RunDirectory
+from rlobj_cli.screen.console import plain_value, table
+
+
+def second_run(config: RunConfig, preset: str, folder: Path) -> tuple[RunConfig, Path]:
+    """The configuration and the folder of the run beside another one.
+
+    Seed, problems, sampling, optimizer and initial policy stay; the objective is the preset's.
+
+    Args:
+        config: the first run.
+        preset: name or file; "base" = the preset that the first run's preset builds on.
+        folder: of the first run.
+
+    Raises:
+        ConfigError: no such preset, the same objective, or a folder that has a run already.
+    """
+    if preset == "base":
+        bases = load_preset(config.preset).bases if config.preset else ()
+        if not bases:
+            raise ConfigError(
+                f"--beside base: {config.preset or 'a run without --preset'} builds on no preset. "
+                "Name one, such as --beside grpo"
+            )
+        preset = bases[0]
+    loaded = load_preset(preset)
+    own = {**settings_of(config), "objective": dict(loaded.config.get("objective", {}))}
+    other = build_config([(f"--beside {preset}", {**own, "preset": preset})])
+    if other.objective == config.objective:
+        raise ConfigError(f"--beside {preset}: its objective is the same as that of the run")
+    path = folder.with_name(f"{folder.name}-beside-{loaded.name}")
+    RunDirectory(path).refuse_if_taken()
+    return other, path
+
+
+def show_plan(console: Console, config: RunConfig, other: RunConfig, folder: Path) -> None:
+    """Print how the second run differs."""
+    console.print(Text(f"\nbeside: {other.preset}, into {folder}; it differs in"), soft_wrap=True)
+    for path, a, b in difference(settings_of(config), settings_of(other)):
+        line = f"  {path}: {plain_value(a)} → {plain_value(b)}"
+        console.print(Text(line), soft_wrap=True)
+
+
+def show_beside(console: Console, a: Path, b: Path) -> None:
+    """Print the numbers of two finished runs in two columns."""
+    found = compare_runs(a, b)
+    shown = table("", right=(found.a.name, found.b.name))
+    for row in found.rows():
+        shown.add_row(*map(Text, row))
+    console.print(shown)
+    ends = [outcome.accuracies() for outcome in (found.a, found.b)]
+    if all(ends):
+        (after, width), (other, its_width) = (each[-1] for each in ends)
+        gap, both = after - other, math.hypot(width, its_width)
+        console.print(
+            Text(
+                f"held-out accuracy after, {found.a.name} − {found.b.name}: {gap:+.3f}  "
+                f"[{gap - both:+.3f}, {gap + both:+.3f}] at 95%, one seed"
+            )
+        )
+    for outcome in (found.a, found.b):
+        console.print(Text(f"{outcome.name}: {outcome.run}", style="dim"), soft_wrap=True)

@@ -1,0 +1,51 @@
+"""The responses around recorded tokens, from RUN/samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Recorded tokens with their `prompt`, and with `before` and `after` of the response alone.
+
+    A token stays as it is if the sample table of its step is not there, or if the text of its
+    response does not have the recorded context.
+
+    Args:
+        run: the run's folder.
+        tokens: rows of the record with step, response, before, text and after.
+    """
+    return [{**token, **_place(token, _sample(run, token))} for token in tokens]
+
+
+def _sample(run: Path, token: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The row of a token's response in the sample table of its step."""
+    import pyarrow.dataset as ds
+
+    file = run / "samples" / f"step-{token['step']:06d}.parquet"
+    if not file.exists():
+        return None
+    chosen = ds.field("id") == token["response"]
+    rows = ds.dataset(file).to_table(columns=["prompt", "response"], filter=chosen).to_pylist()
+    return rows[0] if rows else None
+
+
+def _place(token: Mapping[str, Any], sample: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The token's place in the text of its response."""
+    if sample is None:
+        return {}
+    before, text, after = (token[name] for name in ("before", "text", "after"))
+    response, end = sample["response"], text + after
+    at = response.find(end)
+    while at >= 0:
+        start = response[:at]
+        if start.endswith(before) or before.endswith(start):
+            return {
+                "prompt": sample["prompt"],
+                "before": start,
+                "after": response[at + len(text) :],
+            }
+        at = response.find(end, at + 1)
+    return {}
