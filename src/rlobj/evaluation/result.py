@@ -102,9 +102,8 @@ class EvaluationResult:
         missing = []
         for name, each in self.benchmarks.items():
             expected = each.settings["problems"] * each.settings["samples"]
-            if each.summary.responses < expected and "files" not in self.settings["engine"]:
-                so_far = f"{each.summary.responses:,} of {expected:,} responses"
-                missing.append(f"{name}: {so_far}")
+            if each.summary.responses < expected:
+                missing.append(f"{name}: {each.summary.responses:,} of {expected:,} responses")
         return "; ".join(missing)
 
     @property
