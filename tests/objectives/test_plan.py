@@ -182,6 +182,8 @@ def test_metrics_of_micro_batches_add_up_to_those_of_the_update(seed: int, parts
         "loss/kl_reference",
         "loss/entropy_bonus",
         "objective/clip_fraction",
+        "clip/high_fraction",
+        "clip/low_fraction",
         "policy/kl_old",
         "policy/ratio",
         "policy/entropy",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,6 +167,15 @@ def test_clipping_equals_values_by_hand() -> None:
     assert dual(table).tolist() == pytest.approx([1.28, 0.5, 1.25, -1.5, -0.8, -1.25])
     assert plain.clipped(table).tolist() == [True, False, False, False, True, False]
     assert dual.clipped(table).tolist() == [True, False, False, True, True, False]
+    switched = replace(table, values={"prob > 0": torch.ones(6, dtype=torch.bool)})
+    for surrogate, high in (
+        (plain, [0]),
+        (dual, [0, 3]),
+        (Switch("prob > 0", dual, plain), [0, 3]),
+    ):
+        above, below = surrogate.clipped_sides(switched)
+        assert above.nonzero()[:, 0].tolist() == high
+        assert below.nonzero()[:, 0].tolist() == [4]
 
 
 def test_sapo_on_policy_has_the_gradient_of_the_unclipped_surrogate() -> None:

@@ -309,11 +309,20 @@ def loss_metrics(
         weights: m·ω/Z_t, [N].
     """
     decided, ratio = terms.table.decided, terms.token_ratio.detach()
-    clipped = (surrogate.clipped(terms) & (weights != 0)).sum().double()
+    above, below = surrogate.clipped_sides(terms)
+    clipped = {
+        "objective/clip_fraction": surrogate.clipped(terms),
+        "clip/high_fraction": above,
+        "clip/low_fraction": below,
+    }
+    acting = weights != 0
     kl = functional.k3(terms.column("old_logprobs"), terms.logprobs.detach())
     tokens = max(plan.tokens, 1)
     means = {
-        "objective/clip_fraction": clipped / max(plan.kept, 1),
+        **{
+            name: (where & acting).sum().double() / max(plan.kept, 1)
+            for name, where in clipped.items()
+        },
         "policy/kl_old": torch.where(decided, kl, 0.0).sum() / tokens,
         "policy/ratio": torch.where(decided, ratio, 0.0).sum() / tokens,
     }

@@ -123,7 +123,13 @@ class Surrogate(Primitive):
 
     def clipped(self, terms: Terms) -> Tensor:
         """Tokens whose gradient is 0 because r is out of bounds, bool [N]."""
-        return torch.zeros_like(terms.logprobs, dtype=torch.bool)
+        above, below = self.clipped_sides(terms)
+        return above | below
+
+    def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
+        """The clipped tokens with r above its bounds, and those with r below them, bool [N]."""
+        none = torch.zeros_like(terms.logprobs, dtype=torch.bool)
+        return none, none
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules that `plan` evaluates for this surrogate."""
@@ -174,13 +180,13 @@ class Clip(_RatioSurrogate):
     def __call__(self, terms: Terms) -> Tensor:
         return functional.clip(self._ratio(terms), terms.advantages, self.low, self.high, self.dual)
 
-    def clipped(self, terms: Terms) -> Tensor:
+    def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
         ratio, advantages = self._ratio(terms).detach(), terms.advantages
         above = (advantages > 0) & (ratio > 1 + self.high)
         below = (advantages < 0) & (ratio < 1 - self.low)
-        if self.dual is None:
-            return above | below
-        return above | below | ((advantages < 0) & (ratio > self.dual))
+        if self.dual is not None:
+            above = above | ((advantages < 0) & (ratio > self.dual))
+        return above, below
 
 
 class Unclipped(_RatioSurrogate):
@@ -248,10 +254,9 @@ class GeometricMean(_RatioSurrogate):
         advantage = table.mean_by_response(terms.advantages)
         return table.spread(advantage * table.mean_by_response(inner).exp())
 
-    def clipped(self, terms: Terms) -> Tensor:
+    def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
         moved, advantages = terms.log_ratio.detach(), terms.advantages
-        above = (advantages > 0) & (moved > self.eps)
-        return above | ((advantages < 0) & (moved < -self.eps))
+        return (advantages > 0) & (moved > self.eps), (advantages < 0) & (moved < -self.eps)
 
 
 class DppoTv(_RatioSurrogate):
@@ -288,11 +293,10 @@ class DppoTv(_RatioSurrogate):
             self.max_log_ratio,
         )
 
-    def clipped(self, terms: Terms) -> Tensor:
+    def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
         behaviour = terms.column(f"{self.against}_logprobs")
         moved, advantages = terms.logprobs.detach().exp() - behaviour.exp(), terms.advantages
-        above = (advantages > 0) & (moved > self.high)
-        return above | ((advantages < 0) & (moved < -self.low))
+        return (advantages > 0) & (moved > self.high), (advantages < 0) & (moved < -self.low)
 
 
 class Vespo(_RatioSurrogate):
@@ -340,6 +344,12 @@ class Switch(Surrogate):
 
     def clipped(self, terms: Terms) -> Tensor:
         return self._choose(terms, self.then.clipped(terms), self.otherwise.clipped(terms))
+
+    def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
+        (high, low), (others_high, others_low) = (
+            surrogate.clipped_sides(terms) for surrogate in (self.then, self.otherwise)
+        )
+        return self._choose(terms, high, others_high), self._choose(terms, low, others_low)
 
     def parts(self) -> tuple[Surrogate, ...]:
         if type(self) is not Switch:  # a subclass has another equation

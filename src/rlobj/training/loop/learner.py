@@ -15,13 +15,14 @@ from rlobj.models import lora
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import ProxyKL
 from rlobj.objectives.plan import Plan
+from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.observed import Observed
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer, micro_batches
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
-from rlobj.training.loop.metrics import Measured, Tally, combine
+from rlobj.training.loop.metrics import MEASURED, PREDICTED, Measured, Tally, combine
 from rlobj.training.loop.micro_batch import MicroBatch, observed_columns
 from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.parallel import Parallel
@@ -270,6 +271,24 @@ class Learner:
             "train/skipped_updates": float(not finite or plan.empty),
         }
         return {**gap, **plan.metrics, **metrics, **done}
+
+    def entropy_change(self, table: TokenBatch, predicted: float) -> dict[str, float]:
+        """What the updates since the last rollout have done to the mean entropy, and should have.
+
+        The means are over different rollouts, each under the policy at its first update. A resumed
+        run remembers the last one.
+
+        Args:
+            table: the rollout, with the entropies of its scored tokens.
+            predicted: by the updates on this rollout; it is returned with the next one.
+        """
+        assert table.entropy is not None
+        entropy = table.entropy.detach()
+        mean = exact_mean(entropy, table.decided & ~entropy.isnan(), self.comm)
+        if math.isnan(mean):
+            return {}
+        before, self.state["entropy"] = self.state.get("entropy"), [mean, predicted]
+        return {} if before is None else {MEASURED: mean - before[0], PREDICTED: before[1]}
 
     # The sampler's log-probs beside the policy's.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -14,13 +15,22 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.training.parallel.agreement import largest
-from rlobj.training.rollouts.collector import Response, Rollout
+from rlobj.training.rollouts.collector import Response, Rollout, has_signal
 from rlobj.training.rollouts.sharding import Sequences
 
+PREDICTED, MEASURED = "entropy/predicted_change", "entropy/measured_change"
+_CLIPPED = ("objective/clip_fraction", "clip/high_fraction", "clip/low_fraction")
+_SUMS = (
+    *("train/skipped_updates", "objective/dropped_tokens", "sampler/nan_tokens"),
+    *("tokens/unscored", "spurious/tokens", "spurious/caught", "spurious/dropped"),
+    PREDICTED,
+)
 _MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
 
 
-def rollout_metrics(rollout: Rollout, comm: Comm, names: Sequence[str] = ()) -> dict[str, float]:
+def rollout_metrics(
+    rollout: Rollout, comm: Comm, names: Sequence[str] = (), decoupled: bool = False
+) -> dict[str, float]:
     """Reward, accuracy and length of all sampled responses, and how many of them are trained on.
 
     Responses that dynamic sampling left out count too: it keeps groups with an accuracy between 0
@@ -30,13 +40,13 @@ def rollout_metrics(rollout: Rollout, comm: Comm, names: Sequence[str] = ()) -> 
         rollout: this rank's.
         comm: the process group.
         names: of several rewards.
+        decoupled: each of them has an advantage of its own.
     """
-    local = [
-        _sums(kind, len(names)) for kind in (rollout.responses + rollout.dead, rollout.responses)
-    ]
+    every = rollout.responses + rollout.dead
+    local = [_sums(kind, len(names), decoupled) for kind in (every, rollout.responses)]
     whole, kept = comm.sum(torch.tensor(local, dtype=torch.float64)).tolist()
-    count, groups, decided, reward, square, judged, right, tokens, cut, *rewards = whole
-    kept_groups, kept_tokens = kept[1], kept[7]
+    count, groups, silent, decided, reward, square, judged, right, tokens, cut, *rewards = whole
+    kept_groups, kept_tokens = kept[1], kept[8]
     mean = reward / decided if decided else math.nan
     spread = math.sqrt(max(square / decided - mean * mean, 0.0)) if decided else math.nan
     return {
@@ -49,6 +59,8 @@ def rollout_metrics(rollout: Rollout, comm: Comm, names: Sequence[str] = ()) -> 
             f"reward/{name}/mean": value / decided if decided else math.nan
             for name, value in zip(names, rewards, strict=True)
         },
+        "groups/without_signal": silent,
+        "groups/without_signal_share": silent / groups if groups else math.nan,
         "response/count": count,
         "response/length_mean": tokens / count if count else math.nan,
         "response/truncated": cut / count if count else math.nan,
@@ -59,13 +71,15 @@ def rollout_metrics(rollout: Rollout, comm: Comm, names: Sequence[str] = ()) -> 
     }
 
 
-def _sums(responses: Sequence[Response], count: int) -> list[float]:
+def _sums(responses: Sequence[Response], count: int, decoupled: bool) -> list[float]:
+    groups = [list(group) for _, group in groupby(responses, lambda r: r.group)]
     decided = [r for r in responses if not math.isnan(r.reward)]
     rewards = [r.reward for r in decided]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
     return [
         len(responses),
-        len({r.group for r in responses}),
+        len(groups),
+        sum(len(group) > 1 and not has_signal(group, decoupled) for group in groups),
         len(rewards),
         sum(rewards),
         sum(reward * reward for reward in rewards),
@@ -163,7 +177,7 @@ def combine(
         comm: the process group.
     """
     losses = ["loss/policy", *(f"loss/{penalty.name}" for penalty in objective.penalties)]
-    names = [*dict.fromkeys(losses), "objective/clip_fraction", *_MEANS, "loss/total"]
+    names = [*dict.fromkeys(losses), *_CLIPPED, *_MEANS, "loss/total"]
     sums = torch.zeros(len(names) + 1, dtype=torch.float64)
     for each in measured:
         values = {**each.metrics, "loss/total": each.loss}
@@ -184,13 +198,13 @@ def combine(
 
 
 def average(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """A step's metrics from those of its updates: means; sums of counts; largest of extremes."""
+    """A step's metrics from those of its updates: means; sums of `_SUMS`; largest of extremes."""
     names = dict.fromkeys(name for metrics in updates for name in metrics)
     return {name: _average(name, updates) for name in names}
 
 
 def _average(name: str, updates: Sequence[Mapping[str, float]]) -> float:
     values = [metrics[name] for metrics in updates if name in metrics]
-    if name in ("train/skipped_updates", "objective/dropped_tokens", "sampler/nan_tokens"):
+    if name in _SUMS:
         return sum(values)
     return max(values) if name.endswith("_max") else sum(values) / len(values)

@@ -48,7 +48,9 @@ def collect(parts: Parts) -> Rollout:
         clock.move("sampling", "writing", seconds["write"])
         hidden = {"sampling": 0.0, "grading": seconds["hidden"]}
     names = parts.config.rewards.names or ()
-    parts.metrics = {"step": step + 1, **rollout_metrics(rollout, parts.comm, names)}
+    decoupled = bool(names) and parts.config.objective.advantage.decoupled
+    measured = rollout_metrics(rollout, parts.comm, names, decoupled)
+    parts.metrics = {"step": step + 1, **measured}
     parts.metrics["train/learning_rate"] = rate
     parts.metrics |= {f"time/{phase}_hidden": spent for phase, spent in hidden.items()}
     return rollout

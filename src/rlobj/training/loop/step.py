@@ -15,10 +15,11 @@ from functools import partial
 
 from rlobj.objectives.objective import Objective
 from rlobj.records.observed import Observed
+from rlobj.records.token_metrics import token_metrics
 from rlobj.training.loop import stages
 from rlobj.training.loop.failures import guarded
 from rlobj.training.loop.learner import SKIPPED, Learner
-from rlobj.training.loop.metrics import average
+from rlobj.training.loop.metrics import PREDICTED, average
 from rlobj.training.loop.parts import Parts
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
@@ -74,10 +75,14 @@ def train_on(
         for batch in share.mini_batches(table):
             batch = learner.refresh(batch, first=not updates)
             observed, metrics = update(learner, phase, batch)
+            if table.entropy is None and observed is not None:  # the only update scored the rollout
+                table = table.replace(entropy=observed.entropy)
             on_update(len(updates), batch, observed, metrics)
             updates.append(metrics)
     made = {"train/updates": float(len(updates)), "tokens/rank_balance": share.imbalance}
-    return {**average(updates), **gap, **made}
+    whole = {**average(updates), **gap, **made}
+    change = learner.entropy_change(table, whole.pop(PREDICTED, 0.0))
+    return {**whole, **change}
 
 
 def update(learner: Learner, phase: Objective, batch: MiniBatch) -> tuple[Observed | None, Metrics]:
@@ -92,4 +97,8 @@ def update(learner: Learner, phase: Objective, batch: MiniBatch) -> tuple[Observ
             learner.backward(output.loss, micro.last)
         measured.append(micro.measured(output))
     metrics = learner.step(batch, plan, measured)
-    return learner.observed(phase, batch, plan, measured), metrics
+    observed = learner.observed(phase, batch, plan, measured)
+    more = token_metrics(observed, learner.comm)
+    if metrics["train/skipped_updates"]:
+        more.pop(PREDICTED, None)
+    return observed, {**more, **metrics}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -179,14 +181,33 @@ class Collector:
             grades = [replace(grade, rewards=(*grade.rewards, penalty)) for grade, penalty in pairs]
         return grades, overlong.shape(rewards, lengths, longest).tolist()
 
+    @property
+    def _decoupled(self) -> bool:
+        return self.config.objective.advantage.decoupled and self.config.rewards.names is not None
+
     def _live(self, group: Sequence[Response]) -> bool:
         """Whether the decided responses of a group differ, in accuracy or in reward."""
         assert self.config.sampling.dynamic is not None
         if self.config.sampling.dynamic.by == "accuracy":
             verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
             return len(verdicts) == 2
-        decided = [r for r in group if r.reward == r.reward]
-        columns = [tuple(r.reward for r in decided)]
-        if self.config.objective.advantage.decoupled and self.config.rewards.names:
-            columns = list(zip(*(r.grade.rewards for r in decided), strict=True))
-        return any(differ(torch.tensor(column, dtype=torch.float64)) for column in columns)
+        return has_signal(group, self._decoupled)
+
+
+def has_signal(group: Sequence[Response], decoupled: bool) -> bool:
+    """Whether the rewards of a group's decided responses differ.
+
+    Args:
+        group: its responses.
+        decoupled: each of several rewards has an advantage of its own, and one that differs is
+            enough.
+    """
+    decided = [r for r in group if not math.isnan(r.reward)]
+    columns = [r.grade.rewards if decoupled else (r.reward,) for r in decided]
+    return any(rewards_differ(frozenset(column)) for column in zip(*columns, strict=True))
+
+
+@functools.lru_cache(1 << 12)
+def rewards_differ(rewards: frozenset[float]) -> bool:
+    """Whether decided rewards differ by more than rounding."""
+    return differ(torch.tensor(list(rewards), dtype=torch.float64))

@@ -19,11 +19,10 @@ from typing import NamedTuple
 
 import torch
 
-from rlobj.objectives.rewards import differ
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.rewards import Reward
 from rlobj.training.parallel.process_group import ProcessGroup
-from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.collector import Rollout, rewards_differ
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 """(prompt ids, response ids) of each response."""
@@ -189,7 +188,7 @@ def _without_gradient(rows: Sequence[_Row]) -> set[int]:
     signal = {
         group
         for group, given in rewards.items()
-        if differ(torch.tensor(given, dtype=torch.float64))
+        if rewards_differ(frozenset(reward for reward in given if not math.isnan(reward)))
     }
     return {row.id for row in rows if math.isnan(row.reward) or row.group not in signal}
 

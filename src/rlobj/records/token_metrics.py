@@ -1,0 +1,157 @@
+"""The metrics of an update's tokens: who carries the gradient, and what it does to the entropy.
+
+All of them are over the tokens of decided responses that are in the update's phase, on all ranks.
+They are the same to the bit for any number of ranks and any order of the tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlobj.objectives import functional, statistics
+from rlobj.objectives.statistics import Comm
+from rlobj.records.observed import Observed
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+TOPS = (0.0001, 0.001, 0.01)
+QUADRANTS = ("positive_likely", "positive_surprising", "negative_likely", "negative_surprising")
+DECADES = 6
+
+
+@torch.no_grad()
+def token_metrics(observed: Observed, comm: Comm) -> dict[str, float]:
+    """The metrics of one update; shares, means and quantiles of no tokens are absent.
+
+    Args:
+        observed: of this rank.
+        comm: the process group.
+    """
+    own = _Tokens.of(observed)
+    risen, fallen = own.advantages[own.advantages > 0], own.advantages[own.advantages < 0]
+    sizes = [len(x) for x in (own.advantages, own.entropy, own.norms, risen, fallen)]
+    counts = torch.cat([torch.tensor(sizes).to(own.decades), own.spurious, own.decades])
+    tokens, scored, weighed, above, below, *others = comm.sum(counts).tolist()
+    (judged, wrong, dropped, caught), decades = others[:4], others[4:]
+    tops = [math.ceil(share * weighed) for share in TOPS]
+    levels = [math.ceil(q * scored) for q in QUANTILES]
+    found = _order_statistics(
+        [(own.norms, [weighed - k + 1 for k in tops]), (own.entropy, levels)], comm
+    )
+    cuts, quantiles = found[: len(tops)], found[len(tops) :]
+    excess = [own.norms[own.norms > cut].double() - cut for cut in cuts]
+    parts = [own.norms[own.quadrants == i] for i in range(len(QUADRANTS))]
+    sums = _sums([*parts, *excess, risen, fallen, own.entropy_change], comm)
+    carried, over, (up, down, predicted) = sums[:4], sums[4:7], sums[7:]
+    shares = dict(zip(QUADRANTS, carried, strict=True))
+    for share, k, cut, rest in zip(TOPS, tops, cuts, over, strict=True):
+        shares[f"top_{100 * share:g}pct"] = rest + k * cut  # Σ of the k largest
+    fractions = {
+        **{f"gradient/{name}": (share, sum(carried)) for name, share in shares.items()},
+        **{f"prob/decade_{i}": (count, scored) for i, count in enumerate(decades)},
+        "advantage/positive_share": (above, tokens),
+        "advantage/negative_share": (below, tokens),
+        "advantage/positive_mean": (up, above),
+        "advantage/negative_mean": (down, below),
+    }
+    spurious = {
+        "spurious/tokens": float(wrong),
+        "spurious/share": wrong / max(tokens, 1),
+        "spurious/caught": float(caught),
+        "spurious/dropped": float(dropped),
+    }
+    named = zip(QUANTILES, quantiles, strict=True)
+    return {
+        **{name: value / total for name, (value, total) in fractions.items() if total},
+        **({f"entropy/q{100 * q:02.0f}": value for q, value in named} if scored else {}),
+        **({"entropy/predicted_change": predicted} if weighed else {}),
+        "tokens/unscored": float(tokens - scored),
+        **(spurious if judged else {}),
+    }
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """What is summed and ordered of one rank's tokens.
+
+    Attributes:
+        advantages: A of all n tokens, [n].
+        entropy: H of the scored tokens, nats.
+        spurious: numbers of tokens that are judged, spurious, judged and dropped, and spurious and
+            dropped, int [4].
+        decades: scored tokens by decade of π, from (0.1, 1] to [0, 1e-5], int [6].
+        norms: |m·ω·A/Z|·sqrt(1 − 2π + Σ π²), [m]; 0 also for a token without m·ω·A that was not
+            scored. Others that were not scored are left out.
+        quadrants: the place in QUADRANTS of these tokens, int [m].
+        entropy_change: −(m·ω·A/Z)·s of these tokens, [m].
+    """
+
+    advantages: Tensor
+    entropy: Tensor
+    spurious: Tensor
+    decades: Tensor
+    norms: Tensor
+    quadrants: Tensor
+    entropy_change: Tensor
+
+    @classmethod
+    def of(cls, observed: Observed) -> _Tokens:
+        assert observed.plan.clauses is not None
+        rows = observed.plan.clauses.in_phase
+        policy = ("logprobs", "entropy", "collision", "entropy_sensitivity")
+        columns = (getattr(observed, name).detach()[rows].double() for name in policy)
+        logprobs, entropy, collision, sensitivity = columns
+        advantages = observed.plan.advantages[0][rows].double()
+        weights = observed.plan.weights[0][rows].double() * advantages
+        # In float32, the place of a token in a vector does not change the last bit of its norm.
+        norms = functional.gradient_norm(logprobs, collision, weights).float()
+        norms = norms.masked_fill(weights == 0, 0.0)
+        change = (-weights * sensitivity).masked_fill(weights == 0, 0.0)
+        scored, known = ~logprobs.isnan(), ~norms.isnan()
+        decades = (logprobs[scored] / -math.log(10)).floor().clamp(0, DECADES - 1).long()
+        judged = observed.table.columns.get("spurious", observed.logprobs * torch.nan)[rows]
+        dropped = observed.plan.clauses.factor[rows] == 0
+        marks = (~judged.isnan(), judged == 1, ~judged.isnan() & dropped, (judged == 1) & dropped)
+        return cls(
+            advantages=advantages,
+            spurious=torch.stack([mark.sum() for mark in marks]),
+            entropy=entropy[scored].float(),
+            decades=torch.bincount(decades, minlength=DECADES),
+            norms=norms[known],
+            quadrants=(2 * (advantages < 0) + (sensitivity < 0).long())[known],
+            entropy_change=change[known],
+        )
+
+
+def _order_statistics(columns: Sequence[tuple[Tensor, Sequence[int]]], comm: Comm) -> list[float]:
+    """The k-th smallest values of float32 columns over all ranks, one after another.
+
+    Args:
+        columns: the values, and each k from 1.
+        comm: the process group.
+    """
+    if comm.size == 1:  # sorting once is faster than counting digits for each k
+        ordered = [(values.sort().values, ranks) for values, ranks in columns]
+        return [float(x[k - 1]) if len(x) else 0.0 for x, ranks in ordered for k in ranks]
+    keys = [(statistics.order_keys(values), ranks) for values, ranks in columns]
+    every = [column for column, ranks in keys for _ in ranks]
+    unit = _units(every)
+    ranks = torch.tensor([k for _, ranks in columns for k in ranks], device=unit.device)
+    found = statistics.kth_smallest_by(torch.cat(every), ranks, unit, comm)
+    return statistics.from_keys(found.int()).tolist()
+
+
+def _sums(parts: Sequence[Tensor], comm: Comm) -> list[float]:
+    """Σ of each part over all ranks, the same for any split and order."""
+    values = torch.cat([part.double() for part in parts])
+    return statistics.exact_sum_by(values, _units(parts), len(parts), comm).tolist()
+
+
+def _units(parts: Sequence[Tensor]) -> Tensor:
+    """The index of the part of each value of all parts, int [Σ lengths]."""
+    lengths = torch.tensor([len(part) for part in parts], device=parts[0].device)
+    return torch.arange(len(parts), device=lengths.device).repeat_interleave(lengths)
