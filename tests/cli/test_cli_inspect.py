@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from records import dropped, write_records
+from record_rows import dropped, write_records
 from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import dropped, write_records
+from record_rows import dropped, write_records
 from screens import console, text_of
 from tiny import tiny_config
 from typer.testing import CliRunner

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from records import dropped, write_records
+from record_rows import dropped, write_records
 
 import rlobj
 from rlobj.base.errors import ConfigError

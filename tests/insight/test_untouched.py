@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from records import write_records
+from record_rows import write_records
 
 from rlobj.insight.untouched import reach
 from rlobj.objectives.rules import parse

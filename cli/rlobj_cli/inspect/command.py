@@ -138,22 +138,30 @@ def _groups(found: Inspection, groups: int, clauses: list[tuple[str, str]], widt
     from rlobj.insight.inspecting import KEYS
     from rlobj_cli.screen.tokens import beginning, in_context, style_of
 
-    names = {"gradient_norm": "gradient"}
-    shown = table("", right=("tokens", *(names.get(name, name) for name, _ in NUMBERS)))
-    rows = found.groups.slice(0, groups).to_pylist()
+    titles = ("tokens", *("gradient" if name == "gradient_norm" else name for name, _ in NUMBERS))
+    rows: list[tuple[Text | None, list[str]]] = []  # None: the next token in its context
+    tokens: list[Mapping[str, Any]] = []
     examples: dict[Any, list[Mapping[str, Any]]] = {}
     for token in found.tokens.to_pylist():
         examples.setdefault(tuple(token[key] for key in KEYS), []).append(token)
-    listed = [[*examples.get(tuple(row[key] for key in KEYS), ())] for row in rows]
-    lines = iter(in_context([token for each in listed for token in each], width - 54))
-    for row, tokens in zip(rows, listed, strict=True):
+    for row in found.groups.slice(0, groups).to_pylist():
         clause = clauses.index((row["effect"], row["clause"])) + 1
         by = f" {visible(row['effect'], 20)}" + (f" by {clause}" if len(clauses) > 1 else "")
         title = Text.assemble((f"[{beginning(row['text'], 24)}]", style_of(row["effect"])), by)
-        shown.add_row(title, _count(row["tokens"], row["standard_error"] > 0), *_numbers(row))
-        for token in tokens:
-            shown.add_row(next(lines), f"step {token['step']}", *_numbers(token), style="dim")
-        shown.add_section()
+        count = _count(row["tokens"], row["standard_error"] > 0)
+        rows.append((title, [count, *_numbers(row)]))
+        for token in examples.get(tuple(row[key] for key in KEYS), ()):
+            rows.append((None, [f"step {token['step']}", *_numbers(token)]))
+            tokens.append(token)
+    numbers = [
+        len(max(each, key=len)) for each in zip(titles, *(cells for _, cells in rows), strict=True)
+    ]
+    lines = iter(in_context(tokens, width - sum(numbers) - 3 * len(numbers) - 2))
+    shown = table("", right=titles)
+    for i, (title, cells) in enumerate(rows):
+        if title is not None and i:
+            shown.add_section()
+        shown.add_row(title or next(lines), *cells, style=None if title else "dim")
     return shown
 
 

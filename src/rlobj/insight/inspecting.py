@@ -284,7 +284,8 @@ def record_batches(
     dataset = ds.dataset(run / "records", format="parquet")
     total, done = dataset.count_rows(), 0
     chosen = None if step is None else ds.field("step") == step
-    for batch in dataset.to_batches(columns=list(columns), filter=chosen):
+    reading = {"batch_readahead": 2, "fragment_readahead": 1}  # memory for few batches
+    for batch in dataset.to_batches(columns=list(columns), filter=chosen, **reading):
         done += len(batch)
         progress(done, total)
         yield pyarrow.Table.from_batches([batch])
