@@ -87,7 +87,7 @@ def test_pass_at_k_takes_problems_with_k_decided_responses() -> None:
 
 def test_majority_counts_ties_by_half_and_ignores_responses_without_an_answer() -> None:
     summary = summarise(MIXED)
-    assert list(summary.maj_at) == [4]
+    assert list(summary.maj_at) == [2, 4]
     assert summary.maj_at[4].values == pytest.approx((1, 0, 1, 0))
     tie = GradedBenchmark("tie", (problem("a", RIGHT, WRONG, CUT, CUT),))
     assert summarise(tie).maj_at[4].values == (0.5,)

@@ -1,10 +1,13 @@
-"""maj@n."""
+"""maj@k, against enumeration of all subsets."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlobj.data import Problem
 from rlobj.evaluation.records import GradedProblem, ResponseRecord
@@ -19,20 +22,47 @@ def answered(*answers: tuple[str | None, bool | None]) -> GradedProblem:
     return GradedProblem(Problem("p", "?", "1"), responses, grades)
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "undecided", "expected"),
-    [
-        (3, (2, 2), (), 1.0),
-        (2, (3,), (), 0.0),
-        (2, (2, 2), (1,), 1 / 3),
-        (0, (), (), 0.0),
-        (2, (2,), (2,), 0.5),
-    ],
+def by_enumeration(votes: Votes, k: int) -> float:
+    ballots: list[int | None] = [None] * votes.without_answer
+    for place, size in enumerate((votes.right, *votes.wrong, *votes.undecided)):
+        ballots += [place] * size
+    undecided = range(1 + len(votes.wrong), 1 + len(votes.wrong) + len(votes.undecided))
+    right = lost = total = 0.0
+    for subset in itertools.combinations(ballots, k):
+        total += 1
+        counts = [subset.count(place) for place in range(undecided.stop)]
+        most = max(counts)
+        if most:
+            winners = [place for place, count in enumerate(counts) if count == most]
+            right += (0 in winners) / len(winners)
+            lost += sum(place in undecided for place in winners) / len(winners)
+    return right / (total - lost) if total - lost > 1e-9 else math.nan
+
+
+@given(
+    st.integers(0, 4),
+    st.lists(st.integers(1, 3), max_size=3),
+    st.lists(st.integers(1, 2), max_size=1),
+    st.integers(0, 2),
 )
-def test_majority_counts_a_tie_by_the_share_of_the_gold_answer(
-    right: int, wrong: tuple[int, ...], undecided: tuple[int, ...], expected: float
+def test_majority_is_the_expected_value_over_all_subsets(
+    right: int, wrong: list[int], undecided: list[int], without_answer: int
 ) -> None:
-    assert Votes(right, wrong, undecided, 2).majority == expected
+    votes = Votes(right, tuple(wrong), tuple(undecided), without_answer)
+    for k in range(1, votes.responses + 1):
+        assert votes.majority_at(k) == pytest.approx(by_enumeration(votes, k), nan_ok=True)
+
+
+def test_majority_of_one_is_the_share_of_right_responses() -> None:
+    assert Votes(3, (2, 1), (), 2).majority_at(1) == pytest.approx(3 / 8)
+
+
+def test_majority_of_hundreds_of_samples_converges_to_the_larger_answer() -> None:
+    votes = Votes(300, (212,), (), 0)
+    assert votes.majority_at(512) == pytest.approx(1.0, abs=1e-12)
+    assert 0.58 < votes.majority_at(1) < votes.majority_at(64) < votes.majority_at(256) <= 1.0
+    with pytest.raises(ValueError, match="maj@513"):
+        votes.majority_at(513)
 
 
 def test_answers_are_grouped_by_text_then_by_equality() -> None:
@@ -68,5 +98,5 @@ def test_undecided_responses_vote_with_their_answer() -> None:
 
 
 def test_majority_is_nan_if_an_undecided_answer_always_wins() -> None:
-    assert math.isnan(Votes(1, (), (3,), 0).majority)
-    assert Votes(1, (), (1,), 0).majority == 1.0  # a tie, and one of its two ends is unknown
+    assert math.isnan(Votes(1, (), (3,), 0).majority_at(4))
+    assert Votes(1, (), (1,), 0).majority_at(2) == 1.0  # a tie, and one of its two ends is unknown

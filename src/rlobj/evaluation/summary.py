@@ -20,7 +20,7 @@ from rlobj.evaluation.estimators import (
     standard_errors,
 )
 from rlobj.evaluation.records import GradedBenchmark
-from rlobj.evaluation.votes import Equal, Votes, count_votes
+from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,20 @@ class BenchmarkSummary:
 
     @cached_property
     def maj_at(self) -> dict[int, Estimate]:
-        """maj@n by n, over the problems with n responses; empty if the grader gives no answers."""
-        n = self.samples_per_problem
-        values = [votes.majority for votes in self.votes if n > 1 and votes.responses == n]
-        decided = tuple(value for value in values if not math.isnan(value))
-        return {n: Estimate(decided, self.seed)} if decided else {}
+        """maj@k by k = 2, 4, ... and n; empty if the grader gives no answers."""
+        known = {k: self.maj_at_k(k) for k in self.sizes[1:]}
+        return {k: estimate for k, estimate in known.items() if estimate.values}
 
     def pass_at_k(self, k: int) -> Estimate:
         """Unbiased pass@k for any k, over the problems with at least k decided responses."""
         values = [pass_at_k(decided, right, k) for decided, right in self.counts if decided >= k]
         return Estimate(tuple(values), self.seed)
+
+    def maj_at_k(self, k: int) -> Estimate:
+        """maj@k for any k, over the problems with at least k responses; see `votes`."""
+        able = [votes for votes in self.votes if k <= votes.responses <= MAX_RESPONSES]
+        values = [votes.majority_at(k) for votes in able]
+        return Estimate(tuple(v for v in values if not math.isnan(v)), self.seed)
 
     def metrics(self) -> dict[str, float]:
         """Flat names for metrics.jsonl."""
@@ -181,7 +185,7 @@ def summarise(
 
     Args:
         graded: problems with their graded responses.
-        equal: whether two wrong answers are the same, for maj@n; None = equal as text.
+        equal: whether two wrong answers are the same, for maj@k; None = equal as text.
         seed: of the bootstrap.
     """
     problems = graded.problems

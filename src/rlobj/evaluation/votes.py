@@ -1,10 +1,11 @@
-r"""maj@n, also called cons@n: the responses vote with their answers; is the winner right?
+r"""maj@k, also called cons@k: k responses vote with their answers; is the winner right?
 
 1. A response without an answer does not vote; an undecided one votes with its answer.
 2. Equal answers are one candidate. All right answers are equal (each equals the gold answer); other
    answers are compared by their text without spacing and sizing commands, then by `equal`.
 3. The candidate with most votes wins. A tie counts with the expected value of a random choice.
 4. Without votes the problem is not solved. If an undecided candidate wins, it is undecided.
+5. For k below the number of responses: the exact expected value over all subsets of k.
 
 Wang et al. 2023, arXiv:2203.11171.
 """
@@ -14,10 +15,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from rlobj.evaluation.records import GradedProblem
+
+MAX_RESPONSES = 1024
+"""Of one problem: binomial coefficients of more do not fit a double."""
 
 Equal = Callable[[str, str], bool | None]
 """Whether two final answers are equal as mathematics; None = undecided."""
@@ -47,17 +53,23 @@ class Votes:
         """Number of responses."""
         return self.right + sum(self.wrong) + sum(self.undecided) + self.without_answer
 
-    @property
-    def majority(self) -> float:
-        """1 if the gold answer wins, 0 if not; a share for ties, nan if an undecided answer wins.
+    def majority_at(self, k: int) -> float:
+        """Expected value of maj@k over all subsets of k responses; nan if always undecided.
 
         P(right wins) / (1 − P(an undecided answer wins)): what is undecided is in no mean.
+
+        Args:
+            k: 1 ≤ k ≤ responses ≤ MAX_RESPONSES.
         """
-        most = max(self.right, *self.wrong, *self.undecided, 1)
-        decided = (self.right, *self.wrong).count(most)
-        if not decided:
-            return math.nan if most in self.undecided else 0.0
-        return (self.right == most) / decided
+        if not 1 <= k <= self.responses:
+            raise ValueError(f"maj@{k} needs at least {k} responses, got {self.responses}")
+        sizes = [self.right, *self.wrong, *self.undecided]
+        decided = 1.0
+        for index in range(1 + len(self.wrong), len(sizes)):
+            decided -= _winning_probability(sizes, index, self.without_answer, k)
+        if decided < 1e-12:
+            return math.nan
+        return min(1.0, _winning_probability(sizes, 0, self.without_answer, k) / decided)
 
 
 def count_votes(problem: GradedProblem, equal: Equal | None = None) -> Votes:
@@ -99,3 +111,35 @@ def count_votes(problem: GradedProblem, equal: Equal | None = None) -> Votes:
 
 def _plain(answer: str) -> str:
     return _FRACTION.sub(r"\\frac", _SPACING.sub("", answer.strip()))
+
+
+def _winning_probability(sizes: Sequence[int], index: int, without_answer: int, k: int) -> float:
+    """P(one candidate wins among k responses drawn without replacement).
+
+    Σ_r C(m, r) Σ_t W(k − r, t)/(1 + t) / C(all, k), where W counts the ways to draw the other k − r
+    so that t candidates have r votes as well and none has more. W is a product of polynomials in
+    x (responses drawn) and y (ties), for each other candidate of m' votes
+    Σ_{v<r} C(m', v) x^v + y C(m', r) x^r; the candidates with fewer than r votes and the responses
+    without an answer are (1 + x)^m' together. All terms are positive: no digits are lost.
+    """
+    total = sum(sizes) + without_answer
+    others = [size for i, size in enumerate(sizes) if i != index]
+    probability = 0.0
+    fewest = max(1, k - (total - sizes[index]))
+    for r in range(fewest, min(sizes[index], k) + 1):
+        rivals = [size for size in others if size >= r]
+        rest, free = total - sizes[index] - sum(rivals), k - r
+        ties = min(len(rivals), free // r)
+        ways = torch.zeros(ties + 1, free + 1, dtype=torch.float64)
+        for drawn in range(min(rest, free) + 1):
+            ways[0, drawn] = float(math.comb(rest, drawn))
+        for size in rivals:
+            wider = ways.clone()
+            for votes in range(1, min(r, free + 1)):
+                wider[:, votes:] += float(math.comb(size, votes)) * ways[:, : free + 1 - votes]
+            if r <= free:
+                wider[1:, r:] += float(math.comb(size, r)) * ways[:-1, : free + 1 - r]
+            ways = wider
+        shares = ways[:, free] / torch.arange(1, ties + 2, dtype=torch.float64)
+        probability += float(math.comb(sizes[index], r)) * float(shares.sum())
+    return probability / float(math.comb(total, k))
