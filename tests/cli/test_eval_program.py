@@ -117,6 +117,21 @@ def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_
     assert "another process" not in text
 
 
+def test_imported_responses_are_scored(tmp_path):
+    out = tmp_path / "scored"
+    rows = [
+        {"id": "a", "problem": "1/2+1/2?", "answer": "1", "response": f"\\boxed{{{answer}}}"}
+        for answer in ("1", "2/2", "2", "1.0")
+    ]
+    file = tmp_path / "made.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["eval", "score", file, "--model", "another", "--out", out]
+    here(*command)
+    assert [row["correct"] for row in lines(out, "grades.jsonl")] == [True, True, False, True]
+    again = here(*command, code=2)
+    assert "rlobj eval regrade" in again
+
+
 @pytest.mark.vllm
 @pytest.mark.skipif(versions.installed() is None, reason="vLLM is not installed")
 def test_engines_agree_within_their_intervals(tmp_path):

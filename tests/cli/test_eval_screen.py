@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
-from eval_folders import ungraded_folder
 from rich.console import Console
 
-from rlobj.evaluation import regrade, summarise_folder
+from rlobj.evaluation import score, summarise_folder
 from rlobj_cli.evaluate.progress import EvaluationScreen
 
 
@@ -26,8 +26,12 @@ def test_the_screen_and_the_markdown_show_the_same_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    answers = {f"Q{i}": ("4", [said]) for i, said in enumerate("4445")}
-    regrade(ungraded_folder(tmp_path / "a", answers))
+    rows = [
+        json.dumps({"id": i, "problem": f"Q{i}?", "answer": "4", "response": said})
+        for i, said in enumerate("4445")
+    ]
+    Path("a.jsonl").write_text("\n".join(rows))
+    score("a.jsonl", reward="exact", out=tmp_path / "a")
     screen = shown()
     summarise_folder(tmp_path / "a", callback=EvaluationScreen(screen))
     [row] = [line for line in printed(screen).splitlines() if "avg@n" in line]

@@ -1,32 +1,116 @@
-"""`regrade` grades stored responses again."""
+"""`score` grades responses made elsewhere and survives a kill; `regrade` grades again."""
 
 from __future__ import annotations
 
-from eval_folders import ungraded_folder
+import json
 
-from rlobj.evaluation import Samples, regrade
+import pytest
+
+from rlobj.base.errors import ConfigError
+from rlobj.evaluation import EvaluationCallback, Samples, regrade, regrading, score
 
 
-def test_regrade_grades_what_a_killed_evaluation_did_not(tmp_path):
-    answers = {"a": ("2", ["2", "3"]), "b": ("4", ["4"]), "c": ("6", [])}
-    out = ungraded_folder(tmp_path / "out", answers)
+def lines(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+class Notes(EvaluationCallback):
+    """Keeps what is noted."""
+
+    def __init__(self):
+        self.text = ""
+
+    def noted(self, text, *, warning=False):
+        self.text += text + "\n"
+
+
+def noted(files, out, on=None, data_dir=None):
+    """Score the files and give the notes."""
+    notes = Notes()
+    score(files, on, data_dir=data_dir, reward="exact", out=out, callback=notes)
+    return notes.text
+
+
+def test_problems_without_a_response_are_noted(tmp_path):
+    problems = [{"id": i, "problem": f"{i}+1?", "answer": str(i + 1)} for i in range(30)]
+    lines(tmp_path / "aime24.jsonl", *problems)
+    rows = [{"problem": f"{i}+1?", "response": [f"{i + 1}"] * (i != 7)} for i in range(2, 30)]
+    file = lines(tmp_path / "r.jsonl", *rows)
+    text = "3 of 30 problems have no response and count in no number: aime24-0, aime24-1, aime24-7"
+    assert f"aime24: {text}" in noted([file], tmp_path / "out", "aime24", tmp_path)
+    settings = Samples.open(tmp_path / "out").settings()
+    assert settings["benchmarks"]["aime24"]["notes"] == [text]
+    file = lines(tmp_path / "few.jsonl", rows[0])
+    assert "aime24-1, aime24-3, aime24-4, aime24-5, ..." in noted(
+        [file], tmp_path / "few", "aime24", tmp_path
+    )
+
+
+def three_problems(path):
+    return lines(
+        path,
+        {"id": "a", "problem": "1+1?", "answer": "2", "response": ["2", "3"]},
+        {"id": "b", "problem": "2+2?", "answer": "4", "response": "4"},
+        {"id": "c", "problem": "3+3?", "answer": "6", "response": []},
+    )
+
+
+def test_a_score_killed_before_its_settings_are_written_starts_again(tmp_path, monkeypatch):
+    file, out = three_problems(tmp_path / "r.jsonl"), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(Samples, "write_settings", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            noted([file], out)
+    assert (out / "samples.jsonl").exists()
+    assert "1 of 3 problems have no response and count in no number: c" in noted([file], out)
+    assert len((out / "samples.jsonl").read_text().splitlines()) == 3
+    found = Samples.open(out)
+    assert [grade.correct for grade in found.grades.values()] == [True, False, True]
+
+
+def test_a_score_killed_before_its_grades_are_written_is_completed_by_regrade(
+    tmp_path, monkeypatch
+):
+    file, out = three_problems(tmp_path / "r.jsonl"), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(regrading, "grade_all", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            noted([file], out)
+    with pytest.raises(ConfigError, match=f"finish or repeat its grading.*regrade {out}"):
+        noted([file], out)
     regrade(out)
     found = Samples.open(out)
     assert [grade.correct for grade in found.grades.values()] == [True, False, True]
     assert (out / "results.json").exists()
 
 
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_a_score_does_not_overwrite_what_it_reads(tmp_path):
+    file = three_problems(tmp_path / "samples.jsonl")
+    with pytest.raises(ConfigError, match="would be overwritten"):
+        noted([file], tmp_path)
+    assert len(file.read_text().splitlines()) == 3
+
+
+def test_a_score_in_memory_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = score(three_problems(tmp_path / "r.jsonl"), reward="exact", model="m")
+    assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
+    assert (result.model, result.path, result.accuracies) == ("m", None, {"r": 0.75})
+
+
 def test_regrade_lists_the_verdicts_that_changed(tmp_path):
     said = ("no idea", r"\boxed{2/4}", r"\boxed{3}")
-    answers = {str(i): ("1/2", [text]) for i, text in enumerate(said)}
-    out = ungraded_folder(tmp_path / "out", answers)
-    regrade(out)
-    again = regrade(out, reward="math")
+    rows = [
+        {"id": i, "problem": f"{i}?", "answer": "1/2", "response": r} for i, r in enumerate(said)
+    ]
+    score(lines(tmp_path / "r.jsonl", *rows), reward="exact", out=tmp_path / "out")
+    again = regrade(tmp_path / "out", reward="math")
     [change] = again.changes
-    assert (change.key, change.before.correct, change.after.correct) == (
-        ("sums", "1", 0),
-        False,
-        True,
-    )
-    assert again.settings["benchmarks"]["sums"]["reward"]["kind"] == "math"
-    assert regrade(out).changes == ()
+    assert (change.key, change.before.correct, change.after.correct) == (("r", "1", 0), False, True)
+    assert again.settings["benchmarks"]["r"]["reward"]["kind"] == "math"
+    assert regrade(tmp_path / "out").changes == ()

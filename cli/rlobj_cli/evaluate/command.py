@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from rlobj_cli.evaluate.existing import compare, regrade, show
+from rlobj_cli.evaluate.existing import compare, regrade, score, show
 from rlobj_cli.screen.console import calm_libraries, loading
 from rlobj_cli.screen.errors import DefaultGroup, NamelessCommand
 from rlobj_cli.screen.options import data_dir_option, option
@@ -21,9 +21,9 @@ evaluation = typer.Typer(
     name="eval",
     cls=DefaultGroup,
     no_args_is_help=True,
-    help="Evaluate a policy; compare, regrade and show evaluations.",
+    help="Evaluate a policy; compare, regrade and score evaluations.",
 )
-for command in (compare, regrade, show):
+for command in (compare, regrade, score, show):
     evaluation.command(command.__name__)(command)
 
 
@@ -152,6 +152,7 @@ def evaluate(
 
     \b  rlobj eval compare DIR_A DIR_B     compare two evaluations
       rlobj eval regrade DIR             grade the stored responses again
+      rlobj eval score FILE              grade responses of other programs
       rlobj eval show DIR                show the stored results
     """
     console = Console()

@@ -1,4 +1,4 @@
-"""`rlobj eval compare | regrade | show`: evaluations that exist, without a model."""
+"""`rlobj eval compare | regrade | score | show`: evaluations that exist, without a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from rlobj_cli.screen.console import loading
-from rlobj_cli.screen.options import option
+from rlobj_cli.screen.options import data_dir_option, option
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
 
@@ -61,6 +61,63 @@ def regrade(
     console, evaluation, screen = _loaded()
     with screen(console, doing="grading ") as callback:
         evaluation.regrade(directory, reward=reward, deadline=deadline, callback=callback)
+
+
+def score(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Responses of other programs: JSONL, JSON or Parquet; also the sample files of "
+            "lm-eval.",
+        ),
+    ],
+    on: Annotated[
+        str | None,
+        option(
+            None,
+            "--on NAME",
+            "Benchmark with the gold answers, by id or question. Default: those in FILE.",
+        ),
+    ] = None,
+    data_dir: Annotated[Path | None, data_dir_option()] = None,
+    reward: Annotated[str, option(None, "--reward math|exact", "Grader.")] = "math",
+    model: Annotated[
+        str | None, option(None, "--model NAME", "Name of the model, for the results.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        option(
+            None,
+            "--column PART=COLUMN",
+            "Column of id, prompt, answer or response, if it is not found.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        option(None, "--out -o DIR", "New folder. Default: evals/ and FILE's name."),
+    ] = None,
+) -> None:
+    """Grade responses of other programs, with the same grader, statistics and page.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj eval score responses.jsonl
+      rlobj eval score samples_minerva_math_2026-01-01T12-00-00.jsonl --model my-model
+      rlobj eval score answers.parquet --on math500 --column response=completion
+    """
+    console, evaluation, screen = _loaded()
+    with screen(console, "rlobj eval score", "grading ") as callback:
+        evaluation.score(
+            files,
+            on,
+            data_dir=data_dir,
+            reward=reward,
+            model=model,
+            columns={part: name for part, _, name in (c.partition("=") for c in columns or [])},
+            out=out or "auto",
+            callback=callback,
+        )
 
 
 def _loaded() -> tuple[Any, Any, Any]:

@@ -144,10 +144,9 @@ def find_columns(
         DataError: there is no such column, or no column with a common name.
     """
     names = column_names(row)
-    by_lower = {name.lower(): name for name in reversed(names)}
     found: dict[str, str] = {}
     for part, chosen in columns:
-        known = [by_lower[each] for each in KNOWN[part] if each in by_lower]
+        known = known_columns(KNOWN[part], names)
         if chosen in names:
             found[part] = chosen
         elif chosen is not None and strict:
@@ -173,6 +172,12 @@ def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
         if isinstance(value, dict):
             names.extend(column_names(value, f"{prefix}{key}."))
     return names
+
+
+def known_columns(known: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The names that are known ones, in any case, in the order of the known ones."""
+    by_lower = {name.lower(): name for name in reversed(list(names))}
+    return [by_lower[each] for each in known if each in by_lower]
 
 
 def value_of(row: Mapping[str, Any], name: str) -> Any:

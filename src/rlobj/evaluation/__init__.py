@@ -1,6 +1,7 @@
 """Evaluation: how often a model's responses to held-out problems are right.
 
 evaluate          a model, problems and a protocol -> an `EvaluationResult`
+score             grade responses made elsewhere
 regrade           grade stored responses again
 compare           two evaluations -> paired differences, p-values, problems that changed sides
 summarise_folder  the result of what is stored
@@ -16,7 +17,7 @@ from rlobj.evaluation.paired import Comparison, compare_benchmark
 from rlobj.evaluation.protocols import PROTOCOLS
 from rlobj.evaluation.publishing import summarise_folder
 from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
-from rlobj.evaluation.regrading import regrade
+from rlobj.evaluation.regrading import regrade, score
 from rlobj.evaluation.result import EvaluationResult, GradeChange
 from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.sampling import sample_and_grade
@@ -46,6 +47,7 @@ __all__ = [
     "macro_average",
     "regrade",
     "sample_and_grade",
+    "score",
     "summarise",
     "summarise_folder",
 ]

@@ -1,18 +1,30 @@
-"""Grade the stored responses of an evaluation again."""
+"""Grading without a model: stored responses again, or responses made elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.data import Problem
+from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.evaluation.callbacks import EvaluationCallback
+from rlobj.evaluation.evaluating import AUTO
 from rlobj.evaluation.identity import environment, now
+from rlobj.evaluation.imported import read_responses
 from rlobj.evaluation.publishing import publish
+from rlobj.evaluation.records import ResponseRecord
 from rlobj.evaluation.result import EvaluationResult, GradeChange
-from rlobj.evaluation.samples import Samples
+from rlobj.evaluation.samples import Key, Samples
 from rlobj.evaluation.sampling import grade_all
 from rlobj.rewards import Reward
+
+NAMED = 5
+"""Problems without a response that a note names."""
+OWN_FILES = ("problems.jsonl", "samples.jsonl", "grades.jsonl", "settings.json", "results.json")
+"""Files of an evaluation that a table of responses could have the name of."""
 
 
 def regrade(
@@ -44,9 +56,7 @@ def regrade(
         again.responses = samples.responses
         for name, own in settings["benchmarks"].items():
             changed = _changed(own["reward"], change)
-            with changed.open() as grader:
-                known = problems.get(name, [])
-                grade_all(grader, known, name, again, block=256, callback=callback)
+            _grade(changed, name, problems.get(name, []), again, callback)
             own["reward"] = changed.recorded()
         before = samples.grades
         samples.rewrite_grades(again.grades)
@@ -60,9 +70,129 @@ def regrade(
     return publish(samples, callback, changes)
 
 
+def score(
+    files: Path | str | Sequence[Path | str],
+    on: str | None = None,
+    *,
+    data_dir: Path | str | None = None,
+    reward: str = "math",
+    model: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    out: Path | str | None = None,
+    callback: EvaluationCallback | None = None,
+) -> EvaluationResult:
+    """Grade responses made elsewhere, with the same grader and statistics.
+
+    Args:
+        files: JSONL, JSON, Parquet, CSV or TSV; also the sample files of lm-eval.
+        on: benchmark whose gold answers are used, found by id or question. None = those in the
+            files.
+        data_dir: folder with files of benchmarks.
+        reward: "math" or "exact".
+        model: whose responses they are, for the record.
+        columns: part (id, prompt, answer or response) -> column, if it is not found by itself.
+        out: folder to make; "auto" = evals/scored-FILE; None = in memory.
+        callback: receives the events.
+
+    Raises:
+        ConfigError: the folder holds an evaluation, or settings that are not possible.
+        DataError: files that cannot be read.
+    """
+    callback = callback or EvaluationCallback()
+    paths = [Path(file) for file in ([files] if isinstance(files, str | Path) else files)]
+    name, known = on or paths[0].stem, None
+    if on is not None:
+        if on not in BENCHMARKS:
+            raise ConfigError(f"--on {on}: unknown benchmark.{nearest(on, BENCHMARKS)}")
+        folder = None if data_dir is None else Path(data_dir)
+        known = load_benchmark(on, data_dir=folder).problems
+    problems, responses = read_responses(paths, name, known=known, columns=columns)
+    notes = _unanswered(problems if known is None else known, responses)
+    grader = Reward.build(reward)
+    if out == AUTO:
+        out = Path("evals") / f"scored-{paths[0].stem}"
+    samples = Samples(out)
+    if samples.path is not None:
+        _require_free(samples.path, paths)
+    callback.started(str(paths[0]))
+    facts = {"problems": f"{len(problems):,}", "responses": f"{len(responses):,}"}
+    callback.ready({**facts, **({} if out is None else {"folder": str(out)})})
+    for note in notes:
+        callback.noted(f"{name}: {note}", warning=True)
+    settings = {
+        "problems": len(problems),
+        "samples": max(sample for _, _, sample in responses) + 1,
+        "reward": grader.recorded(),
+        "notes": notes,
+    }
+    engine = {"name": "made elsewhere", "files": {str(path): _digest(path) for path in paths}}
+    with samples.locked():
+        samples.clear()
+        samples.write_problems({name: problems})
+        samples.add(responses)
+        # The settings come last: before them the folder is free, with them `regrade` completes it.
+        samples.write_settings(
+            {
+                "format": 1,
+                "model": {"name": model or "made elsewhere"},
+                "engine": engine,
+                "benchmarks": {name: settings},
+                "sessions": [{"started": now(), **environment()}],
+            }
+        )
+        _grade(grader, name, problems, samples, callback)
+    return publish(samples, callback)
+
+
+def _require_free(out: Path, files: Sequence[Path]) -> None:
+    """Refuse a folder that must not be written to.
+
+    Raises:
+        ConfigError: it holds an evaluation, or a file to be graded that would be overwritten.
+    """
+    if (out / "settings.json").exists():
+        raise ConfigError(
+            f"{out} already contains an evaluation. To finish or repeat its grading: "
+            f"rlobj eval regrade {out}\n"
+            "Otherwise choose another folder with --out DIR"
+        )
+    written = [(out / name).resolve() for name in OWN_FILES]
+    if overwritten := [file for file in files if file.resolve() in written]:
+        raise ConfigError(f"{overwritten[0]} would be overwritten; choose a folder with --out DIR")
+
+
+def _unanswered(asked: Sequence[Problem], responses: Mapping[Key, ResponseRecord]) -> list[str]:
+    """A note on problems without a response, if there are any."""
+    answered = {problem for _, problem, _ in responses}
+    missing = [problem.id for problem in asked if problem.id not in answered]
+    if not missing:
+        return []
+    named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
+    return [
+        f"{len(missing):,} of {len(asked):,} problems have no response and count in no number: "
+        f"{named}"
+    ]
+
+
 def _changed(reward: Mapping[str, Any], change: Mapping[str, Any]) -> Reward:
     """The reward with those changes that its kind has."""
     kind = change.get("kind", reward["kind"])
     fields = Reward.registry[kind].model_fields if kind in Reward.registry else change
     below = reward if kind == reward["kind"] else {}
     return Reward.build({**below, **{k: v for k, v in change.items() if k in ("kind", *fields)}})
+
+
+def _grade(
+    reward: Reward,
+    name: str,
+    problems: Sequence[Problem],
+    samples: Samples,
+    callback: EvaluationCallback,
+) -> None:
+    with reward.open() as grader:
+        grade_all(grader, problems, name, samples, block=256, callback=callback)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()[:16]

@@ -60,7 +60,7 @@ class Samples:
         if not (Path(path) / SETTINGS).is_file():
             raise ConfigError(
                 f"{path} is not an evaluation: it has no settings.json. Create an evaluation with "
-                "rlobj eval MODEL --out DIR"
+                "rlobj eval MODEL --out DIR, or with rlobj eval score FILE"
             )
         if "benchmarks" not in found.settings():
             raise ConfigError(f"{path} is not an evaluation: its settings.json has no benchmarks")

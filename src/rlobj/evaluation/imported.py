@@ -1,0 +1,276 @@
+"""Responses made elsewhere: what a row holds, and to which problem it belongs.
+
+A row has columns for the problem's id or question, its gold answer and the responses; a dot reaches
+into a nested column. Sample files of lm-eval have these columns too. Rows of the same problem are
+its samples, in the order of the files. Nothing is guessed: a row that may belong to two problems is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, DataError, nearest
+from rlobj.data import Problem
+from rlobj.data.files import read_file
+from rlobj.data.layouts import (
+    KNOWN,
+    answer_text,
+    column_names,
+    known_columns,
+    prompt_text,
+    value_of,
+)
+from rlobj.data.problems import digest
+from rlobj.evaluation.records import ResponseRecord
+from rlobj.evaluation.samples import Key
+
+PARTS = {
+    "id": ("id", "unique_id", "problem_idx", "problem_id", "example_id", "doc_id"),
+    "prompt": (*KNOWN["prompt"], *(f"doc.{name}" for name in KNOWN["prompt"])),
+    "answer": ("gold", "gold_answer", *(name for name in KNOWN["answer"] if name != "solution")),
+    "response": (
+        *("response", "responses", "completion", "completions", "generation", "generations"),
+        *("output", "outputs", "generated_text", "model_output", "prediction", "resps"),
+    ),
+}
+"""Part of a row -> columns that may hold it; a column can be named for each part."""
+LENGTH = ("tokens", "num_tokens", "response_tokens", "completion_tokens")
+FINISH = ("finish", "finish_reason", "stop_reason")
+
+
+@dataclass
+class _Row:
+    """A row, its place for errors, and the columns that are named for its parts."""
+
+    where: str
+    columns: Mapping[str, Any]
+    named: Mapping[str, str]
+
+    @cached_property
+    def all(self) -> list[str]:
+        """The names of all columns."""
+        return column_names(self.columns)
+
+    def values(self, part: str) -> dict[str, Any]:
+        """Column -> value of each column that may hold a part."""
+        names = [self.named[part]] if part in self.named else known_columns(PARTS[part], self.all)
+        found = {name: value_of(self.columns, name) for name in names}
+        found = {name: value for name, value in found.items() if value is not None}
+        if part in self.named and not found:
+            advice = nearest(self.named[part], self.all)
+            raise DataError(f"{self.where}: there is no column '{self.named[part]}'.{advice}")
+        return found
+
+    def id(self) -> str | None:
+        """The id of the problem."""
+        return next(map(str, self.values("id").values()), None)
+
+    def prompt(self) -> str:
+        """The question, perhaps inside a template; "" if it is not there."""
+        return prompt_text(next(iter(self.values("prompt").values()), ""), self.where)
+
+    def answers(self) -> list[str]:
+        """The gold answers, each of them right."""
+        found = {name: self._answers(name, value) for name, value in self.values("answer").items()}
+        found = {name: answers for name, answers in found.items() if answers}
+        if len(set(map(tuple, found.values()))) > 1:
+            listed = ", ".join(f"{name}: {' or '.join(own)[:40]}" for name, own in found.items())
+            raise DataError(
+                f"{self.where}: which column is the gold answer ({listed})? Name it with "
+                "--column answer=COLUMN."
+            )
+        return next(iter(found.values()), [])
+
+    def _answers(self, name: str, value: Any) -> list[str]:
+        several = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        where = f"{self.where}, column '{name}'"
+        texts = (answer_text(item, where) for item in (value if several else [value]))
+        return list(dict.fromkeys(filter(None, texts)))
+
+    def responses(self) -> list[ResponseRecord]:
+        """The responses; several in a list, or in the list of lists of lm-eval."""
+        name, found = next(iter(self.values("response").items()), ("", None))
+        if found is None:
+            raise DataError(
+                f"{self.where}: no response. Looked for {', '.join(PARTS['response'])}; the "
+                f"columns are {', '.join(self.columns)}. Name it with --column response=COLUMN."
+            )
+        if name == "resps" and _is_list_of(list, found):
+            found = [text for each in found for text in each]
+        texts = found if isinstance(found, list) and not _is_list_of(dict, found) else [found]
+        tokens, finish = (self._each(names, len(texts)) for names in (LENGTH, FINISH))
+        seed = self.columns.get("seed")
+        return [
+            ResponseRecord(
+                0,
+                seed if isinstance(seed, int) else 0,
+                _text(text, self.where),
+                count if isinstance(count, int) else None,
+                ended if ended in ("stop", "length") else None,
+            )
+            for text, count, ended in zip(texts, tokens, finish, strict=True)
+        ]
+
+    def _each(self, names: Sequence[str], count: int) -> list[Any]:
+        """A value for each response; None if there is one value for several responses."""
+        value = next((self.columns[name] for name in names if name in self.columns), None)
+        if isinstance(value, list) and len(value) == count:
+            return value
+        return [value] if count == 1 else [None] * count
+
+
+def read_responses(
+    files: Sequence[Path],
+    benchmark: str,
+    *,
+    known: Sequence[Problem] | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> tuple[list[Problem], dict[Key, ResponseRecord]]:
+    """Problems and responses of files.
+
+    Args:
+        files: JSONL, JSON, Parquet, CSV or TSV.
+        benchmark: the name of their problems together.
+        known: the benchmark's problems, whose gold answers are used; a row belongs to the one with
+            its id, else to the one whose question its prompt ends with, in any template. None = the
+            files' own.
+        columns: part (one of `PARTS`) -> column, if it is not found by itself.
+
+    Returns:
+        The problems that have a row, and the responses. A row may hold no response.
+
+    Raises:
+        ConfigError: a column for another part.
+        DataError: no response, no gold answer, a part that cannot be read, or a row that belongs to
+            no problem or may belong to several.
+    """
+    columns = columns or {}
+    for part, column in columns.items():
+        if part not in PARTS or not column:
+            raise ConfigError(
+                f"--column {part}={column}: expected PART=COLUMN with one of {', '.join(PARTS)}, "
+                "such as response=completion"
+            )
+    problems: dict[str, Problem] = {}
+    responses: dict[Key, ResponseRecord] = {}
+    counts: dict[str, int] = {}
+    find = None if known is None else _finder(known)
+    for row in (row for file in files for row in _rows(file, columns)):
+        own = row.responses()
+        problem = find(row) if find else _own(row, problems)
+        problems[problem.id] = problem
+        for response in own:
+            sample = counts.get(problem.id, 0)
+            counts[problem.id] = sample + 1
+            responses[benchmark, problem.id, sample] = replace(response, sample=sample)
+    if not responses:
+        raise DataError(f"{', '.join(map(str, files))}: no response in it.")
+    return list(problems.values()), responses
+
+
+def _rows(file: Path, columns: Mapping[str, str]) -> Iterator[_Row]:
+    """The rows of a file. lm-eval writes a row for each filter; those of the first are taken."""
+    first: dict[str, Any] = {}
+    for where, row in read_file(file):
+        if row.get("filter") == first.setdefault("filter", row.get("filter")):
+            yield _Row(where, row, columns)
+
+
+def _own(row: _Row, problems: Mapping[str, Problem]) -> Problem:
+    """The problem that a row itself describes."""
+    answers, prompt, name = row.answers(), row.prompt(), row.id()
+    if not answers:
+        raise DataError(
+            f"{row.where}: no gold answer. Name its column with --column answer=COLUMN, or the "
+            "benchmark with --on NAME."
+        )
+    if name is None and not prompt.strip():
+        raise DataError(
+            f"{row.where}: neither an id nor a question says which problem it belongs to. Name a "
+            "column: --column id=COLUMN or --column prompt=COLUMN."
+        )
+    extra = {"alternatives": answers} if len(answers) > 1 else {}
+    own = Problem(name or digest(prompt)[:16], prompt, answers[0], extra)
+    there = problems.get(own.id, own)
+    for what, here, before in (
+        ("gold answer", _golds(own), _golds(there)),
+        ("question", _squeezed(own.prompt)[:80], _squeezed(there.prompt)[:80]),
+    ):
+        if here and before and here != before:
+            raise DataError(
+                f"{row.where}: problem '{own.id}' has the {what} {here!r} here and {before!r} "
+                "before. Name the column that identifies problems: --column id=COLUMN."
+            )
+    return there
+
+
+def _golds(problem: Problem) -> str:
+    return " or ".join(problem.extra.get("alternatives", [problem.answer]))
+
+
+def _finder(known: Sequence[Problem]) -> Callable[[_Row], Problem]:
+    """A function from a row to its problem among those of a benchmark."""
+    by_id = {problem.id: problem for problem in known}
+    by_question: dict[str, list[Problem]] = {}
+    for problem in known:
+        by_question.setdefault(_squeezed(problem.prompt), []).append(problem)
+    by_question.pop("", None)
+
+    def find(row: _Row) -> Problem:
+        name, prompt = row.id(), _squeezed(row.prompt())
+        # Few-shot examples come before the question. Of two questions that end at the same
+        # position, one is a part of the other; the longer one is taken.
+        ends = {each: prompt.rfind(each) + len(each) for each in by_question if each in prompt}
+        last = max(ends, key=lambda question: (ends[question], len(question)), default="")
+        asked = by_question.get(last, [])
+        if named := by_id.get(name or ""):
+            if prompt and named.prompt.strip() and named not in asked:
+                other = f"asks '{asked[0].id}'" if asked else "does not hold its question"
+                raise DataError(
+                    f"{row.where}: the id is that of problem '{named.id}', and the prompt {other}. "
+                    "Name the right columns: --column id=COLUMN or --column prompt=COLUMN."
+                )
+            return named
+        if not asked:
+            raise DataError(
+                f"{row.where}: neither its id {name!r} nor its question is one of the "
+                f"{len(known)} problems of the benchmark."
+            )
+        if len(asked) > 1:
+            names = ", ".join(problem.id for problem in asked)
+            raise DataError(
+                f"{row.where}: its question is that of {names}. Name a column with their ids: "
+                "--column id=COLUMN."
+            )
+        return asked[0]
+
+    return find
+
+
+def _text(value: Any, where: str) -> str:
+    """A text, or the last message of a chat, by the assistant."""
+    if isinstance(value, str):
+        return value
+    last = value[-1] if _is_list_of(dict, value) else value
+    message = last if isinstance(last, dict) else {}
+    if message.get("role") == "assistant" and isinstance(message.get("content"), str):
+        return message["content"]
+    raise DataError(
+        f"{where}: expected the response as text, as a chat [{{role, content}}, ...] with an "
+        f"answer of the assistant at its end, or as a list of such; found {str(value)[:80]!r}. "
+        "Only generated text can be graded, log-likelihoods cannot. Another column: --column "
+        "response=COLUMN."
+    )
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(x, kind) for x in value)
+
+
+def _squeezed(text: str) -> str:
+    return " ".join(text.split())
