@@ -167,7 +167,8 @@ def test_training_commands_on_pages_are_valid_runs() -> None:
         if not (ROOT / "presets" / f"{given['--preset']}.yaml").exists():
             continue  # the reader's own file, checked below
         layers = [("--model", {"model": {"name": given.get("--model")}})]
-        layers += [("--data", {"data": {"source": given.get("--data")}})]
+        source = given.get("--data", given.get("--task"))
+        layers += [("--data", {"data": {"source": source}})]
         layers += [("--set", parse_setting(text)) for flag, text in options if flag == "--set"]
         build_config(layers_of(given["--preset"], layers))
         checked += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlobj.config.embedded_profile import SCRATCH_PROFILE
+from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.presets import load_preset, merge
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.models.embedded import build_policy, build_tokenizer
@@ -27,7 +27,11 @@ def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any])
         "output": {"tokens_every": 0},
     }
     mine = merge({"model": {"name": str(policy)}, **quick}, sections)
-    layers = [(preset, load_preset(preset).config), ("profile", SCRATCH_PROFILE), ("test", mine)]
+    layers = [
+        (preset, load_preset(preset).config),
+        ("profile", PROFILES["max-digits"]),
+        ("test", mine),
+    ]
     return build_config(layers)
 
 

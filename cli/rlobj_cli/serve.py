@@ -75,7 +75,7 @@ def _interrupt(*_: object) -> None:
 
 def _source(console: Console, model: str) -> str:
     """The folder or hub id that vLLM loads; the embedded policy is made on first use."""
-    from rlobj.config.embedded_profile import EMBEDDED_PROFILE
+    from rlobj.config.embedded_profile import DEFAULT_TASK
     from rlobj.models.embedded import embedded_policy
     from rlobj.models.location import require_model
 
@@ -83,7 +83,7 @@ def _source(console: Console, model: str) -> str:
         require_model(model)
         return model
     with preparing_policy(console) as progress:
-        return str(embedded_policy(EMBEDDED_PROFILE["data"]["source"], progress=progress))
+        return str(embedded_policy(DEFAULT_TASK, progress=progress))
 
 
 def _last_line(log: Path) -> str:

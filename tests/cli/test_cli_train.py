@@ -50,10 +50,32 @@ def test_dry_run_shows_the_origin_of_each_setting() -> None:
     found = {key.strip(): origin for key, origin in found.items()}
     assert found["high: 0.28"] == "preset dapo"
     assert found["by: accuracy"] == "preset dapo"
-    assert found["source: addition"] == "embedded profile"
+    assert found["source: scratchpad"] == "embedded profile"
     assert found["seed: 7"] == "--seed"
-    assert "sampling.max_tokens: 20480 → 5" in "\n".join(lines)
+    assert "sampling.max_tokens: 20480 → 40" in "\n".join(lines)
     assert not any("overlong" in line and "# preset" in line for line in lines)
+
+
+def test_a_task_is_short_for_the_source_of_the_data() -> None:
+    for words in (("--task", "addition"), ("--data", "addition")):
+        lines = output("--preset", "grpo", *words, "--dry-run").splitlines()
+        [found] = [line.split("  # ") for line in lines if line.strip().startswith("source:")]
+        assert (found[0].strip(), found[1]) == ("source: addition", words[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--task", "addition", "--data", "x.jsonl"), "--task addition and --data x.jsonl both"),
+        (("--task", "scratchpd"), "there is no such task. Did you mean 'scratchpad'?"),
+        (("--task", "x.jsonl"), "a file or a hub id is given with --data"),
+    ],
+)
+def test_error_for_a_task_that_is_given_twice_or_does_not_exist(
+    words: tuple[str, ...], message: str
+) -> None:
+    text = output("--preset", "grpo", *words, "--dry-run", code=2)
+    assert message in " ".join(text.split())
 
 
 def test_annotations_do_not_change_the_values() -> None:

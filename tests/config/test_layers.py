@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
+from rlobj.config.embedded_profile import DEFAULT_TASK, PROFILES
 from rlobj.config.layers import EMBEDDED_LAYER, Layer, file_layer, layers_of, origins
 from rlobj.config.presets import load_preset
 from rlobj.config.run_config import build_config, compose
@@ -23,7 +23,7 @@ def names(layers: list[Layer]) -> list[str]:
 def test_embedded_profile_replaces_the_scale_of_the_paper_and_keeps_its_objective() -> None:
     config = compose("stapo")
     paper = load_preset("stapo")
-    assert config.sampling.max_tokens == EMBEDDED_PROFILE["sampling"]["max_tokens"]
+    assert config.sampling.max_tokens == PROFILES[DEFAULT_TASK]["sampling"]["max_tokens"]
     assert config.sampling.max_tokens != paper.config["sampling"]["max_tokens"]
     assert config.resolved_objective() == paper.objective
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError, DataError
-from rlobj.config.embedded_profile import EMBEDDED_PROFILE
+from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.layers import Layer, nested
 from rlobj.config.run_config import compose
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
@@ -23,6 +23,7 @@ from rlobj.evaluation.problem_sets import (
     problem_sets,
 )
 from rlobj.evaluation.protocols import Protocol, find_protocol
+from rlobj.rewards.kinds import Exact
 from rlobj.training import RunDirectory
 
 
@@ -122,8 +123,9 @@ def test_rows_are_asked_and_graded_as_mathematics() -> None:
 
 def test_the_embedded_policy_has_a_task_of_its_own() -> None:
     [benchmark] = asked("embedded")
-    assert benchmark.name.startswith("addition")
-    assert benchmark.settings.max_tokens == EMBEDDED_PROFILE["sampling"]["max_tokens"]
+    assert benchmark.name.startswith("scratchpad")
+    assert benchmark.settings.max_tokens == PROFILES["scratchpad"]["sampling"]["max_tokens"]
+    assert benchmark.config.rewards == Exact(after="#")
 
 
 def test_error_asks_for_problems_if_the_model_has_none() -> None:

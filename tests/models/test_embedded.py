@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -26,8 +27,8 @@ from rlobj.models.embedded import (
     embedded_policy,
 )
 from rlobj.models.embedded import cache as cache_module
-from rlobj.models.embedded.tokenizer import ALPHABET
-from rlobj.models.embedded.warm_start import warm_start
+from rlobj.models.embedded.tokenizer import SCRATCHPAD_ALPHABET, alphabet_of
+from rlobj.models.embedded.warm_start import _noisy, warm_start
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,8 @@ def short(monkeypatch):
 
 def trained(tokenizer, recipe, *, seed=0, progress=None):
     policy = build_policy(0)
-    problems = TASKS["addition"].problems("train")
-    warm_start(policy, tokenizer, problems, recipe, seed=seed, progress=progress)
+    pairs = TASKS["addition"].demonstrations()
+    warm_start(policy, tokenizer, pairs, recipe, seed=seed, progress=progress)
     return policy
 
 
@@ -64,7 +65,8 @@ def test_addition_adds_and_max_digits_takes_the_larger():
 
 
 @pytest.mark.parametrize(
-    ("name", "total", "test"), [("addition", 1000, 202), ("max-digits", 100, 21)]
+    ("name", "total", "test"),
+    [("addition", 1000, 202), ("max-digits", 100, 21), ("scratchpad", 10_000, 2_009)],
 )
 def test_no_test_problem_is_a_reordered_training_problem(name, total, test):
     families = {
@@ -98,8 +100,9 @@ def test_a_task_is_a_data_source():
     )
 
 
-@given(st.text(alphabet=ALPHABET, min_size=1))
-def test_decoding_restores_text_over_the_alphabet(tokenizer, text):
+@given(st.text(alphabet=SCRATCHPAD_ALPHABET, min_size=1))
+def test_decoding_restores_text_over_the_alphabet(text):
+    tokenizer = build_tokenizer(SCRATCHPAD_ALPHABET)
     ids = tokenizer(text).input_ids
     assert len(ids) == len(text)
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
@@ -137,8 +140,11 @@ def test_a_policy_depends_only_on_its_seed():
     assert not same_weights(first, build_policy(4))
 
 
-def test_the_policy_has_as_many_parameters_as_documented():
-    assert sum(parameter.numel() for parameter in build_policy(0).parameters()) == 83_648
+@pytest.mark.parametrize(("task", "count"), [("addition", 83_648), ("scratchpad", 108_160)])
+def test_the_policy_has_as_many_parameters_as_documented(task, count):
+    recipe = RECIPES[task]
+    policy = build_policy(0, recipe.alphabet, recipe.layers, recipe.width)
+    assert sum(parameter.numel() for parameter in policy.parameters()) == count
 
 
 def test_warm_start_is_the_same_to_the_bit_on_any_number_of_threads(tokenizer):
@@ -238,11 +244,34 @@ def test_a_profile_replaces_the_scale_of_every_preset_and_keeps_its_objective(na
         assert PROFILES[task][section].items() <= chosen.items()
 
 
-def test_answers_and_their_end_fit_the_embedded_profile():
-    longest = max(len(problem.answer) for problem in TASKS["addition"].problems("train"))
-    assert (
-        longest + 1 <= 0.8 * PROFILES["addition"]["sampling"]["max_tokens"]
-    )  # no overlong penalty
+@pytest.mark.parametrize("task", ["addition", "scratchpad-3", "scratchpad", "scratchpad-5"])
+def test_right_responses_and_their_end_fit_the_embedded_profile(task):
+    longest = max(len(response) for _, response in TASKS[task].demonstrations())
+    assert longest + 1 <= 0.8 * PROFILES[task]["sampling"]["max_tokens"]  # no overlong penalty
+
+
+def test_the_noise_of_a_scratchpad_has_the_documented_rates_and_keeps_the_rest():
+    recipe, draw = RECIPES["scratchpad"], random.Random(0)
+    prompt, right = "3+4+8+5=", "3+4=7;7+8=15;15+5=20#20"
+    texts = []
+    for _ in range(4000):
+        same, noisy = _noisy(prompt, right, recipe, draw)
+        assert same == prompt
+        texts.append(noisy)
+    letters = sum(character.isalpha() for text in texts for character in text)
+    assert letters / (4000 * len(right)) == pytest.approx(0.004, rel=0.2)
+    plain = ["".join(c for c in text if not c.isalpha()) for text in texts]
+    digits = [i for i, character in enumerate(right) if character.isdigit()]
+    wrong = sum(text[i] != right[i] for text in plain for i in digits)
+    assert wrong / (4000 * len(digits)) == pytest.approx(0.03, rel=0.1)
+    for i, character in enumerate(right):
+        found = {text[i] for text in plain}
+        assert found == (set("0123456789") if i in digits else {character})
+
+
+def test_a_policy_knows_its_own_alphabet(tokenizer):
+    assert alphabet_of(tokenizer) == "0123456789+-*,= "
+    assert alphabet_of(build_tokenizer(SCRATCHPAD_ALPHABET)) == SCRATCHPAD_ALPHABET
 
 
 def expected_accuracy(model, tokenizer, problems):

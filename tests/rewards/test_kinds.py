@@ -88,6 +88,14 @@ def test_exact_compares_text_without_surrounding_blanks():
     assert [grade.correct for grade in graded] == [True, False, False]
 
 
+def test_exact_after_a_mark_compares_only_the_text_behind_the_last_one():
+    with Exact(after="#").open() as grader:
+        graded = grader.score(["1+2=3#12", "#3# 12 ", "12", "#12#3"], [problem("12")] * 4)
+    assert [grade.reward for grade in graded] == [1.0, 1.0, 0.0, 0.0]
+    assert [grade.answer for grade in graded] == ["12", "12", None, "3"]
+    assert graded[2].reason == "no #"
+
+
 def test_custom_function_of_a_file_receives_the_extra_columns(tmp_path):
     target = write(tmp_path, "def score(response, answer, level): return level - len(response)\n")
     with Custom(target=target).open() as grader:

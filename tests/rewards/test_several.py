@@ -33,7 +33,8 @@ def test_a_list_of_mappings_is_several_rewards():
 def test_several_rewards_are_read_back_from_their_dump():
     config = RunConfig(rewards={"kind": "several", "of": LIST, "overlong": {"cache": 0.2}})
     dump = settings_of(config)["rewards"]
-    assert dump["of"][0] == {"name": "right", "weight": 1.0, "kind": "exact", "overlong": None}
+    right = {"name": "right", "weight": 1.0, "kind": "exact", "overlong": None, "after": None}
+    assert dump["of"][0] == right
     assert RunConfig(rewards=dump) == config
 
 

@@ -45,7 +45,16 @@ def train(
             WHAT,
             "--data -d FILE|ID|TASK",
             "Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a built-in "
-            "task (addition, max-digits).",
+            "task.",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        option(
+            WHAT,
+            "--task NAME",
+            "A built-in task as --data: scratchpad (sums with their steps, the default without "
+            "--model), scratchpad-3, scratchpad-5, addition or max-digits.",
         ),
     ] = None,
     reward: Annotated[
@@ -167,7 +176,8 @@ def train(
 ) -> None:
     """Train a policy with a published objective, or with your own.
 
-    Without --model, a tiny embedded policy learns addition on a CPU in about one minute.
+    Without --model, a tiny embedded policy learns sums with a scratchpad on a CPU in about one
+    minute.
 
     [bold]Examples[/bold]
 
@@ -176,6 +186,7 @@ def train(
       rlobj train --preset stapo --set training.steps=50 --seed 1
       rlobj train --preset dapo --set "objective.drop=(prob < 0.01)"
       rlobj train --preset dapo --model Qwen/Qwen3-1.7B-Base --data problems.jsonl
+      rlobj train --preset grpo --task addition
       rlobj train --preset grpo --model embedded --data sums.jsonl
       rlobj train --preset grpo --reward my_rewards.py:score
       rlobj train --preset stapo --processes 2 --strategy zero2
@@ -196,7 +207,7 @@ def train(
         return
     options = [
         ("--model", "model.name", model),
-        ("--data", "data.source", data),
+        _problems(data, task),
         ("--reward", "rewards", None if reward is None else reward_settings(reward)),
         ("--eval-on", "data.test", eval_on),
         ("--eval-every", "evaluation.every", eval_every),
@@ -215,6 +226,27 @@ def _running(console: Console) -> Any:
         from rlobj_cli.train import running
 
     return running
+
+
+def _problems(data: str | None, task: str | None) -> tuple[str, str, str | None]:
+    """The option that names the training problems.
+
+    Raises:
+        ConfigError: --task and --data, or a task that does not exist.
+    """
+    from rlobj.base.errors import ConfigError, nearest
+    from rlobj.data.tasks import TASKS
+
+    if task is None:
+        return "--data", "data.source", data
+    if data is not None:
+        raise ConfigError(f"--task {task} and --data {data} both name the problems: give one")
+    if task not in TASKS:
+        raise ConfigError(
+            f"--task {task}: there is no such task.{nearest(task, TASKS)} The tasks are "
+            f"{', '.join(TASKS)}; a file or a hub id is given with --data"
+        )
+    return "--task", "data.source", task
 
 
 def _overrides(

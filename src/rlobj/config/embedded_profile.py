@@ -8,48 +8,53 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlobj.data.tasks import TASKS
+
 __all__ = [
-    "EMBEDDED_PROFILE",
+    "DEFAULT_TASK",
     "MOST_UPDATES",
     "OWN_PROBLEMS_PROFILE",
+    "OWN_PROBLEMS_TASK",
     "PROFILES",
-    "SCRATCH_PROFILE",
 ]
 
-EMBEDDED_PROFILE: dict[str, Any] = {
-    "data": {"source": "addition"},
-    "rewards": {"kind": "exact"},
-    "sampling": {"prompts_per_step": 32, "group_size": 8, "max_tokens": 5},
-    "training": {
-        "steps": 100,
-        "learning_rate": 5e-4,
-        "warmup_steps": 10,
-        "schedule": "linear",
-        "betas": (0.9, 0.95),
-    },
-    "evaluation": {"every": 25, "samples": 4},
-}
-"""The default: RL on `addition` from the prepared policy, about a minute on one CPU thread."""
+DEFAULT_TASK = "scratchpad"
+"""The task of a run without a model: from the prepared policy, about a minute on a CPU."""
 
-SCRATCH_PROFILE: dict[str, Any] = {
-    **EMBEDDED_PROFILE,
-    "data": {"source": "max-digits"},
-    "sampling": {**EMBEDDED_PROFILE["sampling"], "max_tokens": 1},
-    "training": {**EMBEDDED_PROFILE["training"], "learning_rate": 2e-3, "schedule": "constant"},
-    "evaluation": {"every": 0},
-}
-"""RL on `max-digits` from random weights, in seconds: the smallest run that shows learning."""
-
-OWN_PROBLEMS_PROFILE: dict[str, Any] = {
-    **EMBEDDED_PROFILE,
-    "data": {"template": "{prompt}"},
-    "sampling": {**EMBEDDED_PROFILE["sampling"], "max_tokens": 16},
-}
-"""RL on a user's own problems from the policy of `addition`: the question alone is the prompt."""
+OWN_PROBLEMS_TASK = "addition"
+"""The task whose policy learns a user's own problems: it reads digits, and answers directly."""
 
 MOST_UPDATES = 2
 """Largest number of updates per rollout: two are enough for ratios other than 1, and a rollout of
 the embedded policy has too little data for more. An on-policy preset stays on-policy."""
 
-PROFILES = {profile["data"]["source"]: profile for profile in (EMBEDDED_PROFILE, SCRATCH_PROFILE)}
-"""The profile of each task that has an embedded policy."""
+
+def _profile(task: str, max_tokens: int, every: int, **training: Any) -> dict[str, Any]:
+    return {
+        "data": {"source": task},
+        "rewards": {"kind": "exact", "after": TASKS[task].answer_after},
+        "sampling": {"prompts_per_step": 32, "group_size": 8, "max_tokens": max_tokens},
+        "training": {"warmup_steps": 10, "schedule": "constant", **training},
+        "evaluation": {"every": every, "samples": 4},
+    }
+
+
+PROFILES = {
+    **{
+        task: _profile(task, 10 * TASKS[task].operands, 20, steps=60, learning_rate=3e-4)
+        for task in ("scratchpad", "scratchpad-3", "scratchpad-5")
+    },
+    "addition": _profile(
+        "addition", 5, 25, steps=100, learning_rate=5e-4, schedule="linear", betas=(0.9, 0.95)
+    ),
+    "max-digits": _profile("max-digits", 1, 0, steps=100, learning_rate=2e-3, betas=(0.9, 0.95)),
+}
+"""The profile of each task that has an embedded policy. That of `max-digits` has random weights: it
+is the smallest run that shows learning, in seconds."""
+
+OWN_PROBLEMS_PROFILE: dict[str, Any] = {
+    **PROFILES[OWN_PROBLEMS_TASK],
+    "data": {"template": "{prompt}"},
+    "sampling": {**PROFILES[OWN_PROBLEMS_TASK]["sampling"], "max_tokens": 16},
+}
+"""RL on a user's own problems: the question alone is the prompt."""

@@ -16,7 +16,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.embedded_profile import (
-    EMBEDDED_PROFILE,
+    DEFAULT_TASK,
     MOST_UPDATES,
     OWN_PROBLEMS_PROFILE,
     PROFILES,
@@ -190,7 +190,7 @@ def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
         ConfigError: the source is not a built-in task, and the user did not ask for this policy.
     """
     if source is None:
-        return EMBEDDED_PROFILE
+        return PROFILES[DEFAULT_TASK]
     if isinstance(source, str) and source in PROFILES:
         return PROFILES[source]
     if not chosen:

@@ -68,6 +68,15 @@ class Task:
         problems = [self._problem(digits) for digits in chosen]
         return problems if split == "train" else sorted(problems, key=lambda item: digest(item.id))
 
+    def demonstrations(self) -> list[tuple[str, str]]:
+        """Return (prompt, right response) for each training problem, for supervised training."""
+        problems = self.problems("train")
+        if self.work is None:
+            return [(problem.prompt, problem.answer) for problem in problems]
+        digits = (map(int, problem.prompt[:-1].split(self.separator)) for problem in problems)
+        works = (self.work(tuple(each)) for each in digits)
+        return [(problem.prompt, work) for problem, work in zip(problems, works, strict=True)]
+
     def _problem(self, digits: tuple[int, ...]) -> Problem:
         question = self.separator.join(map(str, digits))
         return Problem(

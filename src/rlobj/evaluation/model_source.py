@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
+from rlobj.config.embedded_profile import DEFAULT_TASK, OWN_PROBLEMS_TASK, PROFILES
 from rlobj.config.layers import Layer
 from rlobj.config.run_config import settings_of
 from rlobj.config.run_folder import best_checkpoint, checkpoints, is_run, read_run_config, step_of
@@ -45,7 +45,8 @@ def find_model(
     Args:
         model: as given to `evaluate`.
         tokenizer: of a model object.
-        asked: the problems; the embedded policy of the first task among them is taken.
+        asked: the problems, None = those of the model. The embedded policy is that of the first
+            task among them; without a task, it is the one that reads a user's own problems.
         checkpoint: of a run, as given to `evaluate`.
 
     Raises:
@@ -66,7 +67,7 @@ def find_model(
         raise ConfigError("tokenizer= is for a model object; a folder or hub id has its own")
     name, path = str(model), Path(model).expanduser()
     if name == "embedded":
-        return _embedded(asked or ())
+        return _embedded([DEFAULT_TASK] if asked is None else asked)
     if run:
         return _of_run(name, path, checkpoint)
     require_model(name)
@@ -74,12 +75,11 @@ def find_model(
 
 
 def _embedded(asked: Sequence[Any]) -> ModelSource:
-    tasks = [PROFILES[each] for each in asked if isinstance(each, str) and each in PROFILES]
-    profile = next(iter(tasks), EMBEDDED_PROFILE)
-    task = profile["data"]["source"]
+    tasks = (each for each in asked if isinstance(each, str) and each in PROFILES)
+    task = next(tasks, OWN_PROBLEMS_TASK)
     return ModelSource(
         "embedded",
-        ("embedded", profile),
+        ("embedded", PROFILES[task]),
         lambda progress: str(embedded_policy(task, progress=progress)),
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, nearest
+from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.layers import Layer
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.data import Problem, load_problems
@@ -250,12 +251,14 @@ def _source_settings(name: str) -> dict[str, Any]:
     columns = {"prompt": None, "answer": None, "id": None}
     data: dict[str, Any] = {"source": name, "split": "test", "columns": columns}
     data |= {"name": None, "test": None, "test_fraction": 0.0, "limit": None}
-    kind = "exact" if name in TASKS else "math"
-    if is_gym(name):
-        kind = REWARD
-    elif name not in {*TASKS, *BENCHMARKS, *NAMED_SOURCES}:
+    reward: dict[str, Any] = {"kind": "math"}
+    if name in TASKS:
+        reward = PROFILES[name]["rewards"]
+    elif is_gym(name):
+        reward = {"kind": REWARD}
+    elif name not in {*BENCHMARKS, *NAMED_SOURCES}:
         return {"data": data}
-    settings: dict[str, Any] = {"data": {**data, "template": None}, "rewards": {"kind": kind}}
+    settings: dict[str, Any] = {"data": {**data, "template": None}, "rewards": reward}
     return settings | ({"sampling": {"max_tokens": LONGEST}} if name in BENCHMARKS else {})
 
 

@@ -153,9 +153,16 @@ class Math(Reward):
 class Exact(Reward):
     """1 if the response equals the answer, ignoring surrounding blanks, else 0."""
 
+    after: str | None = Field(
+        default=None,
+        min_length=1,
+        description="compare only the text after the last occurrence of this, such as ####; "
+        "without it the response is wrong",
+    )
+
     def open(self) -> FunctionGrader:
         """Return a grader that compares text."""
-        return FunctionGrader(_exact)
+        return FunctionGrader(functools.partial(_exact, self.after))
 
 
 class Custom(Reward):
@@ -253,8 +260,11 @@ class FunctionGrader:
         return graded
 
 
-def _exact(response: str, problem: Problem) -> Graded:
-    answer = response.strip()
+def _exact(after: str | None, response: str, problem: Problem) -> Graded:
+    _, found, answer = response.rpartition(after) if after else ("", True, response)
+    if not found:
+        return Graded(0.0, False, f"no {after}", None)
+    answer = answer.strip()
     correct = answer == problem.answer.strip()
     return Graded(float(correct), correct, "same text" if correct else "other text", answer)
 

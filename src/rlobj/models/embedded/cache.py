@@ -14,7 +14,7 @@ import transformers
 from platformdirs import user_cache_path
 
 from rlobj.base.errors import ConfigError, RunError, nearest
-from rlobj.data.problems import Problem, digest
+from rlobj.data.problems import digest
 from rlobj.data.tasks import TASKS
 from rlobj.models.bars import no_bars
 from rlobj.models.embedded.architecture import build_policy
@@ -55,16 +55,16 @@ def embedded_policy(
     """
     if task not in RECIPES:
         raise ConfigError(f"there is no embedded policy for '{task}'.{nearest(task, RECIPES)}")
-    recipe, problems = RECIPES[task], TASKS[task].problems("train")
+    recipe, pairs = RECIPES[task], TASKS[task].demonstrations()
     root = user_cache_path("rlobj", appauthor=False) if cache_dir is None else Path(cache_dir)
-    folder = root / f"{task}-{_key(recipe, problems, seed)}"
+    folder = root / f"{task}-{_key(recipe, pairs, seed)}"
     if _complete(folder):
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".warm-start-", dir=root) as scratch:
             made = Path(scratch) / "policy"
-            _make(made, recipe, problems, seed, progress)
+            _make(made, recipe, pairs, seed, progress)
             _publish(made, folder)
     except OSError as error:
         raise RunError(
@@ -75,12 +75,12 @@ def embedded_policy(
     return folder
 
 
-def _key(recipe: WarmStart, problems: list[Problem], seed: int) -> str:
+def _key(recipe: WarmStart, pairs: list[tuple[str, str]], seed: int) -> str:
     """16 hexadecimal digits of a hash of everything that changes the weights."""
     code = [Path(__file__).with_name(name).read_text("utf-8") for name in _CODE]
     facts = {
         "recipe": dataclasses.asdict(recipe),
-        "problems": [(problem.prompt, problem.answer) for problem in problems],
+        "problems": pairs,
         "seed": seed,
         "code": code,
         "torch": torch.__version__,
@@ -91,10 +91,15 @@ def _key(recipe: WarmStart, problems: list[Problem], seed: int) -> str:
 
 
 def _make(
-    folder: Path, recipe: WarmStart, problems: list[Problem], seed: int, progress: Progress | None
+    folder: Path,
+    recipe: WarmStart,
+    pairs: list[tuple[str, str]],
+    seed: int,
+    progress: Progress | None,
 ) -> None:
-    tokenizer, model = build_tokenizer(), build_policy(seed)
-    warm_start(model, tokenizer, problems, recipe, seed=seed, progress=progress)
+    tokenizer = build_tokenizer(recipe.alphabet)
+    model = build_policy(seed, recipe.alphabet, recipe.layers, recipe.width)
+    warm_start(model, tokenizer, pairs, recipe, seed=seed, progress=progress)
     with no_bars():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from transformers import PreTrainedTokenizerFast
+import string
 
-__all__ = ["ALPHABET", "SPECIAL", "VOCABULARY", "build_tokenizer", "unknown_characters"]
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+__all__ = ["ALPHABET", "SCRATCHPAD_ALPHABET", "SPECIAL", "alphabet_of", "build_tokenizer"]
 
 ALPHABET = "0123456789+-*,= "
-"""Every character that the policy reads and writes."""
+"""Every character that the policies of `addition` and `max-digits` read and write."""
+
+SCRATCHPAD_ALPHABET = ALPHABET + ";#" + string.ascii_lowercase
+"""The characters of the policies of scratchpads; the letters mean nothing."""
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 """Token ids 0 to 3; the characters follow."""
 
-VOCABULARY = len(SPECIAL) + len(ALPHABET)
-"""V, the number of tokens."""
+
+def alphabet_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the characters of a tokenizer that `build_tokenizer` made."""
+    return "".join(tokenizer.convert_ids_to_tokens(list(range(len(SPECIAL), len(tokenizer)))))
 
 
-def unknown_characters(text: str) -> str:
-    """Return the characters of a text that the policy cannot read, each once, in their order.
+def build_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
+    """Build a transformers tokenizer with one token for each character of an alphabet.
 
-    Example:
-        >>> unknown_characters("What is 1+2?")
-        'Whatis?'
-    """
-    return "".join(character for character in dict.fromkeys(text) if character not in ALPHABET)
+    It adds no special tokens and pads on the left. Another character becomes `<unk>`.
 
-
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Build a transformers tokenizer over `ALPHABET`.
-
-    It adds no special tokens and pads on the left. A character outside the alphabet becomes
-    `<unk>`.
+    Args:
+        alphabet: the characters; all ten digits in a row are among them.
 
     Example:
         >>> tokenizer = build_tokenizer()
@@ -39,7 +38,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    tokens = {token: index for index, token in enumerate((*SPECIAL, *ALPHABET))}
+    tokens = {token: index for index, token in enumerate((*SPECIAL, *alphabet))}
     characters = Tokenizer(models.WordLevel(tokens, unk_token="<unk>"))
     characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     characters.decoder = decoders.Fuse()

@@ -99,15 +99,15 @@ class InitialPolicy:
 
 def _make_embedded(config: RunConfig, parallel: Parallel, callbacks: Sequence[Callback]) -> str:
     """The folder of the embedded policy. On first use one process of each machine makes it."""
-    from rlobj.config.embedded_profile import EMBEDDED_PROFILE, PROFILES
+    from rlobj.config.embedded_profile import OWN_PROBLEMS_TASK, PROFILES
     from rlobj.models.embedded import embedded_policy
 
     def progress(done: int, total: int, loss: float) -> None:
         for callback in callbacks:
             callback.warm_starting(done, total, loss)
 
-    profile = PROFILES.get(config.data.source or "", EMBEDDED_PROFILE)
-    task, folder = profile["data"]["source"], ""
+    task = str(config.data.source)
+    task, folder = task if task in PROFILES else OWN_PROBLEMS_TASK, ""
     for first in (True, False):
         with together(parallel.comm, "making the embedded policy"):
             if first == parallel.accelerator.is_local_main_process:

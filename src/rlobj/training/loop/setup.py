@@ -11,6 +11,7 @@ from rlobj.base.errors import ConfigError, DataError
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.models import lora
+from rlobj.models.embedded.tokenizer import alphabet_of
 from rlobj.models.policy import Policy, arithmetic
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.training.loop.given import Given
@@ -83,8 +84,9 @@ def fitting(
         ConfigError: no problem is short enough, or the embedded policy lacks a character.
     """
     if config.model.name is None and given.policy is None:
-        _require_readable(policy.template, train)
-        _require_readable(policy.test_template, test)
+        alphabet = alphabet_of(policy.tokenizer)
+        _require_readable(alphabet, policy.template, train)
+        _require_readable(alphabet, policy.test_template, test)
     limit = _prompt_limit(config, policy)
     return (
         _short_enough(train, policy.encode, limit, "training"),
@@ -107,20 +109,18 @@ def _prompt_limit(config: RunConfig, policy: Policy) -> int | None:
     return min(configured or context, context - longest)
 
 
-def _require_readable(template: str, problems: Sequence[Problem]) -> None:
+def _require_readable(alphabet: str, template: str, problems: Sequence[Problem]) -> None:
     """Check that the embedded policy has a token for every character of the prompts.
 
     Raises:
         ConfigError: a prompt with other characters.
     """
-    from rlobj.models.embedded.tokenizer import ALPHABET, unknown_characters
-
     for problem in problems:
         text = format_prompt(template, problem)
-        if unknown := unknown_characters(text):
+        if unknown := "".join(each for each in dict.fromkeys(text) if each not in alphabet):
             shown = text if len(text) <= 60 else f"{text[:60]}..."
             raise ConfigError(
-                f"the embedded policy reads only the characters {ALPHABET!r}, and the prompt "
+                f"the embedded policy reads only the characters {alphabet!r}, and the prompt "
                 f"{shown!r} contains {unknown[:20]!r}. Train another model (--model with a hub id "
                 "or a folder), or use problems of these characters with data.template={prompt}"
             )
