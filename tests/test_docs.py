@@ -308,20 +308,33 @@ def test_new_names_in_upgrading_exist_and_old_modules_do_not() -> None:
                 importlib.import_module(name)
 
 
+def _documented(metric: str) -> bool:
+    """Whether docs/metrics.md has the metric; capitals in it, as in `loss/NAME`, are any text."""
+    named = re.findall(r"`([a-z]+/[^`]+)`", (ROOT / "docs" / "metrics.md").read_text("utf-8"))
+    patterns = (re.sub(r"\\?[A-Z]+", ".+", re.escape(name)) for name in named)
+    return any(re.fullmatch(pattern, metric) for pattern in patterns)
+
+
 @pytest.mark.slow
 def test_metrics_named_on_pages_are_written(tmp_path: Path) -> None:
     from tiny import save_tiny_policy, tiny_config
 
     from rlobj.training import run_training
 
+    policy = save_tiny_policy(tmp_path / "policy")
     config = tiny_config(
-        save_tiny_policy(tmp_path / "policy"),
-        training={"steps": 1},
+        policy,
+        training={"steps": 2},
         evaluation={"every": 1, "problems": 4},
     )
     summary = run_training(config, tmp_path / "run")
     written = {name for line in summary.history for name in line}
-    groups = "reward|eval|policy|objective|tokens|time|train|response|sampler"
+    gated = {"penalties": [{"kind": "entropy_bonus"}], "drop": "prob < 0.01"}
+    config = tiny_config(policy, "stare", training={"steps": 1}, objective=gated)
+    more = {name for line in run_training(config, tmp_path / "other").history for name in line}
+    assert {"controller/W", "loss/entropy_bonus"} <= more
+    assert {name for name in written | more if not _documented(name)} == {"step"}
+    groups = "reward|eval|policy|objective|tokens|time|train|response|sampler|advantage|clip|prob"
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         named = set(re.findall(rf"`((?:{groups})/\w+)`", text))
