@@ -26,7 +26,7 @@ PROMPT = 16
 """Tokens of each prompt."""
 RIGHT, WRONG = "1", "0"
 QUIET = dict.fromkeys(
-    ("evaluation.every", "checkpoint.every", "output.samples_every", "output.tokens_every"), 0
+    ("evaluation.every", "checkpoint.every", "output.samples_every", "output.tables_every"), 0
 )
 """Settings of a run that evaluates nothing and writes no tables."""
 

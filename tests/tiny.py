@@ -24,7 +24,7 @@ def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any])
         "training": {"updates_per_step": 1},
         "evaluation": {"every": 0},
         "checkpoint": {"every": 0},
-        "output": {"tokens_every": 0},
+        "output": {"tables_every": 0},
     }
     mine = merge({"model": {"name": str(policy)}, **quick}, sections)
     layers = [

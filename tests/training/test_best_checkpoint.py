@@ -36,7 +36,7 @@ def trained(
         policy,
         training={"steps": steps},
         checkpoint={"every": every, "keep": 1, **settings},
-        output={"tokens_every": 0, "samples_every": 0},
+        output={"tables_every": 0, "samples_every": 0},
     )
     return run_training(config, run, resume=resume)
 

@@ -16,6 +16,7 @@ from runs import distance, finish, metrics, program, same, wait_for_step, weight
 from tiny import tiny_config
 
 from rlobj.objectives.surrogates import Surrogate
+from rlobj.records import read_records, read_tables
 from rlobj.training import RunDirectory, run_training
 from rlobj.training.storage.checkpoint import read_state
 
@@ -34,7 +35,7 @@ def config_of(policy, **sections):
         training={"steps": STEPS, "updates_per_step": 2, "micro_batch_tokens": 200},
         evaluation={"every": 3, "samples": 1, "problems": 15},
         checkpoint={"every": 2},
-        output={"tokens_every": 1},
+        output={"tables_every": 1, "records_share": 0.2},
         **sections,
     )
 
@@ -63,6 +64,15 @@ def table(run: Path, kind: str, step: int, *keys: str) -> list[dict]:
     return sorted(rows, key=lambda row: [row[key] for key in keys])
 
 
+def token_weights(run: Path, step: int) -> dict:
+    """The weights of each response, by update and id."""
+    return {
+        (update.update, int(update.table.ids[i])): update.weights[update.table.rows([i])].tolist()
+        for update in read_tables(run, [step])
+        for i in range(len(update.table.ids))
+    }
+
+
 @pytest.fixture(scope="module")
 def together(policy, tmp_path_factory) -> Path:
     """The run in two processes."""
@@ -85,14 +95,19 @@ def test_two_processes_draw_and_select_the_same_tokens(alone, together):
         rows = [table(run, "samples", step, "id") for run in (alone, together)]
         assert [r["response"] for r in rows[0]] == [r["response"] for r in rows[1]]
         assert [r["reward"] for r in rows[0]] == [r["reward"] for r in rows[1]]
-        places = [
-            {(r["response"], r["position"]): r for r in table(run, "tokens", step, "response")}
-            for run in (alone, together)
-        ]
-        both = places[0].keys() & places[1].keys()
-        assert len(both) > 20
-        assert all(places[0][k]["kept"] == places[1][k]["kept"] for k in both)
-        assert all(places[0][k]["weight"] == places[1][k]["weight"] for k in both)
+        assert token_weights(alone, step) == token_weights(together, step)
+
+
+def test_two_processes_record_the_same_tokens(alone, together):
+    """To the row, but for the rounding of the policy's columns."""
+    exact = ("step", "update", "response", "position", "token", "text", "before", "after", "kept")
+    exact += ("weight", "factor", "effect", "clause", "inclusion_probability", "advantage")
+    one, two = (
+        sorted(read_records(run, exact).to_pylist(), key=lambda row: [row[k] for k in exact[:4]])
+        for run in (alone, together)
+    )
+    assert one == two
+    assert len(one) > 50
 
 
 @pytest.mark.deepspeed

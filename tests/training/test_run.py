@@ -33,7 +33,7 @@ QUICK = {
     "training.schedule": "constant",
     "evaluation.every": 0,
     "checkpoint.every": 2,
-    "output.tokens_every": 0,
+    "output.tables_every": 0,
 }
 ROWS = [{"prompt": f"{a},{b}=", "answer": str(max(a, b))} for a in range(4) for b in range(4)]
 ROWS_TEMPLATE = {"data.template": "{prompt}"}

@@ -17,6 +17,7 @@ from runs import distance, finish, metrics, program, weights, write_config
 from tiny import save_tiny_policy, tiny_config
 
 from rlobj.data import Problem
+from rlobj.records import read_tables
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.training.parallel.process_group import ProcessGroup
@@ -157,7 +158,7 @@ def config_of(policy: Path, **training):
         sampling={"prompts_per_step": 7, "max_tokens": 14, "dynamic": None},
         training={"steps": STEPS, "updates_per_step": 2, "micro_batch_tokens": 200, **training},
         checkpoint={"every": 2},
-        output={"tokens_every": 1},
+        output={"tables_every": 1},
     )
 
 
@@ -207,13 +208,16 @@ def test_a_balanced_run_selects_the_same_tokens_and_keeps_the_same_tables(runs):
     for step in range(1, STEPS + 1):
         samples = [rows(name, "samples", step, "id") for name in ("balanced", "as sampled")]
         assert samples[0] == samples[1]
-        places = [
-            {(r["response"], r["position"]): (r["kept"], r["weight"], r["token"]) for r in table}
-            for table in (rows(n, "tokens", step, "response") for n in ("balanced", "alone"))
+        weights = [
+            {
+                (update.update, int(update.table.ids[i])): update.weights[update.table.rows([i])]
+                for update in read_tables(runs[name], [step])
+                for i in range(len(update.table.ids))
+            }
+            for name in ("balanced", "alone")
         ]
-        both = places[0].keys() & places[1].keys()
-        assert len(both) > 100
-        assert all(places[0][key] == places[1][key] for key in both)
+        assert weights[0].keys() == weights[1].keys()
+        assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
 @pytest.mark.slow

@@ -207,17 +207,42 @@ class CheckpointConfig(Model):
     )
 
 
+REMOVED_OUTPUT = ("tokens_every", "token_responses")
+"""Settings of 0.1.0 that the configurations of old runs have."""
+
+
 class OutputConfig(Model):
-    """Tables of samples and tokens, one Parquet file per step."""
+    """What a run writes beside metrics.jsonl and checkpoints, as Parquet files."""
 
     samples_every: int = Field(default=1, ge=0, description="steps between sample tables; 0 = none")
-    tokens_every: int = Field(default=10, ge=0, description="steps between token tables; 0 = none")
-    token_responses: int = Field(
-        default=64, ge=1, description="number of responses in a token table"
+    records_mb: float = Field(
+        default=200.0,
+        ge=0,
+        description="largest size of the record of touched tokens, MB; 0 = no record",
+    )
+    records_share: float = Field(
+        default=0.01, ge=0, le=1, description="share of the untouched tokens that is recorded"
+    )
+    tables_every: int = Field(
+        default=10,
+        ge=0,
+        description="steps between full tables of all tokens, and the last step; 0 = none",
     )
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = Field(
         default=(), description="trackers that receive the metrics, in addition to metrics.jsonl"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, data: Any) -> Any:
+        if isinstance(data, dict) and (old := [key for key in REMOVED_OUTPUT if key in data]):
+            raise ConfigError(
+                f"{' and '.join(old)}: the token tables of 0.1.0 are gone. Every run records the "
+                "tokens that its objective touched in records/ (output.records_mb, "
+                "output.records_share), and all tokens of some steps in tables/ "
+                "(output.tables_every)"
+            )
+        return data
 
 
 class RunConfig(Model):
@@ -234,7 +259,7 @@ class RunConfig(Model):
         default=EvaluationConfig(), description="held-out evaluation"
     )
     checkpoint: CheckpointConfig = Field(default=CheckpointConfig(), description="checkpoints")
-    output: OutputConfig = Field(default=OutputConfig(), description="sample and token tables")
+    output: OutputConfig = Field(default=OutputConfig(), description="samples, records, tables")
     seed: int = Field(default=0, ge=0, description="seed of sampling and data order")
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.config.presets import read_yaml
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import REMOVED_OUTPUT, RunConfig
 
 __all__ = [
     "CONFIG_FILE",
@@ -46,7 +46,10 @@ def read_run_config(path: Path) -> RunConfig:
         raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
     if not is_run(path):
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}")
-    return RunConfig(**read_yaml(path / CONFIG_FILE))
+    settings = read_yaml(path / CONFIG_FILE)
+    for name in REMOVED_OUTPUT:
+        settings.get("output", {}).pop(name, None)
+    return RunConfig(**settings)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

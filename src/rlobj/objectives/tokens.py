@@ -19,10 +19,10 @@ from torch import Tensor
 from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import joining, padding, rewards
 
-__all__ = ["COLUMN_NAMES", "TokenBatch"]
+__all__ = ["COLUMN_NAMES", "PER_TOKEN", "TokenBatch"]
 
 _PER_RESPONSE = ("groups", "ids", "rewards")
-_PER_TOKEN = (
+PER_TOKEN = (
     "logprobs",
     "old_logprobs",
     "entropy",
@@ -33,7 +33,7 @@ _PER_TOKEN = (
 )
 _SHARED = ("reward_names", "reward_weights")  # the same in all tables of an update
 COLUMN_NAMES = (
-    *("lengths", *_PER_RESPONSE, *_SHARED, *_PER_TOKEN),
+    *("lengths", *_PER_RESPONSE, *_SHARED, *PER_TOKEN),
     *("advantages", "columns", "index", "mask"),
 )
 
@@ -104,7 +104,7 @@ class TokenBatch:
             raise BatchError(f"column 'logprobs' must be float, got {logprobs.dtype}")
         logprobs = joining.full_precision(logprobs, torch.float32)
         object.__setattr__(self, "logprobs", logprobs)
-        for name in ("lengths", *_PER_RESPONSE, *_PER_TOKEN[1:], "advantages"):
+        for name in ("lengths", *_PER_RESPONSE, *PER_TOKEN[1:], "advantages"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -135,7 +135,7 @@ class TokenBatch:
             row = int((self.lengths < 0).nonzero()[0])
             raise BatchError(f"column 'lengths' is {int(self.lengths[row])} at response {row}")
         responses, tokens = len(self.lengths), int(self.lengths.sum())
-        for name in (*_PER_RESPONSE, *_PER_TOKEN, "advantages"):
+        for name in (*_PER_RESPONSE, *PER_TOKEN, "advantages"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -345,7 +345,7 @@ class TokenBatch:
         for name in (*_PER_RESPONSE, "mask"):
             value = getattr(self, name)
             columns[name] = None if value is None else value[responses]
-        for name in (*_PER_TOKEN, "advantages"):
+        for name in (*PER_TOKEN, "advantages"):
             value = getattr(self, name)
             columns[name] = None if value is None else value[rows]
         columns["columns"] = {name: value[rows] for name, value in self.columns.items()}
@@ -363,7 +363,7 @@ class TokenBatch:
             raise BatchError("concat needs at least one table")
         if len(tables) == 1:
             return dataclasses.replace(tables[0], index=None)
-        per_row = ("lengths", *_PER_RESPONSE, *_PER_TOKEN, "advantages")
+        per_row = ("lengths", *_PER_RESPONSE, *PER_TOKEN, "advantages")
         return TokenBatch(**joining.joined_columns(tables, per_row, _SHARED), _spread=True)
 
     # Padded tensors, as other trainers use them.
@@ -382,7 +382,7 @@ class TokenBatch:
             BatchError: an unknown column, or a wrong shape.
         """
         known = set(COLUMN_NAMES) - {"mask", "lengths"}
-        flat = padding.flat_columns(mask, {"logprobs": logprobs, **columns}, known, _PER_TOKEN)
+        flat = padding.flat_columns(mask, {"logprobs": logprobs, **columns}, known, PER_TOKEN)
         return cls(**flat)
 
     def to_padded(self, per_token: Tensor, fill: float = 0.0) -> Tensor:

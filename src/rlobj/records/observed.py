@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlobj.objectives import functional
@@ -51,6 +52,12 @@ class Observed:
         """log π_old, nats, [N]; in the only update of a rollout π_old is π."""
         old = self.table.old_logprobs
         return self.logprobs if old is None else old.detach()
+
+    @cached_property
+    def spurious(self) -> Tensor:
+        """1 for spurious tokens, 0 for others, NaN for those that nobody judged, [N]."""
+        judged = self.table.columns.get("spurious")
+        return torch.full_like(self.logprobs, torch.nan) if judged is None else judged
 
     @cached_property
     def gradient_norm(self) -> Tensor:

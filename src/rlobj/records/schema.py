@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple
 SCHEMA_VERSION = 1
 """Of records/ and tables/; readers refuse files of another version."""
 
+VERSION_KEY = "rlobj.schema_version"
+"""The key of the version in the metadata of each file."""
+
 CONTEXT = 20
 """Tokens of context on each side of a recorded token."""
 

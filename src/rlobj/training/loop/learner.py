@@ -17,18 +17,17 @@ from rlobj.objectives.penalties import ProxyKL
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.observed import Observed
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer, micro_batches
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
 from rlobj.training.loop.metrics import MEASURED, PREDICTED, Measured, Tally, combine
-from rlobj.training.loop.micro_batch import MicroBatch, observed_columns
+from rlobj.training.loop.micro_batch import MicroBatch
 from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.agreement import any_rank, largest
 from rlobj.training.rollouts.collector import Rollout
-from rlobj.training.rollouts.sharding import MiniBatch, Sequences, Share, shard
+from rlobj.training.rollouts.sharding import Judge, MiniBatch, Sequences, Share, shard
 from rlobj.training.rollouts.synchronizer import check_gap, sampler_gap
 
 _SCORED = {"logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "proxy_logprobs"}
@@ -55,6 +54,7 @@ class Learner:
     Attributes:
         steps: steps done.
         state: the objective's controllers, and "update", the number of updates done.
+        judge: finds spurious tokens, for the record; None = the task cannot say.
         tally: tokens that went through the model since the last step.
     """
 
@@ -84,6 +84,7 @@ class Learner:
         self.autocast = autocast
         self.clock = clock or Clock(device=parallel.device)
         self.steps = 0
+        self.judge: Judge | None = None
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
         self.tally = Tally()
         self._collate, self._packed = scorer.collate, scorer.packed
@@ -122,6 +123,7 @@ class Learner:
                 self.parallel.device,
                 balance=training.balance,
                 rewards=self.config.rewards,
+                judge=self.judge,
             )
 
     def score(self, share: Share) -> TokenBatch:
@@ -241,14 +243,6 @@ class Learner:
         """Add a micro-batch's gradient to the update's."""
         with self.clock.inside("backward"):
             self.parallel.backward(loss, last=last)
-
-    def observed(
-        self, phase: Objective, batch: MiniBatch, plan: Plan, measured: Sequence[Measured]
-    ) -> Observed:
-        """What the update read and decided: a view of tensors that it has made anyway."""
-        state = {**self.state, "update": self.state["update"] - 1}  # as `plan` read it
-        columns = observed_columns(batch, measured)
-        return Observed(phase, state, batch.table, plan, batch.sequences, **columns)
 
     def step(self, batch: MiniBatch, plan: Plan, measured: Sequence[Measured]) -> dict[str, float]:
         """Clip the gradient and make the optimizer's step; the metrics of the update.

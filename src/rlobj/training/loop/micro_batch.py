@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.records.observed import Observed
 from rlobj.training.loop.metrics import Measured
 from rlobj.training.rollouts.sharding import MiniBatch
 
@@ -49,18 +52,30 @@ class MicroBatch:
         )
 
 
-def observed_columns(batch: MiniBatch, measured: Sequence[Measured]) -> dict[str, Tensor]:
-    """The policy's columns at the start of the update, [N] each; NaN where no pass computed them.
+def observe(
+    phase: Objective,
+    batch: MiniBatch,
+    plan: Plan,
+    state: Mapping[str, Any],
+    measured: Sequence[Measured],
+) -> Observed:
+    """What an update read and decided: a view of tensors that it has made anyway.
 
     Args:
+        phase: of the objective.
         batch: the mini-batch as the rules read it.
+        plan: of the update.
+        state: the objective's, after the plan.
         measured: of the update's micro-batches on this rank.
     """
+    before = {**state, "update": state["update"] - 1}
     if batch.current:
-        return {name: getattr(batch.table, name).detach() for name in OBSERVED}
-    nowhere = torch.full_like(batch.table.logprobs, torch.nan)
-    rows = torch.cat([each.rows for each in measured])
-    return {
-        name: nowhere.index_copy(0, rows, torch.cat([each.scores[name] for each in measured]))
-        for name in OBSERVED
-    }
+        columns = {name: getattr(batch.table, name).detach() for name in OBSERVED}
+    else:
+        nowhere = torch.full_like(batch.table.logprobs, torch.nan)
+        rows = torch.cat([each.rows for each in measured])
+        columns = {
+            name: nowhere.index_copy(0, rows, torch.cat([each.scores[name] for each in measured]))
+            for name in OBSERVED
+        }
+    return Observed(phase, before, batch.table, plan, batch.sequences, **columns)

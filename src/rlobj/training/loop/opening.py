@@ -68,6 +68,7 @@ def open_parts(
             scorer = PolicyScorer(policy.model, config.training.packed)
         clock = Clock(callbacks, parallel.device)
         learner = Learner(config, objective, parallel, scorer, reference, autocast, clock)
+        learner.judge = setup.judge(config, given, policy.tokenizer)
         sampler = given.sampler
         if sampler is None:
             sampler = setup.sampler(config, policy, parallel, initial, autocast)
@@ -78,6 +79,7 @@ def open_parts(
         )
         stack.enter_context(parts.pipeline)
         _prepare_folder(parts, newest, resume, stack)
+        stack.callback(parts.recorder.close)
         with together(comm, "opening the trackers"):
             parts.trackers = open_trackers(
                 parallel.accelerator,
@@ -128,6 +130,7 @@ def _prepare_folder(parts: Parts, newest: Path | None, resume: bool, stack: Exit
         learner.steps = parts.saved = state["step"]
         learner.state = state["objective"]
         parts.skips.restore(state["failures"])
+        parts.recorder.restore(state.get("records", {}))  # runs of 0.1.0 have none
         parts.stream.restore(state["stream"])
         checkpoint.restore_optimizer(newest, parts.parallel, parts.policy.model)
         checkpoint.restore_random(newest, rank)

@@ -11,6 +11,8 @@ import torch
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
+from rlobj.records.observed import Observed
+from rlobj.records.recorder import Recorder
 from rlobj.rewards import Grader
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.training.loop.callbacks import Callback
@@ -52,6 +54,8 @@ class Parts:
         pipeline: the rollouts in the order of their steps; a context manager, to be entered.
         synchronizer: gives the sampler the policy's weights.
         skips: counts updates and steps that changed nothing.
+        recorder: records what updates did to tokens.
+        observed: the updates of the step in progress, if it gets a full table.
     """
 
     config: RunConfig
@@ -71,6 +75,8 @@ class Parts:
     pipeline: Pipeline = field(init=False)
     synchronizer: Synchronizer = field(init=False)
     skips: Skips = field(init=False)
+    recorder: Recorder = field(init=False)
+    observed: list[tuple[int, Observed]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         config, depth = self.config, self.config.sampling.async_depth
@@ -85,6 +91,14 @@ class Parts:
             lambda: self.policy.weights(self.parallel.full, as_stored=not own_names),
         )
         self.skips = Skips(self.run, self.comm, config.training.max_skipped)
+        self.recorder = Recorder(
+            self.run.path / "records",
+            config.output.records_mb,
+            config.output.records_share,
+            config.seed,
+            self.policy.tokenizer,
+            self.comm.rank,
+        )
 
     @property
     def comm(self) -> ProcessGroup:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, format_prompt, load_problems
+from rlobj.data.tasks import TASKS
 from rlobj.models import lora
 from rlobj.models.embedded.tokenizer import alphabet_of
 from rlobj.models.policy import Policy, arithmetic
+from rlobj.records.texts import TokenTexts
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.training.loop.given import Given
 from rlobj.training.loop.initial_policy import InitialPolicy
 from rlobj.training.parallel import Parallel, open_parallel
+from rlobj.training.rollouts.collector import Response
+from rlobj.training.rollouts.sharding import Judge
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +75,24 @@ def problems(config: RunConfig, given: Given) -> tuple[list[Problem], list[Probl
         note = " (no test split; to evaluate, set data.test=FILE or data.test_fraction=0.1)"
         return train, [], note
     return train, test[: config.evaluation.problems], ""
+
+
+def judge(config: RunConfig, given: Given, tokenizer: Any) -> Judge | None:
+    """What finds the spurious tokens of responses that were graded right, if the task can say."""
+    task = TASKS.get(config.data.source or "")
+    if task is None or task.judge is None or given.train_problems is not None:
+        return None
+    find, texts = task.judge, TokenTexts(tokenizer)
+    special = set(tokenizer.all_special_ids)
+
+    def marks(response: Response) -> Sequence[float]:
+        tokens = response.sample.tokens
+        if not response.grade.correct:
+            return [math.nan] * len(tokens)
+        written = ["" if token in special else texts.text(token) for token in tokens]
+        return [float(mark) for mark in find(response.problem.prompt, written)]
+
+    return marks
 
 
 def fitting(

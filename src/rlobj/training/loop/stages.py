@@ -13,6 +13,7 @@ from rlobj.config.run_folder import best_checkpoint, held_out_accuracies
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
 from rlobj.records.observed import Observed
 from rlobj.samplers import derive_seed
+from rlobj.training.loop import recording
 from rlobj.training.loop.metrics import rollout_metrics
 from rlobj.training.loop.parts import Parts
 from rlobj.training.parallel.agreement import together
@@ -20,7 +21,7 @@ from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.storage import checkpoint
 from rlobj.training.storage.run_directory import remove
-from rlobj.training.storage.tables import write_samples, write_tokens
+from rlobj.training.storage.tables import write_samples
 
 PROBE_PROMPTS, PROBE_TOKENS = 4, 16
 """Prompts per rank, and tokens per sample, that compare sampler and policy where no fresh rollout
@@ -74,21 +75,14 @@ def after_update(
     observed: Observed | None,
     metrics: Mapping[str, float],
 ) -> None:
-    """Count an update, and write the token table of the step's first one if it is due."""
-    output, step = parts.config.output, parts.learner.steps
-    if index == 0 and observed is not None and _due(step + 1, output.tokens_every):
-        count = -(-output.token_responses // parts.comm.size)  # some of every rank
-        shown = [response for _, response in batch.sequences[:count]]
-        tokenizer = parts.policy.tokenizer
-        with parts.learner.clock.inside("writing"):
-            write_tokens(
-                parts.run, step + 1, batch.table, observed.plan, shown, tokenizer, parts.comm
-            )
-    parts.skips.count_update(step, index, batch, metrics)
+    """Count an update, and record it."""
+    if observed is not None:
+        recording.record_update(parts, index, observed)
+    parts.skips.count_update(parts.learner.steps, index, batch, metrics)
 
 
 def record_rollout(parts: Parts, rollout: Rollout) -> None:
-    """Count the step, and write its sample table if it is due.
+    """Count and record the step, and write its sample table if it is due.
 
     Raises:
         RunError: too many steps without an update in a row.
@@ -97,6 +91,7 @@ def record_rollout(parts: Parts, rollout: Rollout) -> None:
     parts.skips.count_step(done - 1, parts.metrics, parts.grader.undecided)
     parts.metrics.pop("train/updates", None)
     parts.metrics |= parts.learner.tally.metrics(parts.comm)
+    recording.end_step(parts)
     if _due(done, parts.config.output.samples_every):
         with parts.learner.clock.inside("writing"):
             names = parts.config.rewards.names or ()
@@ -195,6 +190,7 @@ def save(parts: Parts, *, now: bool = False) -> None:
         "objective": parts.learner.state,
         "stream": parts.stream.state(),
         "failures": parts.skips.state(),
+        "records": parts.recorder.state(),
         "strategy": parts.parallel.strategy,
         "processes": comm.size,
     }
@@ -204,6 +200,8 @@ def save(parts: Parts, *, now: bool = False) -> None:
         parts.journal.copy_into(folder / "rollouts", ahead)
 
     with parts.learner.clock.inside("writing"):
+        with together(comm, "writing the record"):
+            parts.recorder.close_file()  # a resumed run deletes the files of later steps
         path = checkpoint.write(parts.run, done, parts.parallel, parts.policy, state, add_rollouts)
         parts.saved = done
         with together(comm, "removing old checkpoints"):

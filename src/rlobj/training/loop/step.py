@@ -20,6 +20,7 @@ from rlobj.training.loop import stages
 from rlobj.training.loop.failures import guarded
 from rlobj.training.loop.learner import SKIPPED, Learner
 from rlobj.training.loop.metrics import PREDICTED, average
+from rlobj.training.loop.micro_batch import observe
 from rlobj.training.loop.parts import Parts
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
@@ -97,7 +98,7 @@ def update(learner: Learner, phase: Objective, batch: MiniBatch) -> tuple[Observ
             learner.backward(output.loss, micro.last)
         measured.append(micro.measured(output))
     metrics = learner.step(batch, plan, measured)
-    observed = learner.observed(phase, batch, plan, measured)
+    observed = observe(phase, batch, plan, learner.state, measured)
     more = token_metrics(observed, learner.comm)
     if metrics["train/skipped_updates"]:
         more.pop(PREDICTED, None)

@@ -13,7 +13,7 @@ import itertools
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,10 +22,13 @@ import torch
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.rewards import Reward
 from rlobj.training.parallel.process_group import ProcessGroup
-from rlobj.training.rollouts.collector import Rollout, rewards_differ
+from rlobj.training.rollouts.collector import Response, Rollout, rewards_differ
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 """(prompt ids, response ids) of each response."""
+
+Judge = Callable[[Response], Sequence[float]]
+"""A response -> 1 for each spurious token and 0 for each other one, NaN = not judged."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class _Response(NamedTuple):
     prompt: Sequence[int]
     tokens: Sequence[int]
     logprobs: Sequence[float]
+    spurious: Sequence[float]
 
 
 def shard(
@@ -105,6 +109,7 @@ def shard(
     *,
     balance: bool = True,
     rewards: Reward | None = None,
+    judge: Judge | None = None,
 ) -> Share:
     """This rank's share of a step; called by all ranks together.
 
@@ -118,6 +123,8 @@ def shard(
         device: where the table goes.
         balance: False leaves every response on the rank that sampled it.
         rewards: names and weighs several rewards.
+        judge: finds spurious tokens; the table then has the column `spurious` of its own: 1 or 0,
+            NaN = not judged.
     """
     samples = [(r, r.sample) for r in rollout.responses]
     own = [
@@ -133,7 +140,8 @@ def shard(
     sent: list[list[_Response]] = [[] for _ in range(comm.size)]
     for r, s in samples:
         graded = r.grade.rewards or (r.reward,)
-        response = _Response(r.id, r.group, graded, s.prompt, s.tokens, s.logprobs)
+        judged = judge(r) if judge else ()
+        response = _Response(r.id, r.group, graded, s.prompt, s.tokens, s.logprobs, judged)
         sent[owners[r.id]].append(response)
     held = {response.id: response for part in comm.exchange(sent) for response in part}
     mine = [[held[row.id] for row in part if row.id in held] for part in parts]
@@ -220,6 +228,7 @@ def _share(
         flat.extend(response.logprobs)
     logprobs = torch.frombuffer(flat, dtype=torch.float32) if flat else torch.zeros(0)
     logprobs = logprobs.to(device)
+    judged = [mark for response in held for mark in response.spurious]
     table = TokenBatch(
         lengths=torch.tensor([len(response.tokens) for response in held], dtype=torch.int64),
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
@@ -229,5 +238,6 @@ def _share(
         reward_weights=rewards.weights if rewards else None,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
+        columns={"spurious": torch.tensor(judged)} if judged else {},
     )
     return Share(table, [(response.prompt, response.tokens) for response in held], sizes, imbalance)

@@ -3,7 +3,8 @@
     RUN/config.resolved.yaml     every setting of the run
     RUN/metrics.jsonl            one JSON object per step
     RUN/samples/step-000010.parquet
-    RUN/tokens/step-000010.parquet
+    RUN/records/                 see `rlobj.records.recorder`
+    RUN/tables/step-000010-rank-0.parquet
     RUN/rollouts/                see `rollouts.journal`
     RUN/checkpoints/step-000010/ see `storage.checkpoint`
 
@@ -77,7 +78,7 @@ class RunDirectory:
         """
         self.refuse_if_taken()
         try:
-            for folder in ("samples", "tokens", "rollouts", "checkpoints"):
+            for folder in ("samples", "records", "tables", "rollouts", "checkpoints"):
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
             self.write_config(config)
         except OSError as error:
@@ -164,7 +165,7 @@ class RunDirectory:
             temporary.write_text(
                 "".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8"
             )
-        for folder in ("samples", "tokens", "checkpoints"):
+        for folder in ("samples", "records", "tables", "tokens", "checkpoints"):
             for entry in (self.path / folder).glob("step-*"):
                 if step_of(entry) > step:
                     remove(entry)

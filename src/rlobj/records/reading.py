@@ -1,0 +1,124 @@
+"""Checked reading of RUN/records/ and RUN/tables/."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.records.schema import COLUMNS, SCHEMA_VERSION, VERSION_KEY
+
+_OFF = {"records": "output.records_mb=0", "tables": "output.tables_every=0"}
+
+
+def read_records(
+    run: Path | str,
+    columns: Sequence[str] | None = None,
+    *,
+    steps: Iterable[int] | None = None,
+    where: Any = None,
+) -> Any:
+    """Read recorded tokens of a run; only the columns and rows that are asked for are read.
+
+    Args:
+        run: the run's folder.
+        columns: names of columns; None = all.
+        steps: only these steps, from 1; None = all.
+        where: an expression of pyarrow, such as `pyarrow.compute.field("effect") == "dropped"`.
+
+    Returns:
+        A pyarrow.Table, in the order of the steps.
+
+    Raises:
+        ConfigError: no run or no records there, an unknown column, or files that are damaged or of
+            another version.
+    """
+    from pyarrow import compute
+
+    dataset = open_records(run)
+    for name in columns or ():
+        if name not in dataset.schema.names:
+            raise ConfigError(f"records have no column '{name}'.{nearest(name, COLUMNS)}")
+    chosen = None if steps is None else compute.field("step").isin(list(steps))
+    if where is not None:
+        chosen = where if chosen is None else chosen & where
+    return dataset.to_table(columns=None if columns is None else list(columns), filter=chosen)
+
+
+def open_records(run: Path | str) -> Any:
+    """The records of a run as a pyarrow.dataset, whose files were checked.
+
+    Raises:
+        ConfigError: as `read_records`.
+    """
+    import pyarrow.dataset
+
+    files = checked_files(Path(run), "records")
+    return pyarrow.dataset.dataset([str(file) for file in files], format="parquet")
+
+
+def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> list[Path]:
+    """The files of RUN/records or RUN/tables, the oldest step first.
+
+    Args:
+        run: the run's folder.
+        kind: "records" or "tables".
+        steps: only files that begin with these steps; None = all.
+
+    Raises:
+        ConfigError: no run or no such files there, or files that are damaged or of another version.
+    """
+    folder = run / kind
+    if not run.is_dir():
+        raise ConfigError(f"{run} is not a run: there is no such folder")
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{run} has no folder {kind}. Runs of rlobj 0.1.0 have none, and neither do runs with "
+            f"{_OFF[kind]}"
+        )
+    wanted = None if steps is None else set(steps)
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise ConfigError(f"{folder} is empty: no step was recorded yet, or {_OFF[kind]} was set")
+    if wanted is not None:
+        known = {_first_step(file) for file in files}
+        if missing := sorted(wanted - known):
+            raise ConfigError(
+                f"{folder} has no step {missing[0]}; it has {', '.join(map(str, sorted(known)))}"
+            )
+        files = [file for file in files if _first_step(file) in wanted]
+    for file in files:
+        _check(file)
+    return files
+
+
+def _first_step(file: Path) -> int:
+    found = re.match(r"step-(\d+)", file.name)
+    return int(found[1]) if found else 0
+
+
+def _check(file: Path) -> None:
+    """Refuse a file that is damaged or of another version."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        metadata = parquet.read_schema(file).metadata or {}
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise ConfigError(
+            f"{file} is not a whole Parquet file: {error}. If a copy was interrupted, copy it "
+            "again; else delete the file"
+        ) from error
+    version = metadata.get(VERSION_KEY.encode())
+    if version is None:
+        raise ConfigError(
+            f"{file} was not written by rlobj: its metadata have no {VERSION_KEY}. Expected "
+            f"version {SCHEMA_VERSION}"
+        )
+    if version != str(SCHEMA_VERSION).encode():
+        raise ConfigError(
+            f"{file} has schema version {version.decode(errors='replace')}; this rlobj reads "
+            f"version {SCHEMA_VERSION}. Read it with the rlobj that wrote it"
+        )

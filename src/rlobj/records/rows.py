@@ -1,0 +1,120 @@
+"""The rows of the record, as columns of pyarrow, and the files they are written to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+from pyarrow import parquet
+from torch import Tensor
+
+from rlobj.objectives import functional
+from rlobj.records.observed import Observed
+from rlobj.records.schema import COLUMNS, CONTEXT, SCHEMA_VERSION, VERSION_KEY
+from rlobj.records.texts import TokenTexts
+
+SCHEMA = pyarrow.schema(
+    [(name, pyarrow.type_for_alias(column.type)) for name, column in COLUMNS.items()],
+    {VERSION_KEY: str(SCHEMA_VERSION)},
+)
+
+
+def rows_of(
+    observed: Observed,
+    rows: Tensor,
+    probability: Tensor,
+    place: tuple[int, int],
+    texts: TokenTexts,
+) -> Any:
+    """Some tokens of an update as a table of pyarrow with the columns of the record.
+
+    Args:
+        observed: the update.
+        rows: the tokens, int [M].
+        probability: with which each token is recorded, [N].
+        place: step and update, from 1.
+        texts: of the policy's tokens.
+    """
+    table, plan = observed.table, observed.plan
+    assert plan.clauses is not None
+    assert table.ids is not None
+    assert table.advantages is not None
+    old = observed.old_logprobs
+    sampler = table.logprobs if table.sampler_logprobs is None else table.sampler_logprobs
+    per_token = {
+        "weight": plan.weights[0],
+        "factor": plan.clauses.factor,
+        "advantage": table.advantages,
+        "prob": observed.logprobs.exp(),
+        "old_prob": old.exp(),
+        "ratio": functional.log_ratio(observed.logprobs, old).exp(),
+        "entropy": observed.entropy,
+        "gradient_norm": observed.gradient_norm,
+        "entropy_sensitivity": observed.entropy_sensitivity,
+        "sampler_gap": old - sampler,
+        "inclusion_probability": probability,
+    }
+    columns = {name: numbers(values[rows]) for name, values in per_token.items()}
+    response, position = numpy(table.responses[rows]), numpy(table.positions[rows])
+    ids = [observed.sequences[i][1][t] for i, t in zip(response, position, strict=True)]
+    known, which = np.unique(np.array(ids, np.int64), return_inverse=True)
+    before, after = texts.contexts(observed.sequences, response, position, CONTEXT)
+    codes, spurious = numpy(plan.clauses.codes[rows]), numpy(observed.spurious[rows])
+    causes = pyarrow.array(codes, mask=codes < 0)
+    effects, clauses = ([cause[part] for cause in plan.clauses.causes] for part in (0, 1))
+    columns |= {
+        "schema_version": np.full(len(rows), SCHEMA_VERSION),
+        "step": np.full(len(rows), place[0]),
+        "update": np.full(len(rows), place[1]),
+        "response": numpy(table.ids)[response],
+        "group": numpy(table.groups)[response],
+        "reward": numbers(table.reward())[response],
+        "position": position,
+        "token": known[which],
+        "text": pyarrow.array([texts.text(token) for token in known], "string").take(which),
+        "kept": numpy(plan.weights[0][rows] != 0),
+        "effect": pyarrow.array(effects, "string").take(causes),
+        "clause": pyarrow.array(clauses, "string").take(causes),
+        "before": before,
+        "after": after,
+        "spurious": pyarrow.array(spurious == 1, mask=np.isnan(spurious)),
+    }
+    return pyarrow.table(
+        [
+            pyarrow.array(column, field.type, from_pandas=True)
+            if isinstance(column := columns[field.name], np.ndarray)
+            else column
+            for field in SCHEMA
+        ],
+        schema=SCHEMA,
+    )
+
+
+def numpy(values: Tensor) -> NDArray[Any]:
+    """The values on the CPU."""
+    return values.detach().cpu().numpy()
+
+
+def numbers(values: Tensor) -> NDArray[np.float32]:
+    """The values on the CPU in single precision; NaN becomes null in a file."""
+    return numpy(values.float())
+
+
+def write_parquet(path: Path, table: Any) -> None:
+    """Write a file under a temporary name, and rename it when the disk has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        parquet.write_table(table, partial, compression="zstd")
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise

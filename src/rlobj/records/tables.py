@@ -1,0 +1,238 @@
+"""RUN/tables/: whole updates, from which an objective is planned again to the same weights.
+
+A file has one row per response of each update of a step on one rank. Columns with one value per
+token are lists. The metadata of the file has, as JSON, the objective and the state of each update.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import torch
+from numpy.typing import NDArray
+from pyarrow import compute, parquet
+from torch import Tensor
+
+from rlobj.base.errors import ConfigError
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
+from rlobj.records.observed import Observed
+from rlobj.records.reading import checked_files
+from rlobj.records.rows import numpy, write_parquet
+from rlobj.records.schema import SCHEMA_VERSION, VERSION_KEY
+
+_UPDATES = b"rlobj.updates"
+_CURRENT = {"logprobs", "entropy", "collision", "entropy_sensitivity"}
+_OWN = "own."
+"""Before the names of a TokenBatch's own columns."""
+
+
+@dataclass(frozen=True)
+class UpdateTable:
+    """One optimizer update of all ranks, as it was recorded.
+
+    `objective.plan([table], state).weights[0]` equals `weights` to the bit.
+
+    Attributes:
+        step: of the run, from 1.
+        update: in the step, from 1.
+        table: every response, undecided and empty ones too. Log-probs, entropy and collision are
+            NaN where the step did not score a token.
+        objective: the phase of the objective that the update trained.
+        state: the objective's state as `plan` read it.
+        weights: m·ω/Z_t, [N].
+        sequences: prompt ids and response ids of each response.
+        facts: how the policy was scored: temperature, ...
+    """
+
+    step: int
+    update: int
+    table: TokenBatch
+    objective: Objective
+    state: Mapping[str, Any]
+    weights: Tensor
+    sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
+    facts: Mapping[str, Any]
+
+
+def write_tables(
+    folder: Path,
+    step: int,
+    updates: Sequence[tuple[int, Observed]],
+    ranks: tuple[int, int],
+    facts: Mapping[str, Any],
+) -> None:
+    """Write this rank's part of some updates of a step.
+
+    Args:
+        folder: RUN/tables.
+        step: from 1.
+        updates: the number of each update in the step, from 1, and what it observed.
+        ranks: this rank, and the number of ranks.
+        facts: how the policy was scored.
+    """
+    described = [
+        {
+            "update": number,
+            "objective": observed.objective.model_dump(mode="json", by_alias=True),
+            "state": observed.state,
+            "reward_names": observed.table.reward_names,
+            "reward_weights": observed.table.reward_weights,
+        }
+        for number, observed in updates
+    ]
+    written = {"rank": ranks[0], "ranks": ranks[1], "facts": facts, "updates": described}
+    parts = [_rows(step, number, observed) for number, observed in updates]
+    whole = pyarrow.concat_tables(parts, promote_options="default")
+    metadata = {VERSION_KEY: str(SCHEMA_VERSION), _UPDATES: json.dumps(written)}
+    path = folder / f"step-{step:06d}-rank-{ranks[0]}.parquet"
+    write_parquet(path, whole.replace_schema_metadata(metadata))
+
+
+def _rows(step: int, number: int, observed: Observed) -> Any:
+    """The responses of an update as a table of pyarrow."""
+    table, size = observed.table, len(observed.table.lengths)
+    values = {name: getattr(table, name) for name in (*PER_TOKEN, "advantages")}
+    if not observed.objective.needs.plan & _CURRENT:  # else the rules read those of the table
+        values |= {name: getattr(observed, name) for name in _CURRENT}
+    values |= {f"{_OWN}{name}": column for name, column in table.columns.items()}
+    values |= {"weight": observed.plan.weights[0]}
+    assert table.ids is not None
+    assert table.rewards is not None
+    lengths, rewards = numpy(table.lengths), numpy(table.rewards).reshape(size, -1)
+    prompts = [np.asarray(prompt, np.int32) for prompt, _ in observed.sequences]
+    tokens = [np.asarray(response, np.int32) for _, response in observed.sequences]
+    columns = {
+        "step": pyarrow.array(np.full(size, step, np.int32)),
+        "update": pyarrow.array(np.full(size, number, np.int32)),
+        "response": pyarrow.array(numpy(table.ids)),
+        "group": pyarrow.array(numpy(table.groups)),
+        "rewards": _lists(rewards.flatten(), np.full(size, rewards.shape[1])),
+        "prompt": _lists(_joined(prompts), [len(prompt) for prompt in prompts]),
+        "tokens": _lists(_joined(tokens), lengths),
+    }
+    for name, column in values.items():
+        if column is not None:
+            columns[name] = _lists(numpy(column), lengths)
+    return pyarrow.table(columns)
+
+
+def _joined(parts: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+    return np.concatenate([np.zeros(0, np.int32), *parts])
+
+
+def _lists(values: NDArray[Any], lengths: Any) -> Any:
+    """One list per response; NaN becomes null."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pyarrow.ListArray.from_arrays(offsets, pyarrow.array(values, from_pandas=True))
+
+
+def read_tables(
+    run: Path | str, steps: Sequence[int] | None = None, *, trust: bool = False
+) -> Iterator[UpdateTable]:
+    """Read the full tables of a run, update by update.
+
+    Only data are read: nothing in the files is executed.
+
+    Args:
+        run: the run's folder.
+        steps: only these steps, from 1; None = all that were written.
+        trust: import the code that an objective names by its path.
+
+    Raises:
+        ConfigError: no run or no tables there, files of another version or with missing parts, or
+            an objective that names code without `trust`.
+    """
+    for path in checked_files(Path(run), "tables", steps):
+        if path.name.endswith("-rank-0.parquet"):
+            yield from _read_step(path, trust)
+
+
+def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
+    """The updates of a step, of all ranks together."""
+    ranks = json.loads(parquet.read_schema(first).metadata[_UPDATES])["ranks"]
+    paths = [first.with_name(first.name.replace("rank-0", f"rank-{i}")) for i in range(ranks)]
+    for path in paths:
+        if not path.is_file():
+            raise ConfigError(
+                f"{path} is missing: the tables of this step were written by {ranks} processes"
+            )
+    tables = [parquet.read_table(path) for path in paths]
+    written = json.loads(tables[0].schema.metadata[_UPDATES])
+    for described in written["updates"]:
+        number = described["update"]
+        chosen = [table.filter(compute.equal(table["update"], number)) for table in tables]
+        rows = pyarrow.concat_tables(chosen, promote_options="default").combine_chunks()
+        yield UpdateTable(
+            step=int(first.name.split("-")[1]),
+            update=number,
+            table=_token_batch(rows, described),
+            objective=_objective(described["objective"], first, trust),
+            state=described["state"],
+            weights=_flat(rows["weight"]),
+            sequences=list(
+                zip(rows["prompt"].to_pylist(), rows["tokens"].to_pylist(), strict=True)
+            ),
+            facts=written["facts"],
+        )
+
+
+def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
+    present = {name for name in rows.column_names if rows[name].null_count < len(rows) or not rows}
+    rewards = _flat(rows["rewards"])
+    names = described["reward_names"]
+    return TokenBatch(
+        lengths=torch.from_numpy(compute.list_value_length(rows["tokens"]).to_numpy().copy()),
+        groups=torch.from_numpy(rows["group"].to_numpy().copy()),
+        ids=torch.from_numpy(rows["response"].to_numpy().copy()),
+        rewards=rewards.reshape(len(rows), -1) if names else rewards,
+        reward_names=names,
+        reward_weights=described["reward_weights"],
+        columns={name[len(_OWN) :]: _flat(rows[name]) for name in present if name.startswith(_OWN)},
+        **{name: _flat(rows[name]) for name in (*PER_TOKEN, "advantages") if name in present},
+    )
+
+
+def _flat(lists: Any) -> Tensor:
+    """The values of all lists; null becomes NaN."""
+    values = compute.list_flatten(lists)
+    return torch.from_numpy(values.fill_null(np.nan).to_numpy().copy())
+
+
+def _objective(data: Mapping[str, Any], path: Path, trust: bool) -> Objective:
+    """The objective from its settings.
+
+    Raises:
+        ConfigError: it names code by its path and is not trusted.
+    """
+    if not trust and (names := [text for text in _texts(data) if _names_code(text)]):
+        raise ConfigError(
+            f"the objective of {path} names code by its path: {names[0]!r}. To import it, trust "
+            "these files: read_tables(run, trust=True)"
+        )
+    return Objective(**data)
+
+
+def _texts(data: Any) -> Iterator[str]:
+    """Every text in nested settings; a custom class as a custom rule is written."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            if key == "kind" and value == "custom":
+                yield f"custom({data.get('target')!r})"
+            yield from _texts(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _texts(value)
+    elif isinstance(data, str):
+        yield data
+
+
+def _names_code(text: str) -> bool:
+    return re.search(r"\bcustom\s*\(", text) is not None

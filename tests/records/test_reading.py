@@ -1,0 +1,70 @@
+"""Reading records: what is asked for, and messages that say what is wrong with a folder."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+import pytest
+from test_recorder import observed_of, record
+
+from rlobj import ConfigError
+from rlobj.records import open_records, read_records, read_tables
+
+
+@pytest.fixture
+def run(tmp_path):
+    recorder = record(tmp_path)
+    for step in (1, 2, 3):
+        recorder.add(step, 1, observed_of(seed=step))
+        if step == 2:
+            recorder.close_file()
+    recorder.close_file()
+    return tmp_path
+
+
+def test_columns_steps_and_rows_can_be_chosen(run):
+    whole = read_records(run)
+    assert set(whole["step"].to_pylist()) == {1, 2, 3}
+    dropped = read_records(
+        run, ["text", "step"], steps=[2, 3], where=pc.field("effect") == "dropped"
+    )
+    assert dropped.column_names == ["text", "step"]
+    assert len(dropped) == sum(
+        row["effect"] == "dropped" and row["step"] > 1 for row in whole.to_pylist()
+    )
+    assert open_records(run).count_rows() == len(whole)
+
+
+def refused(match, *arguments, read=read_records):
+    with pytest.raises(ConfigError, match=match):
+        list(read(*arguments)) if read is read_tables else read(*arguments)
+
+
+def test_a_missing_folder_an_empty_one_and_a_wrong_name_are_refused(run, tmp_path):
+    refused("nowhere is not a run: there is no such folder", tmp_path / "nowhere")
+    refused("has no folder tables.*0.1.0.*output.tables_every=0", run, read=read_tables)
+    (run / "tables").mkdir()
+    refused("tables is empty: no step was recorded yet", run, read=read_tables)
+    refused(r"no column 'prop'.*prob", run, ["prop"])
+    (tmp_path / "old").mkdir()
+    refused("has no folder records.*0.1.0.*output.records_mb=0", tmp_path / "old")
+
+
+def test_files_that_are_cut_or_of_another_version_are_refused(run):
+    first, second = sorted((run / "records").iterdir())
+    content, table = first.read_bytes(), parquet.read_table(second)
+    first.write_bytes(content[: len(content) // 2])
+    refused(r"step-000001-rank-0.parquet is not a whole Parquet file", run)
+    first.write_bytes(b"")
+    refused(r"step-000001-rank-0.parquet is not a whole Parquet file", run)
+    first.write_bytes(content)
+    other = {b"rlobj.schema_version": b"2"}
+    parquet.write_table(table.replace_schema_metadata(other), second)
+    refused(r"step-000003-rank-0.parquet has schema version 2; this rlobj reads version 1", run)
+    parquet.write_table(table.replace_schema_metadata(None), second)
+    refused(r"step-000003-rank-0.parquet was not written by rlobj", run)
+
+
+def test_a_file_in_the_making_is_not_read(run):
+    (run / "records" / ".step-000004-rank-0.parquet.partial").write_bytes(b"half")
+    assert set(read_records(run)["step"].to_pylist()) == {1, 2, 3}

@@ -1,0 +1,269 @@
+"""RUN/records/: which tokens are in it, how probably, and that a resumed run repeats none."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import torch
+import yaml
+from runs import metrics, same, weights
+from strategies import awkward_batch, fitting
+from tiny import eight_steps, tiny_config
+
+from rlobj import ConfigError, load_preset, resume
+from rlobj.config.run_config import build_config, settings_of
+from rlobj.models.embedded import build_tokenizer
+from rlobj.records import read_records
+from rlobj.records.observed import Observed
+from rlobj.records.recorder import ROW_BYTES, Recorder
+from rlobj.records.schema import COLUMNS
+from rlobj.training import Callback, run_training
+from rlobj.training.loop import stages
+
+KEYS = ("step", "update", "response", "position")
+
+
+def observed_of(preset: str = "20-entropy", seed: int = 0, groups: int = 64) -> Observed:
+    """An update of random tokens."""
+    objective = load_preset(preset).objective
+    table = fitting(objective, awkward_batch(seed, groups, torch.float32))
+    [table] = objective.with_advantages([table])
+    plan = objective.plan([table], {"update": 0}, clauses=True)
+    sequences = [([4, 5], [4 + i % 16 for i in range(n)]) for n in table.lengths.tolist()]
+    columns = (table.logprobs, table.entropy, table.collision, table.logprobs)
+    return Observed(objective, {"update": 0}, table, plan, sequences, *columns)
+
+
+def record(folder: Path, megabytes: float = 200.0, share: float = 0.1, **settings) -> Recorder:
+    return Recorder(folder / "records", megabytes, share, 0, build_tokenizer(), **settings)
+
+
+def end_step(recorder: Recorder) -> None:
+    """As the training loop does on one rank."""
+    recorder.rows += recorder.added
+    recorder.added = 0
+    while recorder.rows > recorder.limit:
+        recorder.halve()
+        recorder.rows = recorder.thin(1)
+
+
+def test_every_touched_token_is_recorded_and_a_share_of_the_others(tmp_path):
+    recorder, observed = record(tmp_path), observed_of()
+    recorder.add(3, 2, observed)
+    recorder.close_file()
+    rows = read_records(tmp_path)
+    clauses = observed.plan.clauses
+    touched = set((clauses.codes >= 0).nonzero()[:, 0].tolist())
+    table = observed.table
+    places = zip(table.responses.tolist(), table.positions.tolist(), strict=True)
+    at = {place: n for n, place in enumerate(places)}
+    found = {at[row["response"], row["position"]]: row for row in rows.to_pylist()}
+    assert len(found) == len(rows)
+    assert {n for n, row in found.items() if row["effect"]} == touched
+    others = int(clauses.in_phase.sum()) - len(touched)
+    assert len(found) - len(touched) == pytest.approx(0.1 * others, abs=4 * (0.09 * others) ** 0.5)
+    assert rows.schema.names == list(COLUMNS)
+    for n, row in found.items():
+        response = int(table.responses[n])
+        assert (row["step"], row["update"], row["schema_version"]) == (3, 2, 1)
+        assert row["group"] == int(table.groups[response])
+        assert row["token"] == observed.sequences[response][1][row["position"]]
+        assert row["kept"] == (float(observed.plan.weights[0][n]) != 0)
+        assert row["weight"] == float(observed.plan.weights[0][n])
+        assert row["factor"] == float(clauses.factor[n])
+        assert row["reward"] == float(table.rewards[response])
+        assert row["advantage"] == pytest.approx(float(table.advantages[n]))
+        assert row["prob"] == pytest.approx(float(observed.logprobs[n].exp()))
+        assert row["old_prob"] == pytest.approx(float(table.old_logprobs[n].exp()))
+        assert row["ratio"] == pytest.approx(row["prob"] / row["old_prob"], rel=1e-5)
+        gap = float(table.old_logprobs[n] - table.sampler_logprobs[n])
+        assert row["sampler_gap"] == pytest.approx(gap, abs=1e-6)
+        effect = ("dropped", "~entropy.top(0.2)") if n in touched else (None, None)
+        assert (row["effect"], row["clause"]) == effect
+        assert row["inclusion_probability"] == pytest.approx(1.0 if n in touched else 0.1)
+
+
+def test_tokens_that_were_not_scored_and_not_judged_are_null(tmp_path):
+    observed = observed_of()
+    unknown = torch.full_like(observed.logprobs, torch.nan)
+    columns = dict.fromkeys(("logprobs", "entropy", "collision", "entropy_sensitivity"), unknown)
+    table = observed.table.replace(sampler_logprobs=unknown)
+    values = {**vars(observed), **columns, "table": table}
+    recorder = record(tmp_path)
+    recorder.add(1, 1, Observed(**{name: values[name] for name in Observed.__dataclass_fields__}))
+    recorder.close_file()
+    rows = read_records(tmp_path)
+    for name in ("prob", "ratio", "entropy", "gradient_norm", "sampler_gap", "spurious"):
+        assert rows[name].null_count == len(rows), name
+    assert rows["old_prob"].null_count == 0
+
+
+def test_tokens_of_another_phase_and_of_undecided_responses_are_no_rows(tmp_path):
+    whole = observed_of("ar-lopti")
+    recorder = record(tmp_path, share=1.0)
+    for number, phase in enumerate(whole.objective.phases, 1):
+        plan = phase.plan([whole.table], {"update": 0}, clauses=True)
+        values = {**vars(whole), "objective": phase, "plan": plan}
+        fields = {name: values[name] for name in Observed.__dataclass_fields__}
+        recorder.add(1, number, Observed(**fields))
+    recorder.close_file()
+    rows = read_records(tmp_path)
+    assert len(rows) == int(whole.table.decided.sum())
+    assert pc.min(rows["factor"]).as_py() > 0
+    first = read_records(tmp_path, ["old_prob"], where=pc.field("update") == 1)
+    assert pc.max(first["old_prob"]).as_py() < 0.5
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, order):
+    observed = observed_of()
+    recorder = record(tmp_path / "one")
+    recorder.add(1, 1, observed)
+    recorder.close_file()
+    whole = read_records(tmp_path / "one")
+    half = len(observed.table.lengths) // 2
+    parts = [range(half), range(half, len(observed.table.lengths))]
+    for rank in order:
+        chosen = list(reversed(parts[rank]))
+        table, rows = observed.table.select(chosen), observed.table.rows(chosen)
+        plan = observed.plan.part(rows)
+        old = observed.plan.clauses
+        clauses = type(old)(old.factor[rows], old.in_phase[rows], old.codes[rows], old.causes)
+        values = {name: getattr(observed, name)[rows] for name in ("logprobs", "entropy")}
+        values |= {"collision": table.collision, "entropy_sensitivity": values["logprobs"]}
+        part = Observed(
+            observed.objective,
+            observed.state,
+            table,
+            type(plan)(**{**vars(plan), "clauses": clauses}),
+            [observed.sequences[i] for i in chosen],
+            **values,
+        )
+        other = record(tmp_path / "two", rank=rank)
+        other.add(1, 1, part)
+        other.close_file()
+    found = read_records(tmp_path / "two")
+    order_by = [(key, "ascending") for key in KEYS]
+    assert found.sort_by(order_by).equals(whole.sort_by(order_by))
+
+
+def test_inclusion_probabilities_are_right_after_any_number_of_halvings(tmp_path, caplog):
+    """Horvitz-Thompson estimates of the counts: within four standard errors, in each step."""
+    recorder = record(tmp_path, megabytes=1500 * ROW_BYTES / 1e6)
+    totals: dict[bool, list[int]] = {True: [], False: []}
+    with caplog.at_level(logging.WARNING):
+        for step in range(1, 13):
+            observed = observed_of(seed=step)
+            clauses = observed.plan.clauses
+            totals[True].append(int((clauses.codes >= 0).sum()))
+            totals[False].append(int(((clauses.codes < 0) & clauses.in_phase).sum()))
+            recorder.add(step, 1, observed)
+            end_step(recorder)
+            assert recorder.rows <= recorder.limit
+    recorder.close_file()
+    rows = read_records(tmp_path)
+    assert len(rows) == recorder.rows
+    assert recorder.halvings >= 3
+    touched = rows["effect"].is_valid().to_numpy()
+    probability = rows["inclusion_probability"].to_numpy().astype(float)
+    for kind, base in ((True, 1.0), (False, 0.1)):
+        own = probability[touched == kind]
+        assert np.allclose(own, base * 0.5**recorder.halvings)
+        count = sum(totals[kind])
+        error = np.sqrt(count * (1 - own[0]) / own[0])
+        assert abs((1 / own).sum() - count) < 4 * error
+    steps = rows["step"].to_numpy()[touched]
+    for step, count in enumerate(totals[True], 1):
+        p = 0.5**recorder.halvings
+        assert abs((steps == step).sum() / p - count) < 5 * np.sqrt(count * (1 - p) / p)
+    assert [r.message.count("half as probably") for r in caplog.records] == [1]
+
+
+def test_the_record_stays_below_its_size_on_disk(tmp_path):
+    recorder = record(tmp_path, megabytes=0.2, share=0.5)
+    for step in range(1, 9):
+        recorder.add(step, 1, observed_of(seed=step))
+        end_step(recorder)
+        recorder.close_file()
+    size = sum(file.stat().st_size for file in (tmp_path / "records").iterdir())
+    footers = 8 * 10_000  # a file of no rows
+    assert 50_000 < size < 200_000 + footers
+
+
+class Stop(Callback):
+    """Ends a run in the middle of a step, as Ctrl-C does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def phase(self, name: str) -> None:
+        if name == "syncing":
+            self.step -= 1
+            if self.step < 0:
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("megabytes", [200.0, 0.05])
+def test_a_run_that_was_stopped_and_resumed_has_the_rows_of_the_undisturbed_run(
+    policy, tmp_path, megabytes
+):
+    output = {"records_mb": megabytes, "records_share": 0.1, "tables_every": 3}
+    config = eight_steps(policy, "ar", output=output)
+    run_training(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_training(config, tmp_path / "run", callbacks=[Stop(5)])
+    assert read_records(tmp_path / "run", steps=[5])  # written on the way out
+    run_training(config, tmp_path / "run", resume=True)
+    whole, found = (
+        read_records(folder).sort_by([(key, "ascending") for key in KEYS])
+        for folder in (tmp_path / "whole", tmp_path / "run")
+    )
+    assert (pc.min(whole["inclusion_probability"]).as_py() < 0.1) == (megabytes < 1)
+    assert set(whole["step"].to_pylist()) == set(range(1, 9))
+    assert found.equals(whole)
+    tables = [sorted(f.name for f in (tmp_path / n / "tables").iterdir()) for n in ("whole", "run")]
+    assert tables[0] == tables[1] == [f"step-{s:06d}-rank-0.parquet" for s in (3, 6, 8)]
+
+
+@pytest.mark.parametrize("preset", ["stapo", "dapo-loss", "ar-lopti"])
+def test_the_record_changes_nothing_about_the_training(policy, tmp_path, preset):
+    on = eight_steps(policy, preset, output={"tables_every": 1, "records_share": 1.0})
+    off = eight_steps(policy, preset, output={"tables_every": 0, "records_mb": 0})
+    run_training(on, tmp_path / "on")
+    run_training(off, tmp_path / "off")
+    assert same(weights(tmp_path / "on"), weights(tmp_path / "off"))
+    assert metrics(tmp_path / "on") == metrics(tmp_path / "off")
+    assert not list((tmp_path / "off" / "records").iterdir())
+    assert not list((tmp_path / "off" / "tables").iterdir())
+
+
+def test_the_rows_of_an_unfinished_step_are_written_on_the_way_out(policy, tmp_path, monkeypatch):
+    config = tiny_config(policy, "ar", training={"steps": 3})
+    record_rollout = stages.record_rollout
+
+    def fail(parts, rollout):
+        if parts.learner.steps == 2:
+            raise RuntimeError("no disk")
+        record_rollout(parts, rollout)
+
+    monkeypatch.setattr(stages, "record_rollout", fail)
+    with pytest.raises(RuntimeError, match="no disk"):
+        run_training(config, tmp_path / "run")
+    assert set(read_records(tmp_path / "run")["step"].to_pylist()) == {1, 2}
+
+
+def test_settings_of_0_1_0_are_refused_in_words_but_their_runs_resume(policy, tmp_path):
+    config = tiny_config(policy, "stapo", training={"steps": 1}, checkpoint={"every": 1})
+    settings = settings_of(config)
+    with pytest.raises(ConfigError, match=r"token_responses: .*records/.*tables_every"):
+        build_config([("test", {"output": {"token_responses": 5}})])
+    run_training(config, tmp_path / "run")
+    old = {"samples_every": 1, "tokens_every": 10, "token_responses": 64, "trackers": []}
+    settings["training"]["steps"] = 2
+    settings["output"] = old
+    (tmp_path / "run" / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
+    assert resume(tmp_path / "run").steps == 2

@@ -1,0 +1,158 @@
+"""RUN/tables/: every token of an update, from which the objective is planned again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from runs import finish, program, write_config
+from tiny import tiny_config
+
+from rlobj import ConfigError
+from rlobj.objectives.tokens import PER_TOKEN
+from rlobj.records import read_tables
+from rlobj.training import run_training
+from rlobj.training.loop import stages
+
+TWO_REWARDS = [
+    {"name": "right", "kind": "exact"},
+    {"name": "short", "kind": "custom", "weight": 0.5, "target": "PATH:short"},
+]
+SHORT = """
+def short(response, answer, **columns):
+    return None if response.startswith("1") else float(len(response) < 3)
+"""
+CASES = {
+    "stapo": {},
+    "stare": {"objective": {"controllers": {"W": {"kind": "gate", "target": 9.0, "on": 1.1}}}},
+    "lp-reg": {},
+    "clip-cov": {},
+    "ar-lopti": {},
+    "gspo": {"training": {"updates_per_step": 3}},
+    "dapo-loss": {"training": {"updates_per_step": 1}},
+    "20-entropy": {"training": {"selection": "old", "updates_per_step": 3}},
+    "gdpo": {},
+}
+
+
+def config_of(policy: Path, folder: Path, preset: str):
+    sections = {"output": {"tables_every": 2}, **CASES[preset]}
+    training = {"steps": 3, "updates_per_step": 2, "learning_rate": 1e-3}
+    sections["training"] = {**training, **sections.get("training", {})}
+    if preset == "gdpo":
+        (folder / "rewards.py").write_text(SHORT)
+        text = json.dumps(TWO_REWARDS).replace("PATH", str(folder / "rewards.py"))
+        sections["rewards"] = json.loads(text)
+    return tiny_config(policy, preset, **sections)
+
+
+def planned(run: Path) -> dict[int, list]:
+    """Checks that each recorded objective plans its weights again; the updates by step."""
+    found: dict[int, list] = {}
+    for update in read_tables(run):
+        plan = update.objective.plan([update.table], update.state)
+        assert torch.equal(plan.weights[0], update.weights)
+        found.setdefault(update.step, []).append(update)
+    return found
+
+
+@pytest.mark.parametrize("preset", CASES)
+def test_the_recorded_objective_plans_the_recorded_weights_again(
+    policy, tmp_path, monkeypatch, preset
+):
+    seen = []
+    after = stages.after_update
+
+    def note(parts, index, batch, observed, metrics):
+        seen.append((parts.learner.steps + 1, index + 1, observed))
+        after(parts, index, batch, observed, metrics)
+
+    monkeypatch.setattr(stages, "after_update", note)
+    config = config_of(policy, tmp_path, preset)
+    run_training(config, tmp_path / "run")
+    found = planned(tmp_path / "run")
+    assert list(found) == [2, 3]  # every second, and the last
+    written = [(step, update) for step, updates in found.items() for update in updates]
+    right = [each for each in seen if each[0] in (2, 3)]
+    assert len(written) == len(right)
+    for (step, update), (own, number, observed) in zip(written, right, strict=True):
+        assert (step, update.update) == (own, number)
+        assert torch.equal(update.weights, observed.plan.weights[0])
+        assert update.state == observed.state
+        assert update.objective == observed.objective
+        assert [tuple(map(list, pair)) for pair in observed.sequences] == update.sequences
+        table, theirs = update.table, observed.table
+        for name in ("lengths", "groups", "ids", "rewards", "advantages"):
+            ours, right_column = getattr(table, name), getattr(theirs, name)
+            assert ours.dtype == right_column.dtype
+            assert torch.equal(ours.nan_to_num(7), right_column.nan_to_num(7)), name
+        for name in PER_TOKEN:
+            column = getattr(theirs, name)
+            if name in ("logprobs", "entropy", "collision", "entropy_sensitivity"):
+                column = column if config.training.selection == "old" else getattr(observed, name)
+            if column is None:
+                assert getattr(table, name) is None
+            else:
+                assert torch.equal(getattr(table, name).nan_to_num(7), column.nan_to_num(7)), name
+
+
+@pytest.mark.slow
+def test_two_processes_write_tables_that_plan_the_same_weights(policy, tmp_path):
+    file = write_config(config_of(policy, tmp_path, "clip-cov"), tmp_path / "run.yaml")
+    run, log = tmp_path / "run", tmp_path / "log"
+    words = ["train", "--config", file, "--out", run, "--processes", "2"]
+    finish(program(words, log), log)
+    assert list(planned(run)) == [2, 3]
+    (run / "tables" / "step-000002-rank-1.parquet").unlink()
+    with pytest.raises(ConfigError, match=r"step-000002-rank-1.parquet is missing: .* 2 processes"):
+        list(read_tables(run))
+
+
+def test_empty_and_undecided_responses_are_in_the_tables(policy, tmp_path):
+    config = config_of(policy, tmp_path, "gdpo")
+    run_training(config, tmp_path / "run")
+    [first, *_] = read_tables(tmp_path / "run", [2])
+    assert first.table.rewards.isnan().any()
+    assert first.table.reward_names == ("right", "short")
+    assert first.facts["temperature"] == config.sampling.temperature
+
+
+def test_code_that_an_objective_names_is_not_imported(policy, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from pathlib import Path\n"
+        "from rlobj.objectives.surrogates import Unclipped\n"
+        f"Path({str(tmp_path / 'imported')!r}).touch()\n"
+        "class Mine(Unclipped):\n    pass\n"
+    )
+    target = f"{tmp_path / 'mine.py'}:Mine"
+    config = tiny_config(
+        policy,
+        "dapo-loss",
+        objective={"surrogate": {"kind": "custom", "target": target}},
+        training={"steps": 1},
+        output={"tables_every": 1},
+    )
+    run_training(config, tmp_path / "run")
+    (tmp_path / "imported").unlink()
+    with pytest.raises(ConfigError, match=r"names code by its path.*trust=True"):
+        list(read_tables(tmp_path / "run"))
+    [update] = read_tables(tmp_path / "run", trust=True)
+    assert type(update.objective.surrogate).__name__ == "Mine"
+
+
+@pytest.mark.parametrize("text", ["custom('os:system')", "~custom ( 'os:system', a=1)"])
+def test_rules_that_name_code_are_not_imported(policy, tmp_path, text):
+    config = tiny_config(policy, "stapo", training={"steps": 1}, output={"tables_every": 1})
+    run_training(config, tmp_path / "run")
+    [path] = (tmp_path / "run" / "tables").iterdir()
+    table = parquet.read_table(path)
+    metadata = dict(table.schema.metadata)
+    written = json.loads(metadata[b"rlobj.updates"])
+    written["updates"][0]["objective"]["drop"] = text
+    metadata[b"rlobj.updates"] = json.dumps(written)
+    parquet.write_table(table.replace_schema_metadata(metadata), path)
+    with pytest.raises(ConfigError, match="names code by its path"):
+        list(read_tables(tmp_path / "run"))
