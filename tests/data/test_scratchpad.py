@@ -160,6 +160,10 @@ def test_an_end_before_the_answer_is_complete_is_spurious_and_a_cut_is_not():
     assert judge("6+6=", []) == []
 
 
+def test_a_special_token_inside_a_response_is_spurious():
+    assert judge("6+6=", ["6+", "", "6=12#12", ""]) == [False, True, False, False]
+
+
 def test_the_sum_is_found_in_a_longer_prompt_and_its_absence_is_an_error():
     assert marked([6, 6], "6+6=1[3]#12".replace("[", "").replace("]", "")) == "6+6=1[3]#12"
     assert not any(judge("Question 7: 6+6=? Steps, then # and the sum.", "6+6=12#12"))

@@ -45,7 +45,8 @@ def judge(prompt: str, tokens: Sequence[str]) -> list[bool]:
 
     Args:
         prompt: text with a sum, such as `3+4+8+5=`.
-        tokens: text of each token; empty for the end of the response.
+        tokens: text of each token; empty for special tokens. The last one may be the end of the
+            response; others are in excess.
 
     Returns:
         For each token, whether it is spurious. All are False exactly if the response is a valid
@@ -71,7 +72,7 @@ def judge(prompt: str, tokens: Sequence[str]) -> list[bool]:
         followed = _followed(numbers, written.removesuffix(end))
         marks = min(marks, _departures(followed + end, written), key=sum)
     ends = list(itertools.accumulate(len(token) for token in tokens))
-    spurious = [any(marks[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+    spurious = [a == b or any(marks[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
     return [*spurious[:-1], marks[-1]] if ended else spurious
 
 

@@ -33,7 +33,7 @@ class Task:
         work: digits -> a whole right response; None = the answer alone.
         answer_after: only the text after the last occurrence of this is graded; None = all of it.
         judge: (prompt, text of each token of a right response) -> whether each token is spurious;
-            an empty text is the end of the response. None = the task cannot say.
+            special tokens have empty texts. None = the task cannot say.
 
     Example:
         >>> task = TASKS["addition"]
