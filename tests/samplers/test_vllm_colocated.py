@@ -29,7 +29,9 @@ from vllm_tools import (
 )
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.config.embedded_profile import DEFAULT_TASK
 from rlobj.models.embedded import build_tokenizer, embedded_policy
+from rlobj.models.embedded.tokenizer import ALPHABET, SCRATCHPAD_ALPHABET
 from rlobj.samplers import SamplingSettings, Sent, compare
 from rlobj.samplers.distribution import truncate
 from rlobj.samplers.vllm import VllmSampler, VllmSettings, extension
@@ -78,11 +80,11 @@ class Engines:
 
         folder = self.folder / name
         if name == "embedded":
-            folder = embedded_policy("addition")
+            folder = embedded_policy(DEFAULT_TASK)
             model = AutoModelForCausalLM.from_pretrained(folder)
         else:
             model = save_policy(folder, tied=name == "tied")
-        tokenizer = build_tokenizer()
+        tokenizer = build_tokenizer(SCRATCHPAD_ALPHABET if name == "embedded" else ALPHABET)
         before = process_state()
         sampler = VllmSampler(
             str(folder),
