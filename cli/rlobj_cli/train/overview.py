@@ -103,12 +103,13 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     embedded = source if config.model.name is None and source in PROFILES else None
     evaluated = any("eval/accuracy" in line for line in result.history)
     on = f" --on {embedded}" if embedded else ("" if evaluated else " --on FILE")
+    samples = 4 if embedded else 32  # a built-in task has thousands of problems
     more = max(2 * config.training.steps, 1)
     console.print("Next:")
     inspect = f"rlobj inspect {result.path}"
     for command in (
         *([inspect] if (result.path / "records").is_dir() else []),
-        f"rlobj eval {result.path}{on} -n 32",
+        f"rlobj eval {result.path}{on} -n {samples}",
         f"rlobj train --resume {result.path} --set training.steps={more}",
     ):
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
