@@ -35,7 +35,16 @@ def train(screen: PlainScreen | LiveScreen, steps: int) -> None:
         for step in range(1, steps + 1):
             for phase in ("sampling", "scoring", "updating"):
                 screen.phase(phase)
-            metrics = {"step": step, "reward/mean": step / steps, "tokens/step": 100.0}
+            metrics = {
+                "step": step,
+                "reward/mean": step / steps,
+                "tokens/step": 100.0,
+                "policy/ratio_max": 12.345,
+                "train/grad_norm": 0.5,
+                "train/learning_rate": 1e-6,
+                "response/length_mean": 1234.5,
+                "sampler/logprob_gap": 2e-7,
+            }
             if step == steps:
                 screen.phase("evaluating")
                 screen.evaluated(step, half_right())
@@ -55,6 +64,8 @@ def test_plain_lines_come_twenty_times_a_run_without_control_characters() -> Non
     steps = [line.split()[1] for line in text.splitlines() if line.startswith("step")]
     assert steps[:3] == ["0/200", "10/200", "20/200"]
     assert len(steps) == 21
+    numbers = "max ratio 12.35  grad norm 0.500  lr 1.0e-06  length 1,234.5  gap 2.0e-07"
+    assert text.count(numbers) == 20
     assert "step 200/200  reward 1.000  held-out accuracy 0.750 ± 0.100" in text
     assert not {character for character in text if ord(character) < 32} - {"\n"}
 
@@ -73,6 +84,16 @@ def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: i
     accuracy = next(line for line in lines if line.startswith("held-out"))
     assert accuracy.split()[2:4] == ["0.500", "0.750"]
     assert "8/8" in lines[0]
+    latest = {
+        "largest ratio": "12.35",
+        "gradient norm": "0.500",
+        "learning rate": "1.0e-06",
+        "response length": "1,234.5",
+        "sampler gap, nats": "2.0e-07",
+    }
+    for name, value in latest.items():
+        [line] = [line for line in lines if line.startswith(name)]
+        assert line.removeprefix(name).split()[:2] == [value, value]
 
 
 def test_screen_of_a_resumed_run_starts_with_its_history() -> None:

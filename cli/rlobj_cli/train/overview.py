@@ -13,6 +13,7 @@ from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.layers import EMBEDDED_LAYER, Layer, merged, origins
 from rlobj.config.presets import difference, load_preset
 from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import held_out_accuracies
 from rlobj.training import TrainingResult
 from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.screen.charts import draw_chart
@@ -99,6 +100,10 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
         console.print(Text(remark, style="yellow"), soft_wrap=True)
     done = f"{result.steps} steps done, this session took {minutes}:{seconds:02}. Run: "
     console.print(Text.assemble(done, (str(result.path), "bold")), soft_wrap=True)
+    if best := result.best_checkpoint:
+        accuracy = number(held_out_accuracies(result.path)[best])
+        text = f"Best held-out accuracy of a checkpoint: {accuracy}, in {best}"
+        console.print(Text(text), soft_wrap=True)
     source = config.data.source
     embedded = source if config.model.name is None and source in PROFILES else None
     evaluated = any("eval/accuracy" in line for line in result.history)

@@ -41,6 +41,11 @@ MEASURES = (
     ("entropy, nats", "policy/entropy", 3),
     ("tokens kept", "objective/kept_fraction", 4),
     ("tokens clipped", "objective/clip_fraction", 4),
+    ("largest ratio", "policy/ratio_max", 2),
+    ("gradient norm", "train/grad_norm", 3),
+    ("learning rate", "train/learning_rate", 3),
+    ("response length", "response/length_mean", 1),
+    ("sampler gap, nats", "sampler/logprob_gap", 3),
     ("tokens/s", "tokens/per_second", 0),
 )
 """Name on the screen, name in metrics.jsonl, digits after the point."""
@@ -176,6 +181,11 @@ class PlainScreen(Screen):
             f"entropy {number(line.get('policy/entropy'))}",
             f"kept {number(line.get('objective/kept_fraction'), 4)}",
             f"clipped {number(line.get('objective/clip_fraction'), 4)}",
+            f"max ratio {number(line.get('policy/ratio_max'), 2)}",
+            f"grad norm {number(line.get('train/grad_norm'))}",
+            f"lr {number(line.get('train/learning_rate'))}",
+            f"length {number(line.get('response/length_mean'), 1)}",
+            f"gap {number(line.get('sampler/logprob_gap'))}",
             f"{number(line.get('tokens/per_second'), 0)} tokens/s",
             f"{_clock(left)} left",
         ]

@@ -23,6 +23,10 @@ CHARTS = {
     "entropy, nats": "policy/entropy",
     "tokens kept, share": "objective/kept_fraction",
     "tokens clipped, share": "objective/clip_fraction",
+    "groups without signal, share": "groups/without_signal_share",
+    "gradient carried by 1% of the tokens, share": "gradient/top_1pct",
+    "gradient norm": "train/grad_norm",
+    "largest ratio": "policy/ratio_max",
     "response length, tokens": "response/length_mean",
 }
 """Metrics in metrics.jsonl by their name on screen."""
@@ -54,6 +58,7 @@ def report(
     console = Console()
     with loading(console):
         from rlobj.base.errors import ConfigError
+        from rlobj.config.run_folder import best_checkpoint, held_out_accuracies
         from rlobj.training import RunDirectory
     directory, config = RunDirectory.open(run)
     lines = directory.lines()
@@ -69,6 +74,9 @@ def report(
         if values:
             digits = 0 if key == "tokens/per_second" else 3
             means[label] = number(sum(values) / len(values), digits)
+    if best := best_checkpoint(run):
+        accuracy = number(held_out_accuracies(run)[best])
+        means["best checkpoint"] = f"{best.name}, held-out accuracy {accuracy}"
     console.print(facts_grid(means))
     _draw_charts(console, lines)
 
