@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-import pyarrow.parquet
+
+from rlobj.records.rows import SCHEMA, write_parquet
 
 DEFAULTS: dict[str, Any] = {
     "schema_version": 1,
@@ -36,21 +37,6 @@ DEFAULTS: dict[str, Any] = {
     "inclusion_probability": 1.0,
     "spurious": None,
 }
-INTEGERS = ("schema_version", "step", "update", "response", "group", "position", "token")
-TEXTS = ("text", "effect", "clause", "before", "after")
-SCHEMA = pyarrow.schema(
-    (
-        name,
-        "int64"
-        if name in INTEGERS
-        else "string"
-        if name in TEXTS
-        else "bool"
-        if name in ("kept", "spurious")
-        else "float32",
-    )
-    for name in DEFAULTS
-)
 
 
 def dropped(text: str = "7", **columns: Any) -> dict[str, Any]:
@@ -61,8 +47,8 @@ def dropped(text: str = "7", **columns: Any) -> dict[str, Any]:
 
 def write_records(run: Path, rows: list[dict[str, Any]], name: str = "part-0") -> Path:
     """A file of records of these rows; what a row leaves out is `DEFAULTS`."""
-    (run / "records").mkdir(parents=True, exist_ok=True)
+    run.mkdir(exist_ok=True)
     table = pyarrow.Table.from_pylist([{**DEFAULTS, **row} for row in rows], schema=SCHEMA)
     file = run / "records" / f"{name}.parquet"
-    pyarrow.parquet.write_table(table, file)
+    write_parquet(file, table)
     return file

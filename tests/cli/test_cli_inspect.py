@@ -73,6 +73,19 @@ def test_a_run_in_which_nothing_was_touched_says_so(tmp_path: Path) -> None:
     assert "touched tokens: 0 of ≈ 1 (0.000%)" in output(str(tmp_path))
 
 
+def test_a_run_without_a_readable_record_is_refused_in_words(tmp_path: Path) -> None:
+    file = write_records(tmp_path / "run", [dropped()])
+    assert "is not a run" in output(str(tmp_path / "nowhere"), code=2)
+    assert "no record of step 9; it has steps 1 to 1" in output(
+        str(file.parents[1]), "--step", "9", code=2
+    )
+    file.write_bytes(file.read_bytes()[:-9])
+    assert "is not a whole Parquet file" in output(str(file.parents[1]), code=2)
+    file.unlink()
+    assert "records is empty" in " ".join(output(str(file.parents[1]), code=2).split())
+    assert "has no folder records" in output(str(tmp_path), code=2)
+
+
 def test_json_is_the_whole_result(tmp_path: Path) -> None:
     found = json.loads(output(str(scratchpad(tmp_path)), "--json", "--where", "spurious > 0"))
     assert [row["text"] for row in found["groups"]] == ["2", "4"]

@@ -60,14 +60,19 @@ def test_the_spurious_share_is_over_judged_tokens(tmp_path: Path) -> None:
 
 
 def test_examples_are_the_newest_of_each_group(tmp_path: Path) -> None:
-    rows = [dropped(text, step=step, response=step) for step in range(1, 9) for text in "ab"]
-    for i, part in enumerate((rows[:5], rows[5:])):
+    rows = [
+        dropped(text, step=step, response=i, before=f"{step}")
+        for step in range(1, 9)
+        for text in "ab"
+        for i in range(2)  # the same context twice
+    ]
+    for i, part in enumerate((rows[:9], rows[9:])):
         write_records(tmp_path, part, f"rank-{i}")
     tokens = rlobj.inspect(tmp_path, examples=2).tokens.to_pylist()
     found = [(row["step"], row["text"]) for row in tokens]
     assert sorted(found, reverse=True) == [(8, "b"), (8, "a"), (7, "b"), (7, "a")]
     assert [step for step, _ in found] == [8, 8, 7, 7]
-    assert len(rlobj.inspect(tmp_path, examples=None).tokens) == 16
+    assert len(rlobj.inspect(tmp_path, examples=None).tokens) == 32
     assert len(rlobj.inspect(tmp_path, examples=0).tokens) == 0
 
 

@@ -35,6 +35,16 @@ def test_a_context_with_the_end_of_the_prompt_is_found_as_well(run: Path) -> Non
     assert (found["before"], found["after"]) == ("2+6=1", ";12+4=16;26+9=25#25")
 
 
+def test_special_tokens_behind_the_response_do_not_matter(run: Path) -> None:
+    rows = [
+        {"step": 3, "response": 7, "before": "6+9=25#", "text": "25", "after": "<eos>"},
+        {"step": 3, "response": 7, "before": "25#25", "text": "<eos>", "after": ""},
+    ]
+    last, end = in_responses(run, rows)
+    assert (last["before"], last["after"]) == (RESPONSE[:-2], "")
+    assert (end["before"], end["text"], end["after"]) == (RESPONSE, "<eos>", "")
+
+
 @pytest.mark.parametrize(
     "token",
     [

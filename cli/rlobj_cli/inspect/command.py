@@ -50,25 +50,25 @@ def inspect(
         bool, option(None, "--json", "Print everything as JSON, for other programs.")
     ] = False,
 ) -> None:
-    """Show what the objective did to tokens: which ones, in which context, and by which rule.
+    """Show the tokens that the objective dropped, reweighted or penalised, and why.
 
-    Without --where: every token that was dropped, reweighted or penalised. The record of a run has
-    all of them, and a sample of the others; beyond a size it has a sample of both. Then counts are
-    estimates and are marked with ≈.
+    A record has all of these tokens, and a sample of the others.
+    Beyond a size it has a sample of both; then counts are estimates, marked ≈.
 
     [bold]Examples[/bold]
 
     \b  rlobj inspect runs/stapo-20260101-120000
       rlobj inspect runs/stapo-20260101-120000 --dropped --step 40
       rlobj inspect RUN --where "(prob < 0.001) & (advantage > 0)"
-      rlobj inspect RUN --where "(spurious > 0) & (kept > 0)"     spurious tokens that were missed
+      rlobj inspect RUN --where "(spurious > 0) & (kept > 0)"    missed tokens
       rlobj inspect RUN --json > tokens.json
 
-    [bold]Columns of --where[/bold]
+    [bold]Columns that --where reads[/bold]
 
-    \b  prob logprob surprisal entropy old_prob ratio advantage reward position sampler_gap
-      gradient_norm entropy_sensitivity weight factor step update response group token
-      inclusion_probability; kept and spurious are 1 or 0
+    \b  prob logprob surprisal entropy old_prob ratio advantage reward position
+      gradient_norm entropy_sensitivity sampler_gap weight factor
+      step update response group token inclusion_probability
+      kept and spurious: 1 or 0
     """
     console = Console()
     with loading(console):
@@ -161,7 +161,7 @@ def _groups(found: Inspection, groups: int, clauses: list[tuple[str, str]], widt
     for i, (title, cells) in enumerate(rows):
         if title is not None and i:
             shown.add_section()
-        shown.add_row(title or next(lines), *cells, style=None if title else "dim")
+        shown.add_row(title or next(lines), *(Text(cell, "" if title else "dim") for cell in cells))
     return shown
 
 

@@ -38,9 +38,9 @@ def in_context(rows: Sequence[Mapping[str, Any]], width: int) -> list[Text]:
         left = min(left, max(room - right, room // 2))
     return [
         Text.assemble(
-            (end(row["before"], left), "dim"),
+            end(row["before"], left),
             (mark, style_of(row["effect"])),
-            (beginning(row["after"], width - left - cell_len(mark)), "dim"),
+            beginning(row["after"], width - left - cell_len(mark)),
         )
         for row, mark in zip(rows, marked, strict=True)
     ]

@@ -17,14 +17,16 @@ from rlobj.insight.outcomes import Outcome, Spurious, share
 from rlobj.insight.samples import in_responses
 from rlobj.insight.untouched import reach
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.rules import Rule
+from rlobj.objectives.rules import Controlled, Expr, Rule
 from rlobj.reporting import visible
 from rlobj_cli.screen.charts import sparkline
 from rlobj_cli.screen.console import facts_grid, number, table, working
-from rlobj_cli.screen.tokens import in_context
+from rlobj_cli.screen.tokens import beginning, in_context
 
 SHOWN = 6
 """Tokens in context."""
+MOST = 8
+"""Texts of tokens that are counted."""
 SHORT = 12
 """Cells of a prompt that has a column of its own."""
 WORDS = {"dropped": "silenced"}
@@ -38,7 +40,7 @@ def show_touched(console: Console, run: Path) -> None:
     """
     outcome = Outcome.read(run)
     objective = outcome.config.objective
-    if not _rules(objective) and objective.mismatch is None:
+    if not _rules(objective):
         return
     try:
         with working(console, "reading the record"):
@@ -53,8 +55,14 @@ def show_touched(console: Console, run: Path) -> None:
         return
     _show_clauses(console, found, outcome)
     _show_examples(console, found)
+    most = [
+        f"[{beginning(row['text'], 12)}] {row['tokens']:,.0f}"
+        for row in found.groups.slice(0, MOST).to_pylist()
+    ]
+    facts = {"most often": "  ".join(most)}
     if outcome.spurious is not None:
-        _show_spurious(console, outcome, outcome.spurious)
+        facts |= _spurious_facts(outcome, outcome.spurious)
+    console.print(facts_grid(facts))
     console.print()
 
 
@@ -66,6 +74,7 @@ def _rules(objective: Objective) -> list[tuple[str, Any]]:
         ("reweight", objective.weight),
         *(("surrogate", rule) for rule in objective.surrogate.rules()),
         *((penalty.kind, penalty.where) for penalty in objective.penalties),
+        ("mismatch", objective.mismatch and objective.mismatch.kind),
     ]
     return [(name, rule) for name, rule in fields if rule is not None]
 
@@ -95,31 +104,33 @@ def _show_examples(console: Console, found: Inspection) -> None:
     prompts = [visible(row.get("prompt", ""), 200) for row in tokens]
     short = any(prompts) and max(map(cell_len, prompts)) <= SHORT
     titles = ["step", *(["prompt"] if short else []), "response, the token in [ ]"]
-    shown = table(*titles, right=("prob", "entropy"))
-    lines = in_context(tokens, console.width - 32 - (SHORT + 2) * short)
+    names = ["prob", "entropy"] + ["factor"] * any(row["effect"] == "reweighted" for row in tokens)
+    shown = table(*titles, right=names)
+    wide = max(map(cell_len, ["prompt", *prompts])) + 3 if short else 0
+    lines = in_context(tokens, console.width - 9 - wide - 10 * len(names))
     for row, prompt, line in zip(tokens, prompts, lines, strict=True):
-        numbers = (number(row["prob"], 4), number(row["entropy"]))
+        numbers = (number(row[name], 4) for name in names)
         shown.add_row(str(row["step"]), *([Text(prompt)] if short else []), line, *numbers)
     console.print(shown)
 
 
-def _show_spurious(console: Console, outcome: Outcome, spurious: Spurious) -> None:
+def _spurious_facts(outcome: Outcome, spurious: Spurious) -> dict[str, str]:
     """Precision and recall of the rule, and whether spurious tokens became rarer."""
     (first, before), (last, after) = spurious.ends
     steps = len(outcome.tenths()[0])
     old, new = first / max(before, 1), last / max(after, 1)
     trend = "shrank" if new < old else "grew" if new > old else "stayed the same"
-    dropped = f"of {spurious.dropped:,.0f} silenced tokens are spurious"
-    facts = {
+    return {
         "spurious": f"{share(spurious.tokens, outcome.tokens)} of the tokens depart from every "
         "valid derivation, in responses that were graded right",
-        "precision": f"{_percent(spurious.precision)}  {spurious.caught:,.0f} {dropped}",
+        "precision": f"{_percent(spurious.precision)}  {spurious.caught:,.0f} of "
+        f"{spurious.dropped:,.0f} tokens that were silenced in right responses are spurious",
         "recall": f"{_percent(spurious.recall)}  {spurious.caught:,.0f} of "
         f"{spurious.tokens:,.0f} spurious tokens were silenced",
-        "their share": f"{trend}  {sparkline(spurious.shares, 10)}  {share(first, before)} in the "
-        f"first {steps} steps → {share(last, after)} in the last {steps}",
+        "over time": f"their share {trend}  {sparkline(spurious.shares, 10)}  "
+        f"{share(first, before)} in the first {steps} steps → {share(last, after)} in the last "
+        f"{steps}",
     }
-    console.print(facts_grid(facts))
 
 
 def _percent(value: float) -> str:
@@ -131,9 +142,13 @@ def _show_untouched(console: Console, outcome: Outcome, run: Path) -> None:
     for field, rule in _rules(outcome.config.objective):
         text = f"{field} touched none of {outcome.tokens:,.0f} tokens:  {rule}"
         console.print(Text(text, style="yellow"), soft_wrap=True)
+        for node in rule.walk() if isinstance(rule, Expr) else ():
+            if isinstance(node, Controlled):
+                ends = map(number, outcome.ends(f"controller/{node}"))
+                console.print(Text(f"  {node} was {' at first and '.join(ends)} at last"))
         for line in _lacks(run, rule) if isinstance(rule, Rule) else ():
             console.print(Text(f"  {line}"), soft_wrap=True)
-    console.print(Text("The run equals one without it.\n", style="yellow"))
+    console.print(Text("So the run equals one without it.\n", style="yellow"))
 
 
 def _lacks(run: Path, rule: Rule) -> Sequence[str]:

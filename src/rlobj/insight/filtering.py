@@ -15,7 +15,7 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.rules import Column, Controlled, Expr, parse
-from rlobj.objectives.rules.columns import declared
+from rlobj.objectives.rules.columns import COLUMNS, declared
 from rlobj.objectives.rules.nodes import (
     Arithmetic,
     Compare,
@@ -29,11 +29,10 @@ from rlobj.objectives.rules.nodes import (
 )
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.records.schema import COLUMNS as RECORDED
 
-OWN_COLUMNS = (
-    *("step", "update", "response", "group", "token", "kept", "weight", "factor"),
-    *("entropy_sensitivity", "inclusion_probability", "spurious"),
-)
+_RECORDED = tuple(name for name, column in RECORDED.items() if column.type != "string")
+OWN_COLUMNS = tuple(name for name in _RECORDED if name not in COLUMNS)
 """Recorded columns that rules of an objective do not have; true is 1 and false is 0."""
 
 _DERIVED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
@@ -44,11 +43,7 @@ _DERIVED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 }
 """Columns of rules that are computed from a recorded one."""
 
-_RECORDED = (
-    *("prob", "old_prob", "entropy", "advantage", "reward", "ratio", "position"),
-    *("sampler_gap", "gradient_norm"),
-)
-_READABLE = (*_RECORDED, *_DERIVED, *OWN_COLUMNS)
+_READABLE = (*_RECORDED, *_DERIVED)
 _TOKEN_BY_TOKEN = (Arithmetic, Compare, Constant, Function, Logic, Negative, Not, When)
 _WIDE = ("response", "group")  # ids that float32 would round
 

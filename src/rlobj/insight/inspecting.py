@@ -12,6 +12,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.objectives.rules import Expr
+from rlobj.records.reading import open_records
 from rlobj.reporting import visible
 
 KEYS = ("text", "effect", "clause")
@@ -43,7 +44,7 @@ class Inspection:
             `standard_error`, `share` of the population, weighted means of the columns `MEANS`, and
             `judged`, the tokens whose `spurious` is known.
         groups: the same per token text, effect and clause, the largest group first.
-        tokens: examples: the newest tokens of each group, with their context.
+        tokens: examples: the newest tokens of each group, in different contexts.
     """
 
     run: Path
@@ -247,16 +248,18 @@ def _means(sums: Any, keys: Sequence[str], population: float) -> Any:
 
 
 def _newest(rows: Any, examples: int | None) -> Any:
-    """The newest rows of each group, newest first."""
+    """The newest rows of each group that differ in their context, newest first."""
     import pyarrow
     import pyarrow.compute as pc
 
     rows = rows.sort_by([(name, "descending") for name in _PLACE[:3]] + [("position", "ascending")])
     if examples is None:
         return rows
-    numbered = rows.select(KEYS).append_column("row", pyarrow.array(range(len(rows)), "int64"))
-    groups = numbered.group_by(list(KEYS), use_threads=False).aggregate([("row", "list")])
-    chosen = pc.list_flatten(pc.list_slice(groups["row_list"], 0, examples))
+    context = [*KEYS, "before", "after"]
+    numbered = rows.select(context).append_column("row", pyarrow.array(range(len(rows)), "int64"))
+    different = numbered.group_by(context).aggregate([("row", "min")]).sort_by("row_min")
+    groups = different.group_by(list(KEYS), use_threads=False).aggregate([("row_min", "list")])
+    chosen = pc.list_flatten(pc.list_slice(groups["row_min_list"], 0, examples))
     return rows.take(chosen.take(pc.sort_indices(chosen)))
 
 
@@ -275,13 +278,15 @@ def record_batches(
     step: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Iterator[Any]:
-    """The records of a run, some thousand rows at a time, as pyarrow tables."""
+    """The records of a run, some thousand rows at a time, as pyarrow tables.
+
+    Raises:
+        ConfigError: no run or no records there, or files that are damaged or of another version.
+    """
     import pyarrow
     import pyarrow.dataset as ds
 
-    if not (run / "records").is_dir():
-        raise ConfigError(f"{run} has no records: there is no folder {run / 'records'}")
-    dataset = ds.dataset(run / "records", format="parquet")
+    dataset = open_records(run)
     total, done = dataset.count_rows(), 0
     chosen = None if step is None else ds.field("step") == step
     reading = {"batch_readahead": 2, "fragment_readahead": 1}  # memory for few batches

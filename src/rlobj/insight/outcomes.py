@@ -179,10 +179,10 @@ def measures(outcome: Outcome) -> dict[str, str]:
     for when, (value, width) in zip(("before", "after"), outcome.accuracies(), strict=False):
         low, high = max(value - width, 0), min(value + width, 1)
         found[f"held-out accuracy {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
-    for name, key in (("reward", "reward/mean"), ("entropy, nats", "policy/entropy")):
+    for name, key in (("reward", "reward/mean"), ("entropy", "policy/entropy")):
         first, last = outcome.ends(key)
         if first is not None and last is not None:
-            found[f"{name}, first and last tenth"] = f"{first:.3f} → {last:.3f}"
+            found[f"{name}, first → last tenth"] = f"{first:.3f} → {last:.3f}"
     found["tokens left out"] = share(outcome.dropped, outcome.tokens)
     if spurious := outcome.spurious:
         (first, before), (last, after) = spurious.ends

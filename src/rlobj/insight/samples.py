@@ -36,16 +36,12 @@ def _place(token: Mapping[str, Any], sample: Mapping[str, Any] | None) -> dict[s
     """The token's place in the text of its response."""
     if sample is None:
         return {}
-    before, text, after = (token[name] for name in ("before", "text", "after"))
-    response, end = sample["response"], text + after
-    at = response.find(end)
-    while at >= 0:
-        start = response[:at]
-        if start.endswith(before) or before.endswith(start):
-            return {
-                "prompt": sample["prompt"],
-                "before": start,
-                "after": response[at + len(text) :],
-            }
-        at = response.find(end, at + 1)
+    before, end = token["before"], token["text"] + token["after"]
+    response = sample["response"]
+    for at in range(len(response) + 1):
+        start, rest = response[:at], response[at:]
+        whole = end.startswith(rest)  # special tokens may follow, which the text does not have
+        if (whole or rest.startswith(end)) and (start.endswith(before) or before.endswith(start)):
+            after = rest[len(token["text"]) :]
+            return {"prompt": sample["prompt"], "before": start, "after": after}
     return {}
