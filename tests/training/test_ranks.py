@@ -127,6 +127,28 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, al
     assert read_state(RunDirectory(run).latest())["strategy"] == "zero3"
 
 
+def default_run(folder: Path, *words: str) -> list[dict]:
+    """The metrics of a short run without a model, as the first command of the README starts it."""
+    small = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every": 0}
+    options = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
+    command = ["train", "--preset", "stapo", *options, "--out", folder / "run", *words]
+    finish(program(command, folder / "log"), folder / "log")
+    return metrics(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def default_alone(tmp_path_factory) -> list[dict]:
+    return default_run(tmp_path_factory.mktemp("default"))
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
+def test_the_default_task_trains_alike_under_every_strategy(default_alone, tmp_path, strategy):
+    found = default_run(tmp_path, "--processes", "2", "--strategy", strategy)
+    assert_close(found, default_alone)
+    assert all(line["spurious/tokens"] > 0 for line in found)
+
+
 def ranks_of(process: subprocess.Popen) -> list[int]:
     """The process ids of the launcher's ranks, in rank order."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
