@@ -10,7 +10,8 @@ import pytest
 from data_files import numbered, verl_row, write_parquet
 
 from rlobj.base.errors import DataError, MissingExtra
-from rlobj.data import DataConfig, load_problems
+from rlobj.data import Columns, DataConfig, load_problems
+from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.hub import HubSource, first_available, hub_rows
 
 
@@ -47,6 +48,13 @@ def test_single_split_is_used_only_with_fallback(hub_copy):
     assert len(list(hub_rows(str(hub_copy), None, "test", fallback=True))) == 6
     with pytest.raises(DataError, match=r"has no split 'test'\. It has: train"):
         list(hub_rows(str(hub_copy), None, "test", fallback=False))
+
+
+def test_duplicate_rows_of_the_hub_are_dropped(hub_copy):
+    duplicates = DuplicateFilter(Columns())
+    rows = list(hub_rows(str(hub_copy), None, "train", fallback=True, duplicates=duplicates))
+    assert [row["extra_info"]["index"] for _, row in rows] == ["id-0", "id-1", "id-2"]
+    assert duplicates.dropped == 3
 
 
 def test_error_of_an_unreachable_hub_id_names_a_file(offline):
@@ -114,3 +122,44 @@ def test_only_the_cache_is_used_after_a_connection_error(monkeypatch):
         first_available([HubSource("a/a"), HubSource("b/b")], "numbers", "")
     assert asked == [("a/a", False), ("b/b", True)]
     assert datasets.config.HF_HUB_OFFLINE is False
+
+
+# ---- duplicates --------------------------------------------------------------------------------
+
+
+def batch_of(rows):
+    import pyarrow
+
+    return pyarrow.RecordBatch.from_pylist(rows)
+
+
+def test_duplicates_are_found_across_batches_and_in_slices():
+    rows = [verl_row(f"Question {i % 3}?", str(i % 3), "x") for i in range(12)]
+    whole = batch_of(rows)
+    duplicates = DuplicateFilter(Columns())
+    assert list(duplicates.new_rows(whole.slice(4, 2))) == [0, 1]  # questions 1 and 2
+    assert list(duplicates.new_rows(whole.slice(0, 4))) == [0]
+    assert list(duplicates.new_rows(whole.slice(6, 6))) == []
+    assert duplicates.dropped == 3 + 6
+
+
+def test_rows_with_another_answer_message_or_column_are_not_duplicates():
+    rows = [{"problem": "A", "answer": answer, "id": 0} for answer in ("1", "2", "1")]
+    assert list(DuplicateFilter(Columns()).new_rows(batch_of(rows))) == [0, 1]
+    system = {"role": "system", "content": "Be brief."}
+    user = {"role": "user", "content": "A"}
+    rows = [{"prompt": prompt, "answer": 1} for prompt in ([user], [system, user], [user])]
+    assert list(DuplicateFilter(Columns()).new_rows(batch_of(rows))) == [0, 1]
+    rows = [
+        {"problem": "A", "other": "B", "answer": 1},
+        {"problem": "C", "other": "B", "answer": 1},
+    ]
+    assert list(DuplicateFilter(Columns(prompt="other")).new_rows(batch_of(rows))) == [0]
+    assert list(DuplicateFilter(Columns(prompt="gone")).new_rows(batch_of(rows))) == [0, 1]
+
+
+def test_rows_without_text_to_compare_are_not_duplicates():
+    lists = [{"problem": "A", "answer": ["1"]}] * 2
+    assert list(DuplicateFilter(Columns()).new_rows(batch_of(lists))) == [0, 1]
+    unknown = [{"text": "A", "gold": "1"}] * 2
+    assert list(DuplicateFilter(Columns()).new_rows(batch_of(unknown))) == [0, 1]

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import DataError
+from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.problems import Row
 
 SPLIT_WORDS = {"train", "training", "test", "eval", "validation", "valid", "val", "dev"}
 """Words in file names that name a split."""
 
 
-def read_file(path: Path) -> Iterator[Row]:
+def read_file(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator[Row]:
     """Yield the rows of a file; its suffix decides the format.
 
     Args:
         path: a file with one of the suffixes in `SUFFIXES`.
+        duplicates: drops duplicate rows of Parquet files.
 
     Raises:
         DataError: the path is a folder, the suffix is unknown, the text is not UTF-8, or a line
@@ -33,7 +35,10 @@ def read_file(path: Path) -> Iterator[Row]:
             f"{path}: unknown file type '{path.suffix}'; expected one of {', '.join(SUFFIXES)}."
         )
     try:
-        yield from SUFFIXES[path.suffix](path)
+        if path.suffix == ".parquet":
+            yield from _parquet(path, duplicates)
+        else:
+            yield from SUFFIXES[path.suffix](path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from None
     except OSError as error:
@@ -158,23 +163,32 @@ def _separated(path: Path) -> Iterator[Row]:
             raise DataError(f"{path}:{reader.line_num}: malformed CSV ({error}).") from None
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def _parquet(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator[Row]:
     import pyarrow
     from pyarrow import parquet
 
     try:
         # With pre-buffering, the whole file would end up in memory.
         with parquet.ParquetFile(path, pre_buffer=False) as file:
-            yield from arrow_rows(str(path), file.iter_batches(batch_size=8192))
+            yield from arrow_rows(str(path), file.iter_batches(batch_size=8192), duplicates)
     except pyarrow.ArrowInvalid as error:
         raise DataError(f"{path}: not a readable Parquet file ({error}).") from error
 
 
-def arrow_rows(name: str, batches: Iterable[Any]) -> Iterator[Row]:
-    """Yield rows of Arrow record batches, numbered from 1."""
-    rows = (row for batch in batches for row in batch.to_pylist())
-    for number, row in enumerate(rows, start=1):
-        yield f"{name}, row {number}", row
+def arrow_rows(
+    name: str, batches: Iterable[Any], duplicates: DuplicateFilter | None = None
+) -> Iterator[Row]:
+    """Yield rows of Arrow record batches, numbered from 1, without duplicates."""
+    start = 1
+    for batch in batches:
+        new = range(batch.num_rows) if duplicates is None else duplicates.new_rows(batch)
+        if len(new) == batch.num_rows:
+            rows = batch.to_pylist()
+        else:
+            rows = [batch.slice(index, 1).to_pylist()[0] for index in new]
+        for index, row in zip(new, rows, strict=True):
+            yield f"{name}, row {start + index}", row
+        start += batch.num_rows
 
 
 SUFFIXES = {

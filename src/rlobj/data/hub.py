@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import DataError, MissingExtra
+from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import arrow_rows
 from rlobj.data.problems import Row
 
@@ -53,6 +54,7 @@ def first_available(
     candidates: Sequence[HubSource],
     name: str,
     instead: str,
+    duplicates: DuplicateFilter | None = None,
 ) -> tuple[HubSource, Iterator[Row]]:
     """Return the first candidate that can be loaded, and its rows.
 
@@ -62,13 +64,14 @@ def first_available(
         candidates: data sets, in the order in which they are tried.
         name: name of the data set, for error messages.
         instead: a sentence that says what to give if no candidate can be loaded.
+        duplicates: drops duplicate rows.
 
     Raises:
         MissingExtra: `datasets` is not installed.
         DataError: no candidate can be loaded; the message has the reason for each.
     """
     source, parts = _load(candidates, name, instead)
-    rows = (_rows(str(source), part) for part in parts)
+    rows = (_rows(str(source), part, duplicates) for part in parts)
     return source, itertools.chain.from_iterable(rows)
 
 
@@ -105,6 +108,7 @@ def hub_rows(
     split: str,
     *,
     fallback: bool,
+    duplicates: DuplicateFilter | None = None,
 ) -> Iterator[Row]:
     """Yield the rows of one split of a data set on the hub, or of a local copy.
 
@@ -113,6 +117,7 @@ def hub_rows(
         name: configuration of the data set; None = the only one.
         split: name of the split.
         fallback: if the data set has a single split, use it whatever its name is.
+        duplicates: drops duplicate rows.
 
     Raises:
         MissingExtra: `datasets` is not installed.
@@ -131,12 +136,12 @@ def hub_rows(
                 "data.split, data.test or data.test_fraction accordingly."
             )
         (split,) = parts
-    yield from _rows(f"{identifier}[{split}]", parts[split])
+    yield from _rows(f"{identifier}[{split}]", parts[split], duplicates)
 
 
-def _rows(name: str, part: Any) -> Iterator[Row]:
+def _rows(name: str, part: Any, duplicates: DuplicateFilter | None) -> Iterator[Row]:
     tables = part.with_format("arrow").iter(batch_size=8192)
-    return arrow_rows(name, (batch for table in tables for batch in table.to_batches()))
+    return arrow_rows(name, (batch for table in tables for batch in table.to_batches()), duplicates)
 
 
 def _unreachable(datasets: Any, *identifiers: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from rlobj.base.errors import DataError
+from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import local_copy, read_file, split_files
 from rlobj.data.hub import HubSource, first_available, hub_sources
 from rlobj.data.layouts import Columns
@@ -44,11 +45,12 @@ class NamedSource:
     template: str = MATH_TEMPLATE
     columns: Columns = field(default_factory=Columns)
 
-    def rows(self, split: str, *, fallback: bool) -> Iterator[Row]:
+    def rows(self, split: str, duplicates: DuplicateFilter, *, fallback: bool) -> Iterator[Row]:
         """Yield the rows of a split: of a copy in the folder RLOBJ_DATA_DIR, else from the hub.
 
         Args:
             split: train or test.
+            duplicates: drops duplicate rows.
             fallback: use all of a local copy if its file names do not name a split.
 
         Raises:
@@ -58,7 +60,7 @@ class NamedSource:
         copy = local_copy(data_folder(), self.name)
         if copy is not None and (copy.is_dir() or fallback):
             for file in split_files(copy, split, fallback=fallback):
-                yield from read_file(file)
+                yield from read_file(file, duplicates)
         elif split in self.hub:
             instead = (
                 f"Without the hub, put {self.name}.parquet or {self.name}.jsonl, or a folder "
@@ -66,7 +68,7 @@ class NamedSource:
                 "--data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment. Or set data.source to "
                 "the file."
             )
-            _, rows = first_available(self.hub[split], self.name, instead)
+            _, rows = first_available(self.hub[split], self.name, instead, duplicates)
             yield from rows
         else:
             raise DataError(

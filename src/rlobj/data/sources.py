@@ -17,6 +17,7 @@ from rlobj.base.errors import DataError, nearest
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.validation import Model
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
+from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import SUFFIXES, read_file, split_files
 from rlobj.data.hub import hub_rows
 from rlobj.data.layouts import Columns, RowReader
@@ -200,7 +201,7 @@ def _unique_problems(
 ) -> list[Problem]:
     """The unique problems of a split, at most `config.limit`."""
     columns, strict = _columns(source, config)
-    unique = UniqueProblems()
+    duplicates, unique = DuplicateFilter(columns), UniqueProblems()
     reader = RowReader(columns, strict=strict)
     if rows is None and source in TASKS:
         problems: Iterable[Problem] = _task(source, part)
@@ -209,14 +210,15 @@ def _unique_problems(
     elif rows is None and is_gym(source):
         problems = gym_problems(source, part, config.gym)
     else:
-        rows = rows or _rows(source, part, config, fallback=fallback)
+        rows = rows or _rows(source, part, config, duplicates, fallback=fallback)
         problems = reader.problems(rows)
     for problem in filter(in_split, problems):
         unique.add(problem)
         if len(unique.problems) == config.limit:
             break
-    if unique.repeated:
-        logger.warning("%s: left out %d rows with repeated questions", source, unique.repeated)
+    repeated = unique.repeated + duplicates.dropped
+    if repeated:
+        logger.warning("%s: left out %d rows with repeated questions", source, repeated)
     if unique.disagreeing:
         logger.warning(
             "%s: %d repeated questions have different answers; the first row was kept",
@@ -251,26 +253,28 @@ def _benchmark(source: str, part: str) -> list[Problem]:
     return loaded.problems
 
 
-def _rows(source: str, part: str, config: DataConfig, *, fallback: bool) -> Iterator[Row]:
+def _rows(
+    source: str, part: str, config: DataConfig, duplicates: DuplicateFilter, *, fallback: bool
+) -> Iterator[Row]:
     """The rows of a source; with `fallback`, all of a source without splits."""
     path = Path(source).expanduser()
     if source in NAMED_SOURCES:
-        yield from NAMED_SOURCES[source].rows(part, fallback=fallback)
+        yield from NAMED_SOURCES[source].rows(part, duplicates, fallback=fallback)
     elif path.is_dir():
         for file in split_files(path, part, fallback=fallback):
-            yield from read_file(file)
+            yield from read_file(file, duplicates)
     elif path.is_file():
         if not fallback:
             raise DataError(
                 f"{source} is one file and has no test split. Set data.test=FILE, or hold out a "
                 "share of it: data.test_fraction=0.1"
             )
-        yield from read_file(path)
+        yield from read_file(path, duplicates)
     elif path.suffix in SUFFIXES or not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise _unknown_source(source, path)
     else:
         name = config.name if source == config.source else None
-        yield from hub_rows(source, name, part, fallback=fallback)
+        yield from hub_rows(source, name, part, fallback=fallback, duplicates=duplicates)
 
 
 def _unknown_source(source: str, path: Path) -> DataError:
