@@ -6,7 +6,6 @@ DAPO-Math-17k has 1.79 million rows: each of its 17,000 questions about a hundre
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,18 +56,17 @@ class DuplicateFilter:
 
 def _texts(batch: Any, name: str) -> list[Any] | None:
     """One value for each row, joined for chat messages; None for other nested columns."""
-    from pyarrow import types
+    import pyarrow
+    from pyarrow import compute, types
 
     head, *path = [name] if name in batch.schema.names else name.split(".")
     column = batch.column(head)
-    for part in path:
-        column = column.field(part)
-    if not types.is_nested(column.type):
-        return column.to_pylist()
-    message = column.type.value_type if types.is_list(column.type) else None
-    if message is None or not types.is_struct(message) or message.get_field_index("content") < 0:
-        return None
-    contents = [text or "" for text in column.flatten().field("content").to_pylist()]
-    start, *ends = column.offsets.to_pylist()
-    bounds = itertools.pairwise([0, *(end - start for end in ends)])
-    return ["\0".join(contents[first:last]) for first, last in bounds]
+    if path:
+        column = compute.struct_field(column, path)
+    if types.is_list(column.type) and types.is_struct(column.type.value_type):
+        if column.type.value_type.get_field_index("content") < 0:
+            return None
+        contents = compute.struct_field(column.values, "content")
+        texts = pyarrow.ListArray.from_arrays(column.offsets, contents.fill_null(""))
+        column = compute.binary_join(texts, "\0")
+    return None if types.is_nested(column.type) else column.to_pylist()
