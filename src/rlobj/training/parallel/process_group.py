@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,27 +37,6 @@ class ProcessGroup:
         total = tensor.to(self._device, copy=True)
         torch.distributed.all_reduce(total, group=self._group)
         return total.to(tensor.device)
-
-    def exchange(self, values: Sequence[Any]) -> list[Any]:
-        """Send one value to each rank; return the values received from them, in rank order.
-
-        Args:
-            values: one per rank, of any type that pickle supports.
-        """
-        if self.size == 1:
-            return list(values)
-        packed = [b"" if i == self.rank else pickle.dumps(each) for i, each in enumerate(values)]
-        sizes = torch.zeros(self.size, self.size, dtype=torch.int64)
-        sizes[self.rank] = torch.tensor([len(part) for part in packed])
-        sizes = self.sum(sizes)
-        sent = torch.frombuffer(bytearray(b"".join(packed)), dtype=torch.uint8).to(self._device)
-        lengths = sizes[:, self.rank].tolist()
-        received = sent.new_empty(sum(lengths))
-        torch.distributed.all_to_all_single(
-            received, sent, lengths, sizes[self.rank].tolist(), group=self._group
-        )
-        parts = [part.numpy().tobytes() for part in received.cpu().split(lengths)]
-        return [values[i] if i == self.rank else pickle.loads(part) for i, part in enumerate(parts)]
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks in rank order; any type that pickle supports."""

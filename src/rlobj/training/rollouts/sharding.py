@@ -77,28 +77,24 @@ class Share:
         ]
 
 
-class _Row(NamedTuple):
+class _Response(NamedTuple):
     """What every rank knows of a response."""
 
     id: int
     group: int
     rank: int
     """The rank that sampled it."""
-    tokens: int
-    """Of prompt and response."""
     reward: float
-
-
-class _Response(NamedTuple):
-    """What the rank that trains on a response holds of it."""
-
-    id: int
-    group: int
     rewards: tuple[float, ...]
     prompt: Sequence[int]
     tokens: Sequence[int]
     logprobs: Sequence[float]
     spurious: Sequence[float]
+
+    @property
+    def cost(self) -> int:
+        """Tokens of prompt and response."""
+        return len(self.prompt) + len(self.tokens)
 
 
 def shard(
@@ -126,25 +122,28 @@ def shard(
         judge: finds spurious tokens; the table then has the column `spurious` of its own: 1 or 0,
             NaN = not judged.
     """
-    samples = [(r, r.sample) for r in rollout.responses]
     own = [
-        _Row(r.id, r.group, comm.rank, len(s.prompt) + len(s.tokens), r.reward) for r, s in samples
+        _Response(
+            r.id,
+            r.group,
+            comm.rank,
+            r.reward,
+            r.grade.rewards or (r.reward,),
+            r.sample.prompt,
+            r.sample.tokens,
+            r.sample.logprobs,
+            judge(r) if judge else (),
+        )
+        for r in rollout.responses
     ]
-    rows = list(itertools.chain(*comm.gather(own)))
-    parts, last = _parts(rows, updates), _without_gradient(rows)
-    owners = {row.id: row.rank for row in rows}
+    responses = list(itertools.chain(*comm.gather(own)))
+    parts, last = _parts(responses, updates), _without_gradient(responses)
+    owners = {response.id: response.rank for response in responses}
     for part in parts if balance else ():
-        ids = [row.id for row in part]
-        ranks = spread([row.tokens for row in part], [i in last for i in ids], comm.size)
-        owners.update(zip(ids, ranks, strict=True))
-    sent: list[list[_Response]] = [[] for _ in range(comm.size)]
-    for r, s in samples:
-        graded = r.grade.rewards or (r.reward,)
-        judged = judge(r) if judge else ()
-        response = _Response(r.id, r.group, graded, s.prompt, s.tokens, s.logprobs, judged)
-        sent[owners[r.id]].append(response)
-    held = {response.id: response for part in comm.exchange(sent) for response in part}
-    mine = [[held[row.id] for row in part if row.id in held] for part in parts]
+        costs, late = [each.cost for each in part], [each.id in last for each in part]
+        ranks = spread(costs, late, comm.size)
+        owners.update(zip([each.id for each in part], ranks, strict=True))
+    mine = [[each for each in part if owners[each.id] == comm.rank] for part in parts]
     sizes = [len(part) for part in mine]
     imbalance = _imbalance(parts, owners, comm.size)
     return _share(list(itertools.chain(*mine)), sizes, imbalance, device, rewards)
@@ -169,45 +168,47 @@ def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
     return owners
 
 
-def _parts(rows: Sequence[_Row], updates: int) -> list[list[_Row]]:
+def _parts(responses: Sequence[_Response], updates: int) -> list[list[_Response]]:
     """The mini-batches, each sorted by id."""
-    groups: defaultdict[int, list[_Row]] = defaultdict(list)
-    for row in rows:
-        groups[row.group].append(row)
+    groups: defaultdict[int, list[_Response]] = defaultdict(list)
+    for response in responses:
+        groups[response.group].append(response)
     size, larger = divmod(len(groups), updates)
     ends = itertools.accumulate((size + (i < larger) for i in range(updates)), initial=0)
     ordered = sorted(groups)
     return [
-        sorted(row for group in ordered[start:end] for row in groups[group])
+        sorted(
+            (each for group in ordered[start:end] for each in groups[group]),
+            key=lambda each: each.id,
+        )
         for start, end in itertools.pairwise(ends)
         if start < end
     ]
 
 
-def _without_gradient(rows: Sequence[_Row]) -> set[int]:
+def _without_gradient(responses: Sequence[_Response]) -> set[int]:
     """The ids of responses that are undecided, or in a group of equal rewards.
 
     They probably have no gradient. They are divided last, so that what is left of an update without
     them is balanced as well.
     """
-    rewards: defaultdict[int, list[float]] = defaultdict(list)
-    for row in rows:
-        rewards[row.group].append(row.reward)
-    signal = {
-        group
-        for group, given in rewards.items()
-        if rewards_differ(frozenset(reward for reward in given if not math.isnan(reward)))
-    }
-    return {row.id for row in rows if math.isnan(row.reward) or row.group not in signal}
+    rewards: defaultdict[int, set[float]] = defaultdict(set)
+    for each in responses:
+        if not math.isnan(each.reward):
+            rewards[each.group].add(each.reward)
+    signal = {group for group, given in rewards.items() if rewards_differ(frozenset(given))}
+    return {each.id for each in responses if math.isnan(each.reward) or each.group not in signal}
 
 
-def _imbalance(parts: Sequence[Sequence[_Row]], owners: Mapping[int, int], ranks: int) -> float:
+def _imbalance(
+    parts: Sequence[Sequence[_Response]], owners: Mapping[int, int], ranks: int
+) -> float:
     """Tokens of the fullest rank over those of the mean rank, both summed over mini-batches."""
     fullest = mean = 0.0
     for part in parts:
         loads = [0] * ranks
-        for row in part:
-            loads[owners[row.id]] += row.tokens
+        for response in part:
+            loads[owners[response.id]] += response.cost
         fullest, mean = fullest + max(loads), mean + sum(loads) / ranks
     return fullest / mean if mean else 1.0
 
