@@ -29,13 +29,13 @@ BELOW = ("mean length", "truncated", "no answer", "undecided")
 def show_result(console: Console, result: EvaluationResult) -> None:
     """Print the numbers of each benchmark, their average, and notes."""
     texts = {name: measures(each.summary) for name, each in result.benchmarks.items()}
-    if len(texts) > MOST_ACROSS:
-        console.print(_benchmarks_down(texts))
-    else:
-        votes = {k for each in result.benchmarks.values() for k in each.summary.pass_at if k > 1}
-        rows = [*ABOVE, *(f"pass@{k}" for k in sorted(votes))]
-        rows += ["maj@n"] if any(e.summary.maj_at for e in result.benchmarks.values()) else []
-        console.print(_measures_down(texts, rows, BELOW))
+    votes = {k for each in result.benchmarks.values() for k in each.summary.pass_at if k > 1}
+    rows = [*ABOVE, *(f"pass@{k}" for k in sorted(votes))]
+    rows += ["maj@n"] if any(e.summary.maj_at for e in result.benchmarks.values()) else []
+    names = list(texts)
+    for start in range(0, len(names), MOST_ACROSS):
+        part = {name: texts[name] for name in names[start : start + MOST_ACROSS]}
+        console.print(_measures_down(part, rows, BELOW))
     if result.unfinished:
         console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
     if len(texts) > 1:
@@ -59,21 +59,6 @@ def _measures_down(texts: Mapping[str, Mapping[str, str]], *sections: Iterable[s
                 values = [UNKNOWN if value == "0.0" else value for value in values]
             found.add_row(name, *values, style=style)
         found.add_section()
-    return found
-
-
-def _benchmarks_down(texts: Mapping[str, Mapping[str, str]]) -> Table:
-    """The first measures across: for many benchmarks."""
-    titles = ("n", "avg@n", "95% interval", "± SE", "pass@n", "maj@n", "cut", "undecided")
-    found = table("", right=titles)
-    for name, each in texts.items():
-        found.add_row(
-            Text(name),
-            f"{each['problems']}×{each['n']}",
-            Text(each["avg@n"], style="bold"),
-            each["95% interval"].replace(" to ", "–"),
-            *(each[name] for name in ("± problems", "pass@n", "maj@n", "truncated", "undecided")),
-        )
     return found
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
 from rlobj.base.errors import RunError
-from rlobj.rewards.kinds import Graded, Reward
+from rlobj.rewards.kinds import FunctionGrader, Graded, Reward
 from rlobj.rewards.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
@@ -37,10 +35,10 @@ class ReasoningGym(Reward):
         return _GymGrader(self.deadline)
 
 
-class _GymGrader:
+class _GymGrader(FunctionGrader):
     def __init__(self, deadline: float) -> None:
+        super().__init__(self._score)
         self._worker = WorkerProcess(deadline, 4 * 2**30, 10_000, "gym_worker.py")
-        self.undecided: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         self._worker.start()
@@ -49,13 +47,7 @@ class _GymGrader:
     def __exit__(self, *_: object) -> None:
         self._worker.stop()
 
-    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
-        """Grade each response."""
-        graded = [self._grade(*pair) for pair in zip(responses, problems, strict=True)]
-        self.undecided.update(grade.reason for grade in graded if grade.correct is None)
-        return graded
-
-    def _grade(self, response: str, problem: Problem) -> Graded:
+    def _score(self, response: str, problem: Problem) -> Graded:
         asked: Any = problem.extra.get("reasoning_gym")
         if asked is None:
             raise RunError(
