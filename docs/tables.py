@@ -6,9 +6,11 @@ A page contains a line `<!-- table: NAME -->`; `fill` replaces it with Markdown.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
@@ -390,6 +392,22 @@ def _first_paragraph(model: type) -> str:
     return inspect.cleandoc(model.__doc__ or "").split("\n\n")[0]
 
 
+def diagnosis_table() -> str:
+    """The study of the diagnosis: what was found in sick runs, and in which healthy ones."""
+    file = Path(__file__).parents[1] / "benchmarks" / "results" / "diagnosis.json"
+    study = json.loads(file.read_text(encoding="utf-8"))
+    healthy = [row for row in study["rows"] if row["kind"] == "healthy"]
+    presets, seeds = ({row[key] for row in healthy} for key in ("name", "seed"))
+    header = ("sick run", "must begin by step", "found, since step", "right")
+    rows = [
+        [row["name"], row["expected"], row["found"], row["right"]]
+        for row in study["rows"]
+        if row["kind"] == "sick" or row["findings"]
+    ]
+    about = f"{len(presets)} presets, {len(seeds)} seed(s) each. {study['reading']}"
+    return f"{about}\n\n{_table(header, [[_cell(cell) for cell in row] for row in rows])}"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "presets": presets_table,
     "protocols": protocols,
@@ -400,5 +418,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "methods-of-rules": methods_of_rules,
     "functions": functions,
     "configuration": configuration,
+    "diagnosis": diagnosis_table,
     "primitives": primitives,
 }

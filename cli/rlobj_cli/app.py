@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from rlobj_cli.diagnose.command import diagnose
 from rlobj_cli.doctor.command import doctor
 from rlobj_cli.evaluate.command import evaluation
 from rlobj_cli.inspect.command import inspect
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command("train")(train)
 app.add_typer(evaluation)
 app.command("inspect")(inspect)
+app.command("diagnose")(diagnose)
 app.command("report")(report)
 app.command("serve")(serve)
 app.add_typer(presets)

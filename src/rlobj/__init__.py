@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rlobj.evaluation.callbacks import EvaluationCallback
     from rlobj.evaluation.evaluating import evaluate
     from rlobj.evaluation.result import EvaluationResult
+    from rlobj.insight.diagnosis import Diagnosis, diagnose
     from rlobj.insight.inspecting import Inspection, inspect
     from rlobj.objectives import functional
     from rlobj.objectives.advantages import *
@@ -54,6 +55,7 @@ _NAMES = {
     "evaluation.result": "EvaluationResult",
     "evaluation.evaluating": "evaluate",
     "insight.inspecting": "Inspection inspect",
+    "insight.diagnosis": "Diagnosis diagnose",
     "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened Decoupled "
     "GroupCentered GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted PassAtK "
     "QuantileBaseline",

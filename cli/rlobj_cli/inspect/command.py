@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import loading, number, table
+from rlobj_cli.screen.console import loading, number, reading, table
 from rlobj_cli.screen.options import option
 
 if TYPE_CHECKING:
     from rlobj.insight import Inspection
-    from rlobj.insight.inspecting import Progress as Told
 
 NUMBERS = (("prob", 4), ("entropy", 3), ("advantage", 2), ("gradient_norm", 3))
 """Columns of tokens on the screen, with their digits."""
@@ -73,23 +70,12 @@ def inspect(
     console = Console()
     with loading(console):
         from rlobj.insight import inspect as inspect_run
-    with _progress() as progress:
+    with reading("reading the record") as progress:
         found = inspect_run(run, step, dropped, where, examples=examples, progress=progress)
     if json:
         typer.echo(found.to_json())
     else:
         show(console, found, groups)
-
-
-@contextmanager
-def _progress() -> Iterator[Told]:
-    """A bar on stderr for the rows that are read; only on a terminal, and removed at the end."""
-    console = Console(stderr=True)
-    columns = (TextColumn("reading the record"), BarColumn(), MofNCompleteColumn())
-    shown = console.is_interactive
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def show(console: Console, found: Inspection, groups: int) -> None:

@@ -78,6 +78,21 @@ def working(console: Console, doing: str, news: Callable[[], str] = str) -> Iter
 
 
 @contextlib.contextmanager
+def reading(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr for what is read; only on a terminal, and removed at the end.
+
+    Yields:
+        A function to call with (done, total).
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn())
+    shown = console.is_interactive
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task("")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
 def preparing_policy(console: Console) -> Iterator[Callable[[int, int, float], None]]:
     """Show the supervised training of the embedded policy; nothing if the policy is in the cache.
 

@@ -20,7 +20,7 @@ WHAT = "What to train"
 HOW = "Settings"
 MANY = "Several processes"
 RUN = "The run"
-ON_RESUME = ("resume", "settings", "strategy", "processes", "data_dir")
+ON_RESUME = ("resume", "settings", "strategy", "stop_on", "processes", "data_dir")
 """Parameters that a resumed run accepts."""
 
 
@@ -142,6 +142,15 @@ def train(
             "How the processes share the policy: ddp, zero1, zero2, zero3, or fsdp2 (GPUs).",
         ),
     ] = None,
+    stop_on: Annotated[
+        list[str] | None,
+        option(
+            RUN,
+            "--stop-on FINDING",
+            "Save and stop with exit code 1 when the diagnosis finds this, such as collapse. "
+            "Repeatable; see rlobj diagnose.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         option(RUN, "--out -o DIR", "New folder for the run. Default: runs/PRESET-TIME"),
@@ -195,14 +204,17 @@ def train(
     from rlobj.config.layers import reward_settings
 
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
-    strategies = [("--strategy", "training.strategy", strategy)]
+    kept = [
+        ("--strategy", "training.strategy", strategy),
+        ("--stop-on", "training.stop_on", stop_on),
+    ]
     if resume is not None:
         given = [
             f"--{name.replace('_', '-')}"
             for name, value in ctx.params.items()
             if name not in ON_RESUME and value is not None and value is not False
         ]
-        changes = _overrides(None, strategies, settings or [])
+        changes = _overrides(None, kept, settings or [])
         _running(console).resume(console, resume, changes, given, processes)
         return
     options = [
@@ -214,7 +226,7 @@ def train(
         ("--sampler", "sampling.engine", sampler),
         ("--async-depth", "sampling.async_depth", async_depth),
         ("--seed", "seed", seed),
-        *strategies,
+        *kept,
     ]
     layers = _layers(preset, _overrides(config, options, settings or []))
     _running(console).start(console, layers, out, dry_run, processes, beside)

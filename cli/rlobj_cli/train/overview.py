@@ -14,8 +14,10 @@ from rlobj.config.layers import EMBEDDED_LAYER, Layer, merged, origins
 from rlobj.config.presets import difference, load_preset
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import held_out_accuracies
+from rlobj.insight import diagnose
 from rlobj.training import TrainingResult
 from rlobj.training.storage.run_directory import dump_config
+from rlobj_cli.diagnose.command import show_findings
 from rlobj_cli.screen.charts import draw_chart
 from rlobj_cli.screen.console import (
     facts_grid,
@@ -96,8 +98,6 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
         _show_change(console, config, steps, result.history)
         show_touched(console, result.path)
     minutes, seconds = divmod(round(result.seconds), 60)
-    for remark in _remarks(config, steps):
-        console.print(Text(remark, style="yellow"), soft_wrap=True)
     done = f"{result.steps} steps done, this session took {minutes}:{seconds:02}. Run: "
     console.print(Text.assemble(done, (str(result.path), "bold")), soft_wrap=True)
     if best := result.best_checkpoint:
@@ -110,24 +110,23 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     on = f" --on {embedded}" if embedded else ("" if evaluated else " --on FILE")
     samples = 4 if embedded else 32  # a built-in task has thousands of problems
     more = max(2 * config.training.steps, 1)
+    found = diagnose(result.path).findings if steps else ()
+    show_findings(console, found)
     console.print("Next:")
-    inspect = f"rlobj inspect {result.path}"
-    for command in (
-        *([inspect] if (result.path / "records").is_dir() else []),
+    commands = [
         f"rlobj eval {result.path}{on} -n {samples}",
         f"rlobj train --resume {result.path} --set training.steps={more}",
-    ):
+    ]
+    if any(finding.name == "collapse" and finding.holds for finding in found):
+        chosen = " --checkpoint best" if best else ""
+        commands = [
+            f"rlobj eval {result.path}{on} -n {samples}{chosen}",
+            f"rlobj diagnose {result.path}",
+        ]
+    if (result.path / "records").is_dir():
+        commands.insert(0, f"rlobj inspect {result.path}")
+    for command in commands:
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
-
-
-def _remarks(config: RunConfig, steps: Sequence[Line]) -> list[str]:
-    """Sentences about results that the tables do not show."""
-    remarks = []
-    if steps and all(line["reward/std"] == 0 for line in steps):
-        remarks.append(
-            "In every step all responses had the same reward: nothing was learned. See samples/."
-        )
-    return remarks
 
 
 def _show_curve(console: Console, steps: Sequence[Line], history: Sequence[Line]) -> None:

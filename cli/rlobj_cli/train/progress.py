@@ -32,6 +32,7 @@ from rlobj_cli.screen.console import (
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
+    from rlobj.insight import Finding
 
 ONE_THREAD = "; small policies are fastest on one (change with --set training.threads=N)"
 
@@ -90,6 +91,7 @@ class Screen(Callback):
         self.history: list[Mapping[str, Any]] = list(history)
         self.doing = ""
         self.header = header
+        self._told: set[str] = set()
         self._begun = self._sampling = self._trained = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -134,6 +136,13 @@ class Screen(Callback):
         speed = metrics["tokens/step"] / max(ended - self._sampling, 1e-9)
         self.history.append({**metrics, "tokens/per_second": speed})
         self.done = step
+
+    def found(self, finding: Finding) -> None:
+        """Say on one line what the diagnosis has found, the first time."""
+        if finding.name not in self._told:
+            self._told.add(finding.name)
+            line = Text.assemble((f"step {finding.since}: {finding.name}", "bold red"))
+            self.console.print(line.append(f": {finding.evidence}", "red"), soft_wrap=True)
 
     @property
     def rewards(self) -> dict[str, str]:

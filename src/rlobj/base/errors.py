@@ -54,7 +54,16 @@ class MissingExtra(RlobjError, ImportError):
 
 
 class RunError(RlobjError, RuntimeError):
-    """The input was valid, but the work failed."""
+    """The input was valid, but the work failed.
+
+    Args:
+        message: what failed.
+        finding: the finding of the diagnosis that it amounts to, such as "collapse"; None = none.
+    """
+
+    def __init__(self, message: str = "", finding: str | None = None) -> None:
+        super().__init__(message)
+        self.finding = finding
 
 
 def nearest(name: str, known: Iterable[str], *, spell_out: bool = True) -> str:

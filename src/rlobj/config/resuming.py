@@ -19,6 +19,7 @@ RESUMABLE_SETTINGS = (
     "training.gradient_checkpointing",
     "training.threads",
     "training.max_skipped",
+    "training.stop_on",
     "sampling.batch_tokens",
     "sampling.vllm",
     "sampling.server",

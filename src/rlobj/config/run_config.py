@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import InvalidFields, Model
+from rlobj.config.findings import FindingName
 from rlobj.config.layers import Layer, flattened, layers_of, merged
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
@@ -182,6 +183,11 @@ class TrainingConfig(Model):
     )
     threads: int | Literal["auto"] = Field(
         default="auto", description="CPU threads of torch (auto: 1 if the run uses a CPU)"
+    )
+    stop_on: tuple[FindingName, ...] = Field(
+        default=(),
+        description="findings of the diagnosis that stop the run after a checkpoint, such as "
+        "collapse",
     )
 
 

@@ -13,6 +13,7 @@ from rlobj.config.run_config import REMOVED_OUTPUT, RunConfig
 
 __all__ = [
     "CONFIG_FILE",
+    "STOP_FILE",
     "best_checkpoint",
     "checkpoints",
     "held_out_accuracies",
@@ -25,6 +26,9 @@ __all__ = [
 
 CONFIG_FILE = "config.resolved.yaml"
 """Holds every setting of the run; a folder with it is a run."""
+
+STOP_FILE = "stopped.json"
+"""Why a run ended with an error: `step`, `finding` (or null) and `message`."""
 
 
 def is_run(path: Path) -> bool:

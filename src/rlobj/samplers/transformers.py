@@ -160,7 +160,7 @@ class TransformersSampler:
         keys = seeds[indices // count], indices % count
         drawn = self._decode(context, keys, settings)
         if not torch.isfinite(drawn.logprobs).all():
-            raise RunError(NOT_FINITE)
+            raise RunError(NOT_FINITE, finding="learning-rate-too-high")
         sizes = drawn.lengths.tolist()
         ids = [tokens[:size] for tokens, size in zip(drawn.tokens.tolist(), sizes, strict=True)]
         logprobs, stopped = drawn.logprobs.tolist(), drawn.stopped.tolist()

@@ -91,7 +91,8 @@ def compare(sent: Mapping[str, int], version: int, received: Received) -> None:
         held = "no weights" if received.version < 0 else f"version {received.version}"
         raise RunError(
             f"the sampler has {held}, the trainer has version {version}: a weight sync was "
-            "skipped or lost, or the sampling server was restarted."
+            "skipped or lost, or the sampling server was restarted.",
+            finding="sampler-drift",
         )
     if received.checksums is None:
         return
@@ -108,7 +109,8 @@ def compare(sent: Mapping[str, int], version: int, received: Received) -> None:
     if lines:
         raise RunError(
             f"the sampler does not have the trainer's weights of version {version}:\n"
-            + "\n".join(lines)
+            + "\n".join(lines),
+            finding="sampler-drift",
         )
 
 

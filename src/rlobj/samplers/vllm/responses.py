@@ -112,7 +112,7 @@ def to_samples(
     logprobs = list(itertools.chain.from_iterable(response.logprobs for response in flat))
     unknown = sum(map(math.isnan, logprobs))  # vLLM has a few where the entropy is nearly 0
     if any(map(math.isinf, logprobs)) or 2 * unknown > len(logprobs):
-        raise RunError(samplers.NOT_FINITE)
+        raise RunError(samplers.NOT_FINITE, finding="learning-rate-too-high")
     ids = [response.token_ids for response in flat]
     texts = iter(tokenizer.batch_decode(ids, skip_special_tokens=True))
     samples: list[list[Sample]] = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
+    from rlobj.insight import Finding
 
 
 class Callback:
@@ -24,6 +25,9 @@ class Callback:
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step is complete. Steps count from 1."""
+
+    def found(self, finding: Finding) -> None:
+        """The diagnosis of the run has a finding that the step before did not have."""
 
     def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
         """The policy was evaluated on the held-out problems after a step; 0 = before the first."""

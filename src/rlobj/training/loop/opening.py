@@ -142,6 +142,8 @@ def _prepare_folder(parts: Parts, newest: Path | None, resume: bool, stack: Exit
         elif rank == 0:
             parts.run.write_config(parts.config)
             parts.run.truncate(learner.steps if newest is not None else -1)
+            for line in parts.run.lines():
+                parts.watch.add(line)
             if newest is not None:
                 parts.journal.copy_from(newest / "rollouts")
 

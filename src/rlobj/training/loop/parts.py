@@ -10,6 +10,7 @@ import torch
 
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, ProblemStream
+from rlobj.insight.diagnosis import Finding, Watch
 from rlobj.models.policy import Policy
 from rlobj.records.observed import Observed
 from rlobj.records.recorder import Recorder
@@ -56,6 +57,8 @@ class Parts:
         skips: counts updates and steps that changed nothing.
         recorder: records what updates did to tokens.
         observed: the updates of the step in progress, if it gets a full table.
+        watch: checks the metrics of each step; on the first rank.
+        begun: findings of the last step that the step before did not have; on the first rank.
     """
 
     config: RunConfig
@@ -71,12 +74,14 @@ class Parts:
     trackers: Trackers = field(default_factory=Trackers)
     metrics: dict[str, Any] = field(default_factory=dict)
     saved: int = -1
+    begun: list[Finding] = field(default_factory=list)
     journal: Journal = field(init=False)
     pipeline: Pipeline = field(init=False)
     synchronizer: Synchronizer = field(init=False)
     skips: Skips = field(init=False)
     recorder: Recorder = field(init=False)
     observed: list[tuple[int, Observed]] = field(default_factory=list)
+    watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
         config, depth = self.config, self.config.sampling.async_depth
@@ -90,6 +95,7 @@ class Parts:
             self.sampler,
             lambda: self.policy.weights(self.parallel.full, as_stored=not own_names),
         )
+        self.watch = Watch(config)
         self.skips = Skips(self.run, self.comm, config.training.max_skipped)
         self.recorder = Recorder(
             self.run.path / "records",

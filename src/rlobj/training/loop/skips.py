@@ -76,7 +76,8 @@ class Skips:
         if self.nonfinite >= self._limit:
             raise RunError(
                 f"log-probs, loss or gradient were not finite in {self.nonfinite} updates in a "
-                f"row. Lower training.learning_rate. The last batch is in {self._run.path / name}"
+                f"row. Lower training.learning_rate. The last batch is in {self._run.path / name}",
+                finding="learning-rate-too-high",
             )
 
     def count_step(
@@ -107,5 +108,6 @@ class Skips:
             raise RunError(
                 f"{self.idle} steps in a row without an update; {facts}. Look at the rewards "
                 f"in {self._run.path / 'samples'}; sampling.dynamic.by=reward keeps every group "
-                "whose rewards differ."
+                "whose rewards differ.",
+                finding=None if metrics["reward/groups"] else "groups-without-signal",
             )

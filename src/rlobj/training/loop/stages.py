@@ -18,6 +18,7 @@ from rlobj.training.loop.metrics import rollout_metrics
 from rlobj.training.loop.parts import Parts
 from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.sameness import sameness_metrics
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.storage import checkpoint
 from rlobj.training.storage.run_directory import remove
@@ -52,6 +53,7 @@ def collect(parts: Parts) -> Rollout:
     decoupled = bool(names) and parts.config.objective.advantage.decoupled
     measured = rollout_metrics(rollout, parts.comm, names, decoupled)
     parts.metrics = {"step": step + 1, **measured}
+    parts.metrics |= sameness_metrics(rollout, parts.comm)
     parts.metrics["train/learning_rate"] = rate
     parts.metrics |= {f"time/{phase}_hidden": spent for phase, spent in hidden.items()}
     return rollout
@@ -153,10 +155,15 @@ def evaluate(parts: Parts) -> None:
 
 
 def write(parts: Parts) -> None:
-    """End the step: its line in metrics.jsonl and in the trackers."""
+    """End the step: its findings, and its line in metrics.jsonl and in the trackers."""
+    if parts.comm.rank == 0:  # which writes the lines that a resumed run starts from
+        parts.begun = parts.watch.add(parts.metrics)
+        parts.metrics |= parts.watch.metrics()
     write_metrics(parts)
     for callback in parts.callbacks:
         callback.stepped(parts.learner.steps, parts.metrics)
+        for finding in parts.begun:
+            callback.found(finding)
 
 
 def write_metrics(parts: Parts) -> None:

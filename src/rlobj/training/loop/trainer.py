@@ -14,6 +14,7 @@ from rlobj.training.loop.given import Given
 from rlobj.training.loop.interrupts import Interrupts
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
+from rlobj.training.loop.stopping import noted, stop_on_findings
 from rlobj.training.parallel.agreement import any_rank
 from rlobj.training.result import TrainingResult
 
@@ -28,7 +29,8 @@ def run_training(
 ) -> TrainingResult:
     """Run the configuration to its last step.
 
-    On SIGTERM or Ctrl-C the step is finished and saved, and the result has fewer steps.
+    On SIGTERM or Ctrl-C the step is finished and saved, and the result has fewer steps. A finding
+    that `training.stop_on` lists stops the run in the same way, with a RunError.
 
     Args:
         config: the run.
@@ -43,10 +45,12 @@ def run_training(
     """
     start = time.perf_counter()
     opened = open_parts(config, out, resume=resume, callbacks=callbacks, given=given)
-    with Interrupts() as interrupts, opened as parts:
+    with Interrupts() as interrupts, opened as parts, noted(parts):
         interrupts.defer()
         while parts.learner.steps < config.training.steps:
             run_step(parts)
+            with explained(parts.learner.steps):
+                stop_on_findings(parts)
             if any_rank(interrupts.asked, parts.comm):
                 with explained(parts.learner.steps):
                     stages.save(parts, now=True)

@@ -119,5 +119,6 @@ def check_gap(
             f"{found:.3g} nats a token on average; expected at most {most:g} in {name} "
             f"(largest ratio {gap['sampler/ratio_max']:.3g}). The weights of the last sync are not "
             "all in use there, or its sampling settings are others. Arithmetic that is coarser on "
-            "purpose: sampling.max_logprob_gap=NUMBER."
+            "purpose: sampling.max_logprob_gap=NUMBER.",
+            finding="sampler-drift",
         )

@@ -27,6 +27,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.files import lock_folder
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import (
+    STOP_FILE,
     checkpoints,
     newest_checkpoint,
     read_metrics,
@@ -171,6 +172,7 @@ class RunDirectory:
                     remove(entry)
         for partial in self.checkpoints.glob(".*.partial"):
             remove(partial)
+        remove(self.path / STOP_FILE)
 
     # checkpoints
 

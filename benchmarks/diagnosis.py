@@ -1,0 +1,182 @@
+"""Is the diagnosis silent on healthy runs, and right on runs made sick on purpose?
+
+    python -m benchmarks.diagnosis --runs DIR [--out benchmarks/results]
+
+trains every preset with three seeds on the default task, and every run of `sick_runs.py`. A run
+that is finished in DIR is not repeated, so an interrupted study goes on where it was. Each run is a
+process of one thread. The findings are computed anew from the metrics in DIR at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT, Table, machine, note
+
+KEPT = ("config.resolved.yaml", "metrics.jsonl", "stopped.json")
+"""Files that a diagnosis of names and steps reads; the others of a finished run are deleted."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--out", type=Path, help="folder for diagnosis.json and diagnosis.md")
+    parser.add_argument("--presets", help="names with commas; default: all")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds of healthy runs")
+    parser.add_argument("--task", help="built-in task of healthy runs; default: the default task")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at one time")
+    parser.add_argument("--no-sick", action="store_true", help="only healthy runs")
+    parser.add_argument("--one", nargs=3, metavar=("KIND", "NAME", "SEED"), help="train one run")
+    options = parser.parse_args()
+    if options.one:
+        kind, name, seed = options.one
+        train(options.runs, kind, name, int(seed), options.task)
+        return
+    study = planned(options.presets, options.seeds, not options.no_sick)
+    make(options.runs, study, options.task, options.jobs)
+    table = measured(options.runs, study)
+    print(table.markdown())
+    if options.out:
+        write(table, options.out)
+
+
+Run = tuple[str, str, int]
+"""healthy or sick, the preset's or the sick run's name, the seed."""
+
+
+def planned(presets: str | None, seeds: int, sick: bool) -> list[Run]:
+    """The runs of the study; the first seed of every preset comes first."""
+    from benchmarks.sick_runs import SICK
+    from rlobj.config.presets import preset_names
+
+    names = presets.split(",") if presets else preset_names()
+    healthy = [("healthy", name, seed) for seed in range(seeds) for name in names]
+    return [*(("sick", name, 0) for name in SICK if sick), *healthy]
+
+
+def folder(runs: Path, run: Run) -> Path:
+    """The folder of a run."""
+    kind, name, seed = run
+    return runs / kind / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
+
+
+def make(runs: Path, study: Sequence[Run], task: str | None, jobs: int) -> None:
+    """Train the runs that are not finished, some at one time."""
+    missing = [run for run in study if not (folder(runs, run) / "done").exists()]
+    began = time.monotonic()
+
+    def one(run: Run) -> None:
+        words = ["--runs", str(runs), "--one", *map(str, run), *(["--task", task] if task else [])]
+        command = [sys.executable, "-m", "benchmarks.diagnosis", *words]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        state = "done" if not done.returncode else f"FAILED: {done.stderr.strip()[-500:]}"
+        note(f"{time.monotonic() - began:6.0f} s  {' '.join(map(str, run))}: {state}")
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, missing))
+
+
+def train(runs: Path, kind: str, name: str, seed: int, task: str | None) -> None:
+    """Train one run from its beginning; its folder has the file `done` at the end."""
+    import rlobj
+    from benchmarks.sick_runs import SICK
+
+    out, began = folder(runs, (kind, name, seed)), time.monotonic()
+    shutil.rmtree(out, ignore_errors=True)
+    if kind == "sick":
+        diagnosis = SICK[name].train(out, seed)
+    else:
+        rlobj.train(name, data=task, out=out, settings={"seed": seed})
+        diagnosis = rlobj.diagnose(out)
+    for entry in out.iterdir():
+        if entry.name not in KEPT:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    facts = {"seconds": round(time.monotonic() - began, 1), "diagnosis": str(diagnosis)}
+    (out / "done").write_text(json.dumps(facts, indent=1))
+
+
+def measured(runs: Path, study: Iterable[Run]) -> Table:
+    """The table of all finished runs."""
+    rows = [row(runs, run) for run in study if (folder(runs, run) / "done").exists()]
+    healthy = [each for each in rows if each["kind"] == "healthy"]
+    sick = [each for each in rows if each["kind"] == "sick"]
+    silent, right = (sum(each["right"] == "yes" for each in part) for part in (healthy, sick))
+    reading = (
+        f"{silent} of {len(healthy)} healthy runs have no finding. {right} of {len(sick)} sick "
+        "runs have the findings that they must have, in time, and none that they must not have."
+    )
+    columns = {
+        "kind": ("run", ""),
+        "name": ("preset, or what was done", ""),
+        "seed": ("seed", "d"),
+        "steps": ("steps", "d"),
+        "early": ("accuracy early", ".3f"),
+        "late": ("late", ".3f"),
+        "expected": ("must begin by step", ""),
+        "found": ("found, since step", ""),
+        "right": ("right", ""),
+    }
+    settings = {"healthy": len(healthy), "silent": silent, "sick": len(sick), "right": right}
+    return Table("diagnosis", reading, columns, rows, settings)
+
+
+def row(runs: Path, run: Run) -> dict[str, Any]:
+    """What was found in a run, and whether it is right."""
+    import rlobj
+    from benchmarks.sick_runs import SICK
+    from rlobj.config.run_folder import read_metrics
+
+    kind, name, seed = run
+    out = folder(runs, run)
+    [diagnosis] = rlobj.diagnose(out).runs
+    found = {finding.name: finding.since for finding in diagnosis.findings}
+    lines = [line for line in read_metrics(out) if line.get("reward/accuracy") is not None]
+    early, late = (
+        sum(line["reward/accuracy"] for line in part) / max(len(part), 1)
+        for part in (lines[:5], lines[-5:])
+    )
+    right, expected = not found, {}
+    if kind == "sick":
+        expected = SICK[name].must
+        in_time = all(found.get(each, step + 1) <= step for each, step in expected.items())
+        right = in_time and not found.keys() & set(SICK[name].never)
+    return {
+        "kind": kind,
+        "name": name if kind == "healthy" else f"{name}: {SICK[name].sickness}",
+        "seed": seed,
+        "steps": diagnosis.steps,
+        "early": early,
+        "late": late,
+        "expected": _steps(expected),
+        "found": _steps(found),
+        "right": "yes" if right else "NO",
+        "findings": found,
+    }
+
+
+def _steps(findings: Any) -> str:
+    return ", ".join(f"{name} {step}" for name, step in findings.items()) or "–"
+
+
+def write(table: Table, out: Path) -> None:
+    """Write diagnosis.md and diagnosis.json, which the page of the documentation shows."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "diagnosis.md").write_text(table.markdown(), encoding="utf-8")
+    found = {"reading": table.reading, "rows": table.rows, **table.settings, "machine": machine()}
+    (out / "diagnosis.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""`rlobj diagnose`: what is wrong with runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.text import Text
+
+from rlobj_cli.screen.console import loading, reading
+from rlobj_cli.screen.errors import FAILED
+from rlobj_cli.screen.options import option
+
+if TYPE_CHECKING:
+    from rlobj.insight import Finding
+    from rlobj.insight.diagnosis import RunDiagnosis
+
+
+def diagnose(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, finished or not.")
+    ],
+    fail: Annotated[
+        bool, option(None, "--fail", "End with exit code 1 if anything is found.")
+    ] = False,
+    json: Annotated[
+        bool, option(None, "--json", "Print everything as JSON, for other programs.")
+    ] = False,
+) -> None:
+    """Say what is wrong with a run: collapse, spikes, drift, settings and rules without effect.
+
+    Each finding has its evidence, the step since which it holds, and what would have touched it.
+    Training makes the same checks after each step.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj diagnose runs/stapo-20260101-120000
+      rlobj diagnose runs/* --fail
+      rlobj train --preset stapo --stop-on collapse
+    """
+    console = Console()
+    with loading(console):
+        from rlobj.insight import diagnose as diagnose_runs
+    with reading("checking the steps") as progress:
+        diagnosis = diagnose_runs(runs, progress=progress)
+    if json:
+        typer.echo(diagnosis.to_json())
+    else:
+        for each in diagnosis.runs:
+            show_run(console, each)
+    if fail and diagnosis.findings:
+        raise typer.Exit(FAILED)
+
+
+def show_run(console: Console, diagnosis: RunDiagnosis) -> None:
+    """Print what was found in a run, or what was checked if nothing was found."""
+    count = len(diagnosis.findings)
+    title = Text.assemble(
+        ("rlobj diagnose", "bold"),
+        f"  {diagnosis.run}, {diagnosis.steps} steps: ",
+        (f"{count} finding(s)", "bold yellow") if count else ("no findings", "bold green"),
+    )
+    console.print(title, soft_wrap=True)
+    show_findings(console, diagnosis.findings)
+    console.print(Text(f"checked: {', '.join(diagnosis.checked)}", "dim"))
+    if diagnosis.unchecked:
+        console.print(
+            Text(f"not checked, for lack of metrics: {', '.join(diagnosis.unchecked)}", "dim")
+        )
+    for note in diagnosis.notes:
+        console.print(Text(f"note: {note}", "yellow"))
+    console.print()
+
+
+def show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """Print findings with their evidence and what would have touched them."""
+    for finding in findings:
+        style = "bold red" if finding.holds else "bold yellow"
+        console.print()
+        console.print(Text.assemble((finding.name, style), f"  {finding.when}"))
+        lines = [Text(finding.evidence), *(Text(line, "dim") for line in finding.details)]
+        lines += [Text.assemble(("→ ", "cyan"), finding.cure), Text(finding.page, "dim")]
+        console.print(Padding(Group(*lines), (0, 0, 0, 2)))
+    if findings:
+        console.print()

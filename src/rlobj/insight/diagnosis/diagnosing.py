@@ -1,0 +1,128 @@
+"""`diagnose`: what is wrong with finished or running runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, RlobjError
+from rlobj.config.run_folder import STOP_FILE, read_metrics, read_run_config
+from rlobj.insight.diagnosis.checks import CHECKS
+from rlobj.insight.diagnosis.drivers import disputed_problems, entropy_drivers
+from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
+from rlobj.insight.diagnosis.watch import Watch
+from rlobj.reporting import visible
+
+Progress = Callable[[int, int], None]
+
+
+def diagnose(
+    runs: Path | str | Iterable[Path | str],
+    *,
+    progress: Progress = lambda done, total: None,
+) -> Diagnosis:
+    """Check runs for what goes wrong in training: collapse, drift, spikes, rules without effect.
+
+    Each finding has its evidence with numbers, the step since which it holds, and what would have
+    touched it. A check is silent where the run lacks its metrics, as runs of older versions do.
+
+    Args:
+        runs: the folder of a run, finished or not, or several of them.
+        progress: called with (steps checked, all steps) of the run that is read.
+
+    Raises:
+        ConfigError: a folder is no run, or has no finished step.
+
+    Example:
+        >>> import rlobj
+        >>> run = rlobj.train("grpo", data="max-digits", settings={"training.steps": 3}).path
+        >>> diagnosis = rlobj.diagnose(run)
+        >>> [finding.name for finding in diagnosis.findings]
+        []
+        >>> "collapse" in diagnosis.runs[0].checked
+        True
+    """
+    paths = [runs] if isinstance(runs, str | Path) else list(runs)
+    if not paths or not all(isinstance(path, str | Path) for path in paths):
+        raise ConfigError(f"runs is {runs!r}; expected the folder of a run, or a list of them")
+    return Diagnosis(tuple(_diagnosed(Path(path), progress) for path in paths))
+
+
+def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
+    watch = Watch(read_run_config(run))
+    lines = read_metrics(run)
+    for number, line in enumerate(lines, 1):
+        watch.add(line)
+        if number % 100 == 0:
+            progress(number, len(lines))
+    steps, stopped = watch.history.steps, _stopped(run)
+    if not steps and stopped is None:
+        raise ConfigError(f"{run} has no finished step yet, so there is nothing to diagnose")
+    notes = _unread(run, lines)
+    findings = [_with_details(run, finding, notes) for finding in watch.findings.values()]
+    if stopped is not None:
+        findings, told = _with_stop(findings, *stopped)
+        notes += told
+    known = [name for name, c in CHECKS.items() if any(map(watch.history.knows, c.needs))]
+    return RunDiagnosis(
+        run,
+        len(steps),
+        tuple(sorted(findings, key=lambda finding: finding.since)),
+        tuple(known),
+        tuple(name for name in CHECKS if name not in known),
+        tuple(notes),
+    )
+
+
+def _unread(run: Path, lines: Sequence[Any]) -> list[str]:
+    """A note if a damaged line hides later ones; the last line may be cut by a crash."""
+    file = run / "metrics.jsonl"
+    if not file.exists():
+        return []
+    with file.open("rb") as opened:
+        left = sum(1 for _ in opened) - len(lines)
+    if left <= 1:
+        return []
+    return [f"metrics.jsonl is damaged at line {len(lines) + 1}; {left} lines were not read"]
+
+
+def _with_details(run: Path, finding: Finding, notes: list[str]) -> Finding:
+    """The finding with what is behind it; a note says if the tables cannot be read."""
+    try:
+        if finding.name in ("entropy-falling", "entropy-exploding"):
+            sign = -1 if finding.name == "entropy-falling" else 1
+            details = entropy_drivers(run, finding.until, sign)
+        elif finding.name == "verifier-trouble":
+            details = disputed_problems(run, finding.until)
+        else:
+            return finding
+    except (RlobjError, OSError, ValueError, KeyError) as error:  # pyarrow's are ValueErrors
+        notes.append(f"{finding.name}: its tables cannot be read: {visible(str(error), 200)}")
+        return finding
+    return replace(finding, details=tuple(details))
+
+
+def _stopped(run: Path) -> tuple[int, str, str] | None:
+    """Step, finding and message of the error that ended the run; None if there was none."""
+    try:
+        told = json.loads((run / STOP_FILE).read_text(encoding="utf-8"))
+        return int(told["step"]), str(told["finding"] or ""), str(told["message"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _with_stop(
+    findings: list[Finding], step: int, name: str, message: str
+) -> tuple[list[Finding], list[str]]:
+    """The findings with the one that ended the run; a note if it was another error."""
+    text = f"the run stopped at step {step}: {visible(message.partition(chr(10))[0])}"
+    if name not in CHECKS:
+        return findings, [text]
+    if any(finding.name == name for finding in findings):
+        return [
+            replace(f, details=(*f.details, text)) if f.name == name else f for f in findings
+        ], []
+    return [*findings, Finding(name, text, "See the message.", step, step)], []

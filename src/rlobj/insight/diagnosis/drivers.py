@@ -1,0 +1,95 @@
+"""What is behind a finding, from the tables of a run: the tokens that move the entropy, the
+problems whose gold answer looks wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlobj.config.run_folder import step_of
+from rlobj.records.reading import read_records
+from rlobj.reporting import visible
+
+STEPS = 20
+"""Tables of this many steps are read: those up to the last step at which the finding held."""
+MOST = 5
+"""Tokens or problems that are named."""
+
+
+def entropy_drivers(run: Path, until: int, sign: int) -> list[str]:
+    """The tokens and the quadrants of advantage and surprisal that move the entropy.
+
+    To first order an update changes the entropy at a token by −weight·A·(entropy sensitivity).
+    A token is surprising where its surprisal exceeds the entropy at its position.
+
+    Args:
+        run: the run's folder.
+        until: the last step of interest.
+        sign: −1 for a falling entropy, 1 for a rising one.
+
+    Raises:
+        ConfigError: the run has no records, or they cannot be read.
+    """
+    import pyarrow
+    import pyarrow.compute as pc
+
+    read = ("text", "weight", "advantage", "entropy_sensitivity", "prob", "entropy")
+    steps = range(until - STEPS + 1, until + 1)
+    rows = read_records(run, [*read, "inclusion_probability"], steps=steps)
+    rows = rows.filter(pc.is_valid(rows["entropy_sensitivity"]))
+    if not len(rows):
+        return []
+    change = pc.multiply(pc.multiply(rows["weight"], rows["advantage"]), rows[read[3]])
+    change = pc.multiply(pc.divide(change, rows["inclusion_probability"]), -float(sign))
+    surprising = pc.greater(pc.negate(pc.ln(rows["prob"])), rows["entropy"])
+    quadrants = pc.binary_join_element_wise(
+        pc.if_else(pc.greater(rows["advantage"], 0), "positive", "negative"),
+        pc.if_else(surprising, "surprising", "likely"),
+        " ",
+    )
+    table = pyarrow.table({"token": rows["text"], "quadrant": quadrants, "change": change})
+    total = pc.sum(pc.max_element_wise(table["change"], 0.0)).as_py() or 1.0
+    tokens, quadrants = (_largest(table, key, total) for key in ("token", "quadrant"))
+    named = ", ".join(f"[{visible(text, 24)}] {share}" for text, share in tokens)
+    divided = ", ".join(f"{name} {share}" for name, share in quadrants)
+    return [
+        f"tokens whose gradient moves it that way: {named}",
+        f"by advantage and surprisal: {divided}",
+    ]
+
+
+def _largest(table: Any, key: str, total: float) -> list[tuple[str, str]]:
+    """The values of a column with the largest sums of `change`, and their share in words."""
+    sums = table.group_by(key).aggregate([("change", "sum")])
+    rows = sums.sort_by([("change_sum", "descending")]).slice(0, MOST).to_pylist()
+    shares = [(row[key], row["change_sum"] / total) for row in rows]
+    return [(name, f"{share:.0%}") for name, share in shares if share >= 0.01]
+
+
+def disputed_problems(run: Path, until: int) -> list[str]:
+    """Problems whose responses all give one answer, which is graded wrong."""
+    import pyarrow.parquet as pq
+
+    steps = range(until - STEPS + 1, until + 1)
+    files = sorted(file for file in (run / "samples").glob("*.parquet") if step_of(file) in steps)
+    found: dict[str, str] = {}
+    columns = ["group", "prompt", "answer", "graded_answer", "correct", "finish"]
+    for file in files:
+        groups: dict[int, list[dict[str, Any]]] = {}
+        for row in pq.read_table(file, columns=columns).to_pylist():
+            groups.setdefault(row["group"], []).append(row)
+        for rows in groups.values():
+            first = rows[0]
+            if agreed([r["graded_answer"] for r in rows], [r["correct"] for r in rows]) is False:
+                prompt, gold = visible(first["prompt"], 60), visible(first["answer"], 40)
+                answer = visible(first["graded_answer"], 40)
+                found[prompt] = f"{prompt}: all answer {answer}, the gold answer is {gold}"
+    return list(found.values())[:MOST]
+
+
+def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> bool | None:
+    """Whether the common answer of a group is right; None if its responses do not all agree."""
+    if len(answers) < 3 or None in answers or None in correct or len(set(answers)) > 1:
+        return None
+    return bool(correct[0])

@@ -1,0 +1,196 @@
+"""Checks of the policy: its rewards, its entropy and its updates."""
+
+from __future__ import annotations
+
+import math
+
+from rlobj.insight.diagnosis.history import WINDOW, Found, History
+
+COLLAPSED = 0.5
+"""Share of its best accuracy below which a run has collapsed. Healthy runs lose at most 0.1."""
+CERTAIN = 4.0
+"""Standard errors by which a fall must exceed the noise of the responses that were sampled."""
+SAME_RESPONSE = 0.5
+"""Share of all responses with the same text, although the answers of their problems differ."""
+NO_SIGNAL = 0.8
+"""Share of groups without signal: four of five groups were sampled for nothing."""
+SOLVED = 0.9
+"""Accuracy above which groups without signal and a low entropy are what success looks like."""
+HALVED, SPENT, EXPLODED = 0.5, 0.1, 1.5
+"""Entropy as a share of that of the first steps. It may fall by half only if the reward rises; a
+tenth is the end of exploration. Healthy runs do not exceed that of their first steps."""
+SMALL_ENTROPY = 0.05
+"""Nats; smaller changes of entropy are no finding."""
+LARGE_RATIO, OFTEN, HUGE_RATIO = 10.0, 3, 100.0
+"""A ratio of 10 is where the dual clip of JustRL and STARE cuts. One step may exceed it; three of
+ten may not, nor any step 100."""
+GRADIENT_SPIKE, BEFORE = 10.0, 20
+"""Gradient norm as a multiple of the median of the 20 steps before; healthy runs stay below 5."""
+LARGE_KL = 0.1
+"""Nats per token between the policies before and during the updates of a step; healthy runs stay
+below 0.03. PPO implementations stop a step early at 0.015 to 0.03."""
+FAST = 10
+"""Steps in which only too large a learning rate destroys a policy."""
+
+
+def collapse(h: History) -> Found | None:
+    """The accuracy or the reward is lost, or all problems get the same response."""
+    return _accuracy_lost(h) or _reward_lost(h) or _same_response(h)
+
+
+def _accuracy_lost(h: History) -> Found | None:
+    now, (best, step) = h.mean("reward/accuracy"), h.best
+    groups = max(h.mean("reward/groups"), 1.0) * WINDOW
+    noise = math.sqrt(max(best * (1 - best), 0.0) / groups)
+    if len(h.steps) < 3 or not (now < COLLAPSED * best and best - now > CERTAIN * noise):
+        return None
+    evidence = f"the accuracy of samples fell from {best:.3f} (step {step}) to {now:.3f}"
+    return Found(evidence, _BACK, {"best": best, "best_step": step, "now": now})
+
+
+def _reward_lost(h: History) -> Found | None:
+    now, (best, step), spread = h.mean("reward/mean"), h.best_reward, h.early("reward/std")
+    if len(h.steps) < 3 or not (spread > 0 and best - now > max(spread, CERTAIN * h.noise)):
+        return None
+    evidence = (
+        f"the mean reward fell from {best:.3g} (step {step}) to {now:.3g}, by more than the "
+        f"standard deviation of the first rewards, {spread:.3g}"
+    )
+    return Found(evidence, _BACK, {"best": best, "best_step": step, "now": now, "spread": spread})
+
+
+def _same_response(h: History) -> Found | None:
+    same, gold = h.mean("response/most_common"), h.mean("response/most_common_gold")
+    if len(h.steps) < 3 or not (same >= SAME_RESPONSE and same >= 2 * gold):
+        return None
+    evidence = (
+        f"{same:.0%} of the responses have the same text, although at most {gold:.0%} of the "
+        "problems have the same answer: the policy no longer reads the problem"
+    )
+    return Found(evidence, _BACK, {"same_response": same, "same_answer": gold})
+
+
+_BACK = (
+    "Do not train on. Continue from a checkpoint before the fall with a lower "
+    "training.learning_rate, a bounded surrogate (clip), or a kl penalty; look in samples/ at what "
+    "the reward pays."
+)
+
+
+def groups_without_signal(h: History) -> Found | None:
+    """Almost no group has responses that differ in reward."""
+    share, accuracy = h.mean("groups/without_signal_share"), h.mean("reward/accuracy")
+    if len(h.steps) < WINDOW or not (share == 1 or (share >= NO_SIGNAL and accuracy < SOLVED)):
+        return None
+    evidence = (
+        f"{share:.0%} of the groups have equal rewards, so that their advantages are 0; accuracy "
+        f"{accuracy:.3f}, mean reward {h.mean('reward/mean'):.3g}"
+    )
+    if not accuracy < 1:
+        cure = "Everything is right: train on harder problems, or check what the reward tests."
+    elif not accuracy > 0:
+        cure = "Nothing is right: check the reward in samples/, the template, and max_tokens."
+    else:
+        cure = "Use problems of medium difficulty; sampling.dynamic={} replaces such groups."
+    return Found(evidence, cure, {"share": share, "accuracy": accuracy})
+
+
+def entropy_falling(h: History) -> Found | None:
+    """Entropy was lost and no reward gained, or exploration has ended too early."""
+    now, early, accuracy = _entropy(h)
+    spent = now <= SPENT * early and accuracy < SOLVED
+    if not (early - now > SMALL_ENTROPY and (spent or (now <= HALVED * early and not h.gained))):
+        return None
+    what = "almost nothing is explored" if spent else "the reward did not rise"
+    evidence = (
+        f"the policy's entropy fell from {early:.3g} to {now:.3g} nats a token and {what} "
+        f"(accuracy {accuracy:.3f})"
+    )
+    cure = (
+        "Tokens with a positive advantage that are likely already lower the entropy. "
+        "objective.surrogate.high=0.28, and the presets 20-entropy, clip-cov, kl-cov and stare "
+        "act on them; a lower training.learning_rate delays it."
+    )
+    return Found(evidence, cure, {"early": early, "now": now, "accuracy": accuracy})
+
+
+def entropy_exploding(h: History) -> Found | None:
+    """Entropy rises and the reward does not."""
+    now, early, accuracy = _entropy(h)
+    if not (now - early > SMALL_ENTROPY and now >= EXPLODED * early and not h.gained):
+        return None
+    evidence = (
+        f"the policy's entropy rose from {early:.3g} to {now:.3g} nats a token and the reward did "
+        f"not (accuracy {accuracy:.3f})"
+    )
+    bonus = [p for p in h.config.objective.penalties if p.kind == "entropy_bonus"]
+    cure = (
+        "Lower the coefficient of the entropy bonus, or give it a target."
+        if bonus
+        else "Tokens with a negative advantage that are likely, and positive ones that are "
+        "surprising, raise the entropy: stapo drops the latter, lp-reg protects the former; a "
+        "lower training.learning_rate slows both."
+    )
+    return Found(evidence, cure, {"early": early, "now": now, "accuracy": accuracy})
+
+
+def _entropy(h: History) -> tuple[float, float, float]:
+    """Entropy now and early, and the accuracy now; NaN before there are enough steps."""
+    now = h.mean("policy/entropy") if len(h.steps) >= 2 * WINDOW else math.nan
+    return now, h.early("policy/entropy"), h.mean("reward/accuracy")
+
+
+def ratio_spike(h: History) -> Found | None:
+    """Ratios are so large that single tokens govern the update."""
+    ratios = h.last("policy/ratio_max", 2 * WINDOW)
+    large = sum(ratio > LARGE_RATIO for ratio in ratios)
+    if not ratios or not (large >= OFTEN or ratios[-1] > HUGE_RATIO):
+        return None
+    evidence = (
+        f"the largest ratio of a token exceeded {LARGE_RATIO:g} in {large} of the last "
+        f"{len(ratios)} steps; largest {max(ratios):.3g}"
+    )
+    cure = (
+        "Bound the surrogate (clip with high=0.28 and dual=10, or cispo), make fewer "
+        "training.updates_per_step, or lower training.learning_rate."
+    )
+    return Found(evidence, cure, {"ratio_max": max(ratios), "steps": large})
+
+
+def gradient_spike(h: History) -> Found | None:
+    """One gradient is far larger than those before it."""
+    norms = h.last("train/grad_norm", BEFORE + 1)
+    before = sorted(norm for norm in norms[:-1] if norm > 0)
+    if len(before) < BEFORE // 2 or not norms[-1] > GRADIENT_SPIKE * before[len(before) // 2]:
+        return None
+    middle = before[len(before) // 2]
+    limit = h.config.training.max_grad_norm
+    evidence = (
+        f"the gradient norm was {norms[-1]:.3g}, {norms[-1] / middle:.0f} times the median of the "
+        f"steps before ({middle:.3g}); the update was scaled to training.max_grad_norm={limit:g}"
+    )
+    cure = (
+        "rlobj inspect RUN --step STEP shows the tokens with the largest gradient; rules on prob, "
+        "ratio or gradient_norm drop them, as stapo and opsm do; lower training.max_grad_norm."
+    )
+    return Found(evidence, cure, {"norm": norms[-1], "median": middle})
+
+
+def learning_rate_too_high(h: History) -> Found | None:
+    """Updates are not finite, move the policy too far, or destroy it within few steps."""
+    rate, kl = h.config.training.learning_rate, h.mean("policy/kl_old")
+    cure = f"Lower the learning rate: --set training.learning_rate={rate / 10:.1g}"
+    lost = _accuracy_lost(h) or _reward_lost(h)
+    skipped = h.mean("train/skipped_updates")
+    broken = len(h.last("train/skipped_updates")) - len(h.last("train/grad_norm"))
+    numbers = {"learning_rate": rate}
+    if skipped >= 0.5 and broken >= 3 and h.mean("reward/groups") > 0:
+        evidence = f"loss or gradient were not finite in {broken} of the last {WINDOW} steps"
+        return Found(evidence, cure, {**numbers, "steps": broken})
+    if len(h.steps) >= 3 and kl > LARGE_KL:
+        evidence = f"the updates of a step move the policy by {kl:.3g} nats a token on average"
+        return Found(evidence, cure, {**numbers, "kl": kl})
+    if lost is not None and h.steps[-1] - lost.numbers["best_step"] <= FAST:
+        steps = h.steps[-1] - int(lost.numbers["best_step"])
+        return Found(f"{lost.evidence}, within {steps} steps", cure, {**numbers, **lost.numbers})
+    return None

@@ -1,0 +1,43 @@
+"""Ending a run for a reason: the findings that it is asked to stop on, and a note of any error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rlobj.base.errors import RunError
+from rlobj.config.run_folder import STOP_FILE
+from rlobj.training.loop import stages
+from rlobj.training.loop.parts import Parts
+
+
+def stop_on_findings(parts: Parts) -> None:
+    """Save and stop the run, on all ranks together, if the last step began a finding it stops on.
+
+    A finding that held when the run was resumed does not stop it again.
+
+    Raises:
+        RunError: `training.stop_on` lists the finding.
+    """
+    names = parts.config.training.stop_on
+    if not names:
+        return
+    begun = next((each for each in parts.begun if each.name in names), None)
+    if (begun := parts.comm.broadcast(begun)) is not None:
+        stages.save(parts, now=True)
+        raise RunError(f"training.stop_on lists this finding:\n{begun}", finding=begun.name)
+
+
+@contextmanager
+def noted(parts: Parts) -> Iterator[None]:
+    """Inside, an error that ends the run is noted in its folder, where `diagnose` reads it."""
+    try:
+        yield
+    except RunError as error:
+        if parts.comm.rank == 0:
+            step = parts.metrics.get("step", parts.learner.steps)
+            note = {"step": step, "finding": error.finding, "message": str(error)}
+            with parts.run.atomic(STOP_FILE) as file:
+                file.write_text(json.dumps(note), encoding="utf-8")
+        raise

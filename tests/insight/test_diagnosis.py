@@ -1,0 +1,334 @@
+"""Each check of the diagnosis on metrics made up for it: it fires, and its neighbours do not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from record_rows import write_records
+
+import rlobj
+from rlobj.base.errors import ConfigError
+from rlobj.config.findings import FindingName
+from rlobj.config.run_config import compose
+from rlobj.config.run_folder import STOP_FILE
+from rlobj.insight.diagnosis import CHECKS, Watch
+from rlobj.training.rollouts.synchronizer import GAP_LIMITS
+from rlobj.training.storage.run_directory import dump_config
+
+Line = dict[str, Any]
+
+
+def healthy(step: int) -> Line:
+    """A step of a run that learns, slowly."""
+    accuracy = 0.4 + 0.3 * min(step / 100, 1)
+    return {
+        "step": step,
+        "reward/mean": accuracy,
+        "reward/std": math.sqrt(accuracy * (1 - accuracy)),
+        "reward/accuracy": accuracy,
+        "reward/groups": 32.0,
+        "reward/undecided": 0.0,
+        "response/count": 256.0,
+        "response/length_mean": 20.0,
+        "response/truncated": 0.01,
+        "response/truncated_right": 0.0,
+        "response/most_common": 0.05,
+        "response/most_common_gold": 0.1,
+        "groups/agreed_right": 5.0,
+        "groups/agreed_wrong": 0.0,
+        "groups/without_signal_share": 0.2,
+        "policy/entropy": 1.0 - 0.6 * min(step / 100, 1),
+        "policy/ratio_max": 2.0,
+        "policy/kl_old": 0.002,
+        "train/grad_norm": 1.0 + 0.3 * (step % 3),
+        "train/skipped_updates": 0.0,
+        "objective/dropped_tokens": 3.0,
+        "objective/kept_fraction": 0.999,
+        "tokens/step": 5000.0,
+        "sampler/logprob_gap": 1e-7,
+        "sampler/kl": 1e-9,
+    }
+
+
+def watched(
+    change: Callable[[int], Line] = lambda step: {}, steps: int = 40, **settings: Any
+) -> Watch:
+    """The findings of a healthy run with some changed metrics.
+
+    Args:
+        change: step -> metrics that differ; None leaves one out.
+        steps: number of steps.
+        settings: sections of the configuration.
+    """
+    watch = Watch(compose("stapo", [("test", settings)]))
+    for step in range(1, steps + 1):
+        line = {**healthy(step), **change(step)}
+        watch.add({name: value for name, value in line.items() if value is not None})
+    return watch
+
+
+def names(watch: Watch) -> set[str]:
+    return set(watch.findings)
+
+
+def test_a_healthy_run_has_no_findings() -> None:
+    assert names(watched(steps=150)) == set()
+
+
+def test_every_name_has_one_check() -> None:
+    assert tuple(CHECKS) == get_args(FindingName)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_check_says_nothing_where_its_metrics_are_absent(name: str) -> None:
+    bare = {"reward/mean": 0.0, "reward/std": 0.0}
+    needs = {*CHECKS[name].needs, *CHECKS[name].also} - bare.keys()
+    sick = dict.fromkeys(needs)
+    watch = watched(lambda step: sick)
+    assert name not in names(watch)
+    assert not any(watch.history.knows(metric) for metric in needs)
+
+
+SICK: dict[str, tuple[Callable[[int], Line], dict[str, Any], set[str]]] = {
+    "collapse": (
+        lambda step: {"reward/accuracy": 0.4 if step < 15 else 0.4 - 0.02 * min(step - 15, 20)},
+        {},
+        set(),
+    ),
+    "groups-without-signal": (lambda step: {"groups/without_signal_share": 0.9}, {}, set()),
+    "entropy-falling": (
+        lambda step: {"policy/entropy": 1 / step, "reward/mean": 0.4, "reward/accuracy": 0.4},
+        {},
+        set(),
+    ),
+    "entropy-exploding": (
+        lambda step: {"policy/entropy": 0.1 * step, "reward/mean": 0.4},
+        {},
+        set(),
+    ),
+    "ratio-spike": (lambda step: {"policy/ratio_max": 12.0 if step % 3 else 1.0}, {}, set()),
+    "gradient-spike": (lambda step: {"train/grad_norm": 30.0} if step == 30 else {}, {}, set()),
+    "learning-rate-too-high": (lambda step: {"policy/kl_old": 0.3}, {}, set()),
+    "rule-never-fires": (lambda step: {"objective/dropped_tokens": 0.0}, {}, set()),
+    "rule-fires-on-everything": (lambda step: {"objective/kept_fraction": 0.0}, {}, set()),
+    "inert-setting": (lambda step: {}, {"training": {"updates_per_step": 1}}, set()),
+    "sampler-drift": (lambda step: {"sampler/logprob_gap": 1e-4 * step}, {}, set()),
+    "truncation": (lambda step: {"response/truncated": 0.5}, {}, set()),
+    "length-growth": (
+        lambda step: {"response/length_mean": 10.0 + step, "reward/mean": 0.4},
+        {},
+        set(),
+    ),
+    "verifier-trouble": (lambda step: {"groups/agreed_wrong": 1.0}, {}, set()),
+    "wrong-group-size": (
+        lambda step: {"groups/without_signal_share": 0.55},
+        {"sampling": {"group_size": 2}},
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_a_sick_run_has_the_finding_and_no_other(name: str) -> None:
+    change, settings, others = SICK[name]
+    watch = watched(change, **settings)
+    assert names(watch) == {name, *others}
+    finding = watch.findings[name]
+    assert finding.evidence
+    assert finding.cure
+    assert finding.page == f"docs/diagnosis.md#{name}"
+    assert 1 <= finding.since <= finding.until <= 40
+    assert all(math.isfinite(value) for value in finding.numbers.values())
+
+
+def test_a_finding_knows_its_first_and_last_step() -> None:
+    spike = watched(lambda step: {"train/grad_norm": 30.0} if step in (25, 33) else {})
+    finding = spike.findings["gradient-spike"]
+    assert (finding.since, finding.until, finding.holds) == (25, 33, False)
+    assert finding.when == "between steps 25 and 33"
+    late = watched(lambda step: {"response/truncated": 0.5 if step > 20 else 0.0})
+    assert late.findings["truncation"].when == "since step 23"
+
+
+def test_metrics_count_what_holds_and_keep_what_has_held() -> None:
+    assert watched().metrics() == {"diagnosis/findings": 0}
+    spike = watched(lambda step: {"train/grad_norm": 30.0} if step == 30 else {})
+    assert spike.metrics() == {"diagnosis/findings": 0, "diagnosis/gradient-spike": 0}
+    now = watched(lambda step: {"train/grad_norm": 30.0} if step == 40 else {})
+    assert now.metrics() == {"diagnosis/findings": 1, "diagnosis/gradient-spike": 1}
+
+
+def test_only_findings_that_begin_are_reported() -> None:
+    watch = watched(steps=10)
+    sick = [{**healthy(step), "response/truncated": 0.9} for step in range(11, 15)]
+    begun = [[finding.name for finding in watch.add(line)] for line in sick]
+    assert begun == [[], ["truncation"], [], []]
+
+
+# What is sick in one run is sound in another.
+
+
+def test_entropy_may_fall_when_the_reward_rises() -> None:
+    rising = watched(
+        lambda step: (
+            {"policy/entropy": 1 / step, "reward/mean": 0.3 + 0.017 * step}
+            | {"reward/accuracy": 0.3 + 0.017 * step}
+        )
+    )
+    found = rising.findings.get("entropy-falling")
+    assert found is None or not found.holds
+
+
+def test_responses_may_be_cut_if_they_are_right_all_the_same() -> None:
+    """Two digits in two tokens need no end of the response."""
+    cut = {"response/truncated": 0.7, "response/truncated_right": 0.8}
+    assert names(watched(lambda step: cut)) == set()
+    older = {"response/truncated": 0.7, "response/truncated_right": None}
+    assert names(watched(lambda step: older)) == set()  # 0.4 of all are right: too many to tell
+    assert names(watched(lambda step: {**older, "reward/accuracy": 0.2})) == {"truncation"}
+
+
+def test_a_solved_task_needs_no_signal() -> None:
+    solved = {"groups/without_signal_share": 0.9, "reward/accuracy": 0.97}
+    assert names(watched(lambda step: solved)) == set()
+
+
+def test_larger_groups_are_no_cure_for_problems_that_differ() -> None:
+    """Half of the problems are always right, the others never."""
+    assert names(watched(lambda step: {"groups/without_signal_share": 0.7})) == set()
+
+
+def test_a_rule_that_guards_may_be_silent() -> None:
+    guard = {"objective": {"drop": "(advantage < 0) & (ratio > 10)"}}
+    assert names(watched(lambda step: {"objective/dropped_tokens": 0.0}, **guard)) == set()
+
+
+def test_a_setting_that_the_preset_leaves_without_effect_is_no_finding() -> None:
+    grpo = Watch(compose("grpo"))
+    grpo.add(healthy(1))
+    assert grpo.history.inert == ()
+    assert compose("grpo").resolved_objective().explain(1).inert
+
+
+def test_the_sampler_may_be_as_coarse_as_it_was_at_first() -> None:
+    """bfloat16: 0.01 nats a token from the first step."""
+    assert names(watched(lambda step: {"sampler/logprob_gap": 0.011})) == set()
+    assert max(GAP_LIMITS.values()) == pytest.approx(10 * 0.01)
+
+
+def test_the_same_response_to_all_problems_is_a_collapse() -> None:
+    same = watched(lambda step: {"response/most_common": 0.9 if step > 20 else 0.0})
+    assert names(same) == {"collapse"}
+    common = {"response/most_common": 0.6, "response/most_common_gold": 0.5}
+    assert names(watched(lambda step: common)) == set()
+
+
+def test_updates_that_are_not_finite_point_at_the_learning_rate() -> None:
+    broken = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
+    assert names(watched(lambda step: broken if step > 20 else {})) == {"learning-rate-too-high"}
+
+
+def test_responses_without_a_verdict_are_verifier_trouble() -> None:
+    assert names(watched(lambda step: {"reward/undecided": 20.0})) == {"verifier-trouble"}
+
+
+# Reading runs.
+
+
+def write_run(
+    folder: Path, change: Callable[[int], Line] = lambda step: {}, steps: int = 40
+) -> Path:
+    folder.mkdir()
+    (folder / "config.resolved.yaml").write_text(dump_config(compose("stapo")))
+    lines = [json.dumps({**healthy(step), **change(step)}) for step in range(1, steps + 1)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_a_run_and_several_runs(tmp_path: Path) -> None:
+    sound = write_run(tmp_path / "a")
+    sick = write_run(tmp_path / "b", lambda step: {"response/truncated": 0.5})
+    assert rlobj.diagnose(sound).findings == ()
+    both = rlobj.diagnose([sound, str(sick)])
+    assert [(each.run, len(each.findings)) for each in both.runs] == [(sound, 0), (sick, 1)]
+    assert [finding.name for finding in both.findings] == ["truncation"]
+    assert both.runs[0].checked == tuple(CHECKS)
+    told = json.loads(both.to_json())["runs"][1]["findings"][0]
+    assert (told["name"], told["since"], told["numbers"]["share"]) == ("truncation", 3, 0.5)
+    assert "truncation, since step 3: 50% of the responses are cut" in str(both)
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a run: there is no such folder"):
+        rlobj.diagnose(tmp_path / "none")
+    with pytest.raises(ConfigError, match="expected the folder of a run"):
+        rlobj.diagnose([])
+    empty = write_run(tmp_path / "empty", steps=0)
+    with pytest.raises(ConfigError, match="no finished step yet"):
+        rlobj.diagnose(empty)
+
+
+def test_damaged_lines_are_named_and_a_cut_last_line_is_not(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    file = run / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines, lines[0][:50]]))
+    assert rlobj.diagnose(run).runs[0].notes == ()
+    file.write_text("\n".join([*lines[:9], lines[9][:50], *lines[10:]]) + "\n")
+    [diagnosis] = rlobj.diagnose(run).runs
+    assert diagnosis.steps == 9
+    assert diagnosis.notes == ("metrics.jsonl is damaged at line 10; 31 lines were not read",)
+
+
+def test_values_of_other_types_count_as_absent(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", lambda step: {"policy/entropy": "high", "response/count": []})
+    assert rlobj.diagnose(run).findings == ()
+
+
+def test_the_tokens_that_lower_the_entropy_are_named_by_their_share(tmp_path: Path) -> None:
+    falling = {"reward/mean": 0.4, "reward/accuracy": 0.4}
+    run = write_run(tmp_path / "run", lambda step: {"policy/entropy": 1 / step, **falling})
+    common = {"step": 39, "weight": 0.1, "advantage": 1.0, "prob": 0.9, "entropy": 0.5}
+    rows = [
+        {**common, "text": "7\x1b[31m", "entropy_sensitivity": 0.3},
+        {**common, "text": "a", "entropy_sensitivity": 0.1, "inclusion_probability": 0.5},
+        {**common, "text": "up", "entropy_sensitivity": -0.2},
+        {**common, "text": "unscored", "entropy_sensitivity": None},
+        {**common, "text": "earlier", "entropy_sensitivity": 9.0, "step": 3},
+    ]
+    write_records(run, rows)
+    [finding] = rlobj.diagnose(run).findings
+    assert finding.details == (
+        "tokens whose gradient moves it that way: [7␛[31m] 60%, [a] 40%",
+        "by advantage and surprisal: positive likely 60%",
+    )
+
+
+def test_tables_that_cannot_be_read_are_noted(tmp_path: Path) -> None:
+    falling = {"reward/mean": 0.4, "reward/accuracy": 0.4}
+    run = write_run(tmp_path / "run", lambda step: {"policy/entropy": 1 / step, **falling})
+    (run / "records").mkdir()
+    (run / "records" / "part-0.parquet").write_bytes(b"PAR1 half of a file")
+    [diagnosis] = rlobj.diagnose(run).runs
+    assert [finding.name for finding in diagnosis.findings] == ["entropy-falling"]
+    assert "its tables cannot be read" in diagnosis.notes[0]
+
+
+def test_the_error_that_ended_a_run_is_told(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    note = {"step": 41, "finding": "sampler-drift", "message": "gap \x1b[2J of 3 nats"}
+    (run / STOP_FILE).write_text(json.dumps(note))
+    [finding] = rlobj.diagnose(run).findings
+    assert (finding.name, finding.since) == ("sampler-drift", 41)
+    assert finding.evidence == "the run stopped at step 41: gap ␛[2J of 3 nats"
+    (run / STOP_FILE).write_text(json.dumps({**note, "finding": None}))
+    [diagnosis] = rlobj.diagnose(run).runs
+    assert diagnosis.findings == ()
+    assert diagnosis.notes == ("the run stopped at step 41: gap ␛[2J of 3 nats",)
+    (run / STOP_FILE).write_text("{")
+    assert rlobj.diagnose(run).findings == ()

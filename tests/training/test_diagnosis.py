@@ -1,0 +1,133 @@
+"""The diagnosis of real runs: silent on healthy ones, right on sick ones, and how it stops them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.sick_runs import RATE, SICK
+from runs import finish, program, same, weights
+from typer.testing import CliRunner
+
+import rlobj
+from rlobj import Callback
+from rlobj.base.errors import RunError
+from rlobj.config.run_folder import STOP_FILE
+from rlobj.insight import Finding
+from rlobj.training import RunDirectory
+from rlobj_cli.app import app
+
+COLLAPSES = {
+    "training.steps": 9,
+    "training.learning_rate": 30 * RATE,
+    "evaluation.every": 0,
+    "checkpoint.every": 0,
+}
+LONG = ("a rule that never fires", "clip off")  # the study runs them, too
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SICK if name not in LONG])
+def test_a_sick_run_has_its_findings_in_time(tmp_path: Path, name: str) -> None:
+    sick = SICK[name]
+    found = {finding.name: finding.since for finding in sick.train(tmp_path / "run").findings}
+    late = {each: step for each, step in sick.must.items() if found.get(each, 10**6) > step}
+    assert late == {}, found
+    assert found.keys() & set(sick.never) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["grpo", "dapo", "20-entropy", "lopti", "gspo", "w-reinforce"])
+def test_a_healthy_run_of_a_preset_has_no_findings(tmp_path: Path, preset: str) -> None:
+    short = {"training.steps": 30, "evaluation.every": 0, "checkpoint.every": 0}
+    run = rlobj.train(preset, data="addition", out=tmp_path / "run", settings=short).path
+    diagnosis = rlobj.diagnose(run)
+    assert str(diagnosis).partition("\n")[0] == f"{run}, 30 steps: 0 finding(s)"
+    assert {"collapse", "entropy-falling", "truncation"} <= {*diagnosis.runs[0].checked}
+
+
+class Told(Callback):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def found(self, finding: Finding) -> None:
+        self.findings.append(finding)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Finding]]:
+    """A run that collapses, and what its callback was told."""
+    told = Told()
+    out = tmp_path_factory.mktemp("whole") / "run"
+    rlobj.train("grpo", data="addition", out=out, settings=COLLAPSES, callbacks=[told])
+    return out, told.findings
+
+
+@pytest.mark.slow
+def test_the_live_findings_are_those_of_the_finished_run(whole: Any) -> None:
+    run, told = whole
+    assert [(each.name, each.since) for each in told] == [
+        (each.name, each.since) for each in rlobj.diagnose(run).findings
+    ]
+    line = RunDirectory(run).lines()[-1]
+    assert line["diagnosis/collapse"] == 1
+    assert line["diagnosis/findings"] == len(told)
+
+
+@pytest.mark.slow
+def test_a_run_stops_on_a_finding_with_a_checkpoint_and_goes_on(whole: Any, tmp_path: Path) -> None:
+    stop = {**COLLAPSES, "training.stop_on": ["collapse"]}
+    out = tmp_path / "run"
+    with pytest.raises(RunError, match=r"stop_on lists this finding:\ncollapse, since"):
+        rlobj.train("grpo", data="addition", out=out, settings=stop)
+    done = RunDirectory(out).lines()[-1]["step"]
+    assert done == next(each.since for each in whole[1] if each.name == "collapse") < 9
+    assert RunDirectory(out).steps_saved() == done
+    [finding] = [f for f in rlobj.diagnose(out).findings if f.name == "collapse"]
+    assert f"the run stopped at step {done}" in finding.details[-1]
+    assert rlobj.resume(out).steps == 9  # the finding still holds: it does not stop the run again
+    assert same(weights(out), weights(whole[0]))
+    assert not (out / STOP_FILE).exists()
+
+
+@pytest.mark.slow
+def test_the_program_stops_with_exit_code_1_and_says_what_to_do(tmp_path: Path) -> None:
+    words = [f"--set={name}={value}" for name, value in COLLAPSES.items()]
+    out, runner = tmp_path / "run", CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+    train = ["train", "--preset", "grpo", "--data", "addition", "--out", str(out), *words]
+    result = runner.invoke(app, [*train, "--stop-on", "collapse"])
+    assert result.exit_code == 1
+    assert "step 5: collapse: the accuracy of samples fell from" in result.output
+    assert f"rlobj train --resume {out}" in result.output
+    result = runner.invoke(app, ["train", "--resume", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "collapse  since step 5" in result.output
+    assert f"rlobj diagnose {out}" in result.output
+    assert "--set training.steps=" not in result.output  # no advice to train on
+    result = runner.invoke(app, ["diagnose", str(out)])
+    assert result.exit_code == 0
+    assert "→ Do not train on." in result.output
+    result = runner.invoke(app, ["diagnose", str(out), "--fail", "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.output)["runs"][0]["findings"][0]["name"] == "collapse"
+
+
+@pytest.mark.slow
+def test_all_processes_stop_together(tmp_path: Path) -> None:
+    out, log = tmp_path / "run", tmp_path / "log"
+    words = [f"--set={name}={value}" for name, value in COLLAPSES.items()]
+    train = ["train", "--preset", "grpo", "--data", "addition", "--out", out, *words]
+    process = program([*train, "--stop-on", "collapse", "--processes", "2"], log)
+    text = finish(process, log, code=1)
+    assert "training.stop_on lists this finding" in text
+    assert RunDirectory(out).steps_saved() == 5
+
+
+def test_an_unknown_finding_is_refused_with_the_nearest_name() -> None:
+    result = CliRunner().invoke(app, ["train", "--preset", "grpo", "--stop-on", "colapse"])
+    assert result.exit_code == 2
+    assert "Did you mean 'collapse'?" in result.output
