@@ -32,21 +32,25 @@ def token_metrics(observed: Observed, comm: Comm) -> dict[str, float]:
         comm: the process group.
     """
     own = _Tokens.of(observed)
-    risen, fallen = own.advantages[own.advantages > 0], own.advantages[own.advantages < 0]
-    sizes = [len(x) for x in (own.advantages, own.entropy, own.norms, risen, fallen)]
-    counts = torch.cat([torch.tensor(sizes).to(own.decades), own.spurious, own.decades])
-    tokens, scored, weighed, above, below, *others = comm.sum(counts).tolist()
-    (judged, wrong, dropped, caught), decades = others[:4], others[4:]
+    tokens, scored, weighed, *others = comm.sum(own.counts).tolist()
+    (above, below, judged, wrong, dropped, caught), decades = others[:6], others[6:]
     tops = [math.ceil(share * weighed) for share in TOPS]
     levels = [math.ceil(q * scored) for q in QUANTILES]
     found = _order_statistics(
         [(own.norms, [weighed - k + 1 for k in tops]), (own.entropy, levels)], comm
     )
     cuts, quantiles = found[: len(tops)], found[len(tops) :]
-    excess = [own.norms[own.norms > cut].double() - cut for cut in cuts]
-    parts = [own.norms[own.quadrants == i] for i in range(len(QUADRANTS))]
-    sums = _sums([*parts, *excess, risen, fallen, own.entropy_change], comm)
-    carried, over, (up, down, predicted) = sums[:4], sums[4:7], sums[7:]
+    summed = [
+        (own.norms, own.quadrants),
+        (own.advantages, 4 + (own.advantages < 0).long()),
+        (own.entropy_change, torch.full_like(own.quadrants, 6)),
+    ]
+    for unit, cut in enumerate(cuts, 7):
+        excess = own.norms[own.norms > cut].double() - cut
+        summed.append((excess, torch.full_like(excess, unit, dtype=torch.int64)))
+    values, units = (torch.cat(parts) for parts in zip(*summed, strict=True))
+    sums = statistics.exact_sum_by(values, units, 10, comm).tolist()
+    carried, (up, down, predicted), over = sums[:4], sums[4:7], sums[7:]
     shares = dict(zip(QUADRANTS, carried, strict=True))
     for share, k, cut, rest in zip(TOPS, tops, cuts, over, strict=True):
         shares[f"top_{100 * share:g}pct"] = rest + k * cut  # Σ of the k largest
@@ -79,21 +83,19 @@ class _Tokens:
     """What is summed and ordered of one rank's tokens.
 
     Attributes:
+        counts: numbers of tokens: all, scored, with a norm, A > 0, A < 0; judged, spurious, judged
+            and dropped, spurious and dropped; and scored tokens by decade of π, int [15].
         advantages: A of all n tokens, [n].
         entropy: H of the scored tokens, nats.
-        spurious: numbers of tokens that are judged, spurious, judged and dropped, and spurious and
-            dropped, int [4].
-        decades: scored tokens by decade of π, from (0.1, 1] to [0, 1e-5], int [6].
         norms: |m·ω·A/Z|·sqrt(1 − 2π + Σ π²), [m]; 0 also for a token without m·ω·A that was not
             scored. Others that were not scored are left out.
         quadrants: the place in QUADRANTS of these tokens, int [m].
         entropy_change: −(m·ω·A/Z)·s of these tokens, [m].
     """
 
+    counts: Tensor
     advantages: Tensor
     entropy: Tensor
-    spurious: Tensor
-    decades: Tensor
     norms: Tensor
     quadrants: Tensor
     entropy_change: Tensor
@@ -101,7 +103,7 @@ class _Tokens:
     @classmethod
     def of(cls, observed: Observed) -> _Tokens:
         assert observed.plan.clauses is not None
-        rows = observed.plan.clauses.in_phase
+        rows = observed.plan.clauses.in_phase.nonzero()[:, 0]
         policy = ("logprobs", "entropy", "collision", "entropy_sensitivity")
         columns = (getattr(observed, name).detach()[rows].double() for name in policy)
         logprobs, entropy, collision, sensitivity = columns
@@ -111,18 +113,20 @@ class _Tokens:
         norms = functional.gradient_norm(logprobs, collision, weights).float()
         norms = norms.masked_fill(weights == 0, 0.0)
         change = (-weights * sensitivity).masked_fill(weights == 0, 0.0)
-        scored, known = ~logprobs.isnan(), ~norms.isnan()
+        scored, known = ((~x.isnan()).nonzero()[:, 0] for x in (logprobs, norms))
         decades = (logprobs[scored] / -math.log(10)).floor().clamp(0, DECADES - 1).long()
-        judged = observed.table.columns.get("spurious", observed.logprobs * torch.nan)[rows]
-        dropped = observed.plan.clauses.factor[rows] == 0
-        marks = (~judged.isnan(), judged == 1, ~judged.isnan() & dropped, (judged == 1) & dropped)
+        marks = observed.table.columns.get("spurious", observed.logprobs * torch.nan)[rows]
+        judged, wrong, dropped = ~marks.isnan(), marks == 1, observed.plan.clauses.factor[rows] == 0
+        below = advantages < 0
+        masks = (advantages > 0, below, judged, wrong, judged & dropped, wrong & dropped)
+        sizes = torch.tensor([len(rows), len(scored), len(known)], device=rows.device)
+        counts = (sizes, torch.stack(masks).sum(1), torch.bincount(decades, minlength=DECADES))
         return cls(
+            counts=torch.cat(counts),
             advantages=advantages,
-            spurious=torch.stack([mark.sum() for mark in marks]),
             entropy=entropy[scored].float(),
-            decades=torch.bincount(decades, minlength=DECADES),
             norms=norms[known],
-            quadrants=(2 * (advantages < 0) + (sensitivity < 0).long())[known],
+            quadrants=(2 * below + (sensitivity < 0).long())[known],
             entropy_change=change[known],
         )
 
@@ -139,19 +143,7 @@ def _order_statistics(columns: Sequence[tuple[Tensor, Sequence[int]]], comm: Com
         return [float(x[k - 1]) if len(x) else 0.0 for x, ranks in ordered for k in ranks]
     keys = [(statistics.order_keys(values), ranks) for values, ranks in columns]
     every = [column for column, ranks in keys for _ in ranks]
-    unit = _units(every)
+    unit = torch.cat([torch.full_like(x, i, dtype=torch.int64) for i, x in enumerate(every)])
     ranks = torch.tensor([k for _, ranks in columns for k in ranks], device=unit.device)
     found = statistics.kth_smallest_by(torch.cat(every), ranks, unit, comm)
     return statistics.from_keys(found.int()).tolist()
-
-
-def _sums(parts: Sequence[Tensor], comm: Comm) -> list[float]:
-    """Σ of each part over all ranks, the same for any split and order."""
-    values = torch.cat([part.double() for part in parts])
-    return statistics.exact_sum_by(values, _units(parts), len(parts), comm).tolist()
-
-
-def _units(parts: Sequence[Tensor]) -> Tensor:
-    """The index of the part of each value of all parts, int [Σ lengths]."""
-    lengths = torch.tensor([len(part) for part in parts], device=parts[0].device)
-    return torch.arange(len(parts), device=lengths.device).repeat_interleave(lengths)
