@@ -57,6 +57,14 @@ def test_a_rule_that_dropped_nothing_has_no_precision(tmp_path: Path) -> None:
     assert math.isnan(spurious.recall)
 
 
+def test_tokens_and_dropped_tokens_are_counted_once_in_an_objective_of_two_phases(
+    tmp_path: Path,
+) -> None:
+    outcome = Outcome.read(run(tmp_path, "lopti", steps=2))
+    assert len(outcome.config.objective.phases) == 2
+    assert (outcome.tokens, outcome.dropped) == (2000, 4)
+
+
 def test_a_task_without_truth_has_no_spurious_tokens(tmp_path: Path) -> None:
     path = run(tmp_path, **{"spurious/tokens": math.nan})
     assert Outcome.read(path).spurious is None

@@ -66,7 +66,8 @@ def read_filter(where: str | Expr) -> Expr:
         elif not isinstance(node, _TOKEN_BY_TOKEN):
             raise ConfigError(
                 f"'{node}' depends on other tokens of the update, and the record is only a sample "
-                "of them. Compare with a number instead, such as entropy < 0.5"
+                "of them. Compare with a number instead, such as entropy < 0.5, or read whole "
+                "updates with rlobj.records.read_tables"
             )
     return rule
 

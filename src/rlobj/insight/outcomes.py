@@ -106,13 +106,13 @@ class Outcome:
 
     @property
     def tokens(self) -> float:
-        """Trained tokens of all updates."""
-        return total(self.steps, "tokens/step") * len(self.config.objective.phases)
+        """Tokens of all steps that the run trained on."""
+        return total(self.steps, "tokens/step")
 
     @property
     def dropped(self) -> float:
-        """Tokens that the objective dropped."""
-        return total(self.steps, "objective/dropped_tokens")
+        """Tokens that the objective dropped; each phase of a split counts them in its metric."""
+        return total(self.steps, "objective/dropped_tokens") / len(self.config.objective.phases)
 
     @property
     def spurious(self) -> Spurious | None:
