@@ -252,12 +252,8 @@ def test_right_responses_and_their_end_fit_the_embedded_profile(task):
 
 def test_the_noise_of_a_scratchpad_has_the_documented_rates_and_keeps_the_rest():
     recipe, draw = RECIPES["scratchpad"], random.Random(0)
-    prompt, right = "3+4+8+5=", "3+4=7;7+8=15;15+5=20#20"
-    texts = []
-    for _ in range(4000):
-        same, noisy = _noisy(prompt, right, recipe, draw)
-        assert same == prompt
-        texts.append(noisy)
+    right = "3+4=7;7+8=15;15+5=20#20"
+    texts = [_noisy(right, recipe, draw) for _ in range(4000)]
     letters = sum(character.isalpha() for text in texts for character in text)
     assert letters / (4000 * len(right)) == pytest.approx(0.004, rel=0.2)
     plain = ["".join(c for c in text if not c.isalpha()) for text in texts]

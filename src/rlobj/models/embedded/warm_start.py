@@ -108,7 +108,8 @@ def warm_start(
             for group in optimizer.param_groups:
                 group["lr"] = recipe.learning_rate * _schedule(step, recipe)
             rows = torch.randint(len(pairs), (recipe.batch_size,), generator=generator).tolist()
-            tokens, target = _table(tokenizer, [_noisy(*pairs[row], recipe, noise) for row in rows])
+            drawn = [(pairs[row][0], _noisy(pairs[row][1], recipe, noise)) for row in rows]
+            tokens, target = _table(tokenizer, drawn)
             logits = model(input_ids=tokens, use_cache=False).logits
             loss = functional.cross_entropy(logits[target >= 0], smoothed[target[target >= 0]])
             optimizer.zero_grad()
@@ -120,10 +121,8 @@ def warm_start(
     model.eval()
 
 
-def _noisy(prompt: str, response: str, recipe: WarmStart, draw: random.Random) -> tuple[str, str]:
-    """The pair with wrong digits and stray letters in the response."""
-    if not (recipe.wrong_digits or recipe.stray_letters):
-        return prompt, response
+def _noisy(response: str, recipe: WarmStart, draw: random.Random) -> str:
+    """The response with wrong digits and stray letters."""
     noisy = ""
     for character in response:
         if draw.random() < recipe.stray_letters:
@@ -131,7 +130,7 @@ def _noisy(prompt: str, response: str, recipe: WarmStart, draw: random.Random) -
         if character.isdigit() and draw.random() < recipe.wrong_digits:
             character = draw.choice(string.digits.replace(character, ""))
         noisy += character
-    return prompt, noisy
+    return noisy
 
 
 def _table(
