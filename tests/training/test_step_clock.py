@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -161,7 +163,7 @@ def test_groups_are_graded_as_they_arrive_and_the_grades_are_in_order():
     assert [[(x.reward, x.reason) for x in grade] for grade in grades] == [
         [(float(f"{g}{j}"), f"p{g}") for j in range(3)] for g in range(5)
     ]
-    assert grader.threads[:3] == ["grading_0"] * 3
+    assert "MainThread" not in grader.threads[:3]
     assert grading.hidden > 0.1
     assert grading.seconds < 0.15
 
@@ -185,6 +187,22 @@ def test_a_grader_that_fails_ends_sampling_and_the_call():
         grading.done(0, [sample("x")])
         with pytest.raises(RunError, match="cannot grade x"):
             grading.finish([[sample("x")]])
+
+
+def test_a_grader_that_hangs_does_not_keep_an_interrupted_program():
+    code = """
+import time
+from rlobj.training.rollouts.grading import Grading
+class Hangs:
+    def score(self, responses, problems): time.sleep(1000)
+class Sample: text = ""
+with Grading(Hangs(), ["p"]) as grading:
+    grading.done(0, [Sample()])
+    time.sleep(0.1)
+    raise KeyboardInterrupt
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert "KeyboardInterrupt" in done.stderr
 
 
 def test_an_interrupted_call_grades_no_further():
@@ -247,7 +265,7 @@ calls = []
 
 def score(response, answer, **extra):
     calls.append(threading.current_thread().name)
-    if len(calls) > 40 and calls[-1].startswith("grading"):
+    if len(calls) > 40 and calls[-1] != "MainThread":
         raise ValueError("no reward today")
     return float(response == answer)
 """

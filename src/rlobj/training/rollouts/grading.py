@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.pool import AsyncResult, ThreadPool
 
 from rlobj.data import Problem
 from rlobj.rewards import Graded, Grader
@@ -14,8 +14,7 @@ from rlobj.samplers import Sample
 class Grading:
     """The grades of one call of a sampler. A context manager; an error in its block ends grading.
 
-    The thread starts with the first call of `done`. A grade depends on its response alone, so the
-    grades equal those of one call of the grader.
+    A grade depends on its response alone, so the grades equal those of one call of the grader.
 
     Args:
         grader: an open grader.
@@ -30,15 +29,15 @@ class Grading:
         self.seconds = self.hidden = 0.0
         self._grader = grader
         self._problems = problems
-        self._thread = ThreadPoolExecutor(1, "grading")
-        self._handed: dict[int, Future[list[Graded]]] = {}
+        self._thread = ThreadPool(1)  # of a daemon: a reward that hangs does not keep the program
+        self._handed: dict[int, AsyncResult[list[Graded]]] = {}
         self._busy = 0.0
 
     def __enter__(self) -> Grading:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.terminate()
 
     def done(self, index: int, samples: list[Sample]) -> None:
         """Take the finished samples of a prompt; pass this method to `Sampler.sample`.
@@ -46,10 +45,10 @@ class Grading:
         Raises:
             Exception: grading failed, so sampling should stop.
         """
-        for future in self._handed.values():
-            if future.done():
-                future.result()
-        self._handed[index] = self._thread.submit(self._grade, [(index, samples)])
+        for result in self._handed.values():
+            if result.ready():
+                result.get()
+        self._handed[index] = self._thread.apply_async(self._grade, [[(index, samples)]])
 
     def finish(self, groups: Sequence[list[Sample]]) -> list[list[Graded]]:
         """Return the grades of all samples, in their order.
@@ -58,7 +57,7 @@ class Grading:
             Exception: grading failed.
         """
         start = time.perf_counter()
-        early = {index: future.result() for index, future in self._handed.items()}
+        early = {index: result.get() for index, result in self._handed.items()}
         self.hidden = max(self._busy - (time.perf_counter() - start), 0.0)
         rest = iter(self._grade([each for each in enumerate(groups) if each[0] not in early]))
         grades = [early.get(i) or [next(rest) for _ in group] for i, group in enumerate(groups)]
