@@ -35,16 +35,19 @@ def main() -> None:
     parser.add_argument("--presets", help="names with commas; default: all")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds of healthy runs")
     parser.add_argument("--task", help="built-in task of healthy runs; default: the default task")
+    parser.add_argument("--steps", type=int, help="of healthy runs; default: the profile's")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at one time")
     parser.add_argument("--no-sick", action="store_true", help="only healthy runs")
     parser.add_argument("--one", nargs=3, metavar=("KIND", "NAME", "SEED"), help="train one run")
     options = parser.parse_args()
     if options.one:
         kind, name, seed = options.one
-        train(options.runs, kind, name, int(seed), options.task)
+        train(options.runs, (kind, name, int(seed)), options.task, options.steps)
         return
     study = planned(options.presets, options.seeds, not options.no_sick)
-    make(options.runs, study, options.task, options.jobs)
+    passed = [("--task", options.task), ("--steps", options.steps)]
+    words = [word for option, value in passed if value for word in (option, str(value))]
+    make(options.runs, study, words, options.jobs)
     table = measured(options.runs, study)
     print(table.markdown())
     if options.out:
@@ -71,14 +74,14 @@ def folder(runs: Path, run: Run) -> Path:
     return runs / kind / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
 
 
-def make(runs: Path, study: Sequence[Run], task: str | None, jobs: int) -> None:
-    """Train the runs that are not finished, some at one time."""
+def make(runs: Path, study: Sequence[Run], words: Sequence[str], jobs: int) -> None:
+    """Train the runs that are not finished, some at one time; `words` are options of each."""
     missing = [run for run in study if not (folder(runs, run) / "done").exists()]
     began = time.monotonic()
 
     def one(run: Run) -> None:
-        words = ["--runs", str(runs), "--one", *map(str, run), *(["--task", task] if task else [])]
-        command = [sys.executable, "-m", "benchmarks.diagnosis", *words]
+        own = ["--runs", str(runs), "--one", *map(str, run), *words]
+        command = [sys.executable, "-m", "benchmarks.diagnosis", *own]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         state = "done" if not done.returncode else f"FAILED: {done.stderr.strip()[-500:]}"
@@ -88,17 +91,19 @@ def make(runs: Path, study: Sequence[Run], task: str | None, jobs: int) -> None:
         list(pool.map(one, missing))
 
 
-def train(runs: Path, kind: str, name: str, seed: int, task: str | None) -> None:
+def train(runs: Path, run: Run, task: str | None, steps: int | None) -> None:
     """Train one run from its beginning; its folder has the file `done` at the end."""
     import rlobj
     from benchmarks.sick_runs import SICK
 
-    out, began = folder(runs, (kind, name, seed)), time.monotonic()
+    kind, name, seed = run
+    out, began = folder(runs, run), time.monotonic()
     shutil.rmtree(out, ignore_errors=True)
     if kind == "sick":
         diagnosis = SICK[name].train(out, seed)
     else:
-        rlobj.train(name, data=task, out=out, settings={"seed": seed})
+        settings = {"seed": seed, **({"training.steps": steps} if steps else {})}
+        rlobj.train(name, data=task, out=out, settings=settings)
         diagnosis = rlobj.diagnose(out)
     for entry in out.iterdir():
         if entry.name not in KEPT:

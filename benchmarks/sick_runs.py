@@ -97,8 +97,8 @@ OTHERS = ("sampler-drift", "verifier-trouble", "inert-setting", "rule-never-fire
 SICK: dict[str, SickRun] = {
     "learning rate x30": SickRun(
         "training.learning_rate 30 times the profile's",
-        12,
-        {"collapse": 8, "learning-rate-too-high": 8},
+        20,
+        {"collapse": 8, "learning-rate-too-high": 8, "entropy-falling": 20},
         (*OTHERS, "ratio-spike"),
         {"training.learning_rate": 30 * RATE},
     ),
@@ -144,6 +144,21 @@ SICK: dict[str, SickRun] = {
         ("collapse", "sampler-drift", "ratio-spike", "learning-rate-too-high", "entropy-falling"),
         {"sampling.temperature": 0.7, "data.template": "{prompt}"},
         wrong_gold_answers,
+    ),
+    "max_tokens too short": SickRun(
+        "scratchpads of about 25 tokens with sampling.max_tokens=12",
+        8,
+        {"truncation": 4, "groups-without-signal": 6},
+        (*OTHERS, "collapse", "learning-rate-too-high", "length-growth"),
+        {"sampling.max_tokens": 12, "sampling.prompts_per_step": 8},
+        lambda: {"data": "scratchpad"},
+    ),
+    "tokens just enough": SickRun(
+        "two tokens for answers of two digits: cut, and right all the same",
+        15,
+        {},
+        ("truncation", *OTHERS, "collapse", "learning-rate-too-high", "length-growth"),
+        {"sampling.max_tokens": 2},
     ),
     "stale sampler": SickRun(
         "a sampler object that keeps its first weights; the run's own check stops it",

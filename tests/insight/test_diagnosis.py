@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from record_rows import write_records
 
@@ -198,6 +200,12 @@ def test_a_solved_task_needs_no_signal() -> None:
     assert names(watched(lambda step: solved)) == set()
 
 
+def test_a_gradient_that_is_hardly_cut_is_no_spike() -> None:
+    """pass-at-k: most updates have almost no gradient."""
+    small = watched(lambda step: {"train/grad_norm": 2.5 if step == 30 else 0.1})
+    assert names(small) == set()
+
+
 def test_larger_groups_are_no_cure_for_problems_that_differ() -> None:
     """Half of the problems are always right, the others never."""
     assert names(watched(lambda step: {"groups/without_signal_share": 0.7})) == set()
@@ -307,6 +315,36 @@ def test_the_tokens_that_lower_the_entropy_are_named_by_their_share(tmp_path: Pa
         "tokens whose gradient moves it that way: [7␛[31m] 60%, [a] 40%",
         "by advantage and surprisal: positive likely 60%",
     )
+
+
+def test_the_responses_that_all_problems_get_are_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", lambda step: {"response/most_common": 0.75})
+    (run / "samples").mkdir()
+    samples = pyarrow.table({"response": ["7\x1b[2J"] * 3 + ["8"]})
+    pyarrow.parquet.write_table(samples, run / "samples" / "step-000040.parquet")
+    [finding] = rlobj.diagnose(run).findings
+    assert finding.details == ("the most common responses: [7␛[2J] 75%, [8] 25%",)
+
+
+def test_a_problem_is_disputed_if_all_responses_agree_against_its_gold_answer(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "run", lambda step: {"groups/agreed_wrong": 1.0})
+    (run / "samples").mkdir()
+    rows = [
+        *({"group": 1, "prompt": "1+1=", "answer": "3", "graded_answer": "2"} for _ in range(3)),
+        *(
+            {"group": 2, "prompt": "2+2=", "answer": "5", "graded_answer": a}
+            for a in ("4", "4", "")
+        ),
+        *({"group": 3, "prompt": "3+3=", "answer": "6", "graded_answer": "6"} for _ in range(3)),
+    ]
+    for row in rows:
+        row["correct"] = row["answer"] == row["graded_answer"]
+    samples = pyarrow.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(samples, run / "samples" / "step-000040.parquet")
+    [finding] = rlobj.diagnose(run).findings
+    assert finding.details == ("1+1=: all answer 2, the gold answer is 3",)
 
 
 def test_tables_that_cannot_be_read_are_noted(tmp_path: Path) -> None:

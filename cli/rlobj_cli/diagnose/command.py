@@ -45,7 +45,7 @@ def diagnose(
     console = Console()
     with loading(console):
         from rlobj.insight import diagnose as diagnose_runs
-    with reading("checking the steps") as progress:
+    with reading("checking the steps, bytes") as progress:
         diagnosis = diagnose_runs(runs, progress=progress)
     if json:
         typer.echo(diagnosis.to_json())

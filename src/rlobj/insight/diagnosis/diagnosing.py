@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.run_folder import STOP_FILE, read_metrics, read_run_config
+from rlobj.config.run_folder import STOP_FILE, read_run_config
 from rlobj.insight.diagnosis.checks import CHECKS
-from rlobj.insight.diagnosis.drivers import disputed_problems, entropy_drivers
+from rlobj.insight.diagnosis.drivers import (
+    common_responses,
+    disputed_problems,
+    entropy_drivers,
+)
 from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
 from rlobj.insight.diagnosis.watch import Watch
 from rlobj.reporting import visible
@@ -31,7 +34,7 @@ def diagnose(
 
     Args:
         runs: the folder of a run, finished or not, or several of them.
-        progress: called with (steps checked, all steps) of the run that is read.
+        progress: called with (bytes read, all bytes) of the metrics of a run.
 
     Raises:
         ConfigError: a folder is no run, or has no finished step.
@@ -53,15 +56,10 @@ def diagnose(
 
 def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
     watch = Watch(read_run_config(run))
-    lines = read_metrics(run)
-    for number, line in enumerate(lines, 1):
-        watch.add(line)
-        if number % 100 == 0:
-            progress(number, len(lines))
+    notes = _read(run, watch, progress)
     steps, stopped = watch.history.steps, _stopped(run)
     if not steps and stopped is None:
         raise ConfigError(f"{run} has no finished step yet, so there is nothing to diagnose")
-    notes = _unread(run, lines)
     findings = [_with_details(run, finding, notes) for finding in watch.findings.values()]
     if stopped is not None:
         findings, told = _with_stop(findings, *stopped)
@@ -77,16 +75,27 @@ def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
     )
 
 
-def _unread(run: Path, lines: Sequence[Any]) -> list[str]:
-    """A note if a damaged line hides later ones; the last line may be cut by a crash."""
-    file = run / "metrics.jsonl"
+def _read(run: Path, watch: Watch, progress: Progress) -> list[str]:
+    """Check the lines of metrics.jsonl one by one; a note if a damaged one hides those after it.
+
+    A last line that a crash has cut is no damage.
+    """
+    file, done = run / "metrics.jsonl", 0
     if not file.exists():
         return []
-    with file.open("rb") as opened:
-        left = sum(1 for _ in opened) - len(lines)
-    if left <= 1:
-        return []
-    return [f"metrics.jsonl is damaged at line {len(lines) + 1}; {left} lines were not read"]
+    size = file.stat().st_size
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            done += len(line)
+            try:
+                watch.add(json.loads(line))
+            except (ValueError, TypeError):
+                left = sum(1 for _ in lines)
+                note = f"metrics.jsonl is damaged at line {number}; {left + 1} lines were not read"
+                return [note] if left else []
+            if number % 100 == 0:
+                progress(done, size)
+    return []
 
 
 def _with_details(run: Path, finding: Finding, notes: list[str]) -> Finding:
@@ -97,6 +106,8 @@ def _with_details(run: Path, finding: Finding, notes: list[str]) -> Finding:
             details = entropy_drivers(run, finding.until, sign)
         elif finding.name == "verifier-trouble":
             details = disputed_problems(run, finding.until)
+        elif "same_response" in finding.numbers:
+            details = common_responses(run, finding.until)
         else:
             return finding
     except (RlobjError, OSError, ValueError, KeyError) as error:  # pyarrow's are ValueErrors

@@ -1,9 +1,10 @@
 """What is behind a finding, from the tables of a run: the tokens that move the entropy, the
-problems whose gold answer looks wrong."""
+responses that all problems get, the problems whose gold answer looks wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +70,11 @@ def _largest(table: Any, key: str, total: float) -> list[tuple[str, str]]:
 
 def disputed_problems(run: Path, until: int) -> list[str]:
     """Problems whose responses all give one answer, which is graded wrong."""
-    import pyarrow.parquet as pq
-
-    steps = range(until - STEPS + 1, until + 1)
-    files = sorted(file for file in (run / "samples").glob("*.parquet") if step_of(file) in steps)
     found: dict[str, str] = {}
-    columns = ["group", "prompt", "answer", "graded_answer", "correct", "finish"]
-    for file in files:
+    columns = ("group", "prompt", "answer", "graded_answer", "correct")
+    for table in _samples(run, until, columns):
         groups: dict[int, list[dict[str, Any]]] = {}
-        for row in pq.read_table(file, columns=columns).to_pylist():
+        for row in table.to_pylist():
             groups.setdefault(row["group"], []).append(row)
         for rows in groups.values():
             first = rows[0]
@@ -86,6 +83,26 @@ def disputed_problems(run: Path, until: int) -> list[str]:
                 answer = visible(first["graded_answer"], 40)
                 found[prompt] = f"{prompt}: all answer {answer}, the gold answer is {gold}"
     return list(found.values())[:MOST]
+
+
+def common_responses(run: Path, until: int) -> list[str]:
+    """The responses that most prompts get."""
+    counts: Counter[str] = Counter()
+    for table in _samples(run, until, ("response",)):
+        counts.update(table["response"].to_pylist())
+    total = counts.total()
+    shares = [(text, count / total) for text, count in counts.most_common(MOST)]
+    named = ", ".join(f"[{visible(text, 60)}] {share:.0%}" for text, share in shares)
+    return [f"the most common responses: {named}"] if total else []
+
+
+def _samples(run: Path, until: int, columns: Sequence[str]) -> Iterator[Any]:
+    """The sample tables of the last `STEPS` steps, as pyarrow tables."""
+    import pyarrow.parquet as pq
+
+    for file in sorted((run / "samples").glob("*.parquet")):
+        if until - STEPS < step_of(file) <= until:
+            yield pq.read_table(file, columns=list(columns))
 
 
 def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> bool | None:
