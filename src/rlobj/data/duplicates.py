@@ -57,7 +57,10 @@ class DuplicateFilter:
 def _texts(batch: Any, name: str) -> list[Any] | None:
     """One value for each row, joined for chat messages; None for other nested columns."""
     import pyarrow
-    from pyarrow import compute, types
+    import pyarrow.compute
+    from pyarrow import types
+
+    compute: Any = pyarrow.compute  # its functions have no stubs
 
     head, *path = [name] if name in batch.schema.names else name.split(".")
     column = batch.column(head)
