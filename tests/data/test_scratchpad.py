@@ -80,6 +80,7 @@ def test_the_derivation_of_the_warm_start_adds_from_left_to_right():
         "6+6=12[#]25",  # steps are missing
         "[#]25",
         "6+6=12[1]2+4=16;16+9=25#25",  # one sign is missing
+        "6+6=12[2];12+4=16;[2]6+9=25[5]#25",  # the second of two is too much
         "6+6=12;12+4=16;16+9=25[;][2][5][+][0][=][2][5]#25",
         "6+[;]6=12;12+4=16;16+9=25#25",
     ],

@@ -37,9 +37,10 @@ def judge(prompt: str, tokens: Sequence[str]) -> list[bool]:
     place of another token (a wrong digit), or in excess (a letter), or it is the first token after
     some that are missing. The later tokens are compared with the same derivation, so that a step
     that continues from the right number has no spurious token. The response is aligned with the
-    derivation by the fewest edits. The derivation that it follows is the one from left to right, or
-    else, if that leaves fewer tokens spurious, the one whose steps are chosen one after the other,
-    each as the valid step with the fewest departures from what was written.
+    derivation by the fewest edits, which come as late as possible: in `211;` for `21;` the second 1
+    is spurious. The derivation that it follows is the one from left to right, or else, if that
+    leaves fewer tokens spurious, the one whose steps are chosen one after the other, each as the
+    valid step with the fewest departures from what was written.
 
     For sums of equally many numbers, the time is proportional to the length of the response.
 
@@ -96,38 +97,33 @@ def _followed(numbers: Sequence[int], written: str) -> str:
 def _departures(expected: str, written: str) -> list[bool]:
     """For each written character, whether it departs from the expected text.
 
-    The common beginning and the common end agree. Between them, the alignment with the fewest edits
-    decides; of several, replaced characters are preferred to surplus ones, and these to missing
-    ones.
+    An alignment with the fewest edits decides; of several, one that departs as late as possible. At
+    a departure it prefers replaced characters to surplus ones, and these to missing ones.
     """
-    start = _agreeing(expected, written)
-    same = _agreeing(expected[start:][::-1], written[start:][::-1])
-    middle, goal = written[start : len(written) - same], expected[start : len(expected) - same]
+    differing = [i for i, (a, b) in enumerate(zip(expected, written, strict=False)) if a != b]
+    if len(expected) == len(written) and len(differing) < 2:  # most responses, without a search
+        return [i in differing for i in range(len(written))]
+    start = differing[0] if differing else min(len(expected), len(written))
+    goal, rest = expected[start:], written[start:]
     marks = [False] * (len(written) + 1)
-    edits = _edits(goal, middle)
+    edits = _edits(goal, rest)
     i = j = 0
-    while i < len(middle) or j < len(goal):
-        both = i < len(middle) and j < len(goal)
-        if both and edits[i][j] == edits[i + 1][j + 1] + (middle[i] != goal[j]):
-            marks[start + i] |= middle[i] != goal[j]
+    while i < len(rest) or j < len(goal):
+        both = i < len(rest) and j < len(goal)
+        if both and edits[i][j] == edits[i + 1][j + 1] + (rest[i] != goal[j]):
+            marks[start + i] |= rest[i] != goal[j]
             i, j = i + 1, j + 1
-        elif i < len(middle) and edits[i][j] == edits[i + 1][j] + 1:
+        elif i < len(rest) and edits[i][j] == edits[i + 1][j] + 1:
             marks[start + i], i = True, i + 1
         else:
             marks[start + i], j = True, j + 1
     return marks[: len(written)]
 
 
-def _agreeing(a: str, b: str) -> int:
-    """The number of characters before the first difference."""
-    differing = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
-    return next(differing, min(len(a), len(b)))
-
-
-def _edits(goal: str, middle: str) -> list[list[int]]:
-    """edits[i][j]: the fewest edits that make middle[i:] equal to goal[j:]."""
+def _edits(goal: str, rest: str) -> list[list[int]]:
+    """edits[i][j]: the fewest edits that make rest[i:] equal to goal[j:]."""
     rows = [list(range(len(goal), -1, -1))]
-    for character in reversed(middle):
+    for character in reversed(rest):
         below, row = rows[-1], [rows[-1][-1] + 1]
         for j in range(len(goal) - 1, -1, -1):
             row.append(min(below[j + 1] + (character != goal[j]), below[j] + 1, row[-1] + 1))
