@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,8 @@ from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key
 from rlobj.samplers.vllm.settings import ServerSettings
 
 _Result = TypeVar("_Result")
-_Probe = tuple[str, str, Any]
-"""Method, path and body of a request that a healthy server answers at once."""
+_Request = tuple[str, str, Any]
+"""Method, path and body."""
 
 _CONCURRENT = 256
 """Largest number of simultaneous requests."""
@@ -25,10 +26,6 @@ _LONG = 10.0
 """Factor on the timeout for long commands."""
 _SHOWN = 500
 """Largest number of characters of a response in an error message."""
-
-
-class _Failed(Exception):
-    """A response for which another attempt may succeed."""
 
 
 class Connection:
@@ -52,7 +49,7 @@ class Connection:
 
     def get(self, path: str) -> Any:
         """Return the JSON at a path."""
-        return self._run(self._once("GET", path, None, self._settings.timeout))
+        return self._run(self._answers([("GET", path, None)], self._settings.timeout))[0]
 
     def post(self, path: str, body: Any = None, *, long: bool = False) -> Any:
         """Send a command and return the JSON response.
@@ -66,12 +63,9 @@ class Connection:
             ConfigError: the key is wrong, or the server does not know the command.
             RunError: the server does not respond, or the command failed.
         """
-        timeout = self._settings.timeout
-        if not long:
-            return self._run(self._once("POST", path, body, timeout))
-        health = ("GET", "/health", None)
-        [answer] = self._run(self._guarded([(path, body)], _LONG * timeout, health))
-        return answer
+        timeout = self._settings.timeout * (_LONG if long else 1)
+        probe = ("GET", "/health", None) if long else None
+        return self._run(self._answers([("POST", path, body)], timeout, probe))[0]
 
     def call(self, method: str, *arguments: Any, long: bool = False) -> list[Any]:
         """Call a method of all workers, and return one result per worker."""
@@ -88,45 +82,39 @@ class Connection:
             arrived: called with a request's index and response as soon as it arrives. An
                 exception in it ends the call.
         """
-        requests = [("/v1/completions", body) for body in bodies]
+        requests = [("POST", "/v1/completions", body) for body in bodies]
         engine = ("POST", "/collective_rpc", {"method": "rlobj_status"})
-        return self._run(self._guarded(requests, None, engine, arrived))
+        return self._run(self._answers(requests, None, engine, arrived))
 
-    async def _once(self, method: str, path: str, body: Any, timeout: float) -> Any:
-        async with self._session() as session:
-            return await self._retried(session, method, path, body, timeout)
-
-    async def _guarded(
+    async def _answers(
         self,
-        requests: Sequence[tuple[str, Any]],
+        requests: Sequence[_Request],
         timeout: float | None,
-        probe: _Probe,
+        probe: _Request | None = None,
         arrived: Callable[[int, Any], None] | None = None,
     ) -> list[Any]:
-        """Send long requests, and fail early if the server stops to answer the probe."""
+        """Send requests, and fail early if the server stops to answer the probe."""
         slots = asyncio.Semaphore(_CONCURRENT)
 
-        async def one(session: Any, index: int, path: str, body: Any) -> Any:
+        async def one(session: Any, index: int, request: _Request) -> Any:
             async with slots:
-                answer = await self._retried(session, "POST", path, body, timeout)
+                answer = await self._retried(session, *request, timeout)
             if arrived is not None:
                 arrived(index, answer)
             return answer
 
         try:
             async with self._session() as session, asyncio.TaskGroup() as group:
-                heartbeat = group.create_task(self._heartbeat(session, probe))
-                jobs = [
-                    group.create_task(one(session, index, *request))
-                    for index, request in enumerate(requests)
-                ]
+                jobs = [group.create_task(one(session, *each)) for each in enumerate(requests)]
+                beating = probe and group.create_task(self._heartbeat(session, probe))
                 answers = [await job for job in jobs]
-                heartbeat.cancel()
+                if beating:
+                    beating.cancel()
                 return answers
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _heartbeat(self, session: Any, probe: _Probe) -> None:
+    async def _heartbeat(self, session: Any, probe: _Request) -> None:
         """Send the probe every few seconds; raise an error if it fails."""
         timeout = self._settings.timeout
         while True:
@@ -139,19 +127,16 @@ class Connection:
         import aiohttp
 
         settings = self._settings
-        pause = settings.backoff
-        for attempt in range(settings.retries + 1):
+        for attempt in itertools.count():
             try:
                 return await self._attempt(session, method, path, body, timeout)
-            except (aiohttp.ClientError, TimeoutError, _Failed) as error:
+            except (aiohttp.ClientError, TimeoutError) as error:
                 out_of_time = (
                     isinstance(error, TimeoutError) and timeout == _LONG * settings.timeout
                 )
                 if attempt == settings.retries or out_of_time:
                     raise RunError(self._dead(error, attempt + 1)) from error
-            await asyncio.sleep(pause)
-            pause *= 2
-        raise AssertionError("unreachable")
+            await asyncio.sleep(settings.backoff * 2**attempt)
 
     async def _attempt(
         self, session: Any, method: str, path: str, body: Any, timeout: float | None
@@ -167,7 +152,7 @@ class Connection:
             raise ConfigError(self._refused())
         shown = text[:_SHOWN]
         if (path == "/v1/completions" and answer.status >= 500) or answer.status in (502, 503, 504):
-            raise _Failed(f"HTTP {answer.status}: {shown}")
+            raise aiohttp.ClientError(f"HTTP {answer.status}: {shown}")  # another attempt
         if answer.status == 404:
             raise ConfigError(
                 f"the server at {self.url} does not know {path}. Start it with: rlobj serve MODEL"
@@ -183,10 +168,7 @@ class Connection:
         return aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0))
 
     def _refused(self) -> str:
-        if find_key(self.url) is None:
-            problem = "needs a key, and none is set"
-        else:
-            problem = "refuses the key"
+        problem = "refuses the key" if find_key(self.url) else "needs a key, and none is set"
         return (
             f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the key "
             "that `rlobj serve` was started with."
