@@ -76,6 +76,14 @@ def test_the_means_and_the_charts_are_shown(run):
     assert {path.name for path in run.iterdir()} == before
 
 
+def test_the_best_checkpoint_is_named(run):
+    directory = RunDirectory(run)
+    for step, accuracy in ((6, 0.5), (7, 0.75), (8, 0.25)):
+        directory.append({**line(step), "eval/accuracy": accuracy})
+        (directory.checkpoints / f"step-{step:06d}").mkdir()
+    assert "best checkpoint step-000007, held-out accuracy 0.750" in invoke(str(run)).output
+
+
 def test_a_run_of_one_step_is_reported_without_charts(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     directory.create(tiny_config(tmp_path, "stapo"))

@@ -67,6 +67,9 @@ def report(
         raise ConfigError(f"{run} has no finished step yet, so there is nothing to report")
     name = config.preset or config.model.name or ""
     console.print(Text.assemble((name, "bold"), f"  {len(steps)} steps, {run}"), soft_wrap=True)
+    if best := best_checkpoint(run):
+        accuracy = number(held_out_accuracies(run)[best])
+        console.print(Text(f"best checkpoint {best.name}, held-out accuracy {accuracy}"))
     console.print(_times(steps))
     means = {}
     for label, key in MEANS.items():
@@ -74,9 +77,6 @@ def report(
         if values:
             digits = 0 if key == "tokens/per_second" else 3
             means[label] = number(sum(values) / len(values), digits)
-    if best := best_checkpoint(run):
-        accuracy = number(held_out_accuracies(run)[best])
-        means["best checkpoint"] = f"{best.name}, held-out accuracy {accuracy}"
     console.print(facts_grid(means))
     _draw_charts(console, lines)
 
