@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.lazy import arrow_compute
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.objectives.rules import Expr
 from rlobj.records.reading import open_records
@@ -139,8 +140,8 @@ class _Reading:
 
     def read(self, progress: Progress) -> Inspection:
         import pyarrow
-        import pyarrow.compute as pc
 
+        pc = arrow_compute()
         sums: Any = None
         found: Any = None
         population, first, last = 0.0, 0, 0
@@ -174,8 +175,7 @@ class _Reading:
 
     def _nothing(self) -> str:
         """Why no row was read."""
-        import pyarrow.compute as pc
-
+        pc = arrow_compute()
         steps: set[int] = set()
         for rows in record_batches(self.run, ["step"]):
             steps |= set(pc.unique(rows["step"]).to_pylist())
@@ -197,8 +197,7 @@ class _Reading:
 
     def _chosen(self, rows: Any) -> Any:
         """The rows that are asked for."""
-        import pyarrow.compute as pc
-
+        pc = arrow_compute()
         if self.dropped:
             rows = rows.filter(pc.equal(rows["effect"], "dropped"))
         elif self.rule is None:
@@ -209,8 +208,8 @@ class _Reading:
 def _sums(rows: Any) -> Any:
     """Sums of each group over weighted rows; a mean also has the weight of its known values."""
     import pyarrow
-    import pyarrow.compute as pc
 
+    pc = arrow_compute()
     p = rows["inclusion_probability"].cast("float64")
     weight = pc.divide(1.0, p)
     columns = {name: rows[name] for name in KEYS}
@@ -234,8 +233,8 @@ def _added(sums: Any, keys: Sequence[str]) -> Any:
 def _means(sums: Any, keys: Sequence[str], population: float) -> Any:
     """Counts and means from sums, the largest count first."""
     import pyarrow
-    import pyarrow.compute as pc
 
+    pc = arrow_compute()
     columns = {name: sums[name] for name in (*keys, "recorded", "tokens")}
     columns["standard_error"] = pc.sqrt(sums["variance"])
     columns["share"] = pc.divide(sums["tokens"], population)
@@ -250,8 +249,8 @@ def _means(sums: Any, keys: Sequence[str], population: float) -> Any:
 def _newest(rows: Any, examples: int | None) -> Any:
     """The newest rows of each group that differ in their context, newest first."""
     import pyarrow
-    import pyarrow.compute as pc
 
+    pc = arrow_compute()
     rows = rows.sort_by([(name, "descending") for name in _PLACE[:3]] + [("position", "ascending")])
     if examples is None:
         return rows

@@ -123,7 +123,9 @@ class Outcome:
         tenths = self.tenths()
         counts = [(total(part, "spurious/tokens"), total(part, "tokens/step")) for part in tenths]
         return Spurious(
-            *(total(steps, f"spurious/{name}") for name in ("tokens", "caught", "dropped")),
+            total(steps, "spurious/tokens"),
+            total(steps, "spurious/caught"),
+            total(steps, "spurious/dropped"),
             (counts[0], counts[-1]),
             tuple(found / max(tokens, 1) for found, tokens in counts),
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.lazy import arrow_compute
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.inspecting import record_batches
 from rlobj.objectives.rules import Column, Constant, Rule
@@ -45,8 +46,7 @@ def reach(run: Path | str, rule: Rule) -> list[Part]:
     Raises:
         ConfigError: no run or no records there.
     """
-    import pyarrow.compute as pc
-
+    pc = arrow_compute()
     parts = parts_of(rule)
     readable = [part for part in parts if part.readable]
     columns = {name for part in readable for name in columns_of(part.rule)}
@@ -62,8 +62,7 @@ def reach(run: Path | str, rule: Rule) -> list[Part]:
 
 def _nearest(part: Part, rows: Any) -> float:
     """The value of these rows that is closest to the part's threshold, or that of rows before."""
-    import pyarrow.compute as pc
-
+    pc = arrow_compute()
     match part.rule:
         case Compare(operator=operator, left=Column(name=name), right=Constant()):
             below = operator.startswith("<")

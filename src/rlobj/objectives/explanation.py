@@ -93,7 +93,7 @@ def _settings(primitive: Primitive) -> str:
 
 def _doc(primitive: Primitive) -> str:
     """The equation: the first line of the docstring, without its source."""
-    first = (type(primitive).__doc__ or "").strip().splitlines()[0]
+    first = (type(primitive).__doc__ or "").strip().partition("\n")[0]
     return first.partition(" Source:")[0]
 
 

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow
 import torch
 from numpy.typing import NDArray
-from pyarrow import compute, parquet
+from pyarrow import parquet
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.lazy import arrow_compute
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
 from rlobj.records.observed import Observed
@@ -168,7 +169,7 @@ def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
     written = json.loads(tables[0].schema.metadata[_UPDATES])
     for described in written["updates"]:
         number = described["update"]
-        chosen = [table.filter(compute.equal(table["update"], number)) for table in tables]
+        chosen = [table.filter(arrow_compute().equal(table["update"], number)) for table in tables]
         rows = pyarrow.concat_tables(chosen, promote_options="default").combine_chunks()
         yield UpdateTable(
             step=int(first.name.split("-")[1]),
@@ -186,10 +187,11 @@ def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
 
 def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
     present = {name for name in rows.column_names if rows[name].null_count < len(rows) or not rows}
+    lengths = arrow_compute().list_value_length(rows["tokens"])
     rewards = _flat(rows["rewards"])
     names = described["reward_names"]
     return TokenBatch(
-        lengths=torch.from_numpy(compute.list_value_length(rows["tokens"]).to_numpy().copy()),
+        lengths=torch.from_numpy(lengths.to_numpy().copy()),
         groups=torch.from_numpy(rows["group"].to_numpy().copy()),
         ids=torch.from_numpy(rows["response"].to_numpy().copy()),
         rewards=rewards.reshape(len(rows), -1) if names else rewards,
@@ -202,7 +204,7 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
 
 def _flat(lists: Any) -> Tensor:
     """The values of all lists; null becomes NaN."""
-    values = compute.list_flatten(lists)
+    values = arrow_compute().list_flatten(lists)
     return torch.from_numpy(values.fill_null(np.nan).to_numpy().copy())
 
 

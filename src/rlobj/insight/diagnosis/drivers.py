@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.lazy import arrow_compute
 from rlobj.config.run_folder import step_of
 from rlobj.records.reading import read_records
 from rlobj.reporting import visible
@@ -33,8 +34,8 @@ def entropy_drivers(run: Path, until: int, sign: int) -> list[str]:
         ConfigError: the run has no records, or they cannot be read.
     """
     import pyarrow
-    import pyarrow.compute as pc
 
+    pc = arrow_compute()
     read = ("text", "weight", "advantage", "entropy_sensitivity", "prob", "entropy")
     steps = range(until - STEPS + 1, until + 1)
     rows = read_records(run, [*read, "inclusion_probability"], steps=steps)
