@@ -51,9 +51,10 @@ class History:
         self.steps.append(int(line["step"]))
         for name, values in self._series.items():
             value = line.get(name)
-            known = isinstance(value, int | float) and math.isfinite(value)
-            values.append(value if known else math.nan)
-            self._totals[name] += value if known else 0.0
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                value = math.nan
+            values.append(value)
+            self._totals[name] += 0.0 if value != value else value
         self.best = self._better(self.best, "reward/accuracy")
         self.best_reward = self._better(self.best_reward, "reward/mean")
 
