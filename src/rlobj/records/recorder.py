@@ -29,7 +29,7 @@ ROW_BYTES = 200
 """Disk space of a row, rounded up: rows of short texts take a half of it."""
 FILE_ROWS = 65536
 """A file gets no rows of further steps when it has this many."""
-PAUSE, SHARE_OF_TIME = 5.0, 0.01
+PAUSE, SHARE_OF_TIME = 5.0, 0.005
 """Seconds between writes, and the largest share of the time that they take."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,19 @@ from numpy.typing import NDArray
 
 Ids = Sequence[int]
 Ints = NDArray[np.int64]
+
+
+class _Pieces(dict[int, bytes]):
+    """The bytes of the tokens that were asked for; `partial` are those that are no whole text."""
+
+    def __init__(self, find: Callable[[int], bytes]) -> None:
+        self._find, self.partial = find, set[int]()
+
+    def __missing__(self, token: int) -> bytes:
+        piece = self[token] = self._find(token)
+        if piece.decode("utf-8", "replace").encode() != piece:
+            self.partial.add(token)
+        return piece
 
 
 class TokenTexts:
@@ -30,19 +43,11 @@ class TokenTexts:
             from transformers.convert_slow_tokenizer import bytes_to_unicode
 
             self._bytes = {character: byte for byte, character in bytes_to_unicode().items()}
-        self._known: dict[int, bytes] = {}
-        self._partial: set[int] = set()
+        self._known = _Pieces(self._find)
 
     def text(self, token: int) -> str:
         """The text of one token; a part of a character is shown as U+FFFD."""
-        return self._piece(token).decode("utf-8", "replace")
-
-    def _piece(self, token: int) -> bytes:
-        if token not in self._known:
-            piece = self._known[token] = self._find(token)
-            if piece.decode("utf-8", "replace").encode() != piece:
-                self._partial.add(token)
-        return self._known[token]
+        return self._known[token].decode("utf-8", "replace")
 
     def _find(self, token: int) -> bytes:
         text = self._tokenizer.convert_ids_to_tokens(int(token))
@@ -59,8 +64,8 @@ class TokenTexts:
 
     def _pieces(self, tokens: Ids) -> list[bytes]:
         """The texts of consecutive tokens; each is valid UTF-8."""
-        pieces = [self._piece(token) for token in tokens]
-        if self._partial.isdisjoint(tokens):
+        pieces = list(map(self._known.__getitem__, tokens))
+        if not self._known.partial or self._known.partial.isdisjoint(tokens):
             return pieces
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         last = len(pieces) - 1

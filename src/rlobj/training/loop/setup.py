@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -85,14 +86,18 @@ def judge(config: RunConfig, given: Given, tokenizer: Any) -> Judge | None:
     find, texts = task.judge, TokenTexts(tokenizer)
     special = set(tokenizer.all_special_ids)
 
-    def marks(response: Response) -> Sequence[float]:
+    @functools.lru_cache(4096)  # good policies repeat themselves
+    def marks(prompt: str, tokens: tuple[int, ...]) -> list[float]:
+        written = ["" if token in special else texts.text(token) for token in tokens]
+        return [float(mark) for mark in find(prompt, written)]
+
+    def judged(response: Response) -> Sequence[float]:
         tokens = response.sample.tokens
         if not response.grade.correct:
             return [math.nan] * len(tokens)
-        written = ["" if token in special else texts.text(token) for token in tokens]
-        return [float(mark) for mark in find(response.problem.prompt, written)]
+        return marks(response.problem.prompt, tuple(tokens))
 
-    return marks
+    return judged
 
 
 def fitting(

@@ -1,0 +1,158 @@
+"""What recording costs: steps of the same run with and without it, by turns in one process.
+
+Three runs with the same seed make the same steps: with the record and tables; without them; and
+without anything that they and the token metrics are computed from. The default task is the embedded
+policy's, with everything a step does. The large policy's responses are random tokens that cost no
+sampling, so that the share is that of scoring, updates and writing alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest import mock
+
+from benchmarks.harness import Table, ask, cpu_seconds, main, note
+from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy
+from rlobj.config.run_config import RunConfig, compose
+from rlobj.training.loop.given import Given
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import run_step
+from rlobj.training.objects import Objects
+from rlobj.training.run import prepared
+
+VOCABULARY, GROUP, LENGTH, WIDTH, LAYERS = 2048, 8, 96, 256, 4
+RECORDED, OFF, BARE = "recorded", "not recorded", "not observed"
+CASES = {
+    "default task, stapo": ("stapo", False),
+    "default task, 20-entropy": ("20-entropy", False),
+    "large policy, stapo": ("stapo", True),
+}
+"""Preset, and whether the policy is the large one."""
+
+
+def settings(variant: str, large: bool, groups: int, steps: int) -> dict[str, Any]:
+    """The settings of one of the runs."""
+    off: dict[str, Any] = {"records_mb": 0, "tables_every": 0}
+    found: dict[str, Any] = {
+        "training": {"steps": steps},
+        "evaluation": {"every": 0},
+        "checkpoint": {"every": 0},
+        "output": {} if variant == RECORDED else off,
+    }
+    if large:
+        found["data"] = {"template": "{prompt}"}
+        found["sampling"] = {
+            "prompts_per_step": groups,
+            "group_size": GROUP,
+            "max_tokens": 16 * LENGTH,
+            "max_logprob_gap": 1e9,
+        }
+        found["training"] |= {"learning_rate": 1e-12, "updates_per_step": 1}
+    return found
+
+
+def open_run(preset: str, layer: dict[str, Any], large: bool, groups: int) -> tuple[RunConfig, Any]:
+    """The configuration of a run, and the parts that are given."""
+    if not large:
+        return prepared(compose(preset, [("benchmark", layer)])), Given()
+    lengths = lognormal_lengths(groups * GROUP, LENGTH, 0.5)
+    sampler = RandomSampler(lengths, GROUP, VOCABULARY)
+    rows = [{"prompt": f"{i:0{PROMPT}d}", "answer": RIGHT} for i in range(groups)]
+    model = make_policy(VOCABULARY, WIDTH, LAYERS)
+    objects = Objects(model, sampler.tokenizer, rows, None, "exact", sampler)
+    config = prepared(compose(preset, [*objects.layers(), ("benchmark", layer)]))
+    return config, objects.given(config)
+
+
+@contextlib.contextmanager
+def unobserved() -> Iterator[None]:
+    """Inside, steps do as without records and token metrics."""
+    loop = "rlobj.training.loop"
+    with (
+        mock.patch(f"{loop}.learner._ALL", {"entropy": True}),
+        mock.patch(f"{loop}.micro_batch.OBSERVED", ("logprobs",)),
+        mock.patch(f"{loop}.step.observe", return_value=None),
+        mock.patch(f"{loop}.step.token_metrics", return_value={}),
+        mock.patch(f"{loop}.learner.Learner.entropy_change", return_value={}),
+        mock.patch("rlobj.objectives.objective.find_clauses", return_value=None),
+    ):
+        yield
+
+
+def answer(case: str, groups: int, steps: int) -> dict[str, list[float]]:
+    """CPU seconds of each step of each run; the runs take turns."""
+    preset, large = CASES[case]
+    variants = (RECORDED, OFF, BARE)
+    seconds: dict[str, list[float]] = {variant: [] for variant in variants}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        runs = {}
+        for variant in variants:
+            layer = settings(variant, large, groups, steps)
+            config, given = open_run(preset, layer, large, groups)
+            opened = open_parts(config, Path(folder) / variant, given=given)
+            runs[variant] = stack.enter_context(opened)
+        runs[BARE].learner.judge = None
+        for step in range(steps):
+            for variant in variants[step % 3 :] + variants[: step % 3]:
+                with unobserved() if variant == BARE else contextlib.nullcontext():
+                    seconds[variant].append(cpu_seconds(lambda v=variant: run_step(runs[v])))
+    return seconds
+
+
+def measure(quick: bool, rounds: int) -> Table:
+    """Every case: seconds of a step, and what is added to it."""
+    steps, groups = (24, 4) if quick else (60, 8)
+    rows = []
+    for case in CASES:
+        note(case)
+        found = [
+            ask("benchmarks.records", {"case": case, "groups": groups, "steps": steps})[0]
+            for _ in range(rounds)
+        ]
+        joined = {name: [s for each in found for s in each[name][1:]] for name in found[0]}
+        rows.append({"case": case, **compared(joined)})
+    return Table(
+        "records",
+        "CPU seconds of a step at one thread, and what the record adds to it: medians over the "
+        "ratios of steps that did the same work by turns, without the first step, and ratios of "
+        "the sums, which include the rare steps that write files. `metrics and record` is "
+        "everything that is observed of tokens: columns, clauses, metrics, record and tables.",
+        {
+            "case": ("run", ""),
+            "seconds": ("CPU s a step", ".3g"),
+            "record": ("record, median", ".1%"),
+            "record_sum": ("record, sum", ".1%"),
+            "all": ("metrics and record, median", ".1%"),
+            "all_sum": ("metrics and record, sum", ".1%"),
+        },
+        rows,
+        {"steps": steps, "groups of the large policy": groups, "rounds": rounds},
+        labels=("case",),
+        bars=("record_sum", "all_sum"),
+    )
+
+
+def compared(seconds: dict[str, list[float]]) -> dict[str, float]:
+    """The row of a case."""
+
+    def added(base: str) -> tuple[float, float]:
+        pairs = zip(seconds[RECORDED], seconds[base], strict=True)
+        return median(a / b for a, b in pairs) - 1, sum(seconds[RECORDED]) / sum(seconds[base]) - 1
+
+    (record, record_sum), (everything, all_sum) = added(OFF), added(BARE)
+    return {
+        "seconds": median(seconds[OFF]),
+        "record": record,
+        "record_sum": record_sum,
+        "all": everything,
+        "all_sum": all_sum,
+    }
+
+
+if __name__ == "__main__":
+    main(measure, answer)
