@@ -31,6 +31,7 @@ from rlobj.objectives.rules.columns import BY_RESPONSE, FUNCTIONS
 from rlobj.objectives.rules.nodes import Column
 from rlobj.objectives.settings import bounds_of
 from rlobj.objectives.surrogates import Surrogate
+from rlobj.records.schema import COLUMNS as RECORDED
 from rlobj.rewards import Reward
 
 __all__ = ["TABLES", "fill", "presets_table"]
@@ -408,6 +409,15 @@ def diagnosis_table() -> str:
     return f"{about}\n\n{_table(header, [[_cell(cell) for cell in row] for row in rows])}"
 
 
+def records_table() -> str:
+    """List the columns of records/."""
+    rows = [
+        [_code(name), _cell(column.type), _cell(column.unit), _cell(column.meaning)]
+        for name, column in RECORDED.items()
+    ]
+    return _table(["column", "type", "unit", "meaning"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "presets": presets_table,
     "protocols": protocols,
@@ -420,4 +430,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "configuration": configuration,
     "diagnosis": diagnosis_table,
     "primitives": primitives,
+    "records": records_table,
 }
