@@ -25,7 +25,7 @@ from rlobj.training.loop.step import run_step
 from rlobj.training.objects import Objects
 from rlobj.training.run import prepared
 
-VOCABULARY, GROUP, LENGTH, WIDTH, LAYERS = 2048, 8, 96, 256, 4
+VOCABULARY, GROUP, LENGTH, WIDTH, LAYERS = 16384, 8, 64, 256, 4
 RECORDED, OFF, BARE = "recorded", "not recorded", "not observed"
 CASES = {
     "default task, stapo": ("stapo", False),

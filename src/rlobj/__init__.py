@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from rlobj.objectives.rules.operators import *
     from rlobj.objectives.surrogates import *
     from rlobj.objectives.tokens import TokenBatch
+    from rlobj.records.reading import read_records
+    from rlobj.records.tables import UpdateTable, read_tables
     from rlobj.rewards import MathVerifier
     from rlobj.samplers import Sampler
     from rlobj.scoring import score_tokens
@@ -74,6 +76,8 @@ _NAMES = {
     "objectives.surrogates": "Cispo Clip DppoTv GeometricMean Reinforce SoftGate Surrogate Switch "
     "Unclipped Vespo",
     "objectives.tokens": "TokenBatch",
+    "records.reading": "read_records",
+    "records.tables": "UpdateTable read_tables",
     "rewards": "MathVerifier",
     "samplers": "Sampler",
     "scoring": "score_tokens",

@@ -9,11 +9,14 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 from runs import finish, program, write_config
+from test_recorder import observed_of
 from tiny import tiny_config
 
 from rlobj import ConfigError
 from rlobj.objectives.tokens import PER_TOKEN
 from rlobj.records import read_tables
+from rlobj.records.observed import Observed
+from rlobj.records.tables import write_tables
 from rlobj.training import run_training
 from rlobj.training.loop import stages
 
@@ -118,6 +121,23 @@ def test_empty_and_undecided_responses_are_in_the_tables(policy, tmp_path):
     assert first.table.rewards.isnan().any()
     assert first.table.reward_names == ("right", "short")
     assert first.facts["temperature"] == config.sampling.temperature
+
+
+def test_a_process_without_responses_writes_a_part_without_rows(tmp_path):
+    observed = observed_of("stapo")
+    nothing = observed.table.select([])
+    plan = observed.objective.plan([nothing], observed.state, clauses=True)
+    none = torch.zeros(0)
+    empty = Observed(observed.objective, {"update": 0}, nothing, plan, [], *[none] * 4)
+    for rank, part in enumerate((observed, empty)):
+        write_tables(tmp_path / "tables", 7, [(1, part)], (rank, 2), {})
+    [update] = read_tables(tmp_path)
+    assert (update.step, len(update.table)) == (7, len(observed.table))
+    assert torch.equal(update.table.lengths, observed.table.lengths)
+    assert (update.table.lengths == 0).any()
+    assert update.table.rewards.isnan().any()
+    plan = update.objective.plan([update.table], update.state)
+    assert torch.equal(plan.weights[0], observed.plan.weights[0])
 
 
 def test_code_that_an_objective_names_is_not_imported(policy, tmp_path):

@@ -38,7 +38,7 @@ class Clauses:
 
     def mark(self, effect: str, clause: Expr | str, where: Tensor) -> None:
         """Touch the tokens of `where` [N] that are in the phase and not touched yet."""
-        self.codes[where & self.in_phase & (self.codes < 0)] = len(self.causes)
+        self.codes.masked_fill_(where & self.in_phase & (self.codes < 0), len(self.causes))
         self.causes.append((effect, str(clause)))
 
 

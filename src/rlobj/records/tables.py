@@ -107,7 +107,8 @@ def _rows(step: int, number: int, observed: Observed) -> Any:
     values |= {"weight": observed.plan.weights[0]}
     assert table.ids is not None
     assert table.rewards is not None
-    lengths, rewards = numpy(table.lengths), numpy(table.rewards).reshape(size, -1)
+    lengths, rewards = numpy(table.lengths), numpy(table.rewards)
+    kinds = rewards.shape[1] if rewards.ndim > 1 else 1
     prompts = [np.asarray(prompt, np.int32) for prompt, _ in observed.sequences]
     tokens = [np.asarray(response, np.int32) for _, response in observed.sequences]
     columns = {
@@ -115,7 +116,7 @@ def _rows(step: int, number: int, observed: Observed) -> Any:
         "update": pyarrow.array(np.full(size, number, np.int32)),
         "response": pyarrow.array(numpy(table.ids)),
         "group": pyarrow.array(numpy(table.groups)),
-        "rewards": _lists(rewards.flatten(), np.full(size, rewards.shape[1])),
+        "rewards": _lists(rewards.flatten(), np.full(size, kinds)),
         "prompt": _lists(_joined(prompts), [len(prompt) for prompt in prompts]),
         "tokens": _lists(_joined(tokens), lengths),
     }
