@@ -67,11 +67,11 @@ def test_precision_recall_and_the_trend_are_shown_for_a_task_with_truth(tmp_path
     text = " ".join(shown(run).split())
     assert "precision 50% 10 of 20 tokens that were silenced in right" in text
     assert "recall 25% 10 of 40 spurious tokens were silenced" in text
-    assert "stayed the same" in text
-    RunDirectory(run).append(
-        {"step": 11, "reward/mean": 0.5, "tokens/step": 1000, **counts, "spurious/tokens": 1}
-    )
-    assert "shrank" in shown(run)
+    assert "their share hardly changed" in text
+    for step, (count, word) in enumerate(((0, "hardly changed"), (90, "grew")), 11):
+        line = {"step": step, "reward/mean": 0.5, "tokens/step": 1000}
+        RunDirectory(run).append({**line, "spurious/tokens": float(count)})
+        assert f"their share {word}" in " ".join(shown(run).split())
 
 
 def test_a_rule_that_touched_nothing_says_what_it_lacked(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def show_touched(console: Console, run: Path) -> None:
     _show_clauses(console, found, outcome)
     _show_examples(console, found)
     most = [
-        f"[{beginning(row['text'], 12)}] {row['tokens']:,.0f}"
+        f"[{beginning(row['text'], 12)}] {'≈ ' * found.estimated}{row['tokens']:,.0f}"
         for row in found.groups.slice(0, MOST).to_pylist()
     ]
     facts = {"most often": "  ".join(most)}
@@ -118,8 +118,10 @@ def _spurious_facts(outcome: Outcome, spurious: Spurious) -> dict[str, str]:
     """Precision and recall of the rule, and whether spurious tokens became rarer."""
     (first, before), (last, after) = spurious.ends
     steps = len(outcome.tenths()[0])
-    old, new = first / max(before, 1), last / max(after, 1)
-    trend = "shrank" if new < old else "grew" if new > old else "stayed the same"
+    few = "step" if steps == 1 else f"{steps} steps"
+    change = last / max(after, 1) - first / max(before, 1)
+    error = math.hypot(math.sqrt(first) / max(before, 1), math.sqrt(last) / max(after, 1))
+    trend = "hardly changed" if abs(change) <= 2 * error else "shrank" if change < 0 else "grew"
     return {
         "spurious": f"{share(spurious.tokens, outcome.tokens)} of the tokens depart from every "
         "valid derivation, in responses that were graded right",
@@ -128,8 +130,7 @@ def _spurious_facts(outcome: Outcome, spurious: Spurious) -> dict[str, str]:
         "recall": f"{_percent(spurious.recall)}  {spurious.caught:,.0f} of "
         f"{spurious.tokens:,.0f} spurious tokens were silenced",
         "over time": f"their share {trend}  {sparkline(spurious.shares, 10)}  "
-        f"{share(first, before)} in the first {steps} steps → {share(last, after)} in the last "
-        f"{steps}",
+        f"{share(first, before)} in the first {few} → {share(last, after)} in the last {few}",
     }
 
 
