@@ -35,7 +35,7 @@ class Scorer:
     """Scores answers by the scorers of their datasets."""
 
     def __init__(self, memory: int) -> None:
-        import reasoning_gym
+        import reasoning_gym  # pyright: ignore[reportMissingImports]  # an extra
 
         self._open = functools.lru_cache(
             lambda name, settings: reasoning_gym.create_dataset(name, **json.loads(settings))
@@ -75,7 +75,7 @@ def problems(name: str, settings: dict[str, Any], split: str) -> dict[str, Any]:
 
     A test problem has another question than every training problem.
     """
-    from reasoning_gym.factory import DATASETS
+    from reasoning_gym.factory import DATASETS  # pyright: ignore[reportMissingImports]
 
     if name not in DATASETS:
         return {"unknown": name, "known": list(DATASETS)}
@@ -95,7 +95,7 @@ def problems(name: str, settings: dict[str, Any], split: str) -> dict[str, Any]:
 
 
 def _made(name: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    import reasoning_gym
+    import reasoning_gym  # pyright: ignore[reportMissingImports]  # an extra
 
     dataset = reasoning_gym.create_dataset(name, **settings)
     return [dataset[index] for index in range(len(dataset))]
