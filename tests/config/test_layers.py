@@ -12,6 +12,7 @@ from rlobj.config.embedded_profile import DEFAULT_TASK, PROFILES
 from rlobj.config.layers import EMBEDDED_LAYER, Layer, file_layer, layers_of, origins
 from rlobj.config.presets import load_preset
 from rlobj.config.run_config import build_config, compose
+from rlobj.rewards.kinds import Exact
 
 MODEL: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}
 
@@ -52,6 +53,13 @@ def test_an_override_may_name_the_preset_and_an_explicit_one_wins() -> None:
 def test_a_built_in_task_has_its_own_profile(task: str) -> None:
     config = compose("grpo", [("--data", {"data": {"source": task}})])
     assert config.sampling.max_tokens == PROFILES[task]["sampling"]["max_tokens"]
+
+
+def test_another_model_on_a_scratchpad_is_graded_by_its_answer() -> None:
+    own = {"model": {"name": "some/model"}, "data": {"source": "scratchpad"}}
+    assert compose("grpo", [("options", own)]).rewards == Exact(after="#")
+    math = ("--reward", {"rewards": {"kind": "math"}})
+    assert compose("grpo", [("options", own), math]).rewards.kind == "math"
 
 
 def test_error_asks_for_a_model_for_other_problems() -> None:

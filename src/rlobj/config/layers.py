@@ -23,6 +23,7 @@ from rlobj.config.embedded_profile import (
 )
 from rlobj.config.presets import load_preset, merge
 from rlobj.data.reasoning_gym import REWARD, is_gym
+from rlobj.data.tasks import TASKS
 
 __all__ = [
     "EMBEDDED_LAYER",
@@ -81,6 +82,8 @@ def layers_of(
         if isinstance(updates, int) and updates > MOST_UPDATES:
             embedded = merge(embedded, {"training": {"updates_per_step": MOST_UPDATES}})
         layers.append((EMBEDDED_LAYER, embedded))
+    elif isinstance(source, str) and source in TASKS and TASKS[source].answer_after:
+        layers.append((f"data {source}", {"rewards": PROFILES[source]["rewards"]}))
     if is_gym(source):
         layers.append((f"data {source}", {"rewards": {"kind": REWARD}}))
     return [*layers, *above]
