@@ -174,12 +174,14 @@ def test_the_sum_is_found_in_a_longer_prompt_and_its_absence_is_an_error():
 
 def test_the_time_is_proportional_to_the_length():
     def seconds(length):
-        start = time.process_time()
-        judge("3+4+8+5=", "z;" * length + "#20")
-        return time.process_time() - start
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            judge("3+4+8+5=", "z;" * length + "#20")
+            times.append(time.process_time() - start)
+        return min(times)
 
-    seconds(100)
-    assert seconds(16_000) < 8 * max(seconds(4_000), 1e-3)
+    assert seconds(8_000) < 8 * seconds(2_000)  # a quadratic one takes 16 times as long
 
 
 @pytest.mark.parametrize("name", ["scratchpad", "scratchpad-3", "scratchpad-5"])

@@ -62,12 +62,12 @@ def train(
         objective: a preset's name, such as "stapo"; an `Objective`; a `RunConfig`; or a YAML file:
             a preset (with `base`, `paper` or `summary`) or a configuration as for `--config`.
         model: folder or hub id; or a transformers model with float32 weights, which is trained in
-            place and needs `tokenizer`. Default: the embedded policy, which reads digits and
-            + - * , = only.
+            place and needs `tokenizer`. Default: the embedded policy, which learns a built-in task
+            or problems of digits and + - * , = only.
         tokenizer: of a model object.
         data: training problems: built-in task, named data set, file, folder or hub id; or an
             iterable of dicts with a question and an answer, such as
-            `{"prompt": "1+2=", "answer": "3"}`.
+            `{"prompt": "1+2=", "answer": "3"}`. Default without a model: `scratchpad`.
         eval_on: held-out problems, in the same forms, or a benchmark. Default: the test part of
             `data`.
         reward: a kind, such as "math" or "exact"; "file.py:function" or "package.module:function";
