@@ -241,6 +241,12 @@ def test_updates_that_are_not_finite_point_at_the_learning_rate() -> None:
     assert names(watched(lambda step: broken if step > 20 else {})) == {"learning-rate-too-high"}
 
 
+def test_steps_without_a_group_are_not_broken_updates() -> None:
+    """Dynamic sampling found none: there is no gradient, and nothing is wrong with the rate."""
+    idle = {"reward/groups": 0.0, "train/grad_norm": None, "train/skipped_updates": 1.0}
+    assert names(watched(lambda step: idle if step % 5 < 3 else {})) == set()
+
+
 def test_responses_without_a_verdict_are_verifier_trouble() -> None:
     assert names(watched(lambda step: {"reward/undecided": 20.0})) == {"verifier-trouble"}
 

@@ -66,6 +66,10 @@ class History:
         """The known values of the last steps."""
         return [value for value in self._series[name][-count:] if value == value]
 
+    def together(self, *names: str) -> list[tuple[float, ...]]:
+        """The values of some metrics at each of the last steps; NaN where one is unknown."""
+        return list(zip(*(self._series[name][-WINDOW:] for name in names), strict=True))
+
     def mean(self, name: str, count: int = WINDOW) -> float:
         """The mean of the known values of the last steps; NaN if there are none."""
         return _mean(self.last(name, count))

@@ -31,6 +31,8 @@ where few responses have an advantage."""
 LARGE_KL = 0.1
 """Nats per token between the policies before and during the updates of a step; healthy runs stay
 below 0.03. PPO implementations stop a step early at 0.015 to 0.03."""
+BROKEN = 3
+"""Steps of five with an update that was not finite. A step without groups has no update."""
 FAST = 10
 """Steps in which only too large a learning rate destroys a policy."""
 
@@ -183,10 +185,10 @@ def learning_rate_too_high(h: History) -> Found | None:
     rate, kl = h.config.training.learning_rate, h.mean("policy/kl_old")
     cure = f"Lower the learning rate: --set training.learning_rate={rate / 10:.1g}"
     lost = _accuracy_lost(h) or _reward_lost(h)
-    skipped = h.mean("train/skipped_updates")
-    broken = len(h.last("train/skipped_updates")) - len(h.last("train/grad_norm"))
+    updates = h.together("reward/groups", "train/skipped_updates", "train/grad_norm")
+    broken = sum(groups > 0 and skipped > 0 and norm != norm for groups, skipped, norm in updates)
     numbers = {"learning_rate": rate}
-    if skipped >= 0.5 and broken >= 3 and h.mean("reward/groups") > 0:
+    if broken >= BROKEN:
         evidence = f"loss or gradient were not finite in {broken} of the last {WINDOW} steps"
         return Found(evidence, cure, {**numbers, "steps": broken})
     if len(h.steps) >= 3 and kl > LARGE_KL:
