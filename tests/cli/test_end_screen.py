@@ -65,8 +65,8 @@ def test_precision_recall_and_the_trend_are_shown_for_a_task_with_truth(tmp_path
     run = finished(tmp_path, **counts)
     write_records(run, [wrong("2")])
     text = " ".join(shown(run).split())
-    assert "precision 50% 10 of 20 tokens that were silenced in right" in text
-    assert "recall 25% 10 of 40 spurious tokens were silenced" in text
+    assert "precision 50.0% 10 of 20 tokens that were silenced in right" in text
+    assert "recall 25.0% 10 of 40 spurious tokens were silenced" in text
     assert "their share hardly changed" in text
     for step, (count, word) in enumerate(((0, "hardly changed"), (90, "grew")), 11):
         line = {"step": step, "reward/mean": 0.5, "tokens/step": 1000}

@@ -135,7 +135,7 @@ def _spurious_facts(outcome: Outcome, spurious: Spurious) -> dict[str, str]:
 
 
 def _percent(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.0%}"
+    return "–" if math.isnan(value) else f"{value:.1%}"
 
 
 def _show_untouched(console: Console, outcome: Outcome, run: Path) -> None:

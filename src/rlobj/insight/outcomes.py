@@ -202,7 +202,7 @@ def share(part: float, whole: float) -> str:
     if not part or not whole:
         return f"{part:,.0f}"
     percent = 100 * part / whole
-    digits = 0 if percent >= 99.95 else max(0, min(1 - math.floor(math.log10(percent)), 4))
+    digits = 1 if 99 < percent < 100 else max(0, min(1 - math.floor(math.log10(percent)), 4))
     return f"{part:,.0f} ({percent:.{digits}f}%)"
 
 
