@@ -31,7 +31,7 @@ def finished(folder: Path, preset: str = "stapo", **metrics: float) -> Path:
     run.append({"step": 0, "eval/accuracy": 0.3, "eval/accuracy_se_samples": 0.01})
     for step in range(1, 11):
         line = {"step": step, "reward/mean": 0.5, "tokens/step": 1000, "reward/std": 0.1}
-        run.append({**line, "objective/dropped_tokens": 2.0 * (preset == "stapo"), **metrics})
+        run.append({**line, "tokens/dropped": 2.0 * (preset == "stapo"), **metrics})
     run.append({"step": 10, "eval/accuracy": 0.8, "eval/accuracy_se_samples": 0.01})
     return run.path
 

@@ -49,7 +49,7 @@ def healthy(step: int) -> Line:
         "policy/kl_old": 0.002,
         "train/grad_norm": 1.0 + 0.3 * (step % 3),
         "train/skipped_updates": 0.0,
-        "objective/dropped_tokens": 3.0,
+        "tokens/dropped": 3.0,
         "objective/kept_fraction": 0.999,
         "tokens/step": 5000.0,
         "sampler/logprob_gap": 1e-7,
@@ -116,7 +116,7 @@ SICK: dict[str, tuple[Callable[[int], Line], dict[str, Any], set[str]]] = {
     "ratio-spike": (lambda step: {"policy/ratio_max": 12.0 if step % 3 else 1.0}, {}, set()),
     "gradient-spike": (lambda step: {"train/grad_norm": 30.0} if step == 30 else {}, {}, set()),
     "learning-rate-too-high": (lambda step: {"policy/kl_old": 0.3}, {}, set()),
-    "rule-never-fires": (lambda step: {"objective/dropped_tokens": 0.0}, {}, set()),
+    "rule-never-fires": (lambda step: {"tokens/dropped": 0.0}, {}, set()),
     "rule-fires-on-everything": (lambda step: {"objective/kept_fraction": 0.0}, {}, set()),
     "inert-setting": (lambda step: {}, {"training": {"updates_per_step": 1}}, set()),
     "sampler-drift": (lambda step: {"sampler/logprob_gap": 1e-4 * step}, {}, set()),
@@ -213,7 +213,7 @@ def test_larger_groups_are_no_cure_for_problems_that_differ() -> None:
 
 def test_a_rule_that_guards_may_be_silent() -> None:
     guard = {"objective": {"drop": "(advantage < 0) & (ratio > 10)"}}
-    assert names(watched(lambda step: {"objective/dropped_tokens": 0.0}, **guard)) == set()
+    assert names(watched(lambda step: {"tokens/dropped": 0.0}, **guard)) == set()
 
 
 def test_a_setting_that_the_preset_leaves_without_effect_is_no_finding() -> None:

@@ -21,7 +21,7 @@ def run(folder: Path, preset: str = "stapo", steps: int = 20, **metrics: float) 
     directory.append({"step": 0, "eval/accuracy": 0.25, "eval/accuracy_se_samples": 0.01})
     for step in range(1, steps + 1):
         line = {"step": step, "reward/mean": step / 20, "policy/entropy": 1.0, "tokens/step": 1000}
-        counts = {"spurious/tokens": 10 - 9 * (step > 10), "objective/dropped_tokens": 4.0}
+        counts = {"spurious/tokens": 10 - 9 * (step > 10), "tokens/dropped": 4.0}
         directory.append({**line, **counts, "spurious/caught": 1, "spurious/dropped": 4, **metrics})
     directory.append({"step": steps + 1, "eval/accuracy": 0.75, "eval/accuracy_se_samples": None})
     return directory.path
@@ -57,14 +57,6 @@ def test_a_rule_that_dropped_nothing_has_no_precision(tmp_path: Path) -> None:
     assert math.isnan(spurious.recall)
 
 
-def test_tokens_and_dropped_tokens_are_counted_once_in_an_objective_of_two_phases(
-    tmp_path: Path,
-) -> None:
-    outcome = Outcome.read(run(tmp_path, "lopti", steps=2))
-    assert len(outcome.config.objective.phases) == 2
-    assert (outcome.tokens, outcome.dropped) == (2000, 4)
-
-
 def test_a_task_without_truth_has_no_spurious_tokens(tmp_path: Path) -> None:
     path = run(tmp_path, **{"spurious/tokens": math.nan})
     assert Outcome.read(path).spurious is None
@@ -72,7 +64,7 @@ def test_a_task_without_truth_has_no_spurious_tokens(tmp_path: Path) -> None:
 
 def test_two_runs_are_compared_number_by_number(tmp_path: Path) -> None:
     a = run(tmp_path)
-    b = run(tmp_path, "justrl", **{"objective/dropped_tokens": 0.0})
+    b = run(tmp_path, "justrl", **{"tokens/dropped": 0.0})
     found = compare_runs(a, b)
     rows = {name: (left, right) for name, left, right in found.rows()}
     assert rows["held-out accuracy before"] == ("0.250  [0.230, 0.270]",) * 2

@@ -241,6 +241,16 @@ def test_the_record_changes_nothing_about_the_training(policy, tmp_path, preset)
     assert not list((tmp_path / "off" / "tables").iterdir())
 
 
+@pytest.mark.parametrize("preset", ["20-entropy", "lopti"])
+def test_the_record_has_as_many_dropped_tokens_as_the_metrics(policy, tmp_path, preset):
+    config = tiny_config(policy, preset, objective={"drop": "entropy.bottom(0.5)"})
+    lines = run_training(config, tmp_path / "run").history
+    rows = read_records(tmp_path / "run")
+    for line in lines[1:]:
+        chosen = pc.and_(pc.equal(rows["step"], line["step"]), pc.equal(rows["effect"], "dropped"))
+        assert line["tokens/dropped"] == pc.sum(chosen).as_py() > 0
+
+
 def test_the_rows_of_an_unfinished_step_are_written_on_the_way_out(policy, tmp_path, monkeypatch):
     config = tiny_config(policy, "ar", training={"steps": 3})
     record_rollout = stages.record_rollout

@@ -133,6 +133,7 @@ def test_the_metrics_are_the_sums_of_their_definitions(objective: Objective) -> 
         "gradient/positive_surprising": norms[(advantages > 0) & surprising].sum() / total,
         "gradient/negative_likely": norms[(advantages < 0) & ~surprising].sum() / total,
         "gradient/negative_surprising": norms[(advantages < 0) & surprising].sum() / total,
+        "tokens/dropped": (observed.plan.clauses.factor[rows] == 0).double().sum(),
         "tokens/unscored": 0.0,
     }
     for i in range(6):
@@ -186,7 +187,8 @@ def test_tokens_that_were_not_scored_are_counted_and_left_out() -> None:
 
 def test_an_update_without_tokens_has_no_shares() -> None:
     policy = Softmax()
-    assert token_metrics(policy.observed(STAPO, [3]), SingleProcess()) == {"tokens/unscored": 0.0}
+    counts = {"tokens/dropped": 0.0, "tokens/unscored": 0.0}
+    assert token_metrics(policy.observed(STAPO, [3]), SingleProcess()) == counts
     nothing = policy.observed(STAPO, skip=lambda weighed: weighed == weighed)
     assert "prob/decade_0" not in token_metrics(nothing, SingleProcess())
 

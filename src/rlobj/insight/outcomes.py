@@ -111,8 +111,8 @@ class Outcome:
 
     @property
     def dropped(self) -> float:
-        """Tokens that the objective dropped; each phase of a split counts them in its metric."""
-        return total(self.steps, "objective/dropped_tokens") / len(self.config.objective.phases)
+        """Tokens that the objective dropped."""
+        return total(self.steps, "tokens/dropped")
 
     @property
     def spurious(self) -> Spurious | None:

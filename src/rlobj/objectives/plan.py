@@ -41,6 +41,11 @@ class Clauses:
         self.codes.masked_fill_(where & self.in_phase & (self.codes < 0), len(self.causes))
         self.causes.append((effect, str(clause)))
 
+    def touched(self, effect: str) -> Tensor:
+        """The tokens with this effect, bool [N]."""
+        places = [place for place, (found, _) in enumerate(self.causes) if found == effect]
+        return torch.isin(self.codes, self.codes.new_tensor(places))
+
 
 @dataclass(frozen=True)
 class Plan:

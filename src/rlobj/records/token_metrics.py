@@ -33,7 +33,7 @@ def token_metrics(observed: Observed, comm: Comm) -> dict[str, float]:
     """
     own = _Tokens.of(observed)
     tokens, scored, weighed, *others = comm.sum(own.counts).tolist()
-    (above, below, judged, wrong, dropped, caught), decades = others[:6], others[6:]
+    (above, below, left_out, judged, wrong, dropped, caught), decades = others[:7], others[7:]
     tops = [math.ceil(share * weighed) for share in TOPS]
     levels = [math.ceil(q * scored) for q in QUANTILES]
     found = _order_statistics(
@@ -73,6 +73,7 @@ def token_metrics(observed: Observed, comm: Comm) -> dict[str, float]:
         **{name: value / total for name, (value, total) in fractions.items() if total},
         **({f"entropy/q{100 * q:02.0f}": value for q, value in named} if scored else {}),
         **({"entropy/predicted_change": predicted} if weighed else {}),
+        "tokens/dropped": float(left_out),
         "tokens/unscored": float(tokens - scored),
         **(spurious if judged else {}),
     }
@@ -83,8 +84,8 @@ class _Tokens:
     """What is summed and ordered of one rank's tokens.
 
     Attributes:
-        counts: numbers of tokens: all, scored, with a norm, A > 0, A < 0; judged, spurious, judged
-            and dropped, spurious and dropped; and scored tokens by decade of π, int [15].
+        counts: numbers of tokens: all, scored, with a norm, A > 0, A < 0, dropped; judged, spurious,
+            judged and dropped, spurious and dropped; and scored tokens by decade of π, int [16].
         advantages: A of all n tokens, [n].
         entropy: H of the scored tokens, nats.
         norms: |m·ω·A/Z|·sqrt(1 − 2π + Σ π²), [m]; 0 also for a token without m·ω·A that was not
@@ -102,8 +103,9 @@ class _Tokens:
 
     @classmethod
     def of(cls, observed: Observed) -> _Tokens:
-        assert observed.plan.clauses is not None
-        rows = observed.plan.clauses.in_phase.nonzero()[:, 0]
+        clauses = observed.plan.clauses
+        assert clauses is not None
+        rows = clauses.in_phase.nonzero()[:, 0]
         policy = ("logprobs", "entropy", "collision", "entropy_sensitivity")
         columns = (getattr(observed, name).detach()[rows].double() for name in policy)
         logprobs, entropy, collision, sensitivity = columns
@@ -116,9 +118,9 @@ class _Tokens:
         scored, known = ((~x.isnan()).nonzero()[:, 0] for x in (logprobs, norms))
         decades = (logprobs[scored] / -math.log(10)).floor().clamp(0, DECADES - 1).long()
         marks = observed.table.columns.get("spurious", observed.logprobs * torch.nan)[rows]
-        judged, wrong, dropped = ~marks.isnan(), marks == 1, observed.plan.clauses.factor[rows] == 0
+        judged, wrong, dropped = ~marks.isnan(), marks == 1, clauses.touched("dropped")[rows]
         below = advantages < 0
-        masks = (advantages > 0, below, judged, wrong, judged & dropped, wrong & dropped)
+        masks = (advantages > 0, below, dropped, judged, wrong, judged & dropped, wrong & dropped)
         sizes = torch.tensor([len(rows), len(scored), len(known)], device=rows.device)
         counts = (sizes, torch.stack(masks).sum(1), torch.bincount(decades, minlength=DECADES))
         return cls(

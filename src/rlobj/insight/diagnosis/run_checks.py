@@ -29,7 +29,7 @@ HALF_SIGNAL, LARGEST_GROUP = 0.5, 128
 
 def rule_never_fires(h: History) -> Found | None:
     """`drop` or `keep` has not left out a token yet."""
-    tokens, dropped = h.total("tokens/step"), h.total("objective/dropped_tokens")
+    tokens, dropped = h.total("tokens/step"), h.total("tokens/dropped")
     objective = h.config.objective
     rules = {"drop": objective.drop_rule, "keep": objective.keep_rule}
     active = {name: rule for name, rule in rules.items() if rule is not None and not _guards(rule)}

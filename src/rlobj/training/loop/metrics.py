@@ -21,8 +21,8 @@ from rlobj.training.rollouts.sharding import Sequences
 PREDICTED, MEASURED = "entropy/predicted_change", "entropy/measured_change"
 _CLIPPED = ("objective/clip_fraction", "clip/high_fraction", "clip/low_fraction")
 _SUMS = (
-    *("train/skipped_updates", "objective/dropped_tokens", "sampler/nan_tokens"),
-    *("tokens/unscored", "spurious/tokens", "spurious/caught", "spurious/dropped"),
+    *("train/skipped_updates", "sampler/nan_tokens", "tokens/dropped", "tokens/unscored"),
+    *("spurious/tokens", "spurious/caught", "spurious/dropped"),
     PREDICTED,
 )
 _MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
