@@ -85,7 +85,8 @@ class _Tokens:
 
     Attributes:
         counts: numbers of tokens: all, scored, with a norm, A > 0, A < 0, dropped; judged,
-            spurious, judged and dropped, spurious and dropped; and scored tokens by decade of π, int [16].
+            spurious, judged and dropped, spurious and dropped; and scored tokens by decade of
+            π, int [16].
         advantages: A of all n tokens, [n].
         entropy: H of the scored tokens, nats.
         norms: |m·ω·A/Z|·sqrt(1 − 2π + Σ π²), [m]; 0 also for a token without m·ω·A that was not
