@@ -7,7 +7,6 @@ same run without the change.
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -87,8 +86,8 @@ def stale_sampler() -> dict[str, Any]:
     """A sampler that reports each sync and keeps the weights that it began with."""
     folder = str(embedded_policy("addition"))
     config = ModelConfig(name=folder)
-    model, (tokenizer, _) = load_model(config, folder), load_tokenizer(config, folder)
-    return {"sampler": TransformersSampler(copy.deepcopy(model), tokenizer)}
+    model: Any = load_model(config, folder)
+    return {"sampler": TransformersSampler(model, load_tokenizer(config, folder)[0])}
 
 
 OTHERS = ("sampler-drift", "verifier-trouble", "inert-setting", "rule-never-fires")

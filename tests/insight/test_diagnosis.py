@@ -19,6 +19,7 @@ from rlobj.config.findings import FindingName
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import STOP_FILE
 from rlobj.insight.diagnosis import CHECKS, Watch
+from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.training.rollouts.synchronizer import GAP_LIMITS
 from rlobj.training.storage.run_directory import dump_config
 
@@ -84,6 +85,12 @@ def test_a_healthy_run_has_no_findings() -> None:
 
 def test_every_name_has_one_check() -> None:
     assert tuple(CHECKS) == get_args(FindingName)
+
+
+def test_every_finding_has_its_section_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
+    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert titles[-len(CHECKS) :] == list(CHECKS)
 
 
 @pytest.mark.parametrize("name", CHECKS)

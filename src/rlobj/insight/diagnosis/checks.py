@@ -2,6 +2,9 @@
 
 A check looks at the end of a `History` and returns what it found there, or None. It is silent where
 a metric that it reads is absent. `docs/diagnosis.md` explains each check and its thresholds.
+
+To add one: write the function, add a row to `CHECKS` with the metrics that it reads, its name to
+`config.findings`, a section to the page, and a run that has it to `benchmarks/sick_runs.py`.
 """
 
 from __future__ import annotations
