@@ -191,6 +191,9 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
     lengths = arrow_compute().list_value_length(rows["tokens"])
     rewards = _flat(rows["rewards"])
     names = described["reward_names"]
+    columns: dict[str, Any] = {
+        name: _flat(rows[name]) for name in (*PER_TOKEN, "advantages") if name in present
+    }
     return TokenBatch(
         lengths=torch.from_numpy(lengths.to_numpy().copy()),
         groups=torch.from_numpy(rows["group"].to_numpy().copy()),
@@ -199,7 +202,7 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
         reward_names=names,
         reward_weights=described["reward_weights"],
         columns={name[len(_OWN) :]: _flat(rows[name]) for name in present if name.startswith(_OWN)},
-        **{name: _flat(rows[name]) for name in (*PER_TOKEN, "advantages") if name in present},
+        **columns,
     )
 
 
