@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import heads, invariance, plan, scaling, step, trainer, verifier
+from benchmarks import heads, invariance, plan, records, scaling, step, trainer, verifier
 from benchmarks.harness import ROOT, ask
 from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, train
 from benchmarks.trainer_work import EOS, PAD, VOCABULARY, build_policy, even_share, hazard
@@ -165,6 +165,21 @@ def test_the_policys_probability_to_end_at_each_length_is_the_lognormal_one(tmp_
     left = math.prod(1 - hazard(length, 20.0) for length in range(1, 201))
     reached = 0.5 * (1 + math.erf(math.log(200.5 / 20) / (0.8 * math.sqrt(2))))
     assert 1 - left == pytest.approx(reached, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_records_times_runs_that_make_the_same_steps() -> None:
+    [found] = ask("benchmarks.records", {"case": "large policy, stapo", "groups": 1, "steps": 2})
+    assert {len(seconds) for seconds in found.values()} == {2}
+    assert all(each > 0 for seconds in found.values() for each in seconds)
+
+
+def test_records_compares_steps_with_those_of_the_same_number() -> None:
+    seconds = {records.RECORDED: [1.1, 2.4], records.OFF: [1.0, 2.0], records.BARE: [1.1, 1.2]}
+    found = records.compared(seconds)
+    assert found["record"] == pytest.approx(0.15)
+    assert found["record_sum"] == pytest.approx(0.5 / 3)
+    assert found["all"] == pytest.approx(0.5)
 
 
 def test_the_timing_reward_is_the_share_of_even_numbers() -> None:
