@@ -51,7 +51,7 @@ def token_metrics(observed: Observed, comm: Comm) -> dict[str, float]:
     values, units = (torch.cat(parts) for parts in zip(*summed, strict=True))
     sums = statistics.exact_sum_by(values, units, 10, comm).tolist()
     carried, (up, down, predicted), over = sums[:4], sums[4:7], sums[7:]
-    shares = dict(zip(QUADRANTS, carried, strict=True))
+    shares: dict[str, float] = dict(zip(QUADRANTS, carried, strict=True))
     for share, k, cut, rest in zip(TOPS, tops, cuts, over, strict=True):
         shares[f"top_{100 * share:g}pct"] = rest + k * cut  # Σ of the k largest
     fractions = {
