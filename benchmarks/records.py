@@ -106,7 +106,7 @@ def answer(case: str, groups: int, steps: int) -> dict[str, list[float]]:
 
 def measure(quick: bool, rounds: int) -> Table:
     """Every case: seconds of a step, and what is added to it."""
-    steps, groups = (20, 2) if quick else (60, 8)
+    steps, groups = (20, 4) if quick else (60, 8)
     rows = []
     for case in CASES:
         note(case)
