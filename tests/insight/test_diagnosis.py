@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pyarrow
 import pyarrow.parquet
 import pytest
+import yaml
 from record_rows import write_records
 
 import rlobj
@@ -304,6 +305,46 @@ def test_damaged_lines_are_named_and_a_cut_last_line_is_not(tmp_path: Path) -> N
     [diagnosis] = rlobj.diagnose(run).runs
     assert diagnosis.steps == 9
     assert diagnosis.notes == ("metrics.jsonl is damaged at line 10; 31 lines were not read",)
+
+
+@pytest.mark.parametrize("line", ["5", "[]", '{"step": 41, "reward/mean": 1' + "0" * 400 + "}"])
+def test_lines_of_other_kinds_are_ignored(tmp_path: Path, line: str) -> None:
+    run = write_run(tmp_path / "run")
+    file = run / "metrics.jsonl"
+    file.write_bytes(file.read_bytes() + line.encode() + b"\n\xff\n")
+    assert rlobj.diagnose(run).findings == ()
+
+
+@pytest.mark.parametrize("setting", ["surrogate", "drop", "preset"])
+def test_code_that_a_run_names_is_imported_only_if_it_is_trusted(
+    tmp_path: Path, setting: str
+) -> None:
+    code, marker = tmp_path / "mine.py", tmp_path / "imported"
+    code.write_text(
+        f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
+        "from rlobj import Unclipped\nclass Mine(Unclipped): pass\n"
+        "def rule(frame): return frame.decided\n"
+    )
+    run = write_run(tmp_path / "run")
+    settings = yaml.safe_load((run / "config.resolved.yaml").read_text())
+    if setting == "surrogate":
+        settings["objective"]["surrogate"] = {"kind": "custom", "target": f"{code}:Mine"}
+    elif setting == "drop":
+        settings["objective"]["drop"] = f"custom('{code}:rule')"
+    else:
+        preset = {"base": "justrl", "objective": {"drop": f"custom('{code}:rule')"}}
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(preset))
+        settings["preset"] = str(tmp_path / "mine.yaml")
+    (run / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
+    if setting == "preset":
+        rlobj.diagnose(run)
+    else:
+        with pytest.raises(ConfigError, match="which is not imported from a run's folder"):
+            rlobj.diagnose(run)
+    assert not marker.exists()
+    if setting == "surrogate":
+        rlobj.diagnose(run, trust=True)
+        assert marker.exists()
 
 
 def test_values_of_other_types_count_as_absent(tmp_path: Path) -> None:

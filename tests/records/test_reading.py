@@ -65,6 +65,22 @@ def test_files_that_are_cut_or_of_another_version_are_refused(run):
     refused(r"step-000003-rank-0.parquet was not written by rlobj", run)
 
 
+def test_files_with_damaged_pages_or_other_columns_are_refused(run):
+    first, second = sorted((run / "records").iterdir())
+    content, table = first.read_bytes(), parquet.read_table(second)
+    damaged = bytearray(content)
+    damaged[200:4000] = bytes(255 - byte for byte in damaged[200:4000])
+    first.write_bytes(damaged)
+    refused(r"cannot be read: .* A file is damaged", run)
+    first.write_bytes(content)
+    parquet.write_table(table.drop(["effect"]), second)
+    refused(r"its column 'effect' is missing; expected string", run)
+    place = table.schema.get_field_index("prob")
+    texts = table.set_column(place, "prob", table["prob"].cast("string"))
+    parquet.write_table(texts, second)
+    refused(r"its column 'prob' is string; expected float", run)
+
+
 def test_a_file_in_the_making_is_not_read(run):
     (run / "records" / ".step-000004-rank-0.parquet.partial").write_bytes(b"half")
     assert set(read_records(run)["step"].to_pylist()) == {1, 2, 3}

@@ -157,7 +157,7 @@ def test_code_that_an_objective_names_is_not_imported(policy, tmp_path):
     )
     run_training(config, tmp_path / "run")
     (tmp_path / "imported").unlink()
-    with pytest.raises(ConfigError, match=r"names code by its path.*trust=True"):
+    with pytest.raises(ConfigError, match=r"name code by its path.*trust=True"):
         list(read_tables(tmp_path / "run"))
     [update] = read_tables(tmp_path / "run", trust=True)
     assert type(update.objective.surrogate).__name__ == "Mine"
@@ -174,5 +174,5 @@ def test_rules_that_name_code_are_not_imported(policy, tmp_path, text):
     written["updates"][0]["objective"]["drop"] = text
     metadata[b"rlobj.updates"] = json.dumps(written)
     parquet.write_table(table.replace_schema_metadata(metadata), path)
-    with pytest.raises(ConfigError, match="names code by its path"):
+    with pytest.raises(ConfigError, match="name code by its path"):
         list(read_tables(tmp_path / "run"))

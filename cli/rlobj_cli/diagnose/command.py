@@ -30,6 +30,9 @@ def diagnose(
     json: Annotated[
         bool, option(None, "--json", "Print everything as JSON, for other programs.")
     ] = False,
+    trust: Annotated[
+        bool, option(None, "--trust", "Import the code that a run's settings name by its path.")
+    ] = False,
 ) -> None:
     """Say what is wrong with a run: collapse, spikes, drift, settings and rules without effect.
 
@@ -46,7 +49,7 @@ def diagnose(
     with loading(console):
         from rlobj.insight import diagnose as diagnose_runs
     with reading("checking the steps, bytes") as progress:
-        diagnosis = diagnose_runs(runs, progress=progress)
+        diagnosis = diagnose_runs(runs, trust=trust, progress=progress)
     if json:
         typer.echo(diagnosis.to_json())
     else:

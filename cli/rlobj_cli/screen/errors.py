@@ -33,6 +33,9 @@ INTERRUPTED = 130
 def report(title: str, message: str) -> None:
     """Print a message on stderr: a panel on a terminal, otherwise plain lines."""
 
+    from rlobj.reporting import visible
+
+    message = "\n".join(visible(line) for line in message.split("\n"))
     console = Console(stderr=True)
     if console.is_terminal:
         panel = Panel(Text(message), title=title, title_align="left", border_style="red")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
 
-__all__ = ["PYTHON_OBJECT", "import_target"]
+__all__ = ["PYTHON_OBJECT", "import_target", "importing"]
 
 PYTHON_OBJECT = "<Python object"
 """The beginning of the text for a Python object in a configuration."""
@@ -19,7 +22,19 @@ PYTHON_OBJECT = "<Python object"
 _FILES: dict[tuple[str, int], ModuleType] = {}
 """The imported files, by path and time of the last change."""
 
+_IMPORTING: ContextVar[bool] = ContextVar("_IMPORTING", default=True)
+
 _EXPECTED = 'Expected "package.module:name" or "path/to/file.py:name".'
+
+
+@contextlib.contextmanager
+def importing(allowed: bool) -> Iterator[None]:
+    """Allow or refuse imports in the block: settings read from a run's folder are not trusted."""
+    token = _IMPORTING.set(allowed)
+    try:
+        yield
+    finally:
+        _IMPORTING.reset(token)
 
 
 def import_target(target: str | None) -> Any:
@@ -29,7 +44,8 @@ def import_target(target: str | None) -> Any:
         target: `package.module:name` or `path/to/file.py:name`.
 
     Raises:
-        ConfigError: the module, file or name does not exist, or importing it fails.
+        ConfigError: the module, file or name does not exist, importing it fails, or `importing`
+            refuses it.
 
     Example:
         >>> import_target("math:sqrt")(9)
@@ -44,6 +60,11 @@ def import_target(target: str | None) -> Any:
     if not source or not name:
         raise ConfigError(f"target is {target!r}. {_EXPECTED}")
     assert target is not None
+    if not _IMPORTING.get():
+        raise ConfigError(
+            f"the settings name code by its path, {target!r}, which is not imported from a run's "
+            "folder. If you trust it: --trust on the command line, trust=True in Python"
+        )
     try:
         from_file = source.endswith(".py")
         module = _load_file(target, source) if from_file else importlib.import_module(source)

@@ -63,11 +63,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     file = path / "metrics.jsonl"
     found = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+    for line in file.read_bytes().splitlines() if file.exists() else ():
         try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
+            parsed = json.loads(line)
+        except ValueError:  # no JSON, or no UTF-8
             break
+        if not isinstance(parsed, dict):
+            break
+        found.append(parsed)
     return found
 
 

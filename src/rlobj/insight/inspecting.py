@@ -13,7 +13,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.lazy import arrow_compute
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.objectives.rules import Expr
-from rlobj.records.reading import open_records
+from rlobj.records.reading import open_records, sound
 from rlobj.reporting import visible
 
 KEYS = ("text", "effect", "clause")
@@ -286,10 +286,11 @@ def record_batches(
     import pyarrow.dataset as ds
 
     dataset = open_records(run)
-    total, done = dataset.count_rows(), 0
     chosen = None if step is None else ds.field("step") == step
     reading = {"batch_readahead": 2, "fragment_readahead": 1}  # memory for few batches
-    for batch in dataset.to_batches(columns=list(columns), filter=chosen, **reading):
-        done += len(batch)
-        progress(done, total)
-        yield pyarrow.Table.from_batches([batch])
+    with sound(run):
+        total, done = dataset.count_rows(), 0
+        for batch in dataset.to_batches(columns=list(columns), filter=chosen, **reading):
+            done += len(batch)
+            progress(done, total)
+            yield pyarrow.Table.from_batches([batch])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,22 @@ def read_records(
     chosen = None if steps is None else compute.field("step").isin(list(steps))
     if where is not None:
         chosen = where if chosen is None else chosen & where
-    return dataset.to_table(columns=None if columns is None else list(columns), filter=chosen)
+    with sound(run):
+        return dataset.to_table(columns=None if columns is None else list(columns), filter=chosen)
+
+
+@contextmanager
+def sound(run: Path | str) -> Iterator[None]:
+    """Turn errors of pyarrow in the block, which reads records or tables, into a ConfigError."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ConfigError(
+            f"the tables of {run} cannot be read: {error}. A file is damaged: if a copy was "
+            "interrupted, copy it again; else delete the file"
+        ) from error
 
 
 def open_records(run: Path | str) -> Any:
@@ -90,7 +106,7 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> l
             )
         files = [file for file in files if _first_step(file) in wanted]
     for file in files:
-        _check(file)
+        _check(file, COLUMNS if kind == "records" else ())
     return files
 
 
@@ -99,19 +115,19 @@ def _first_step(file: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _check(file: Path) -> None:
-    """Refuse a file that is damaged or of another version."""
+def _check(file: Path, columns: Iterable[str]) -> None:
+    """Refuse a file that is damaged, of another version or without some columns."""
     import pyarrow
     from pyarrow import parquet
 
     try:
-        metadata = parquet.read_schema(file).metadata or {}
+        schema = parquet.read_schema(file)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise ConfigError(
             f"{file} is not a whole Parquet file: {error}. If a copy was interrupted, copy it "
             "again; else delete the file"
         ) from error
-    version = metadata.get(VERSION_KEY.encode())
+    version = (schema.metadata or {}).get(VERSION_KEY.encode())
     if version is None:
         raise ConfigError(
             f"{file} was not written by rlobj: its metadata have no {VERSION_KEY}. Expected "
@@ -122,3 +138,9 @@ def _check(file: Path) -> None:
             f"{file} has schema version {version.decode(errors='replace')}; this rlobj reads "
             f"version {SCHEMA_VERSION}. Read it with the rlobj that wrote it"
         )
+    for name in columns:
+        found = str(schema.field(name).type) if name in schema.names else "missing"
+        if found != COLUMNS[name].type:
+            raise ConfigError(
+                f"{file} is damaged: its column '{name}' is {found}; expected {COLUMNS[name].type}"
+            )

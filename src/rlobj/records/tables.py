@@ -7,7 +7,6 @@ token are lists. The metadata of the file has, as JSON, the objective and the st
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.lazy import arrow_compute
+from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
 from rlobj.records.observed import Observed
@@ -172,11 +172,13 @@ def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
         number = described["update"]
         chosen = [table.filter(arrow_compute().equal(table["update"], number)) for table in tables]
         rows = pyarrow.concat_tables(chosen, promote_options="default").combine_chunks()
+        with importing(trust):
+            objective = Objective(**described["objective"])
         yield UpdateTable(
             step=int(first.name.split("-")[1]),
             update=number,
             table=_token_batch(rows, described),
-            objective=_objective(described["objective"], first, trust),
+            objective=objective,
             state=described["state"],
             weights=_flat(rows["weight"]),
             sequences=list(
@@ -210,35 +212,3 @@ def _flat(lists: Any) -> Tensor:
     """The values of all lists; null becomes NaN."""
     values = arrow_compute().list_flatten(lists)
     return torch.from_numpy(values.fill_null(np.nan).to_numpy().copy())
-
-
-def _objective(data: Mapping[str, Any], path: Path, trust: bool) -> Objective:
-    """The objective from its settings.
-
-    Raises:
-        ConfigError: it names code by its path and is not trusted.
-    """
-    if not trust and (names := [text for text in _texts(data) if _names_code(text)]):
-        raise ConfigError(
-            f"the objective of {path} names code by its path: {names[0]!r}. To import it, trust "
-            "these files: read_tables(run, trust=True)"
-        )
-    return Objective(**data)
-
-
-def _texts(data: Any) -> Iterator[str]:
-    """Every text in nested settings; a custom class as a custom rule is written."""
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            if key == "kind" and value == "custom":
-                yield f"custom({data.get('target')!r})"
-            yield from _texts(value)
-    elif isinstance(data, list | tuple):
-        for value in data:
-            yield from _texts(value)
-    elif isinstance(data, str):
-        yield data
-
-
-def _names_code(text: str) -> bool:
-    return re.search(r"\bcustom\s*\(", text) is not None

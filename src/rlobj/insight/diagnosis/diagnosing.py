@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError, RlobjError
+from rlobj.base.targets import importing
 from rlobj.config.run_folder import STOP_FILE, read_run_config
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.drivers import (
@@ -25,6 +26,7 @@ Progress = Callable[[int, int], None]
 def diagnose(
     runs: Path | str | Iterable[Path | str],
     *,
+    trust: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Diagnosis:
     """Check runs for what goes wrong in training: collapse, drift, spikes, rules without effect.
@@ -34,10 +36,11 @@ def diagnose(
 
     Args:
         runs: the folder of a run, finished or not, or several of them.
+        trust: import the code that the settings of a run name by its path.
         progress: called with (bytes read, all bytes) of the metrics of a run.
 
     Raises:
-        ConfigError: a folder is no run, or has no finished step.
+        ConfigError: a folder is no run, has no finished step, or names code without `trust`.
 
     Example:
         >>> import rlobj
@@ -51,7 +54,8 @@ def diagnose(
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     if not paths or not all(isinstance(path, str | Path) for path in paths):
         raise ConfigError(f"runs is {runs!r}; expected the folder of a run, or a list of them")
-    return Diagnosis(tuple(_diagnosed(Path(path), progress) for path in paths))
+    with importing(trust):
+        return Diagnosis(tuple(_diagnosed(Path(path), progress) for path in paths))
 
 
 def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:

@@ -17,6 +17,10 @@ WINDOW = 5
 mean of five steps has 0.04."""
 
 
+MOST = 1e300
+"""Larger numbers, which no metric has, count as absent."""
+
+
 class Found(NamedTuple):
     """What a check has found at the end of a history."""
 
@@ -51,7 +55,7 @@ class History:
         self.steps.append(int(line["step"]))
         for name, values in self._series.items():
             value = line.get(name)
-            if not isinstance(value, int | float) or not math.isfinite(value):
+            if not isinstance(value, float | int) or not abs(value) < MOST:
                 value = math.nan
             values.append(value)
             self._totals[name] += 0.0 if value != value else value

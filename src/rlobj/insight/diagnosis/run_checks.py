@@ -33,7 +33,8 @@ def rule_never_fires(h: History) -> Found | None:
     objective = h.config.objective
     rules = {"drop": objective.drop_rule, "keep": objective.keep_rule}
     active = {name: rule for name, rule in rules.items() if rule is not None and not _guards(rule)}
-    if not active or len(h.steps) < MANY_STEPS or not (tokens >= MANY_TOKENS and dropped == 0):
+    few = len(h.steps) < MANY_STEPS or tokens < MANY_TOKENS
+    if not active or few or dropped > 0 or not h.knows("tokens/dropped"):
         return None
     text = "; ".join(f"{name}: {rule}" for name, rule in active.items())
     evidence = f"none of {tokens:,.0f} tokens was left out by {text}: the run equals one without it"
@@ -118,7 +119,7 @@ def length_growth(h: History) -> Found | None:
 
 def verifier_trouble(h: History) -> Found | None:
     """Responses get no verdict, or gold answers look wrong."""
-    undecided = h.mean("reward/undecided") / h.mean("response/count")
+    undecided = h.mean("reward/undecided") / max(h.mean("response/count"), 1.0)
     if undecided >= UNDECIDED:
         evidence = f"{undecided:.0%} of the responses have no verdict, and are not trained on"
         cure = "The column reason in samples/ says why; see rewards.deadline and the gold answers."

@@ -37,7 +37,9 @@ class Watch:
         Returns:
             The findings that hold now and did not after the step before.
         """
-        if "reward/mean" not in line or not isinstance(line.get("step"), int):
+        if not isinstance(line, Mapping) or "reward/mean" not in line:
+            return []
+        if not isinstance(line.get("step"), int):
             return []
         self.history.add(line)
         step, begun = self.history.steps[-1], []
