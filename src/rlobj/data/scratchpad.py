@@ -68,7 +68,10 @@ def judge(prompt: str, tokens: Sequence[str]) -> list[bool]:
     ended = tokens[-1:] in ([""], ("",))
     end = _END if ended else ""
     written = "".join(tokens) + end
-    marks = _departures(derivation(numbers) + end, written)
+    expected = derivation(numbers) + end
+    if written == expected and all(tokens[:-1]):  # most responses of a good policy
+        return [False] * len(tokens)
+    marks = _departures(expected, written)
     if sum(marks) > 1:  # a valid derivation differs from another one in several tokens
         followed = _followed(numbers, written.removesuffix(end))
         marks = min(marks, _departures(followed + end, written), key=sum)
