@@ -224,6 +224,13 @@ def test_a_rule_that_guards_may_be_silent() -> None:
     assert names(watched(lambda step: {"tokens/dropped": 0.0}, **guard)) == set()
 
 
+def test_an_older_run_counts_dropped_tokens_under_another_name() -> None:
+    older = {"tokens/dropped": None, "objective/dropped_tokens": 3.0}
+    assert names(watched(lambda step: older)) == set()
+    silent = {**older, "objective/dropped_tokens": 0.0}
+    assert names(watched(lambda step: silent)) == {"rule-never-fires"}
+
+
 def test_a_setting_that_the_preset_leaves_without_effect_is_no_finding() -> None:
     grpo = Watch(compose("grpo"))
     grpo.add(healthy(1))

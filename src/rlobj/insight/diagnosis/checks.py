@@ -48,7 +48,9 @@ CHECKS: dict[str, Check] = {
     "learning-rate-too-high": Check(
         policy.learning_rate_too_high, ("policy/kl_old", "train/skipped_updates")
     ),
-    "rule-never-fires": Check(run.rule_never_fires, ("tokens/dropped",), ("tokens/step",)),
+    "rule-never-fires": Check(
+        run.rule_never_fires, ("tokens/dropped", "objective/dropped_tokens"), ("tokens/step",)
+    ),
     "rule-fires-on-everything": Check(run.rule_fires_on_everything, ("objective/kept_fraction",)),
     "inert-setting": Check(run.inert_setting, ("reward/mean",)),
     "sampler-drift": Check(run.sampler_drift, ("sampler/logprob_gap",), ("sampler/kl",)),
