@@ -87,6 +87,19 @@ def test_every_touched_token_is_recorded_and_a_share_of_the_others(tmp_path):
         assert row["inclusion_probability"] == pytest.approx(1.0 if n in touched else 0.1)
 
 
+@pytest.mark.parametrize("preset", ["stapo", "topr"])  # topr shapes the advantage
+def test_the_gradient_norm_belongs_to_the_advantage_beside_it(tmp_path, preset):
+    recorder, observed = record(tmp_path, share=1.0), observed_of(preset)
+    recorder.add(1, 1, observed)
+    recorder.close_file()
+    starts, found = observed.table.starts.tolist(), read_records(tmp_path).to_pylist()
+    for row in found:
+        place = starts[row["response"]] + row["position"]
+        spread = 1 - 2 * row["prob"] + float(observed.collision[place])
+        norm = abs(row["advantage"]) * max(spread, 0.0) ** 0.5
+        assert row["gradient_norm"] == pytest.approx(norm, rel=1e-4, abs=1e-6)
+
+
 def test_tokens_that_were_not_scored_and_not_judged_are_null(tmp_path):
     observed = observed_of()
     unknown = torch.full_like(observed.logprobs, torch.nan)

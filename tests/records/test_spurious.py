@@ -73,3 +73,19 @@ def test_the_record_has_the_judgement(tmp_path):
     for row in read_records(tmp_path).to_pylist():
         mark = float(marks[starts[row["response"]] + row["position"]])
         assert row["spurious"] == (None if math.isnan(mark) else bool(mark))
+
+
+def test_every_spurious_token_is_recorded(tmp_path):
+    observed = observed_of("dapo-loss")
+    marks = torch.where(torch.arange(len(observed.logprobs)) % 3 == 0, 1.0, 0.0)
+    table = observed.table.replace(columns={"spurious": marks})
+    recorder = record(tmp_path, share=0.0)
+    recorder.add(1, 1, replace(observed, table=table))
+    recorder.close_file()
+    rows = read_records(tmp_path)
+    assert len(rows) == int((marks[observed.plan.clauses.in_phase] == 1).sum()) > 0
+    assert set(rows["inclusion_probability"].to_pylist()) == {1.0}
+    recorder.halve()
+    left = recorder.thin(1)
+    assert 0 < left < len(rows)
+    assert set(read_records(tmp_path)["inclusion_probability"].to_pylist()) == {0.5}

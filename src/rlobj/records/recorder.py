@@ -1,4 +1,4 @@
-"""Recorder: writes RUN/records/, the tokens that the objective touched and some of the others.
+"""Recorder: writes RUN/records/: tokens that were touched or are spurious, and some others.
 
 Whether a token is recorded depends on a hash of its seed, step, update, response and position. So
 the record is the same at any number of ranks, and it is known how probably a token is in it. When
@@ -42,7 +42,7 @@ class Recorder:
     Args:
         folder: RUN/records.
         megabytes: the largest size of the record of all ranks; 0 = no record.
-        share: the share of untouched tokens that is recorded.
+        share: the share of the other tokens that is recorded.
         seed: of the run.
         tokenizer: of the policy.
         rank: of this process.
@@ -88,8 +88,8 @@ class Recorder:
         clauses, table = observed.plan.clauses, observed.table
         assert clauses is not None
         assert table.ids is not None
-        touched, scale = clauses.codes >= 0, 0.5**self.halvings
-        probability = torch.where(touched, 1.0, self._share) * scale
+        sure = (clauses.codes >= 0) | (observed.spurious == 1)
+        probability = torch.where(sure, 1.0, self._share) * 0.5**self.halvings
         keys = table.spread(hash_keys((self._seed, step, update, table.ids)))
         chosen = uniform(hash_keys((keys, table.positions))) < probability
         rows = (chosen & clauses.in_phase).nonzero()[:, 0]
@@ -149,8 +149,9 @@ class Recorder:
         names = ("step", "update", "response", "position", "inclusion_probability")
         columns = [torch.from_numpy(table[name].to_numpy().copy()) for name in names]
         *keys, position, before = columns
-        touched = torch.from_numpy(table["effect"].is_valid().to_numpy())
-        now = torch.where(touched, 1.0, self._share) * 0.5**self.halvings
+        spurious = table["spurious"].fill_null(False).to_numpy()
+        sure = torch.from_numpy(table["effect"].is_valid().to_numpy() | spurious)
+        now = torch.where(sure, 1.0, self._share) * 0.5**self.halvings
         probability = torch.minimum(before, now)
         kept = uniform(hash_keys((hash_keys((self._seed, *keys)), position))) < probability
         place = table.schema.get_field_index(names[-1])

@@ -43,13 +43,12 @@ def rows_of(
     table, plan = observed.table, observed.plan
     assert plan.clauses is not None
     assert table.ids is not None
-    assert table.advantages is not None
     old = observed.old_logprobs
     sampler = table.logprobs if table.sampler_logprobs is None else table.sampler_logprobs
     per_token = {
         "weight": plan.weights[0],
         "factor": plan.clauses.factor,
-        "advantage": table.advantages,
+        "advantage": plan.advantages[0],
         "prob": observed.logprobs.exp(),
         "old_prob": old.exp(),
         "ratio": functional.log_ratio(observed.logprobs, old).exp(),

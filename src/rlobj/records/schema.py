@@ -41,7 +41,11 @@ COLUMNS: dict[str, RecordColumn] = {
     "text": RecordColumn("string", "", "text of the token"),
     "kept": RecordColumn("bool", "", "the token's weight is not 0"),
     "weight": RecordColumn("float", "1/token", "m·ω/Z_t, the token's weight in the policy loss"),
-    "factor": RecordColumn("float", "", "m·ω: 0 = left out, 1 = untouched"),
+    "factor": RecordColumn(
+        "float",
+        "",
+        "m·ω with the mismatch weight, which touches no token between its bounds; 0 = left out",
+    ),
     "effect": RecordColumn(
         "string",
         "",
@@ -53,7 +57,9 @@ COLUMNS: dict[str, RecordColumn] = {
         "",
         "the part of the rule that decided, as text that `rlobj.parse` reads; null = untouched",
     ),
-    "advantage": RecordColumn("float", "reward", "A, as rules read it"),
+    "advantage": RecordColumn(
+        "float", "reward", "A of the surrogate; with `shape`, rules read another"
+    ),
     "reward": RecordColumn(
         "float", "reward", "reward of the response, the weighted sum of several"
     ),
