@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel
 
+from rlobj.base.errors import counted
 from rlobj.base.primitive import Primitive
 from rlobj.config.layers import flattened
 from rlobj.config.presets import Preset, difference, load_preset, preset_names, read_yaml
@@ -405,7 +406,9 @@ def diagnosis_table() -> str:
         for row in study["rows"]
         if row["kind"] == "sick" or row["findings"]
     ]
-    about = f"{len(presets)} presets, {len(seeds)} seed(s) each. {study['reading']}"
+    about = (
+        f"{counted(len(presets), 'preset')}, {counted(len(seeds), 'seed')} each. {study['reading']}"
+    )
     return f"{about}\n\n{_table(header, [[_cell(cell) for cell in row] for row in rows])}"
 
 

@@ -48,8 +48,11 @@ def test_chart_labels_its_first_and_last_row_and_draws_marks() -> None:
     assert rows[2][1][0] == "●"
 
 
-def test_chart_of_one_value_does_not_divide_by_zero() -> None:
-    assert len(chart([(1, 0.5)], [], width=8, height=3)) == 3
+@pytest.mark.parametrize("curve", [[(1, 0.5)], [(1, 0.5), (9, 0.5)]])
+def test_chart_of_equal_values_is_one_line_in_the_middle_with_one_label(curve) -> None:
+    rows = chart(curve, [], width=8, height=5)
+    assert [label for label, _ in rows] == [None, None, 0.5, None, None]
+    assert [bool(row.strip()) for _, row in rows] == [False, False, True, False, False]
 
 
 @pytest.mark.parametrize(

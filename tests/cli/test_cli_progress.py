@@ -16,7 +16,7 @@ from rlobj.evaluation import (
 from rlobj.rewards import Graded
 from rlobj_cli.train.progress import LiveScreen, PlainScreen, watch
 
-FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread(s)", "reference": "not needed"}
+FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread", "reference": "not needed"}
 
 
 def half_right() -> BenchmarkSummary:

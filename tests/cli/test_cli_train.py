@@ -40,7 +40,7 @@ def test_dry_run_prints_the_configuration_and_writes_nothing(
     start, end = text.index("preset: stapo"), text.index("\nloss = ")
     expected = compose("stapo", [("--set", {"training": {"updates_per_step": 1}})])
     assert RunConfig(**yaml.safe_load(text[start:end])) == expected
-    assert "no effect: the bounds of Clip" in text
+    assert "no effect: the bounds of {kind: clip, high: 0.28" in text
     assert list(tmp_path.iterdir()) == []
 
 
@@ -54,6 +54,17 @@ def test_dry_run_shows_the_origin_of_each_setting() -> None:
     assert found["seed: 7"] == "--seed"
     assert "sampling.max_tokens: 20480 → 40" in "\n".join(lines)
     assert not any("overlong" in line and "# preset" in line for line in lines)
+
+
+def test_the_header_shows_the_settings_that_the_run_uses() -> None:
+    text = output(
+        *("--preset", "stapo", "--set", "training.learning_rate=0.01", "--seed", "7", "--dry-run")
+    )
+    header = " ".join(text.partition("# layers")[0].split())
+    assert "training.learning_rate: 1.0e-06 →" not in header
+    assert "sampling.max_tokens: 15360 → 40" in header
+    for given in ("training.learning_rate: 0.01 (--set)", "seed: 7 (--seed)"):
+        assert given in header.partition(" yours ")[2]
 
 
 def test_a_task_is_short_for_the_source_of_the_data() -> None:
@@ -168,7 +179,7 @@ def test_train_writes_a_run_and_a_log_of_plain_text(
     for expected in ("STAPO, Liu et al. 2026", "step 4/4", "held-out accuracy, avg@2 ± SE"):
         assert expected in text
     assert "rlobj eval run -n 32" in text
-    assert "rlobj train --resume run --set training.steps=8" in text
+    assert "rlobj diagnose run" in text  # its responses are cut: no advice to train on
 
 
 @pytest.mark.slow

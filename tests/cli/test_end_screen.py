@@ -15,10 +15,11 @@ from tiny import tiny_config
 from typer.testing import CliRunner
 
 from rlobj.base.errors import ConfigError
-from rlobj.training import RunDirectory
+from rlobj.training import RunDirectory, TrainingResult
 from rlobj.training.parallel.launcher import without
 from rlobj_cli.app import app
 from rlobj_cli.train.beside import second_run, show_beside
+from rlobj_cli.train.overview import show_history, show_results, train_on
 from rlobj_cli.train.touched import show_touched
 
 RULE = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
@@ -99,6 +100,28 @@ def test_hostile_tokens_and_prompts_reach_no_terminal(tmp_path: Path) -> None:
     assert len(text.splitlines()) < 20
 
 
+@pytest.mark.parametrize("ill", [False, True])
+def test_a_run_is_not_continued_while_a_finding_holds(tmp_path: Path, ill: bool) -> None:
+    equal = {"groups/without_signal_share": 1.0, "reward/accuracy": 0.0}
+    run = finished(tmp_path, "grpo", **(equal if ill else {}))
+    history = RunDirectory(run).lines()
+    screen, config = console(80), RunDirectory.open(run)[1]
+    show_results(screen, config, TrainingResult(run, 10, 1.0, history))
+    text = text_of(screen)
+    assert ("groups-without-signal  since step" in text) == ill
+    assert (f"rlobj diagnose {run}" in text) == ill
+    assert (train_on(run, config.training.steps) in text) != ill
+
+
+def test_a_curve_without_evaluations_has_no_legend_of_them(tmp_path: Path) -> None:
+    run = finished(tmp_path, "grpo")
+    for wanted in (True, False):
+        history = [line for line in RunDirectory(run).lines() if wanted or "reward/mean" in line]
+        screen = console(80)
+        show_history(screen, RunDirectory.open(run)[1], run, history)
+        assert ("●" in text_of(screen)) == wanted
+
+
 # --beside
 
 
@@ -115,10 +138,11 @@ def test_the_run_beside_differs_in_its_objective_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("preset", "beside", "message"),
     [
-        ("grpo", "base", "grpo builds on no preset"),
+        ("grpo", "base", "grpo builds on no preset. Name one, such as --beside dapo"),
         (None, "base", "a run without --preset builds on no preset"),
         ("stapo", "stapo", "the same as that of the run"),
         ("stapo", "grpoo", "Did you mean 'grpo'"),
+        ("stapo", "bas", "Did you mean 'base'"),
     ],
 )
 def test_an_impossible_run_beside_is_refused(

@@ -200,7 +200,7 @@ def test_explain_describes_each_rule_and_settings_without_effect() -> None:
     assert "loss = − (1/Z) Σ ω · S(r, A)" in words
     assert "the k largest surprisal of the update's n tokens with advantage > 0" in words
     assert "at least 1, ties kept" in words
-    assert "the bounds of Clip" in words
+    assert "the bounds of {kind: clip, high: 0.28, dual: 10.0}" in words
     assert load_preset("stare").objective.explain(updates_per_step=4).inert == ()
     kl_cov = load_preset("kl-cov").objective.explain(updates_per_step=1)
     assert any("on-policy l = l0" in text for text in kl_cov.inert)

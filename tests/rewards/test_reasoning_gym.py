@@ -6,12 +6,14 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
 from rlobj.answers import gym_worker
 from rlobj.base.errors import ConfigError, DataError, MissingExtra, RunError
+from rlobj.config.layers import layers_of
 from rlobj.config.run_config import compose
 from rlobj.data import DataConfig, Problem, format_prompt, load_problems
 from rlobj.evaluation.problem_sets import Overrides, problem_sets
@@ -32,6 +34,27 @@ def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: Any) -> N
     monkeypatch.setattr("rlobj.data.reasoning_gym.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[reasoning-gym\]'"):
         load("countdown")
+    with pytest.raises(MissingExtra, match="a dataset of this name can be checked only then"):
+        layers_of("grpo", [("--data", {"data": {"source": "reasoning-gym:countdwn"}})])
+
+
+def test_a_package_that_reasoning_gym_needs_is_named(monkeypatch: Any) -> None:
+    failed = CompletedProcess(
+        [], 1, "", "Traceback\nModuleNotFoundError: No module named 'cells'\n"
+    )
+    monkeypatch.setattr("rlobj.data.reasoning_gym.find_spec", lambda name: name)
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: failed)
+    with pytest.raises(MissingExtra, match=r"'cells'\. .*pip install -e '\.\[reasoning-gym\]'"):
+        load("countdown")
+
+
+@pytest.mark.parametrize("model", [{}, {"model": {"name": "embedded"}}])
+def test_the_embedded_policy_is_refused_before_problems_are_made(
+    monkeypatch: Any, model: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("rlobj.data.reasoning_gym.find_spec", lambda name: name)
+    with pytest.raises(ConfigError, match="cannot read its problems, which contain words"):
+        layers_of("grpo", [("x", {"data": {"source": "reasoning-gym:countdown"}, **model})])
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_healthy_run_of_a_preset_has_no_findings(tmp_path: Path, preset: str) 
     short = {"training.steps": 30, "evaluation.every": 0, "checkpoint.every": 0}
     run = rlobj.train(preset, data="addition", out=tmp_path / "run", settings=short).path
     diagnosis = rlobj.diagnose(run)
-    assert str(diagnosis).partition("\n")[0] == f"{run}, 30 steps: 0 finding(s)"
+    assert str(diagnosis).partition("\n")[0] == f"{run}, 30 steps: 0 findings"
     assert {"collapse", "entropy-falling", "truncation"} <= {*diagnosis.runs[0].checked}
 
 
@@ -82,13 +82,14 @@ def test_the_live_findings_are_those_of_the_finished_run(whole: Any) -> None:
 def test_a_run_stops_on_a_finding_with_a_checkpoint_and_goes_on(whole: Any, tmp_path: Path) -> None:
     stop = {**COLLAPSES, "training.stop_on": ["collapse"]}
     out = tmp_path / "run"
-    with pytest.raises(RunError, match=r"stop_on lists this finding:\ncollapse, since"):
+    with pytest.raises(RunError, match=r"stop_on lists collapse\.\ncollapse, since"):
         rlobj.train("grpo", data="addition", out=out, settings=stop)
     done = RunDirectory(out).lines()[-1]["step"]
     assert done == next(each.since for each in whole[1] if each.name == "collapse") < 9
     assert RunDirectory(out).steps_saved() == done
     [finding] = [f for f in rlobj.diagnose(out).findings if f.name == "collapse"]
-    assert f"the run stopped at step {done}" in finding.details[-1]
+    reason = f"the run stopped at step {done}: training.stop_on lists collapse."
+    assert finding.details[-1] == reason
     assert rlobj.resume(out).steps == 9  # the finding still holds: it does not stop the run again
     assert same(weights(out), weights(whole[0]))
     assert not (out / STOP_FILE).exists()
@@ -102,7 +103,10 @@ def test_the_program_stops_with_exit_code_1_and_says_what_to_do(tmp_path: Path) 
     result = runner.invoke(app, [*train, "--stop-on", "collapse"])
     assert result.exit_code == 1
     assert "step 5: collapse: the accuracy of samples fell from" in result.output
-    assert f"rlobj train --resume {out}" in result.output
+    assert "Best checkpoint before step 5: none was saved" in result.output
+    assert "rlobj train ... --set training.learning_rate=" in result.output
+    assert "--resume" not in result.output  # it would keep the learning rate
+    assert "reward, mean of 1 step " in result.output  # the table of a finished run
     result = runner.invoke(app, ["train", "--resume", str(out)])
     assert result.exit_code == 0, result.output
     assert "collapse  since step 5" in result.output
@@ -110,7 +114,7 @@ def test_the_program_stops_with_exit_code_1_and_says_what_to_do(tmp_path: Path) 
     assert "--set training.steps=" not in result.output  # no advice to train on
     result = runner.invoke(app, ["diagnose", str(out)])
     assert result.exit_code == 0
-    assert "→ Do not train on." in result.output
+    assert "→ Start a new run with a lower training.learning_rate" in result.output
     result = runner.invoke(app, ["diagnose", str(out), "--fail", "--json"])
     assert result.exit_code == 1
     assert json.loads(result.output)["runs"][0]["findings"][0]["name"] == "collapse"
@@ -123,7 +127,7 @@ def test_all_processes_stop_together(tmp_path: Path) -> None:
     train = ["train", "--preset", "grpo", "--data", "addition", "--out", out, *words]
     process = program([*train, "--stop-on", "collapse", "--processes", "2"], log)
     text = finish(process, log, code=1)
-    assert "training.stop_on lists this finding" in text
+    assert "training.stop_on lists collapse." in text
     assert RunDirectory(out).steps_saved() == 5
 
 

@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
-from rlobj_cli.screen.console import loading, reading
+from rlobj_cli.screen.console import loading, reading, say
 from rlobj_cli.screen.errors import FAILED
 from rlobj_cli.screen.options import option
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def diagnose(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, finished or not.")
+        list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or not.")
     ],
     fail: Annotated[
         bool, option(None, "--fail", "End with exit code 1 if anything is found.")
@@ -61,13 +61,15 @@ def diagnose(
 
 def show_run(console: Console, diagnosis: RunDiagnosis) -> None:
     """Print what was found in a run, or what was checked if nothing was found."""
+    from rlobj.base.errors import counted
+
     count = len(diagnosis.findings)
     title = Text.assemble(
         ("rlobj diagnose", "bold"),
         f"  {diagnosis.run}, {diagnosis.steps} steps: ",
-        (f"{count} finding(s)", "bold yellow") if count else ("no findings", "bold green"),
+        (counted(count, "finding"), "bold yellow") if count else ("no findings", "bold green"),
     )
-    console.print(title, soft_wrap=True)
+    say(console, title)
     show_findings(console, diagnosis.findings)
     console.print(Text(f"checked: {', '.join(diagnosis.checked)}", "dim"))
     if diagnosis.unchecked:

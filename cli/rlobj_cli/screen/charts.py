@@ -72,18 +72,19 @@ def chart(curve: Points, marks: Points, width: int, height: int) -> list[tuple[f
         height: rows, at least 2.
 
     Returns:
-        (y, characters) of each row from the top; y is known for the first and the last row and
-        None for the others.
+        (y, characters) of each row from the top; y is known for the first and the last row, or for
+        the middle row if all values are equal, and None for the others.
     """
     ys = [y for _, y in (*curve, *marks)]
     xs = [x for x, _ in (*curve, *marks)]
     low, high = min(ys), max(ys)
-    first, x_span, y_span = min(xs), (max(xs) - min(xs)) or 1, (high - low) or 1
+    first, x_span = min(xs), (max(xs) - min(xs)) or 1
 
     def dot(x: float, y: float) -> tuple[int, int]:
         """Column from the left and row from the top."""
         column = round((x - first) / x_span * (2 * width - 1))
-        return column, round((high - y) / y_span * (4 * height - 1))
+        share = (high - y) / (high - low) if high > low else 0.5
+        return column, round(share * (4 * height - 1))
 
     cells = [[0] * width for _ in range(height)]
     before: tuple[int, int] | None = None
@@ -98,7 +99,9 @@ def chart(curve: Points, marks: Points, width: int, height: int) -> list[tuple[f
     rows = [[chr(0x2800 + cell) if cell else " " for cell in line] for line in cells]
     for column, row in (dot(x, y) for x, y in marks):
         rows[row // 4][column // 2] = "●"
-    labels = [high, *[None] * (height - 2), low]
+    labels: list[float | None] = [None] * height
+    for y in (high, low):
+        labels[dot(first, y)[1] // 4] = y
     return [(label, "".join(row)) for label, row in zip(labels, rows, strict=True)]
 
 

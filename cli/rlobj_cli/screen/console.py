@@ -107,7 +107,7 @@ def preparing_policy(console: Console) -> Iterator[Callable[[int, int, float], N
         def progress(done: int, total: int, loss: float) -> None:
             bar.update(task, completed=done, total=total, visible=True)
             if not shown and done in (1, total):
-                console.print(Text(preparation_line(done, total, loss)), soft_wrap=True)
+                say(console, Text(preparation_line(done, total, loss)))
 
         yield progress
 
@@ -117,6 +117,11 @@ def preparation_line(done: int, total: int, loss: float) -> str:
     if done < total:
         return f"{FIRST_USE} ({total} supervised steps, kept for later runs)"
     return f"the embedded policy is ready, loss {loss:.3f}"
+
+
+def say(console: Console, text: Text) -> None:
+    """Print prose: in lines of whole words on a terminal, and as one line in a log."""
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def table(*left: str, right: Sequence[str] = ()) -> Table:
@@ -158,7 +163,7 @@ def show_explanation(console: Console, explanation: Explanation) -> None:
         if gap and symbol:
             grid.add_row(Text(symbol), Text(text))
         else:
-            console.print(Text(line, style="bold"), soft_wrap=True)
+            say(console, Text(line, style="bold"))
     console.print(grid)
     for field, rule, meaning in explanation.rules:
         console.print()

@@ -8,12 +8,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.config.presets import difference, load_preset
 from rlobj.config.run_config import RunConfig, build_config, settings_of
 from rlobj.insight import compare_runs
 from rlobj.training import RunDirectory
-from rlobj_cli.screen.console import plain_value, table
+from rlobj_cli.screen.console import plain_value, say, table
 
 
 def second_run(config: RunConfig, preset: str, folder: Path) -> tuple[RunConfig, Path]:
@@ -34,10 +34,14 @@ def second_run(config: RunConfig, preset: str, folder: Path) -> tuple[RunConfig,
         if not bases:
             raise ConfigError(
                 f"--beside base: {config.preset or 'a run without --preset'} builds on no preset. "
-                "Name one, such as --beside grpo"
+                f"Name one, such as --beside {'dapo' if config.preset == 'grpo' else 'grpo'}"
             )
         preset = bases[0]
-    loaded = load_preset(preset)
+    try:
+        loaded = load_preset(preset)
+    except ConfigError as error:
+        hint = nearest(preset, ["base"], spell_out=False)
+        raise ConfigError(f"--beside {preset}: {error}{hint}") from None
     own = {**settings_of(config), "objective": dict(loaded.config.get("objective", {}))}
     other = build_config([(f"--beside {preset}", {**own, "preset": preset})])
     if other.objective == config.objective:
@@ -49,10 +53,9 @@ def second_run(config: RunConfig, preset: str, folder: Path) -> tuple[RunConfig,
 
 def show_plan(console: Console, config: RunConfig, other: RunConfig, folder: Path) -> None:
     """Print how the second run differs."""
-    console.print(Text(f"\nbeside: {other.preset}, into {folder}; it differs in"), soft_wrap=True)
+    say(console, Text(f"\nbeside: {other.preset}, into {folder}; it differs in"))
     for path, a, b in difference(settings_of(config), settings_of(other)):
-        line = f"  {path}: {plain_value(a)} → {plain_value(b)}"
-        console.print(Text(line), soft_wrap=True)
+        say(console, Text(f"  {path}: {plain_value(a)} → {plain_value(b)}"))
 
 
 def show_beside(console: Console, a: Path, b: Path) -> None:

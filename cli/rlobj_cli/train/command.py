@@ -36,7 +36,7 @@ def train(
             WHAT,
             "--model -m FOLDER|ID",
             "Causal language model: a folder, a hub id, or embedded (the default): a tiny policy "
-            "that reads digits and + - * , = only.",
+            "for the built-in tasks and for problems of digits and + - * , = only.",
         ),
     ] = None,
     data: Annotated[
@@ -185,8 +185,8 @@ def train(
 ) -> None:
     """Train a policy with a published objective, or with your own.
 
-    Without --model, a tiny embedded policy learns sums with a scratchpad on a CPU in about one
-    minute.
+    Without --model, a tiny embedded policy learns sums with a scratchpad, in about
+    two minutes on a CPU.
 
     [bold]Examples[/bold]
 
@@ -255,8 +255,8 @@ def _problems(data: str | None, task: str | None) -> tuple[str, str, str | None]
         raise ConfigError(f"--task {task} and --data {data} both name the problems: give one")
     if task not in TASKS:
         raise ConfigError(
-            f"--task {task}: there is no such task.{nearest(task, TASKS)} The tasks are "
-            f"{', '.join(TASKS)}; a file or a hub id is given with --data"
+            f"--task {task}: there is no such task.{nearest(task, TASKS, spell_out=False)} "
+            f"The tasks are {', '.join(TASKS)}; a file or a hub id is given with --data"
         )
     return "--task", "data.source", task
 
@@ -284,7 +284,7 @@ def _layers(preset: str | None, overrides: list[Layer]) -> list[Layer]:
     layers = layers_of(preset, overrides)
     if not any("objective" in layer for _, layer in layers):
         raise ConfigError(
-            "no objective: name a preset, such as --preset stapo (rlobj presets list shows all), "
-            "or give a --config file with a preset or an objective"
+            "no objective: name a preset, or give a --config file with a preset or an objective:\n"
+            "  rlobj train --preset stapo\n  rlobj presets list    shows all presets"
         )
     return layers

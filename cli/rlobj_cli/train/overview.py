@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 from rich.console import Console
 from rich.text import Text
 
+from rlobj.base.errors import counted
 from rlobj.config.embedded_profile import PROFILES
-from rlobj.config.layers import EMBEDDED_LAYER, Layer, merged, origins
+from rlobj.config.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
 from rlobj.config.presets import difference, load_preset
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import held_out_accuracies
@@ -23,6 +25,7 @@ from rlobj_cli.screen.console import (
     facts_grid,
     number,
     plain_value,
+    say,
     show_explanation,
     show_yaml,
     table,
@@ -34,8 +37,8 @@ Line = Mapping[str, Any]
 
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
-    """Print the preset, its paper, and the settings that the embedded profile replaces."""
-    facts = {}
+    """Print the preset, its paper, what the embedded profile replaces, and the user's settings."""
+    facts, known, settings = {}, origins(layers), flattened(merged(layers))
     if config.preset is not None:
         preset = load_preset(config.preset)
         facts = {"about": preset.summary, "paper": preset.paper}
@@ -43,10 +46,19 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
     if EMBEDDED_LAYER in names:
         position = names.index(EMBEDDED_LAYER)
         changes = difference(merged(layers[:position]), merged(layers[: position + 1]))
-        swapped = [(path, a, b) for path, a, b in changes if a is not None]
-        lines = [f"{path}: {plain_value(a)} → {plain_value(b)}" for path, a, b in swapped]
+        lines = [
+            f"{path}: {plain_value(a)} → {plain_value(b)}"
+            for path, a, b in changes
+            if a is not None and known.get(path, EMBEDDED_LAYER) == EMBEDDED_LAYER
+        ]
         about = "settings for the embedded policy"
         facts["scale"] = "\n  ".join([about + (" instead of the paper's" if lines else ""), *lines])
+    below = (EMBEDDED_LAYER, f"preset {config.preset}", f"data {config.data.source}")
+    facts["yours"] = "\n".join(
+        f"{path}: {plain_value(settings[path])} ({name})"
+        for path, name in known.items()
+        if name not in below
+    )
     console.print(Text.assemble(("rlobj train", "bold"), "  ", (config.preset or "", "bold cyan")))
     console.print(facts_grid({name: text for name, text in facts.items() if text}))
 
@@ -56,7 +68,7 @@ def show_dry_run(console: Console, config: RunConfig, layers: Sequence[Layer]) -
     show_header(console, config, layers)
     known = {path: name for path, name in origins(layers).items() if path != "preset"}
     order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
-    console.print(Text(f"\n# layers: {order}", style="dim"), soft_wrap=True)
+    say(console, Text(f"\n# layers: {order}", style="dim"))
     show_yaml(console, annotated_yaml(dump_config(config), known))
     console.print()
     updates = config.training.updates_per_step
@@ -92,41 +104,46 @@ def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
 
 def show_results(console: Console, config: RunConfig, result: TrainingResult) -> None:
     """Print the learning curve, the change from before to after, and the next commands."""
-    steps = [line for line in result.history if "reward/mean" in line]
-    if steps:
-        _show_curve(console, steps, result.history)
-        _show_change(console, config, steps, result.history)
-        show_touched(console, result.path)
+    show_history(console, config, result.path, result.history)
     minutes, seconds = divmod(round(result.seconds), 60)
-    done = f"{result.steps} steps done, this session took {minutes}:{seconds:02}. Run: "
-    console.print(Text.assemble(done, (str(result.path), "bold")), soft_wrap=True)
+    done = f"{counted(result.steps, 'step')} done, this session took {minutes}:{seconds:02}. Run:"
+    say(console, Text.assemble(done, " ", (str(result.path), "bold")))
     if best := result.best_checkpoint:
         accuracy = number(held_out_accuracies(result.path)[best])
-        text = f"Best held-out accuracy of a checkpoint: {accuracy}, in {best}"
+        text = f"Best held-out accuracy of a checkpoint: {accuracy}\n  {best}"
         console.print(Text(text), soft_wrap=True)
     source = config.data.source
     embedded = source if config.model.name is None and source in PROFILES else None
     evaluated = any("eval/accuracy" in line for line in result.history)
     on = f" --on {embedded}" if embedded else ("" if evaluated else " --on FILE")
     samples = 4 if embedded else 32  # a built-in task has thousands of problems
-    more = max(2 * config.training.steps, 1)
-    found = diagnose(result.path).findings if steps else ()
+    found = diagnose(result.path).findings if result.steps else ()
     show_findings(console, found)
     console.print("Next:")
+    ill = any(finding.holds for finding in found)
+    chosen = " --checkpoint best" if ill and best else ""
     commands = [
-        f"rlobj eval {result.path}{on} -n {samples}",
-        f"rlobj train --resume {result.path} --set training.steps={more}",
+        f"rlobj eval {result.path}{on} -n {samples}{chosen}",
+        f"rlobj diagnose {result.path}" if ill else train_on(result.path, config.training.steps),
     ]
-    if any(finding.name == "collapse" and finding.holds for finding in found):
-        chosen = " --checkpoint best" if best else ""
-        commands = [
-            f"rlobj eval {result.path}{on} -n {samples}{chosen}",
-            f"rlobj diagnose {result.path}",
-        ]
     if (result.path / "records").is_dir():
         commands.insert(0, f"rlobj inspect {result.path}")
     for command in commands:
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+
+
+def show_history(console: Console, config: RunConfig, run: Path, history: Sequence[Line]) -> None:
+    """Print the learning curve, the change from before to after, and the touched tokens."""
+    steps = [line for line in history if "reward/mean" in line]
+    if steps:
+        _show_curve(console, steps, history)
+        _show_change(console, config, steps, history)
+        show_touched(console, run)
+
+
+def train_on(run: Path, steps: int) -> str:
+    """The command that doubles the steps of a finished run."""
+    return f"rlobj train --resume {run} --set training.steps={max(2 * steps, 1)}"
 
 
 def _show_curve(console: Console, steps: Sequence[Line], history: Sequence[Line]) -> None:
@@ -136,8 +153,10 @@ def _show_curve(console: Console, steps: Sequence[Line], history: Sequence[Line]
         return
     known = [line for line in history if line.get("eval/accuracy") is not None]
     marks = [(line["step"], line["eval/accuracy"]) for line in known]
-    legend = Text.assemble(("⠤⠒", "cyan"), " reward  ", ("●", "bold yellow"), " held-out accuracy")
-    console.print(Text(" " * 10) + legend)
+    legend = Text.assemble(" " * 10, ("⠤⠒", "cyan"), " reward")
+    if marks:
+        legend.append("  ").append("●", "bold yellow").append(" held-out accuracy")
+    console.print(legend)
     curve = [(line["step"], line["reward/mean"]) for line in rewards]
     draw_chart(console, curve, marks, width=width, height=10)
     console.print()
@@ -163,7 +182,9 @@ def _show_change(
         changes.add_section()
     for name, key in (("reward", "reward/mean"), ("entropy, nats", "policy/entropy")):
         ends = [_mean(part, key) for part in (steps[:few], steps[-few:])]
-        changes.add_row(f"{name}, mean of {few} step(s)", *(number(value) for value in ends))
+        changes.add_row(
+            f"{name}, mean of {counted(few, 'step')}", *(number(value) for value in ends)
+        )
     console.print(changes)
 
 

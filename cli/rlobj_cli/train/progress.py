@@ -28,6 +28,7 @@ from rlobj_cli.screen.console import (
     facts_grid,
     number,
     preparation_line,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Screen(Callback):
         self.begin()
         self._begun = time.perf_counter()
         device = facts["device"]
-        shown = {**facts, "device": device + ONE_THREAD * device.endswith(" 1 thread(s)")}
+        shown = {**facts, "device": device + ONE_THREAD * device.endswith(" 1 thread")}
         self.console.print(facts_grid({k: v for k, v in shown.items() if k != "reference"}))
         self.console.print()
 
@@ -142,7 +143,7 @@ class Screen(Callback):
         if finding.name not in self._told:
             self._told.add(finding.name)
             line = Text.assemble((f"step {finding.since}: {finding.name}", "bold red"))
-            self.console.print(line.append(f": {finding.evidence}", "red"), soft_wrap=True)
+            say(self.console, line.append(f": {finding.evidence}", "red"))
 
     @property
     def rewards(self) -> dict[str, str]:
@@ -204,7 +205,7 @@ class PlainScreen(Screen):
         return f"held-out accuracy {held_out(self.history[-1])}"
 
     def _line(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
+        say(self.console, Text(text))
 
 
 class LiveScreen(Screen):

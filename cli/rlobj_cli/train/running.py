@@ -17,7 +17,7 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.layers import Layer, merged
 from rlobj.config.resuming import refuse_changes
-from rlobj.config.run_config import RunConfig, TrainingConfig, build_config
+from rlobj.config.run_config import RunConfig, build_config
 from rlobj.training import Callback, RunDirectory, TrainingResult
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import default_folder, open_resumed, prepared
@@ -27,7 +27,7 @@ from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import INTERRUPTED, report
 from rlobj_cli.train.beside import second_run, show_beside, show_plan
-from rlobj_cli.train.overview import show_dry_run, show_header, show_results
+from rlobj_cli.train.overview import show_dry_run, show_header, show_history, show_results, train_on
 from rlobj_cli.train.progress import watch
 
 
@@ -118,8 +118,7 @@ def resume(
     run, config, done = open_resumed(path, changes)
     steps = config.training.steps
     if done == steps:
-        more = 2 * max(done, TrainingConfig.model_fields["steps"].default)
-        advice = f"rlobj train --resume {path} --set training.steps={more}"
+        advice = train_on(path, steps)
         console.print(Text(f"All steps are done. To train on:\n  {advice}"), soft_wrap=True)
         return
     if processes not in (None, 1):
@@ -155,6 +154,10 @@ def _shown(
             yield [screen]
     except (KeyboardInterrupt, RunError) as error:
         if not (out / "config.resolved.yaml").exists():
+            raise
+        if isinstance(error, RunError) and error.finding in config.training.stop_on:
+            if not console.quiet:
+                show_history(console, config, out, RunDirectory(out).lines())
             raise
         if isinstance(error, RunError):
             raise RunError(f"{error}\n{_advice(out)}") from error

@@ -24,6 +24,7 @@ __all__ = [
     "MissingExtra",
     "RlobjError",
     "RunError",
+    "counted",
     "nearest",
 ]
 
@@ -48,8 +49,8 @@ class MissingExtra(RlobjError, ImportError):
     """An optional package is not installed; the message has the pip command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str, instead: str = "") -> None:
-        command = f"pip install 'rlobj[{extra}]'"
-        message = f"{purpose} needs the package '{package}'. Install it with: {command}"
+        commands = f"pip install 'rlobj[{extra}]'; in a checkout: pip install -e '.[{extra}]'"
+        message = f"{purpose} needs the package '{package}'. Install it with: {commands}"
         super().__init__(f"{message}\n{instead}" if instead else message)
 
 
@@ -64,6 +65,11 @@ class RunError(RlobjError, RuntimeError):
     def __init__(self, message: str = "", finding: str | None = None) -> None:
         super().__init__(message)
         self.finding = finding
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: `1 step`, `2 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def nearest(name: str, known: Iterable[str], *, spell_out: bool = True) -> str:

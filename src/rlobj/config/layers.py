@@ -22,7 +22,7 @@ from rlobj.config.embedded_profile import (
     PROFILES,
 )
 from rlobj.config.presets import load_preset, merge
-from rlobj.data.reasoning_gym import REWARD, is_gym
+from rlobj.data.reasoning_gym import REWARD, is_gym, refuse_missing
 from rlobj.data.tasks import TASKS
 
 __all__ = [
@@ -190,12 +190,20 @@ def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
         chosen: the user asked for the embedded policy, or passed rows from Python.
 
     Raises:
-        ConfigError: the source is not a built-in task, and the user did not ask for this policy.
+        ConfigError: the source is not a built-in task, and the user did not ask for this policy;
+            or it is a dataset of reasoning-gym.
+        MissingExtra: it is one, and reasoning-gym is not installed.
     """
     if source is None:
         return PROFILES[DEFAULT_TASK]
     if isinstance(source, str) and source in PROFILES:
         return PROFILES[source]
+    if is_gym(source):
+        refuse_missing(source)
+        raise ConfigError(
+            f"data.source: '{source}' needs a model: --model with a hub id or a folder. The "
+            "embedded policy cannot read its problems, which contain words"
+        )
     if not chosen:
         raise ConfigError(
             f"data.source: '{source}' needs a model: --model with a hub id or a folder. Without "

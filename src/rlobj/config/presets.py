@@ -141,7 +141,8 @@ def _find(name: str, beside: Path | None) -> Path:
     if path.is_file():
         return path
     if bare:
-        raise ConfigError(f"unknown preset '{name}'.{nearest(name, preset_names())}")
+        near = nearest(name, preset_names(), spell_out=False)
+        raise ConfigError(f"unknown preset '{name}'.{near} rlobj presets list shows all presets.")
     raise ConfigError(f"no preset file at {path}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,13 @@ def held_out_accuracies(path: Path) -> dict[Path, float]:
     return {each: accuracy for each, accuracy in measured.items() if accuracy is not None}
 
 
-def best_checkpoint(path: Path) -> Path | None:
-    """The checkpoint with the highest held-out accuracy, the earliest of equals; None if none of
-    them was evaluated."""
-    measured = held_out_accuracies(path)
+def best_checkpoint(path: Path, before: float = math.inf) -> Path | None:
+    """The checkpoint with the highest held-out accuracy, the earliest of equals.
+
+    None if none of those before that step has a held-out accuracy above 0.
+    """
+    known = held_out_accuracies(path).items()
+    measured = {each: value for each, value in known if value > 0 and step_of(each) < before}
     return max(measured, key=measured.__getitem__, default=None)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from rlobj.data.problems import Problem, digest
 
 PREFIX = "reasoning-gym:"
 REWARD = "reasoning_gym"
+EXTRA = "reasoning-gym"
 DEFAULTS = {"seed": 0, "size": 1000}
 _WORKER = Path(__file__).parents[1] / "answers" / "gym_worker.py"
 
@@ -28,6 +30,17 @@ _WORKER = Path(__file__).parents[1] / "answers" / "gym_worker.py"
 def is_gym(source: Any) -> bool:
     """Whether a source is a dataset of reasoning-gym."""
     return isinstance(source, str) and source.startswith(PREFIX)
+
+
+def refuse_missing(source: str) -> None:
+    """Refuse a source if reasoning-gym is not installed.
+
+    Raises:
+        MissingExtra: so it is.
+    """
+    if find_spec("reasoning_gym") is None:
+        unsure = "Whether it has a dataset of this name can be checked only then."
+        raise MissingExtra("reasoning-gym", EXTRA, source, unsure)
 
 
 def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[Problem]:
@@ -43,11 +56,10 @@ def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[P
             `seed` is 0 by default. A test problem that is also a training problem is left out.
 
     Raises:
-        MissingExtra: reasoning-gym is not installed.
+        MissingExtra: reasoning-gym, or a package that it needs, is not installed.
         DataError: an unknown dataset or setting, or a value that the dataset refuses.
     """
-    if find_spec("reasoning_gym") is None:
-        raise MissingExtra("reasoning-gym", "reasoning-gym", source)
+    refuse_missing(source)
     if split not in ("train", "test"):
         raise DataError(f"{source} has the splits train and test, not '{split}'.")
     name, settings = source.removeprefix(PREFIX), {**DEFAULTS, **settings}
@@ -59,7 +71,10 @@ def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[P
         text=True,
     )
     if done.returncode:
-        raise DataError(f"{source}: {(done.stderr.strip() or 'crashed').splitlines()[-1]}")
+        why = (done.stderr.strip() or "crashed").splitlines()[-1]
+        if absent := re.fullmatch(r"ModuleNotFoundError: No module named '([^']+)'", why):
+            raise MissingExtra(absent[1], EXTRA, source)
+        raise DataError(f"{source}: {why}")
     reply = json.loads(done.stdout)
     if "unknown" in reply:
         what = "dataset" if reply["unknown"] == name else f"setting of {name}"

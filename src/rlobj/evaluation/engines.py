@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, counted
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, encode_prompt, format_prompt
 from rlobj.models.policy import arithmetic, load_policy, load_tokenizer, uses_chat_template
@@ -106,7 +106,7 @@ def _in_process(
         model, tokenizer, batch_tokens=config.sampling.batch_tokens, autocast=dtype
     )
     device = weights.device.type
-    threads = f", {torch.get_num_threads()} thread(s)" if device == "cpu" else ""
+    threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
     return Engine(
         sampler,
         tokenizer,

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, counted
 from rlobj.config.layers import flattened
 from rlobj.samplers.weights import checksum
 
@@ -75,7 +75,7 @@ def environment() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "versions": versions,
-        "hardware": ", ".join(gpus) or f"CPU, {torch.get_num_threads()} thread(s)",
+        "hardware": ", ".join(gpus) or f"CPU, {counted(torch.get_num_threads(), 'thread')}",
         "platform": platform.platform(),
     }
 

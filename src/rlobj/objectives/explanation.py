@@ -78,6 +78,14 @@ def explain(
     )
 
 
+def _yaml(primitive: Primitive) -> str:
+    """The primitive as in a preset, without defaults: {kind: clip, high: 0.28}."""
+    import yaml
+
+    given = primitive.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(given, default_flow_style=True, sort_keys=False, width=10**6).strip()
+
+
 def _settings(primitive: Primitive) -> str:
     """The primitive with all settings that have a value, with defaults: Clip(low=0.2, ...)."""
     own = vars(type(primitive)).get("__annotations__", {})  # before those of the base class
@@ -169,7 +177,7 @@ def _inert_terms(terms: Terms, updates: int) -> list[str]:
     for symbol, term in terms:
         if isinstance(term, Surrogate) and updates == 1:
             found += [
-                f"the bounds of {_settings(part)}: with one update per rollout every ratio is 1 "
+                f"the bounds of {_yaml(part)}: with one update per rollout every ratio is 1 "
                 "(training.updates_per_step > 1 gives them an effect)"
                 for part in term.parts()
                 if isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate))
@@ -178,7 +186,7 @@ def _inert_terms(terms: Terms, updates: int) -> list[str]:
         if isinstance(term, KL) and updates == 1 and term.against == "old":
             if term.estimator == "k1":
                 continue  # its gradient is that of l, also at l = l0
-            found.append(f"{_settings(term)}: on-policy l = l0, so it has no gradient")
+            found.append(f"{_yaml(term)}: on-policy l = l0, so it has no gradient")
         if isinstance(term, (Gate, AdaptiveGate)) and term.target <= 0:
             found.append(
                 f"{symbol}: mean entropy is never below {term.target} nats; the gate stays shut"

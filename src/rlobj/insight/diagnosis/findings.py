@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rlobj.base.errors import counted
+
 PAGE = "docs/diagnosis.md"
 
 
@@ -74,7 +76,7 @@ class RunDiagnosis:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{self.run}, {self.steps} steps: {len(self.findings)} finding(s)"]
+        lines = [f"{self.run}, {self.steps} steps: {counted(len(self.findings), 'finding')}"]
         lines += [str(finding) for finding in self.findings]
         lines.append(f"checked: {', '.join(self.checked)}")
         if self.unchecked:

@@ -75,9 +75,8 @@ def _same_response(h: History) -> Found | None:
 
 
 _BACK = (
-    "Do not train on. Continue from a checkpoint before the fall with a lower "
-    "training.learning_rate, a bounded surrogate (clip), or a kl penalty; look in samples/ at what "
-    "the reward pays."
+    "Start a new run with a lower training.learning_rate, a bounded surrogate (clip), or a kl "
+    "penalty; read in samples/ what the reward pays."
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from rlobj.base.errors import counted
 from rlobj.config.presets import difference
 from rlobj.config.resuming import refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
@@ -175,7 +176,7 @@ def _facts(parts: Parts, given: Given, size: str, note: str) -> dict[str, str]:
     if given.policy is not None:
         name = given.policy.source or "given"
     device, depth = parallel.device.type, config.sampling.async_depth
-    threads = f", {torch.get_num_threads()} thread(s)" if device == "cpu" else ""
+    threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
     alone = parallel.size == 1 and parallel.strategy == "ddp"
     ranks = "" if alone else f", {parallel.size} process(es), {parallel.strategy}"
     arithmetic = "float32" if learner.autocast is None else "bfloat16"
@@ -184,7 +185,7 @@ def _facts(parts: Parts, given: Given, size: str, note: str) -> dict[str, str]:
         "policy": f"{name}, {size}",
         "problems": f"{len(parts.stream)} to train on, {held_out}",
         "device": f"{device}, {arithmetic}{threads}{ranks}",
-        "sampler": config.sampling.engine + (f", {depth} step(s) ahead" if depth else ""),
+        "sampler": config.sampling.engine + (f", {counted(depth, 'step')} ahead" if depth else ""),
         "reference": "loaded" if learner.reference else "not needed",
         "run": str(parts.run.path),
     }

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rlobj.base.errors import RunError
-from rlobj.config.run_folder import STOP_FILE
+from rlobj.config.run_folder import STOP_FILE, best_checkpoint
+from rlobj.insight.diagnosis import Finding
 from rlobj.training.loop import stages
 from rlobj.training.loop.parts import Parts
 
@@ -26,7 +27,24 @@ def stop_on_findings(parts: Parts) -> None:
     begun = next((each for each in parts.begun if each.name in names), None)
     if (begun := parts.comm.broadcast(begun)) is not None:
         stages.save(parts, now=True)
-        raise RunError(f"training.stop_on lists this finding:\n{begun}", finding=begun.name)
+        raise RunError(_reason(parts, begun), finding=begun.name)
+
+
+def _reason(parts: Parts, finding: Finding) -> str:
+    """Why the run stops, its best checkpoint before that, and what to type."""
+    run, rate = parts.run.path, parts.config.training.learning_rate / 10
+    best = best_checkpoint(run, before=finding.since)
+    found = "none was saved with a held-out accuracy above 0" if best is None else best
+    advice = f"To go on with the same settings:\n  rlobj train --resume {run}"
+    if "training.learning_rate" in finding.cure:
+        advice = (
+            "A resumed run keeps its learning rate. Start a new run with a lower one:\n"
+            f"  rlobj train ... --set training.learning_rate={rate:.1g}"
+        )
+    return (
+        f"training.stop_on lists {finding.name}.\n{finding}\n"
+        f"Best checkpoint before step {finding.since}: {found}\n{advice}"
+    )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import RunError, counted
 from rlobj.objectives.statistics import Comm
 
 
@@ -34,9 +34,11 @@ def agree(error: Exception | None, what: str, comm: Comm) -> None:
     if error is not None and not (fatal_failures and isinstance(error, RunError)):
         raise error
     if fatal_failures:
-        raise RankFailed(f"{what} failed on {fatal_failures} other rank(s); see their output")
+        raise RankFailed(
+            f"{what} failed on {counted(fatal_failures, 'other rank')}; see their output"
+        )
     if failures:
-        raise RunError(f"{what} failed on {failures} other rank(s); see their output")
+        raise RunError(f"{what} failed on {counted(failures, 'other rank')}; see their output")
 
 
 @contextmanager
