@@ -48,6 +48,7 @@ def dropped(text: str = "7", **columns: Any) -> dict[str, Any]:
 def write_records(run: Path, rows: list[dict[str, Any]], name: str = "part-0") -> Path:
     """A file of records of these rows; what a row leaves out is `DEFAULTS`."""
     run.mkdir(exist_ok=True)
+    (run / "config.resolved.yaml").touch()
     table = pyarrow.Table.from_pylist([{**DEFAULTS, **row} for row in rows], schema=SCHEMA)
     file = run / "records" / f"{name}.parquet"
     write_parquet(file, table)

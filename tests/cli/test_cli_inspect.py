@@ -44,7 +44,7 @@ def scratchpad(run: Path) -> Path:
 def test_tokens_stand_in_their_context_below_each_other(tmp_path: Path, columns: int) -> None:
     text = output(str(scratchpad(tmp_path / "run")), columns=columns)
     assert max(map(len, text.splitlines()[3:])) <= columns
-    assert "touched tokens: 3 of ≈ 103 (2.913%)" in text
+    assert "touched tokens: 3 (2.9%) of ≈ 103 tokens" in text
     assert "prob < 0.002" in text
     places = {line.index("[") for line in text.splitlines() if "step " in line and "[" in line}
     assert len(places) == 1
@@ -64,13 +64,14 @@ def test_estimates_are_marked_and_have_a_standard_error(tmp_path: Path) -> None:
     write_records(tmp_path, [dropped(inclusion_probability=0.5), {}])
     text = output(str(tmp_path))
     assert "≈ 2 ± 1" in text
-    assert "the record holds a share of these tokens" in " ".join(text.split())
+    assert "≈ estimated from a sample" in text
     assert "one standard error" not in output(str(scratchpad(tmp_path / "whole")))
 
 
 def test_a_run_in_which_nothing_was_touched_says_so(tmp_path: Path) -> None:
     write_records(tmp_path, [{}])
-    assert "touched tokens: 0 of ≈ 1 (0.000%)" in output(str(tmp_path))
+    assert "touched tokens: 0 of ≈ 1 tokens" in output(str(tmp_path))
+    assert "--where RULE" in output(str(tmp_path))
 
 
 def test_a_run_without_a_readable_record_is_refused_in_words(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_a_run_without_a_readable_record_is_refused_in_words(tmp_path: Path) -> 
     assert "is not a whole Parquet file" in output(str(file.parents[1]), code=2)
     file.unlink()
     assert "records is empty" in " ".join(output(str(file.parents[1]), code=2).split())
-    assert "has no folder records" in output(str(tmp_path), code=2)
+    assert "is not a run: it has no config.resolved.yaml" in output(str(tmp_path), code=2)
 
 
 def test_json_is_the_whole_result(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tiny import tiny_config
 from typer.testing import CliRunner
 
 from rlobj.base.errors import ConfigError
+from rlobj.config.run_folder import read_run_config
 from rlobj.training import RunDirectory, TrainingResult
 from rlobj.training.parallel.launcher import without
 from rlobj_cli.app import app
@@ -39,7 +40,7 @@ def finished(folder: Path, preset: str = "stapo", **metrics: float) -> Path:
 
 def shown(run: Path, width: int = 80) -> str:
     screen = console(width)
-    show_touched(screen, run)
+    show_touched(screen, read_run_config(run).objective, run)
     return text_of(screen)
 
 
@@ -57,8 +58,9 @@ def test_silenced_tokens_stand_in_their_responses_beside_their_prompts(
     RunDirectory(run).write_table("samples/step-000009.parquet", sample)
     text = shown(run, width)
     assert max(map(len, text.splitlines())) <= width
-    assert "silenced 20 (0.20%) of 10,000 tokens by" in text
-    assert "9      6+6+4+9=   2+6=12;12+4=16;[2]6+9=25#25" in text
+    assert "touched tokens: 1 (0.010%) of 10,000 tokens" in text
+    assert "dropped 1 (0.010%), by  (advantage > 0)" in text
+    assert "9      6+6+4+9=│2+6=12;12+4=16;[2]6+9=25#25" in text
 
 
 def test_precision_recall_and_the_trend_are_shown_for_a_task_with_truth(tmp_path: Path) -> None:
@@ -66,22 +68,42 @@ def test_precision_recall_and_the_trend_are_shown_for_a_task_with_truth(tmp_path
     run = finished(tmp_path, **counts)
     write_records(run, [wrong("2")])
     text = " ".join(shown(run).split())
-    assert "precision 50.0% 10 of 20 tokens that were silenced in right" in text
-    assert "recall 25.0% 10 of 40 spurious tokens were silenced" in text
-    assert "their share hardly changed" in text
+    assert "precision of the rule 10 (50%) of 20" in text
+    assert "recall of the rule 10 (25%) of 40" in text
+    assert "spurious, first/last 2 steps 0.40% → 0.40%, hardly changed" in text
     for step, (count, word) in enumerate(((0, "hardly changed"), (90, "grew")), 11):
         line = {"step": step, "reward/mean": 0.5, "tokens/step": 1000}
         RunDirectory(run).append({**line, "spurious/tokens": float(count)})
-        assert f"their share {word}" in " ".join(shown(run).split())
+        assert f"%, {word}" in " ".join(shown(run).split())
 
 
-def test_a_rule_that_touched_nothing_says_what_it_lacked(tmp_path: Path) -> None:
+def test_a_rule_that_touched_nothing_says_how_often_its_parts_held(tmp_path: Path) -> None:
     run = finished(tmp_path)
-    write_records(run, [{"prob": 0.02}, {"prob": 0.5}])
+    write_records(run, [{"prob": 0.02, "advantage": -1.0}, {"prob": 0.5}])
     text = " ".join(shown(run).split())
     assert f"drop touched none of 10,000 tokens: {RULE}" in text
-    assert "prob < 0.002: never held; the closest value was 0.02" in text
-    assert "entropy.bottom(0.8): depends on all tokens of an update" in text
+    assert "advantage > 0 held for" in text
+    assert "prob < 0.002 held for 0% of the tokens" in text
+    assert "entropy.bottom(0.8) held" not in text  # the record cannot answer it
+
+
+def test_a_rule_of_two_fields_is_named_once(tmp_path: Path) -> None:
+    run = finished(tmp_path, "lp-reg")
+    write_records(run, [{}])
+    text = " ".join(shown(run).split())
+    assert "surrogate and proxy_kl touched none of 10,000 tokens" in text
+    assert text.count("proxy_gap > 0") == 1
+
+
+def test_a_reweighting_shows_factors_and_no_precision(tmp_path: Path) -> None:
+    counts = {"spurious/tokens": 4.0, "spurious/caught": 0.0, "spurious/dropped": 0.0}
+    run = finished(tmp_path, "stare", **counts)
+    rows = [{"effect": "reweighted", "clause": "entropy > 1", "factor": f} for f in (1.0, 0.7)]
+    write_records(run, [{**row, "step": 5 - i} for i, row in enumerate(rows)])
+    text = " ".join(shown(run).split())
+    assert "factor" in text
+    assert "precision" not in text
+    assert "1.0000 0.7000 most often" in text  # entropy and factor; not the newest, of factor 1
 
 
 def test_an_objective_without_rules_and_a_run_without_records_print_little(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def test_touched_tokens_are_counted_by_text_effect_and_clause(tmp_path: Path) ->
         "reweighted": (1, 0.2),
     }
     assert (found.count, found.population, found.estimated) == (4, 5, False)
+    assert not found.exact
     assert rlobj.inspect(tmp_path, dropped=True).count == 3
 
 
@@ -74,6 +75,29 @@ def test_examples_are_the_newest_of_each_group(tmp_path: Path) -> None:
     assert [step for step, _ in found] == [8, 8, 7, 7]
     assert len(rlobj.inspect(tmp_path, examples=None).tokens) == 32
     assert len(rlobj.inspect(tmp_path, examples=0).tokens) == 0
+
+
+def test_examples_are_those_that_were_changed_most(tmp_path: Path) -> None:
+    rows = [{"effect": "reweighted", "factor": f, "before": f"{f}"} for f in (1.0, 0.7, 1.1)]
+    write_records(tmp_path, [{**row, "step": 9 - i} for i, row in enumerate(rows)])
+    tokens = rlobj.inspect(tmp_path, examples=2).tokens
+    assert [round(each, 2) for each in tokens["factor"].to_pylist()] == [0.7, 1.1]
+
+
+def test_the_population_is_the_count_of_the_metrics(tmp_path: Path) -> None:
+    write_records(tmp_path, [dropped(step=step) for step in (2, 3)])
+    lines = [{"step": step, "tokens/step": 10.0 * step} for step in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = rlobj.inspect(tmp_path)
+    assert (found.population, found.exact, found.steps) == (60, True, (1, 3))
+    assert "2 (3.3%) of 60 tokens" in found.total
+    assert rlobj.inspect(tmp_path, step=2).population == 20
+
+
+def test_tokens_are_chosen_by_their_text(tmp_path: Path) -> None:
+    write_records(tmp_path, [dropped("a"), dropped("b"), {"text": "a"}])
+    assert rlobj.inspect(tmp_path, text="a").count == 1
+    assert rlobj.inspect(tmp_path, text="a", where="prob > 0").count == 2
 
 
 def test_a_step_is_read_alone_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
@@ -130,6 +154,9 @@ def test_where_reads_rows_as_rules_read_tokens(tmp_path: Path, where: str, texts
         ("prob < TAU", "no column 'TAU'"),
         ("reward('format') > 0", "no column"),
         ("spurios > 0", "Did you mean 'spurious'"),
+        ("spurious > 0", "is unknown for all tokens"),
+        ("text == 'a'", "--text TEXT"),
+        ("kept", "such as kept > 0"),
         ("prob", "is a number. Expected a rule"),
         ("prob <", "cannot be read"),
     ],
@@ -161,7 +188,7 @@ def test_json_is_plain_ascii_and_has_null_for_what_is_unknown(tmp_path: Path) ->
 
 def test_text_of_the_result_has_no_control_characters(tmp_path: Path) -> None:
     write_records(tmp_path, [dropped("\x1b[2J\u202e\r" * 4000)])
-    text = str(rlobj.inspect(tmp_path))
+    text = repr(rlobj.inspect(tmp_path))
     assert not {character for character in text if ord(character) < 32} - {"\n"}
     assert "\u202e" not in text
     assert len(text) < 500

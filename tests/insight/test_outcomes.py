@@ -27,39 +27,36 @@ def run(folder: Path, preset: str = "stapo", steps: int = 20, **metrics: float) 
     return directory.path
 
 
+def measures(path: Path) -> dict[str, str]:
+    found = Outcome.read(path)
+    return found.measures(found.window)
+
+
 def test_precision_and_recall_are_over_the_whole_run(tmp_path: Path) -> None:
-    spurious = Outcome.read(run(tmp_path)).spurious
-    assert spurious is not None
-    assert (spurious.tokens, spurious.caught, spurious.dropped) == (110, 20, 80)
-    assert (spurious.precision, spurious.recall) == (0.25, 20 / 110)
+    found = measures(run(tmp_path))
+    assert found["spurious tokens"] == "110 (0.55%)"
+    assert found["precision of the rule"] == "20 (25%) of 80"
+    assert found["recall of the rule"] == "20 (18%) of 110"
 
 
-def test_the_share_is_that_of_the_first_and_the_last_tenth(tmp_path: Path) -> None:
-    spurious = Outcome.read(run(tmp_path)).spurious
-    assert spurious is not None
-    assert spurious.ends == ((20, 2000), (2, 2000))
-    assert spurious.shares == (0.01,) * 5 + (0.001,) * 5
-
-
-@pytest.mark.parametrize("steps", [1, 3, 10, 25])
-def test_tenths_hold_every_step_once(tmp_path: Path, steps: int) -> None:
-    parts = Outcome.read(run(tmp_path, steps=steps)).tenths()
-    assert len(parts) == min(steps, 10)
-    assert [line["step"] for part in parts for line in part] == list(range(1, steps + 1))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+@pytest.mark.parametrize(("steps", "window"), [(1, 1), (3, 1), (20, 5), (100, 10)])
+def test_the_first_and_the_last_steps_are_compared(tmp_path: Path, steps: int, window: int) -> None:
+    found = Outcome.read(run(tmp_path, steps=steps))
+    assert found.window == window
+    name = f"spurious, first/last {window} steps" if window > 1 else "spurious, first/last step"
+    end = "0.10%, shrank" if steps > 10 else "1.0%, hardly changed"
+    assert found.measures(window)[name] == f"1.0% → {end}"
 
 
 def test_a_rule_that_dropped_nothing_has_no_precision(tmp_path: Path) -> None:
-    nothing = {"spurious/dropped": 0, "spurious/caught": 0, "spurious/tokens": 0}
-    spurious = Outcome.read(run(tmp_path, **nothing)).spurious
-    assert spurious is not None
-    assert math.isnan(spurious.precision)
-    assert math.isnan(spurious.recall)
+    found = measures(run(tmp_path, **{"spurious/dropped": 0, "spurious/caught": 0}))
+    assert not {name for name in found if "rule" in name}
+    assert found["spurious tokens"] == "110 (0.55%)"
 
 
 def test_a_task_without_truth_has_no_spurious_tokens(tmp_path: Path) -> None:
-    path = run(tmp_path, **{"spurious/tokens": math.nan})
-    assert Outcome.read(path).spurious is None
+    found = measures(run(tmp_path, **{"spurious/tokens": math.nan}))
+    assert not {name for name in found if "spurious" in name}
 
 
 def test_two_runs_are_compared_number_by_number(tmp_path: Path) -> None:
@@ -69,7 +66,7 @@ def test_two_runs_are_compared_number_by_number(tmp_path: Path) -> None:
     rows = {name: (left, right) for name, left, right in found.rows()}
     assert rows["held-out accuracy before"] == ("0.250  [0.230, 0.270]",) * 2
     assert rows["tokens left out"] == ("80 (0.40%)", "0")
-    assert rows["spurious, last tenth"] == ("2 (0.10%)",) * 2
+    assert rows["spurious, first/last 5 steps"] == ("1.0% → 0.10%, shrank",) * 2
     assert [name for name, *_ in found.settings] == []
     assert str(found).splitlines()[0].split() == ["stapo", "justrl"]
 

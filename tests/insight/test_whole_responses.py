@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> Path:
 def test_the_context_becomes_the_whole_response_with_its_prompt(run: Path) -> None:
     cut = {"step": 3, "response": 7, "before": "4=16;", "text": "2", "after": "6+9"}
     [found] = in_responses(run, [cut])
-    assert (found["prompt"], found["before"]) == ("6+6+4+9=", "2+6=12;12+4=16;")
+    assert found["before"] == "6+6+4+9=│2+6=12;12+4=16;"
     assert found["text"] + found["after"] == "26+9=25#25"
 
 
@@ -32,7 +32,7 @@ def test_a_context_with_the_end_of_the_prompt_is_found_as_well(run: Path) -> Non
     [found] = in_responses(
         run, [{"step": 3, "response": 7, "before": "+4+9=2+6=1", "text": "2", "after": ";12"}]
     )
-    assert (found["before"], found["after"]) == ("2+6=1", ";12+4=16;26+9=25#25")
+    assert (found["before"], found["after"]) == ("6+6+4+9=│2+6=1", ";12+4=16;26+9=25#25")
 
 
 def test_special_tokens_behind_the_response_do_not_matter(run: Path) -> None:
@@ -41,8 +41,8 @@ def test_special_tokens_behind_the_response_do_not_matter(run: Path) -> None:
         {"step": 3, "response": 7, "before": "25#25", "text": "<eos>", "after": ""},
     ]
     last, end = in_responses(run, rows)
-    assert (last["before"], last["after"]) == (RESPONSE[:-2], "")
-    assert (end["before"], end["text"], end["after"]) == (RESPONSE, "<eos>", "")
+    assert (last["before"], last["after"]) == (f"6+6+4+9=│{RESPONSE[:-2]}", "")
+    assert (end["before"], end["text"], end["after"]) == (f"6+6+4+9=│{RESPONSE}", "<eos>", "")
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlobj.reporting import visible
 from rlobj_cli.screen.console import loading, number, reading, table
 from rlobj_cli.screen.options import option
 
 if TYPE_CHECKING:
     from rlobj.insight import Inspection
 
-NUMBERS = (("prob", 4), ("entropy", 3), ("advantage", 2), ("gradient_norm", 3))
+NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor": 3}
 """Columns of tokens on the screen, with their digits."""
 
 
@@ -37,11 +36,12 @@ def inspect(
             "The rule reads recorded columns, token by token.",
         ),
     ] = None,
+    text: Annotated[str | None, option(None, "--text TEXT", "Only tokens with this text.")] = None,
     groups: Annotated[
         int, option(None, "--groups N", "Token texts to show, the most frequent first.", min=1)
     ] = 10,
     examples: Annotated[
-        int, option(None, "--examples N", "Newest tokens of each to show in context.", min=0)
+        int, option(None, "--examples N", "Tokens of each to show in context.", min=0)
     ] = 2,
     json: Annotated[
         bool, option(None, "--json", "Print everything as JSON, for other programs.")
@@ -71,7 +71,9 @@ def inspect(
     with loading(console):
         from rlobj.insight import inspect as inspect_run
     with reading("reading the record") as progress:
-        found = inspect_run(run, step, dropped, where, examples=examples, progress=progress)
+        found = inspect_run(
+            run, step, dropped, where, text=text, examples=examples, progress=progress
+        )
     if json:
         typer.echo(found.to_json())
     else:
@@ -80,51 +82,35 @@ def inspect(
 
 def show(console: Console, found: Inspection, groups: int) -> None:
     """Print the clauses that fired, then the largest groups with their examples in context."""
-    first, last = found.steps
-    console.print(
-        Text.assemble(("rlobj inspect", "bold"), f"  {found.run}, steps {first} to {last}"),
-        soft_wrap=True,
-    )
-    share = found.count / found.population if found.population else 0.0
-    count = _count(found.count, found.estimated)
-    console.print(
-        Text(f"{found.question}: {count} of ≈ {found.population:,.0f} ({share:.3%})\n"),
-        soft_wrap=True,
-    )
+    console.print(Text.assemble(("rlobj inspect", "bold"), "  ", found.title), soft_wrap=True)
+    console.print(Text(found.total), soft_wrap=True)
     if not found.groups:
+        console.print(
+            Text(
+                "None. --where RULE shows recorded tokens that no rule touched, such as "
+                '--where "prob < 0.01". rlobj diagnose RUN says why a rule never fires.'
+            )
+        )
         return
-    clauses = [(row["effect"], row["clause"]) for row in found.clauses.to_pylist()]
-    console.print(_clauses(found))
-    console.print(_groups(found, groups, clauses, console.width))
+    several = len(found.clauses) > 1
+    for i, line in enumerate(found.lines(), 1):
+        console.print(Text(f"{i}  {line}" if several else line))
+    console.print(_groups(found, groups, console.width))
     left = len(found.groups) - groups
     if left > 0:
         console.print(Text(f"{left:,} more token texts: --groups {len(found.groups)}", "dim"))
     if found.estimated:
-        console.print(
-            Text("≈ estimated: the record holds a share of these tokens; ± is one standard error")
-        )
+        console.print(Text("≈ estimated from a sample; ± is one standard error"))
 
 
-def _clauses(found: Inspection) -> Table:
-    """One row for each clause that fired."""
-    judged = any(row["judged"] for row in found.clauses.to_pylist())
-    names = ("tokens", "share", *(["spurious"] if judged else []))
-    shown = table("", "effect", "clause", right=names)
-    for i, row in enumerate(found.clauses.to_pylist(), 1):
-        error = f" ± {row['standard_error']:,.0f}" if row["standard_error"] else ""
-        texts = [_count(row["tokens"], bool(error)) + error, f"{row['share']:.3%}"]
-        texts += [_share(row["spurious"])] if judged else []
-        effect, clause = (Text(visible(row[key] or "–", 400)) for key in ("effect", "clause"))
-        shown.add_row(f"{i}", effect, clause, *texts)
-    return shown
-
-
-def _groups(found: Inspection, groups: int, clauses: list[tuple[str, str]], width: int) -> Table:
+def _groups(found: Inspection, groups: int, width: int) -> Table:
     """The largest groups: a row of means, and below it the examples in context."""
     from rlobj.insight.inspecting import KEYS
+    from rlobj.insight.samples import in_responses
     from rlobj_cli.screen.tokens import beginning, in_context, style_of
 
-    titles = ("tokens", *("gradient" if name == "gradient_norm" else name for name, _ in NUMBERS))
+    clauses = [(row["effect"], row["clause"]) for row in found.clauses.to_pylist()]
+    digits = {k: v for k, v in NUMBERS.items() if k != "factor" or _has_factors(found)}
     rows: list[tuple[Text | None, list[str]]] = []  # None: the next token in its context
     tokens: list[Mapping[str, Any]] = []
     examples: dict[Any, list[Mapping[str, Any]]] = {}
@@ -132,17 +118,21 @@ def _groups(found: Inspection, groups: int, clauses: list[tuple[str, str]], widt
         examples.setdefault(tuple(token[key] for key in KEYS), []).append(token)
     for row in found.groups.slice(0, groups).to_pylist():
         clause = clauses.index((row["effect"], row["clause"])) + 1
-        by = f" {visible(row['effect'], 20)}" + (f" by {clause}" if len(clauses) > 1 else "")
+        by = f" {row['effect']}" + (f" by {clause}" if len(clauses) > 1 else "")
         title = Text.assemble((f"[{beginning(row['text'], 24)}]", style_of(row["effect"])), by)
-        count = _count(row["tokens"], row["standard_error"] > 0)
-        rows.append((title, [count, *_numbers(row)]))
+        means = [number(row[name], each) for name, each in digits.items()]
+        about = "≈ " if row["standard_error"] else ""
+        rows.append((title, [f"{about}{row['tokens']:,.0f}", *means]))
         for token in examples.get(tuple(row[key] for key in KEYS), ()):
-            rows.append((None, [f"step {token['step']}", *_numbers(token)]))
+            numbers = [number(token[name], each) for name, each in digits.items()]
+            rows.append((None, [f"step {token['step']}", *numbers]))
             tokens.append(token)
+    titles = ("tokens", *("gradient" if name == "gradient_norm" else name for name in digits))
     numbers = [
         len(max(each, key=len)) for each in zip(titles, *(cells for _, cells in rows), strict=True)
     ]
-    lines = iter(in_context(tokens, width - sum(numbers) - 3 * len(numbers) - 2))
+    room = width - sum(numbers) - 3 * len(numbers) - 2
+    lines = iter(in_context(in_responses(found.run, tokens), room))
     shown = table("", right=titles)
     for i, (title, cells) in enumerate(rows):
         if title is not None and i:
@@ -151,13 +141,6 @@ def _groups(found: Inspection, groups: int, clauses: list[tuple[str, str]], widt
     return shown
 
 
-def _numbers(row: Mapping[str, Any]) -> list[str]:
-    return [number(row[name], digits) for name, digits in NUMBERS]
-
-
-def _count(tokens: float, estimated: bool) -> str:
-    return f"≈ {tokens:,.0f}" if estimated else f"{tokens:,.0f}"
-
-
-def _share(share: float | None) -> str:
-    return "–" if share is None else f"{share:.1%}"
+def _has_factors(found: Inspection) -> bool:
+    """Whether a factor says more than the effect."""
+    return any(row["effect"] == "reweighted" for row in found.clauses.to_pylist())

@@ -138,7 +138,7 @@ def show_history(console: Console, config: RunConfig, run: Path, history: Sequen
     if steps:
         _show_curve(console, steps, history)
         _show_change(console, config, steps, history)
-        show_touched(console, run)
+        show_touched(console, config.objective, run)
 
 
 def train_on(run: Path, steps: int) -> str:

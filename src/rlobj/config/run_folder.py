@@ -22,6 +22,7 @@ __all__ = [
     "newest_checkpoint",
     "read_metrics",
     "read_run_config",
+    "read_settings",
     "step_of",
 ]
 
@@ -38,7 +39,16 @@ def is_run(path: Path) -> bool:
 
 
 def read_run_config(path: Path) -> RunConfig:
-    """Read the settings of a run.
+    """Read and check the settings of a run.
+
+    Raises:
+        ConfigError: as `read_settings`, or for settings that this version does not know.
+    """
+    return RunConfig(**read_settings(path))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a run as they are written; nothing that they name is imported.
 
     Raises:
         ConfigError: the path is not the folder of a run.
@@ -54,7 +64,7 @@ def read_run_config(path: Path) -> RunConfig:
     settings = read_yaml(path / CONFIG_FILE)
     for name in REMOVED_OUTPUT:
         settings.get("output", {}).pop(name, None)
-    return RunConfig(**settings)
+    return settings
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ no value on it and is refused.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.evaluator import Evaluator, Values
-from rlobj.objectives.rules import Column, Controlled, Expr, parse
-from rlobj.objectives.rules.columns import COLUMNS, declared
+from rlobj.objectives.rules import Column, Expr, parse
+from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
 from rlobj.objectives.rules.nodes import (
     Arithmetic,
     Compare,
@@ -44,7 +45,7 @@ _DERIVED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 """Columns of rules that are computed from a recorded one."""
 
 _READABLE = (*_RECORDED, *_DERIVED)
-_TOKEN_BY_TOKEN = (Arithmetic, Compare, Constant, Function, Logic, Negative, Not, When)
+_TOKEN_BY_TOKEN = (Arithmetic, Column, Compare, Constant, Function, Logic, Negative, Not, When)
 _WIDE = ("response", "group")  # ids that float32 would round
 
 
@@ -54,22 +55,38 @@ def read_filter(where: str | Expr) -> Expr:
     Raises:
         ConfigError: no rule, a rule about a population, or a column that the record lacks.
     """
+    for name in _names(str(where)):
+        if name in RECORDED and name not in _RECORDED:
+            raise ConfigError(
+                f"'{name}' is a text, and a rule compares numbers. For the text of a token use "
+                "--text TEXT (text=TEXT in Python); for other columns read the record as a table "
+                "with rlobj.records.read_records"
+            )
+        if name not in (*_READABLE, *FUNCTIONS):
+            raise ConfigError(f"the record has no column '{name}'.{nearest(name, _READABLE)}")
     with declared(OWN_COLUMNS):
         rule = parse(where) if isinstance(where, str) else where
     if not rule.is_rule:
-        raise ConfigError(f"'{rule}' is a number. Expected a rule, such as {rule} < 0.5")
+        raise ConfigError(f"'{rule}' is a number. Expected a rule, such as {rule} > 0")
     for node in rule.walk():
-        if isinstance(node, Column | NamedReward | Controlled):
-            if str(node) not in _READABLE:
-                missing = nearest(str(node), _READABLE)
-                raise ConfigError(f"the record has no column '{node}'.{missing}")
-        elif not isinstance(node, _TOKEN_BY_TOKEN):
+        if isinstance(node, NamedReward):
+            raise ConfigError(f"the record has no column '{node}', only the weighted sum 'reward'")
+        if not isinstance(node, _TOKEN_BY_TOKEN):
             raise ConfigError(
                 f"'{node}' depends on other tokens of the update, and the record is only a sample "
                 "of them. Compare with a number instead, such as entropy < 0.5, or read whole "
                 "updates with rlobj.records.read_tables"
             )
     return rule
+
+
+def _names(where: str) -> list[str]:
+    """The names that a rule reads; none if it is no expression."""
+    try:
+        nodes = ast.walk(ast.parse(where.strip(), mode="eval"))
+        return [node.id for node in nodes if isinstance(node, ast.Name)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []  # `parse` says what is wrong
 
 
 def columns_of(rule: Expr | None) -> list[str]:

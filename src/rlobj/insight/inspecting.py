@@ -11,25 +11,26 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.lazy import arrow_compute
+from rlobj.config.run_folder import read_metrics, read_settings
 from rlobj.insight.filtering import columns_of, matching, read_filter
+from rlobj.insight.outcomes import percent, share
 from rlobj.objectives.rules import Expr
 from rlobj.records.reading import open_records, sound
+from rlobj.records.schema import COLUMNS
 from rlobj.reporting import visible
 
 KEYS = ("text", "effect", "clause")
 """Tokens with the same values of these columns are one group."""
-MEANS = ("prob", "entropy", "advantage", "gradient_norm", "reward", "spurious")
+MEANS = ("prob", "entropy", "advantage", "gradient_norm", "factor", "reward", "spurious")
 """Columns whose mean a group has; `spurious` is then a share."""
 _PLACE = ("step", "update", "response", "position")
-SHOWN = (*_PLACE, "group", *KEYS, "before", "after", "weight", "factor", *MEANS)
+SHOWN = (*_PLACE, "group", *KEYS, "before", "after", "weight", *MEANS)
 """Columns of the examples."""
-UNTOUCHED = "untouched"
-"""The effect of a token that no rule touched."""
 
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """What an objective did to recorded tokens. All tables are pyarrow's.
 
@@ -39,19 +40,22 @@ class Inspection:
     Attributes:
         run: the run's folder.
         question: which tokens were asked for, in words.
-        steps: the first and the last step of the records that were read; (0, 0) without any.
-        population: estimated number of all tokens of these steps.
-        clauses: one row per effect and clause: `recorded` rows, estimated `tokens` with its
-            `standard_error`, `share` of the population, weighted means of the columns `MEANS`, and
+        steps: the first and the last step.
+        population: number of all tokens of these steps.
+        exact: the population is the count of metrics.jsonl, not an estimate from the record.
+        clauses: one row per effect and clause: `recorded` rows, `tokens` with the `standard_error`
+            of an estimate, `share` of the population, weighted means of the columns `MEANS`, and
             `judged`, the tokens whose `spurious` is known.
         groups: the same per token text, effect and clause, the largest group first.
-        tokens: examples: the newest tokens of each group, in different contexts.
+        tokens: examples: the tokens of each group whose factor is farthest from 1, then the newest
+            in different contexts.
     """
 
     run: Path
     question: str
     steps: tuple[int, int]
     population: float
+    exact: bool
     clauses: Any
     groups: Any
     tokens: Any
@@ -67,32 +71,49 @@ class Inspection:
         return math.fsum(self.clauses["tokens"].to_pylist())
 
     def to_json(self) -> str:
-        """All of it as JSON, with control characters escaped."""
-        tables = {name: getattr(self, name).to_pylist() for name in ("clauses", "groups", "tokens")}
+        """All of it as JSON, with control characters escaped and null for NaN."""
         plain = {
             "run": str(self.run),
             "question": self.question,
-            "steps": list(self.steps),
+            "steps": self.steps,
             "population": self.population,
             "estimated": self.estimated,
-            **tables,
         }
-        return json.dumps(_finite(plain), indent=1)
+        for name in ("clauses", "groups", "tokens"):
+            rows = getattr(self, name).to_pylist()
+            plain[name] = [{k: None if v != v else v for k, v in row.items()} for row in rows]
+        return json.dumps(plain, indent=1)
 
-    def __str__(self) -> str:
-        about = "about " if self.estimated else ""
+    def __repr__(self) -> str:
+        return "\n".join([self.title, self.total, *self.lines()])
+
+    @property
+    def title(self) -> str:
+        """The run and its steps."""
         first, last = self.steps
-        lines = [
-            f"{self.run}, steps {first} to {last}: {self.question}",
-            f"{about}{self.count:,.0f} of about {self.population:,.0f} tokens",
-        ]
-        lines += [
-            f"  {row['effect']}: {about}{row['tokens']:,.0f} by {row['clause'] or 'no rule'}"
-            for row in self.clauses.to_pylist()
-        ]
-        for row in self.groups.slice(0, 10).to_pylist():
-            lines.append(f"{visible(row['text'], 40)!r} {row['effect']}: {row['tokens']:,.0f}")
-        return "\n".join(lines)
+        steps = f"steps {first} to {last}" if first < last else f"step {first}"
+        return f"{visible(str(self.run), 200)}, {steps}"
+
+    @property
+    def total(self) -> str:
+        """How many tokens were asked for, of how many."""
+        about = "≈ " * self.estimated
+        of = "" if self.exact else "≈ "
+        part = share(self.count, self.population)
+        return f"{self.question}: {about}{part} of {of}{self.population:,.0f} tokens"
+
+    def lines(self) -> list[str]:
+        """One line for each clause: what it did, to how many tokens, and its text."""
+        found = []
+        for row in self.clauses.to_pylist():
+            count, error = f"{row['tokens']:,.0f}", row["standard_error"]
+            count = f"≈ {count} ± {error:,.0f}" if error else count
+            line = f"{row['effect']} {count} ({percent(row['share'])})"
+            if row["judged"]:
+                spurious = row["judged"] * row["spurious"]
+                line += f", {spurious:,.0f} of {row['judged']:,.0f} judged tokens spurious"
+            found.append(line + (f", by  {visible(row['clause'], 300)}" if row["clause"] else ""))
+        return found
 
 
 def inspect(
@@ -101,6 +122,7 @@ def inspect(
     dropped: bool = False,
     where: str | Expr | None = None,
     *,
+    text: str | None = None,
     examples: int | None = 3,
     progress: Progress = lambda done, total: None,
 ) -> Inspection:
@@ -115,6 +137,7 @@ def inspect(
         dropped: only dropped tokens.
         where: a rule on recorded columns, such as "(prob < 0.001) & (spurious < 1)". Each token is
             judged by itself; true is 1 and false is 0.
+        text: only tokens with this text.
         examples: the largest number of examples of each group; None = all tokens.
         progress: called with (rows read, all rows).
 
@@ -122,136 +145,107 @@ def inspect(
         ConfigError: no run or no records there, no such step, or a rule that the record cannot
             answer.
     """
+    import pyarrow
+
     if examples is not None and examples < 0:
         raise ConfigError(f"examples is {examples}; expected 0 or more")
-    rule = None if where is None else read_filter(where)
-    return _Reading(Path(run), step, dropped, rule, examples).read(progress)
+    run, rule = Path(run), None if where is None else read_filter(where)
+    read_settings(run)  # refuses a folder that is no run
+    pc = arrow_compute()
+    parts: list[Any] = []
+    found: Any = None
+    estimated, steps, known = 0.0, set[int](), set[str]()
+    columns = columns_of(rule)
+    names = sorted({*SHOWN, "inclusion_probability", *columns})
+    for rows in record_batches(run, names, step, progress):
+        steps |= set(pc.unique(rows["step"]).to_pylist())
+        known |= {name for name in columns if rows[name].null_count < len(rows)}
+        estimated += pc.sum(pc.divide(1.0, rows["inclusion_probability"])).as_py() or 0.0
+        chosen = _chosen(rows, rule, dropped, text)
+        parts.append(chosen.select([*KEYS, *MEANS, "inclusion_probability"]))
+        chosen = chosen.select(SHOWN)
+        both = chosen if found is None else pyarrow.concat_tables([found, chosen])
+        found = _farthest(both, examples)
+    if not steps:
+        raise ConfigError(_nothing(run, step))
+    for name in columns:
+        if name not in known:
+            meaning = COLUMNS[name].meaning
+            raise ConfigError(f"'{name}' is unknown for all tokens of {run}: {meaning}")
+    tokens = {
+        line["step"]: line["tokens/step"] for line in read_metrics(run) if "tokens/step" in line
+    }
+    read = {each for each in tokens if step in (None, each)}
+    exact = steps <= read
+    population = math.fsum(tokens[each] for each in read) if exact else estimated
+    words = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
+    words += "" if text is None else f" {visible(text, 40)!r}"
+    words += "" if rule is None else f" with {rule}"
+    table = pyarrow.concat_tables(parts)
+    by_clause, by_text = (_summed(table, keys, population) for keys in (KEYS[1:], KEYS))
+    ends = (min(steps | read), max(steps | read))
+    return Inspection(run, words, ends, population, exact, by_clause, by_text, found)
 
 
-@dataclass
-class _Reading:
-    """One pass over the records, batch by batch, so that memory does not grow with the record."""
-
-    run: Path
-    step: int | None
-    dropped: bool
-    rule: Expr | None
-    examples: int | None
-
-    def read(self, progress: Progress) -> Inspection:
-        import pyarrow
-
-        pc = arrow_compute()
-        sums: Any = None
-        found: Any = None
-        population, first, last = 0.0, 0, 0
-        for rows in record_batches(self.run, self._columns(), self.step, progress):
-            if not len(rows):
-                continue
-            steps = pc.min_max(rows["step"])
-            first = min(first or math.inf, steps["min"].as_py())
-            last = max(last, steps["max"].as_py())
-            population += pc.sum(pc.divide(1.0, rows["inclusion_probability"])).as_py()
-            chosen = self._chosen(rows)
-            effect = pc.fill_null(chosen["effect"], UNTOUCHED)
-            chosen = chosen.set_column(chosen.schema.get_field_index("effect"), "effect", effect)
-            added = _sums(chosen)
-            sums = added if sums is None else _added(pyarrow.concat_tables([sums, added]), KEYS)
-            chosen = chosen.select(SHOWN)
-            found = _newest(
-                chosen if found is None else pyarrow.concat_tables([found, chosen]), self.examples
-            )
-        if sums is None:
-            raise ConfigError(self._nothing())
-        return Inspection(
-            self.run,
-            self._question(),
-            (int(first), last),
-            population,
-            _means(_added(sums, KEYS[1:]), KEYS[1:], population),
-            _means(sums, KEYS, population),
-            found,
-        )
-
-    def _nothing(self) -> str:
-        """Why no row was read."""
-        pc = arrow_compute()
-        steps: set[int] = set()
-        for rows in record_batches(self.run, ["step"]):
-            steps |= set(pc.unique(rows["step"]).to_pylist())
-        if not steps:
-            return f"{self.run} has no recorded token"
-        known = f"steps {min(steps)} to {max(steps)}"
-        return f"{self.run} has no record of step {self.step}; it has {known}"
-
-    def _question(self) -> str:
-        """The tokens that are asked for, in words."""
-        touched = self.rule is None
-        words = "dropped tokens" if self.dropped else "touched tokens" if touched else "tokens"
-        words += "" if self.step is None else f" of step {self.step}"
-        return words if self.rule is None else f"{words} with {self.rule}"
-
-    def _columns(self) -> list[str]:
-        names = [*SHOWN, "inclusion_probability", *columns_of(self.rule)]
-        return list(dict.fromkeys(names))
-
-    def _chosen(self, rows: Any) -> Any:
-        """The rows that are asked for."""
-        pc = arrow_compute()
-        if self.dropped:
-            rows = rows.filter(pc.equal(rows["effect"], "dropped"))
-        elif self.rule is None:
-            rows = rows.filter(pc.is_valid(rows["effect"]))
-        return rows if self.rule is None else rows.filter(matching(self.rule, rows))
+def _nothing(run: Path, step: int | None) -> str:
+    """Why no row was read."""
+    steps = {each for rows in record_batches(run, ["step"]) for each in rows["step"].to_pylist()}
+    if not steps:
+        return f"{run} has no recorded token"
+    return f"{run} has no record of step {step}; it has steps {min(steps)} to {max(steps)}"
 
 
-def _sums(rows: Any) -> Any:
-    """Sums of each group over weighted rows; a mean also has the weight of its known values."""
+def _chosen(rows: Any, rule: Expr | None, dropped: bool, text: str | None) -> Any:
+    """The rows that are asked for; the effect of an untouched token becomes "untouched"."""
+    pc = arrow_compute()
+    if dropped:
+        rows = rows.filter(pc.equal(rows["effect"], "dropped"))
+    elif rule is None:
+        rows = rows.filter(pc.is_valid(rows["effect"]))
+    if text is not None:
+        rows = rows.filter(pc.equal(rows["text"], text))
+    if rule is not None:
+        rows = rows.filter(matching(rule, rows))
+    effect = pc.fill_null(rows["effect"], "untouched")
+    return rows.set_column(rows.schema.get_field_index("effect"), "effect", effect)
+
+
+def _summed(rows: Any, keys: Sequence[str], population: float) -> Any:
+    """Counts and means of the rows with the same keys, the largest count first."""
     import pyarrow
 
     pc = arrow_compute()
     p = rows["inclusion_probability"].cast("float64")
     weight = pc.divide(1.0, p)
-    columns = {name: rows[name] for name in KEYS}
+    columns = {name: rows[name] for name in keys}
     columns["recorded"] = pyarrow.array([1] * len(rows), "int64")
     columns["tokens"] = weight
     columns["variance"] = pc.divide(pc.subtract(1.0, p), pc.multiply(p, p))
     for name in MEANS:
         values = rows[name].cast("float64")
-        columns[name] = pc.fill_null(pc.multiply(values, weight), 0.0)
+        columns[name] = pc.multiply(values, weight)
         columns[f"{name} known"] = pc.if_else(pc.is_valid(values), weight, 0.0)
-    return _added(pyarrow.table(columns), KEYS)
-
-
-def _added(sums: Any, keys: Sequence[str]) -> Any:
-    """The sums of rows with the same keys."""
-    names = [name for name in sums.column_names if name not in KEYS]
-    added = sums.group_by(list(keys)).aggregate([(name, "sum") for name in names])
-    return added.select([*keys, *(f"{name}_sum" for name in names)]).rename_columns([*keys, *names])
-
-
-def _means(sums: Any, keys: Sequence[str], population: float) -> Any:
-    """Counts and means from sums, the largest count first."""
-    import pyarrow
-
-    pc = arrow_compute()
-    columns = {name: sums[name] for name in (*keys, "recorded", "tokens")}
-    columns["standard_error"] = pc.sqrt(sums["variance"])
-    columns["share"] = pc.divide(sums["tokens"], population)
-    for name in MEANS:
-        known = sums[f"{name} known"]
-        columns[name] = pc.if_else(pc.greater(known, 0), pc.divide(sums[name], known), None)
-    columns["judged"] = sums["spurious known"]
+    names = [name for name in columns if name not in keys]
+    sums = pyarrow.table(columns).group_by(list(keys)).aggregate([(name, "sum") for name in names])
+    found = {name: sums[name] for name in keys}
+    found |= {name: sums[f"{name}_sum"] for name in ("recorded", "tokens")}
+    found["standard_error"] = pc.sqrt(sums["variance_sum"])
+    found["share"] = pc.divide(found["tokens"], max(population, 1.0))
+    found |= {name: pc.divide(sums[f"{name}_sum"], sums[f"{name} known_sum"]) for name in MEANS}
+    found["judged"] = sums["spurious known_sum"]
     order = [("tokens", "descending"), *((key, "ascending") for key in keys)]
-    return pyarrow.table(columns).sort_by(order)
+    return pyarrow.table(found).sort_by(order)
 
 
-def _newest(rows: Any, examples: int | None) -> Any:
-    """The newest rows of each group that differ in their context, newest first."""
+def _farthest(rows: Any, examples: int | None) -> Any:
+    """The rows of each group that were changed most, then the newest, in different contexts."""
     import pyarrow
 
     pc = arrow_compute()
-    rows = rows.sort_by([(name, "descending") for name in _PLACE[:3]] + [("position", "ascending")])
+    change = pc.round(pc.abs(pc.subtract(rows["factor"], 1.0)), 3)
+    order = [(name, "descending") for name in ("change", *_PLACE[:3])]
+    rows = rows.append_column("change", change).sort_by([*order, ("position", "ascending")])
+    rows = rows.drop_columns("change")
     if examples is None:
         return rows
     context = [*KEYS, "before", "after"]
@@ -260,15 +254,6 @@ def _newest(rows: Any, examples: int | None) -> Any:
     groups = different.group_by(list(KEYS), use_threads=False).aggregate([("row_min", "list")])
     chosen = pc.list_flatten(pc.list_slice(groups["row_min_list"], 0, examples))
     return rows.take(chosen.take(pc.sort_indices(chosen)))
-
-
-def _finite(value: Any) -> Any:
-    """The value with null for NaN, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def record_batches(

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Recorded tokens with their `prompt`, and with `before` and `after` of the response alone.
+    """Recorded tokens with all text `before` and `after` them, where │ follows the prompt.
 
     A token stays as it is if the sample table of its step is not there, or if the text of its
     response does not have the recorded context.
@@ -43,5 +43,5 @@ def _place(token: Mapping[str, Any], sample: Mapping[str, Any] | None) -> dict[s
         whole = end.startswith(rest)  # special tokens may follow, which the text does not have
         if (whole or rest.startswith(end)) and (start.endswith(before) or before.endswith(start)):
             after = rest[len(token["text"]) :]
-            return {"prompt": sample["prompt"], "before": start, "after": after}
+            return {"before": f"{sample['prompt']}│{start}", "after": after}
     return {}
