@@ -164,7 +164,7 @@ def test_the_run_beside_differs_in_its_objective_alone(tmp_path: Path) -> None:
         (None, "base", "a run without --preset builds on no preset"),
         ("stapo", "stapo", "the same as that of the run"),
         ("stapo", "grpoo", "Did you mean 'grpo'"),
-        ("stapo", "bas", "Did you mean 'base'"),
+        ("stapo", "bas", "--beside bas: Did you mean 'base'"),
     ],
 )
 def test_an_impossible_run_beside_is_refused(

@@ -41,7 +41,7 @@ def second_run(config: RunConfig, preset: str, folder: Path) -> tuple[RunConfig,
         loaded = load_preset(preset)
     except ConfigError as error:
         hint = nearest(preset, ["base"], spell_out=False)
-        raise ConfigError(f"--beside {preset}: {error}{hint}") from None
+        raise ConfigError(f"--beside {preset}:{hint} {error}") from None
     own = {**settings_of(config), "objective": dict(loaded.config.get("objective", {}))}
     other = build_config([(f"--beside {preset}", {**own, "preset": preset})])
     if other.objective == config.objective:

@@ -185,8 +185,8 @@ def train(
 ) -> None:
     """Train a policy with a published objective, or with your own.
 
-    Without --model, a tiny embedded policy learns sums with a scratchpad, in about
-    two minutes on a CPU.
+    Without --model, a tiny embedded policy learns sums with a scratchpad:
+    about two minutes on a CPU.
 
     [bold]Examples[/bold]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rlobj.base.errors import RunError
-from rlobj.config.run_folder import STOP_FILE, best_checkpoint
+from rlobj.config.run_folder import STOP_FILE, best_checkpoint, held_out_accuracies
 from rlobj.insight.diagnosis import Finding
 from rlobj.training.loop import stages
 from rlobj.training.loop.parts import Parts
@@ -34,7 +34,9 @@ def _reason(parts: Parts, finding: Finding) -> str:
     """Why the run stops, its best checkpoint before that, and what to type."""
     run, rate = parts.run.path, parts.config.training.learning_rate / 10
     best = best_checkpoint(run, before=finding.since)
-    found = "none was saved with a held-out accuracy above 0" if best is None else best
+    found = "none was saved with a held-out accuracy above 0"
+    if best is not None:
+        found = f"{best}, held-out accuracy {held_out_accuracies(run)[best]:.3f}"
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}"
     if "training.learning_rate" in finding.cure:
         advice = (
