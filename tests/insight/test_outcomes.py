@@ -1,4 +1,4 @@
-"""What came out of runs: precision and recall, tenths of a run, two runs side by side."""
+"""What came out of a run: precision, recall and the first and the last steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
-from rlobj.insight import Outcome, compare_runs
+from rlobj.insight import Outcome
 from rlobj.insight.outcomes import share
 from rlobj.training import RunDirectory
 
@@ -59,28 +59,9 @@ def test_a_task_without_truth_has_no_spurious_tokens(tmp_path: Path) -> None:
     assert not {name for name in found if "spurious" in name}
 
 
-def test_two_runs_are_compared_number_by_number(tmp_path: Path) -> None:
-    a = run(tmp_path)
-    b = run(tmp_path, "justrl", **{"tokens/dropped": 0.0})
-    found = compare_runs(a, b)
-    rows = {name: (left, right) for name, left, right in found.rows()}
-    assert rows["held-out accuracy before"] == ("0.250  [0.230, 0.270]",) * 2
-    assert rows["tokens left out"] == ("80 (0.40%)", "0")
-    assert rows["spurious, first/last 5 steps"] == ("1.0% → 0.10%, shrank",) * 2
-    assert [name for name, *_ in found.settings] == []
-    assert str(found).splitlines()[0].split() == ["stapo", "justrl"]
-
-
-def test_settings_that_differ_are_named(tmp_path: Path) -> None:
-    a, b = run(tmp_path), run(tmp_path / "other", "dapo")
-    changed = {name for name, *_ in compare_runs(a, b).settings}
-    assert "sampling.dynamic" in changed
-    assert not {name for name in changed if name.startswith("objective")}
-
-
 def test_a_run_without_a_finished_step_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a run"):
-        compare_runs(tmp_path, tmp_path)
+        Outcome.read(tmp_path)
     directory = RunDirectory(tmp_path / "new")
     directory.create(tiny_config(tmp_path, "stapo"))
     with pytest.raises(ConfigError, match="no finished step"):

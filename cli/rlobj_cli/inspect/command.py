@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -105,42 +104,26 @@ def show(console: Console, found: Inspection, groups: int) -> None:
 
 def _groups(found: Inspection, groups: int, width: int) -> Table:
     """The largest groups: a row of means, and below it the examples in context."""
-    from rlobj.insight.inspecting import KEYS
-    from rlobj.insight.samples import in_responses
     from rlobj_cli.screen.tokens import beginning, in_context, style_of
 
     clauses = [(row["effect"], row["clause"]) for row in found.clauses.to_pylist()]
-    digits = {k: v for k, v in NUMBERS.items() if k != "factor" or _has_factors(found)}
-    rows: list[tuple[Text | None, list[str]]] = []  # None: the next token in its context
-    tokens: list[Mapping[str, Any]] = []
-    examples: dict[Any, list[Mapping[str, Any]]] = {}
-    for token in found.tokens.to_pylist():
-        examples.setdefault(tuple(token[key] for key in KEYS), []).append(token)
+    factors = any(effect == "reweighted" for effect, _ in clauses)
+    digits = {name: each for name, each in NUMBERS.items() if factors or name != "factor"}
+    titles = ["gradient" if name == "gradient_norm" else name for name in digits]
+    shown = table("", right=("tokens", *titles))
+    tokens = found.examples(groups)
+    lines = in_context(tokens, width - 14 - sum(len(title) + 3 for title in titles))
     for row in found.groups.slice(0, groups).to_pylist():
-        clause = clauses.index((row["effect"], row["clause"])) + 1
-        by = f" {row['effect']}" + (f" by {clause}" if len(clauses) > 1 else "")
-        title = Text.assemble((f"[{beginning(row['text'], 24)}]", style_of(row["effect"])), by)
-        means = [number(row[name], each) for name, each in digits.items()]
-        about = "≈ " if row["standard_error"] else ""
-        rows.append((title, [f"{about}{row['tokens']:,.0f}", *means]))
-        for token in examples.get(tuple(row[key] for key in KEYS), ()):
-            numbers = [number(token[name], each) for name, each in digits.items()]
-            rows.append((None, [f"step {token['step']}", *numbers]))
-            tokens.append(token)
-    titles = ("tokens", *("gradient" if name == "gradient_norm" else name for name in digits))
-    numbers = [
-        len(max(each, key=len)) for each in zip(titles, *(cells for _, cells in rows), strict=True)
-    ]
-    room = width - sum(numbers) - 3 * len(numbers) - 2
-    lines = iter(in_context(in_responses(found.run, tokens), room))
-    shown = table("", right=titles)
-    for i, (title, cells) in enumerate(rows):
-        if title is not None and i:
-            shown.add_section()
-        shown.add_row(title or next(lines), *(Text(cell, "" if title else "dim") for cell in cells))
+        key = row["text"], row["effect"], row["clause"]
+        by = f" by {clauses.index(key[1:]) + 1}" if len(clauses) > 1 else ""
+        title = Text.assemble(
+            (f"[{beginning(row['text'], 16)}]", style_of(row["effect"])), f" {row['effect']}{by}"
+        )
+        count = f"{'≈ ' * bool(row['standard_error'])}{row['tokens']:,.0f}"
+        shown.add_section()
+        shown.add_row(title, count, *(number(row[name], each) for name, each in digits.items()))
+        for token, line in zip(tokens, lines, strict=True):
+            if key == (token["text"], token["effect"], token["clause"]):
+                numbers = (number(token[name], each) for name, each in digits.items())
+                shown.add_row(line, *(Text(x, "dim") for x in (f"step {token['step']}", *numbers)))
     return shown
-
-
-def _has_factors(found: Inspection) -> bool:
-    """Whether a factor says more than the effect."""
-    return any(row["effect"] == "reweighted" for row in found.clauses.to_pylist())

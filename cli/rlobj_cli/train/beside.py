@@ -11,7 +11,7 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.config.presets import difference, load_preset
 from rlobj.config.run_config import RunConfig, build_config, settings_of
-from rlobj.insight import compare_runs
+from rlobj.insight import Outcome
 from rlobj.training import RunDirectory
 from rlobj_cli.screen.console import plain_value, say, table
 
@@ -60,20 +60,22 @@ def show_plan(console: Console, config: RunConfig, other: RunConfig, folder: Pat
 
 def show_beside(console: Console, a: Path, b: Path) -> None:
     """Print the numbers of two finished runs in two columns."""
-    found = compare_runs(a, b)
-    shown = table("", right=(found.a.name, found.b.name))
-    for row in found.rows():
-        shown.add_row(*map(Text, row))
+    runs = Outcome.read(a), Outcome.read(b)
+    first, second = (run.measures(min(each.window for each in runs)) for run in runs)
+    names = [run.name for run in runs]
+    shown = table("", right=names)
+    for name in dict.fromkeys([*first, *second]):
+        shown.add_row(*(Text(each) for each in (name, first.get(name, "–"), second.get(name, "–"))))
     console.print(shown)
-    ends = [outcome.accuracies() for outcome in (found.a, found.b)]
+    ends = [run.accuracies() for run in runs]
     if all(ends):
         (after, width), (other, its_width) = (each[-1] for each in ends)
         gap, both = after - other, math.hypot(width, its_width)
         console.print(
             Text(
-                f"held-out accuracy after, {found.a.name} − {found.b.name}: {gap:+.3f}  "
+                f"held-out accuracy after, {' − '.join(names)}: {gap:+.3f}  "
                 f"[{gap - both:+.3f}, {gap + both:+.3f}] at 95%, one seed"
             )
         )
-    for outcome in (found.a, found.b):
+    for outcome in runs:
         console.print(Text(f"{outcome.name}: {outcome.run}", style="dim"), soft_wrap=True)

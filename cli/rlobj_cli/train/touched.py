@@ -12,7 +12,6 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.insight import Inspection, Outcome, inspect
 from rlobj.insight.outcomes import percent
-from rlobj.insight.samples import in_responses
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Logic
@@ -76,15 +75,9 @@ def _rules(objective: Objective) -> dict[str, list[Any]]:
 
 def _show_examples(console: Console, found: Inspection) -> None:
     """A token of each of the largest groups, in its response, the newest first."""
-    largest = [(g["text"], g["effect"], g["clause"]) for g in found.groups.to_pylist()[:SHOWN]]
-    tokens = [
-        row
-        for row in found.tokens.to_pylist()
-        if (row["text"], row["effect"], row["clause"]) in largest
-    ]
+    tokens = sorted(found.examples(SHOWN), key=lambda row: -row["step"])
     names = ["prob", "entropy"] + ["factor"] * any(row["effect"] == "reweighted" for row in tokens)
     shown = table("step", "prompt │ response, the token in [ ]", right=names)
-    tokens = in_responses(found.run, sorted(tokens, key=lambda row: -row["step"]))
     lines = in_context(tokens, console.width - 9 - 10 * len(names))
     for row, line in zip(tokens, lines, strict=True):
         shown.add_row(str(row["step"]), line, *(number(row[name], 4) for name in names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rlobj.base.lazy import arrow_compute
 from rlobj.config.run_folder import read_metrics, read_settings
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.outcomes import percent, share
+from rlobj.insight.samples import in_responses
 from rlobj.objectives.rules import Expr
 from rlobj.records.reading import open_records, sound
 from rlobj.records.schema import COLUMNS
@@ -70,6 +71,12 @@ class Inspection:
         """The number of tokens that were asked for, maybe an estimate."""
         return math.fsum(self.clauses["tokens"].to_pylist())
 
+    def examples(self, groups: int) -> list[dict[str, Any]]:
+        """The examples of the largest groups in their responses, group by group."""
+        order = {_key(row): i for i, row in enumerate(self.groups.slice(0, groups).to_pylist())}
+        rows = [row for row in self.tokens.to_pylist() if _key(row) in order]
+        return in_responses(self.run, sorted(rows, key=lambda row: order[_key(row)]))
+
     def to_json(self) -> str:
         """All of it as JSON, with control characters escaped and null for NaN."""
         plain = {
@@ -110,10 +117,13 @@ class Inspection:
             count = f"≈ {count} ± {error:,.0f}" if error else count
             line = f"{row['effect']} {count} ({percent(row['share'])})"
             if row["judged"]:
-                spurious = row["judged"] * row["spurious"]
-                line += f", {spurious:,.0f} of {row['judged']:,.0f} judged tokens spurious"
+                line += f", {percent(row['spurious'])} of the judged ones spurious"
             found.append(line + (f", by  {visible(row['clause'], 300)}" if row["clause"] else ""))
         return found
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in KEYS)
 
 
 def inspect(

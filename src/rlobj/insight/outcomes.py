@@ -1,4 +1,4 @@
-"""What came out of runs: accuracy, entropy, touched and spurious tokens, side by side."""
+"""What came out of a run: accuracy, entropy, dropped and spurious tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.presets import difference
 from rlobj.config.run_folder import read_metrics, read_settings
 
 Line = Mapping[str, Any]
@@ -98,51 +97,6 @@ class Outcome:
                 found["precision of the rule"] = f"{share(caught, dropped)} of {dropped:,.0f}"
                 found["recall of the rule"] = f"{share(caught, spurious)} of {spurious:,.0f}"
         return found
-
-
-@dataclass(frozen=True)
-class RunComparison:
-    """Two runs side by side.
-
-    Attributes:
-        a: one run.
-        b: the other one.
-        settings: (setting, value in a, value in b) of settings that differ, objective aside.
-    """
-
-    a: Outcome
-    b: Outcome
-    settings: tuple[tuple[str, Any, Any], ...]
-
-    def rows(self) -> list[tuple[str, str, str]]:
-        """(name, text of a, text of b) of each number that one of the runs has."""
-        window = min(self.a.window, self.b.window)
-        a, b = self.a.measures(window), self.b.measures(window)
-        return [(name, a.get(name, "–"), b.get(name, "–")) for name in dict.fromkeys([*a, *b])]
-
-    def __str__(self) -> str:
-        rows = [("", self.a.name, self.b.name), *self.rows()]
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        return "\n".join(
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
-
-
-def compare_runs(a: Path | str, b: Path | str) -> RunComparison:
-    """Compare two finished or unfinished runs by their metrics.
-
-    Args:
-        a: folder of a run.
-        b: folder of another run.
-
-    Raises:
-        ConfigError: a folder has no run, or no finished step.
-    """
-    first, second = Outcome.read(a), Outcome.read(b)
-    changes = difference(first.settings, second.settings)
-    own = [each for each in changes if each[0].partition(".")[0] not in ("objective", "preset")]
-    return RunComparison(first, second, tuple(own))
 
 
 def share(part: float, whole: float) -> str:
