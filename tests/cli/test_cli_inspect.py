@@ -99,6 +99,7 @@ def test_hostile_text_is_shown_and_never_interpreted(tmp_path: Path, terminal: b
     from rlobj_cli.inspect.command import show
 
     hostile = {"before": HOSTILE, "after": HOSTILE, "clause": f"prob < {HOSTILE}"}
+    hostile["effect"] = HOSTILE
     write_records(tmp_path, [dropped(HOSTILE, **hostile)])
     file = io.StringIO()
     screen = Console(file=file, width=80, force_terminal=terminal, color_system=None)

@@ -94,6 +94,14 @@ def test_the_population_is_the_count_of_the_metrics(tmp_path: Path) -> None:
     assert rlobj.inspect(tmp_path, step=2).population == 20
 
 
+@pytest.mark.parametrize("line", ["{}", '{"step": "1", "tokens/step": []}', "5", "\x00"])
+def test_damaged_metrics_leave_an_estimate(tmp_path: Path, line: str) -> None:
+    write_records(tmp_path, [dropped(), {"inclusion_probability": 0.5}])
+    (tmp_path / "metrics.jsonl").write_text(line)
+    found = rlobj.inspect(tmp_path)
+    assert (found.population, found.exact) == (3, False)
+
+
 def test_tokens_are_chosen_by_their_text(tmp_path: Path) -> None:
     write_records(tmp_path, [dropped("a"), dropped("b"), {"text": "a"}])
     assert rlobj.inspect(tmp_path, text="a").count == 1

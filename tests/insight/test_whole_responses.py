@@ -56,3 +56,10 @@ def test_special_tokens_behind_the_response_do_not_matter(run: Path) -> None:
 def test_a_token_without_its_response_stays_as_it_is(run: Path, token: dict) -> None:
     row = {**token, "before": "12;", "text": "1", "after": "2+4"}
     assert in_responses(run, [row]) == [row]
+
+
+def test_a_damaged_sample_table_hides_no_token(run: Path) -> None:
+    file = run / "samples" / "step-000003.parquet"
+    file.write_bytes(file.read_bytes()[:-9])
+    row = {"step": 3, "response": 7, "before": "4=16;", "text": "2", "after": "6+9"}
+    assert in_responses(run, [row]) == [row]

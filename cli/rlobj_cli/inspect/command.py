@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlobj.reporting import visible
 from rlobj_cli.screen.console import loading, number, reading, table
 from rlobj_cli.screen.options import option
 
@@ -116,9 +117,9 @@ def _groups(found: Inspection, groups: int, width: int) -> Table:
     for row in found.groups.slice(0, groups).to_pylist():
         key = row["text"], row["effect"], row["clause"]
         by = f" by {clauses.index(key[1:]) + 1}" if len(clauses) > 1 else ""
-        title = Text.assemble(
-            (f"[{beginning(row['text'], 16)}]", style_of(row["effect"])), f" {row['effect']}{by}"
-        )
+        text = f"[{beginning(row['text'], 16)}]"
+        by = f" {visible(row['effect'], 20)}{by}"
+        title = Text.assemble((text, style_of(row["effect"])), by)
         count = f"{'≈ ' * bool(row['standard_error'])}{row['tokens']:,.0f}"
         shown.add_section()
         shown.add_row(title, count, *(number(row[name], each) for name, each in digits.items()))

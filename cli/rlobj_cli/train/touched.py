@@ -12,6 +12,7 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.insight import Inspection, Outcome, inspect
 from rlobj.insight.outcomes import percent
+from rlobj.objectives.clauses import flat
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Logic
@@ -89,7 +90,7 @@ def _show_untouched(console: Console, objective: Objective, found: Inspection) -
     for text, (rule, *fields) in _rules(objective).items():
         line = f"{' and '.join(fields)} touched none of {found.population:,.0f} tokens:  {text}"
         console.print(Text(line, style="yellow"), soft_wrap=True)
-        for part in _parts(rule) if isinstance(rule, Rule) else ():
+        for part in flat(rule, Logic, "&") if isinstance(rule, Rule) else ():
             try:
                 held = inspect(found.run, where=part, examples=0)
             except ConfigError:  # it needs all tokens of an update, or a column without a record
@@ -97,10 +98,3 @@ def _show_untouched(console: Console, objective: Objective, found: Inspection) -
             share = percent(held.count / max(held.population, 1))
             console.print(Text(f"  {part} held for {'≈ ' * held.estimated}{share} of the tokens"))
     console.print(Text("So the run equals one without it.\n", style="yellow"))
-
-
-def _parts(rule: Rule) -> list[Rule]:
-    """The conditions that a rule joins with &."""
-    if isinstance(rule, Logic) and rule.operator == "&":
-        return [*_parts(rule.left), *_parts(rule.right)]
-    return [rule]

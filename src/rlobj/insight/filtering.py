@@ -15,19 +15,8 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.evaluator import Evaluator, Values
-from rlobj.objectives.rules import Column, Expr, parse
+from rlobj.objectives.rules import Column, Expr, nodes, parse
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
-from rlobj.objectives.rules.nodes import (
-    Arithmetic,
-    Compare,
-    Constant,
-    Function,
-    Logic,
-    NamedReward,
-    Negative,
-    Not,
-    When,
-)
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.schema import COLUMNS as RECORDED
@@ -45,7 +34,8 @@ _DERIVED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 """Columns of rules that are computed from a recorded one."""
 
 _READABLE = (*_RECORDED, *_DERIVED)
-_TOKEN_BY_TOKEN = (Arithmetic, Column, Compare, Constant, Function, Logic, Negative, Not, When)
+_TOKEN_BY_TOKEN = nodes.Arithmetic | nodes.Column | nodes.Compare | nodes.Constant
+_TOKEN_BY_TOKEN |= nodes.Function | nodes.Logic | nodes.Negative | nodes.Not | nodes.When
 _WIDE = ("response", "group")  # ids that float32 would round
 
 
@@ -69,7 +59,7 @@ def read_filter(where: str | Expr) -> Expr:
     if not rule.is_rule:
         raise ConfigError(f"'{rule}' is a number. Expected a rule, such as {rule} > 0")
     for node in rule.walk():
-        if isinstance(node, NamedReward):
+        if isinstance(node, nodes.NamedReward):
             raise ConfigError(f"the record has no column '{node}', only the weighted sum 'reward'")
         if not isinstance(node, _TOKEN_BY_TOKEN):
             raise ConfigError(
@@ -83,16 +73,16 @@ def read_filter(where: str | Expr) -> Expr:
 def _names(where: str) -> list[str]:
     """The names that a rule reads; none if it is no expression."""
     try:
-        nodes = ast.walk(ast.parse(where.strip(), mode="eval"))
-        return [node.id for node in nodes if isinstance(node, ast.Name)]
+        found = ast.walk(ast.parse(where.strip(), mode="eval"))
+        return [node.id for node in found if isinstance(node, ast.Name)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []  # `parse` says what is wrong
 
 
 def columns_of(rule: Expr | None) -> list[str]:
     """The recorded columns that a filter reads."""
-    nodes = () if rule is None else rule.walk()
-    names = [node.name for node in nodes if isinstance(node, Column)]
+    found = () if rule is None else rule.walk()
+    names = [node.name for node in found if isinstance(node, Column)]
     return sorted({_DERIVED[name][0] if name in _DERIVED else name for name in names})
 
 

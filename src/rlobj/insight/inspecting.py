@@ -48,7 +48,7 @@ class Inspection:
             of an estimate, `share` of the population, weighted means of the columns `MEANS`, and
             `judged`, the tokens whose `spurious` is known.
         groups: the same per token text, effect and clause, the largest group first.
-        tokens: examples: the tokens of each group whose factor is farthest from 1, then the newest
+        tokens: examples: the tokens of each group whose factor is farthest from 1, then the newest,
             in different contexts.
     """
 
@@ -115,7 +115,7 @@ class Inspection:
         for row in self.clauses.to_pylist():
             count, error = f"{row['tokens']:,.0f}", row["standard_error"]
             count = f"≈ {count} ± {error:,.0f}" if error else count
-            line = f"{row['effect']} {count} ({percent(row['share'])})"
+            line = f"{visible(row['effect'], 20)} {count} ({percent(row['share'])})"
             if row["judged"]:
                 line += f", {percent(row['spurious'])} of the judged ones spurious"
             found.append(line + (f", by  {visible(row['clause'], 300)}" if row["clause"] else ""))
@@ -182,9 +182,8 @@ def inspect(
         if name not in known:
             meaning = COLUMNS[name].meaning
             raise ConfigError(f"'{name}' is unknown for all tokens of {run}: {meaning}")
-    tokens = {
-        line["step"]: line["tokens/step"] for line in read_metrics(run) if "tokens/step" in line
-    }
+    lines = [(line.get("step"), line.get("tokens/step")) for line in read_metrics(run)]
+    tokens = {at: n for at, n in lines if isinstance(at, int) and isinstance(n, int | float)}
     read = {each for each in tokens if step in (None, each)}
     exact = steps <= read
     population = math.fsum(tokens[each] for each in read) if exact else estimated

@@ -10,8 +10,8 @@ from typing import Any
 def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Recorded tokens with all text `before` and `after` them, where │ follows the prompt.
 
-    A token stays as it is if the sample table of its step is not there, or if the text of its
-    response does not have the recorded context.
+    A token stays as it is if the sample table of its step is missing or damaged, or if the text of
+    its response does not have the recorded context.
 
     Args:
         run: the run's folder.
@@ -22,13 +22,15 @@ def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[st
 
 def _sample(run: Path, token: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The row of a token's response in the sample table of its step."""
+    import pyarrow
     import pyarrow.dataset as ds
 
     file = run / "samples" / f"step-{token['step']:06d}.parquet"
-    if not file.exists():
-        return None
     chosen = ds.field("id") == token["response"]
-    rows = ds.dataset(file).to_table(columns=["prompt", "response"], filter=chosen).to_pylist()
+    try:
+        rows = ds.dataset(file).to_table(columns=["prompt", "response"], filter=chosen).to_pylist()
+    except (pyarrow.ArrowException, OSError):  # not there, or damaged
+        return None
     return rows[0] if rows else None
 
 
@@ -39,9 +41,9 @@ def _place(token: Mapping[str, Any], sample: Mapping[str, Any] | None) -> dict[s
     before, end = token["before"], token["text"] + token["after"]
     response = sample["response"]
     for at in range(len(response) + 1):
-        start, rest = response[:at], response[at:]
-        whole = end.startswith(rest)  # special tokens may follow, which the text does not have
-        if (whole or rest.startswith(end)) and (start.endswith(before) or before.endswith(start)):
-            after = rest[len(token["text"]) :]
-            return {"before": f"{sample['prompt']}│{start}", "after": after}
+        start, rest = response[max(at - len(before), 0) : at], response[at : at + len(end)]
+        # the context may begin in the prompt, and end with special tokens, which the text lacks
+        if before.endswith(start) and end.startswith(rest):
+            after = response[at + len(token["text"]) :]
+            return {"before": f"{sample['prompt']}│{response[:at]}", "after": after}
     return {}

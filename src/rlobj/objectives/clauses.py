@@ -37,13 +37,13 @@ def find_clauses(frame: Frame, objective: Any, factor: Tensor) -> Clauses:
     """
     nothing = torch.full(frame.decided.shape, -1, dtype=torch.int16, device=frame.device)
     found = Clauses(factor, frame.rule(objective.phase), nothing)
-    for rule in _flat(objective.drop_rule, Logic, "|"):
+    for rule in flat(objective.drop_rule, Logic, "|"):
         found.mark("dropped", rule, frame.holds(rule))
-    for rule in _flat(objective.keep_rule, Logic, "&"):
+    for rule in flat(objective.keep_rule, Logic, "&"):
         found.mark("dropped", ~rule, ~frame.holds(rule))
     weights = [
         (text, where, frame.number(number))
-        for part in _flat(objective.weight, Arithmetic, "*")
+        for part in flat(objective.weight, Arithmetic, "*")
         for text, where, number in _cases(frame, part, frame.decided)
     ]
     for text, where, values in weights:
@@ -65,13 +65,13 @@ def find_clauses(frame: Frame, objective: Any, factor: Tensor) -> Clauses:
     return found
 
 
-def _flat(expression: Any, kind: type[Logic | Arithmetic], operator: str) -> list[Any]:
+def flat(expression: Any, kind: type[Logic | Arithmetic], operator: str) -> list[Any]:
     """The operands of a chain of one operator: a | b | c -> a, b, c; None has none."""
     if isinstance(expression, kind) and expression.operator == operator:
         return [
             part
             for side in (expression.left, expression.right)
-            for part in _flat(side, kind, operator)
+            for part in flat(side, kind, operator)
         ]
     return [] if expression is None else [expression]
 
