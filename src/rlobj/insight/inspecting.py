@@ -84,6 +84,7 @@ class Inspection:
             "question": self.question,
             "steps": self.steps,
             "population": self.population,
+            "exact": self.exact,
             "estimated": self.estimated,
         }
         for name in ("clauses", "groups", "tokens"):
