@@ -91,7 +91,7 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> l
         raise ConfigError(f"{run} is not a run: there is no such folder")
     if not folder.is_dir():
         raise ConfigError(
-            f"{run} has no folder {kind}. Runs of rlobj 0.1.0 have none, and neither do runs with "
+            f"{run} has no folder {kind}. Older runs have none, and neither do runs with "
             f"{_OFF[kind]}"
         )
     wanted = None if steps is None else set(steps)
