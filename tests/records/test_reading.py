@@ -42,7 +42,9 @@ def refused(match, *arguments, read=read_records):
 
 def test_a_missing_folder_an_empty_one_and_a_wrong_name_are_refused(run, tmp_path):
     refused("nowhere is not a run: there is no such folder", tmp_path / "nowhere")
-    refused("has no folder tables. Older runs have none.*output.tables_every=0", run, read=read_tables)
+    refused(
+        "has no folder tables. Older runs have none.*output.tables_every=0", run, read=read_tables
+    )
     (run / "tables").mkdir()
     refused("tables is empty: no step was recorded yet", run, read=read_tables)
     refused(r"no column 'prop'.*prob", run, ["prop"])
