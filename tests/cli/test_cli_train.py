@@ -286,6 +286,19 @@ def test_the_embedded_policy_trains_on_own_problems_with_an_own_reward(tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_run_with_an_own_surrogate_ends_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from rlobj.objectives.surrogates import Unclipped\n\nclass Mine(Unclipped):\n    pass\n"
+    )
+    target = "objective.surrogate={kind: custom, target: mine.py:Mine}"
+    words = ["train", "--preset", "grpo", "--task", "max-digits", "--out", "run", "--set", target]
+    done = program([*words, "--set", "training.steps=2"], tmp_path)
+    assert "2 steps done" in done.stdout
+    program(["diagnose", "run"], tmp_path, code=2)
+    assert "2 steps" in program(["diagnose", "run", "--trust"], tmp_path).stdout
+
+
 def test_a_refused_strategy_shows_no_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,7 +117,7 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     evaluated = any("eval/accuracy" in line for line in result.history)
     on = f" --on {embedded}" if embedded else ("" if evaluated else " --on FILE")
     samples = 4 if embedded else 32  # a built-in task has thousands of problems
-    found = diagnose(result.path).findings if result.steps else ()
+    found = diagnose(result.path, trust=True).findings if result.steps else ()
     show_findings(console, found)
     console.print("Next:")
     ill = any(finding.holds for finding in found)
@@ -171,7 +171,7 @@ def _show_change(
     changes.columns[-1].style = "bold"
     known = [line for line in history if line.get("eval/accuracy") is not None]
     if known:
-        first, last = known[0], known[-1]
+        first, last = known[0], known[-1] if len(known) > 1 else {}
         count = config.evaluation.samples
         changes.add_row(f"held-out accuracy, avg@{count} ± SE", held_out(first), held_out(last))
         for name, key in (
