@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError, RunError
 
-__all__ = ["lock_folder", "write_whole"]
+__all__ = ["lock_folder", "step_of", "write_whole"]
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -53,3 +54,9 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         except OSError as error:
             raise ConfigError(f"another process is {doing} {folder}") from error
         yield
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a file or folder such as `step-000010`; -1 if there is none."""
+    match = re.match(r"step-(\d+)", path.name)
+    return int(match[1]) if match else -1

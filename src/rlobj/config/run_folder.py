@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.files import step_of
 from rlobj.config.presets import read_yaml
 from rlobj.config.run_config import REMOVED_OUTPUT, RunConfig
 
@@ -110,9 +110,3 @@ def best_checkpoint(path: Path, before: float = math.inf) -> Path | None:
     known = held_out_accuracies(path).items()
     measured = {each: value for each, value in known if value > 0 and step_of(each) < before}
     return max(measured, key=measured.__getitem__, default=None)
-
-
-def step_of(path: Path) -> int:
-    """The step in the name of a file or folder such as `step-000010`; -1 if there is none."""
-    match = re.match(r"step-(\d+)", path.name)
-    return int(match[1]) if match else -1

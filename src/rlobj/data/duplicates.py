@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlobj.base.errors import DataError
+from rlobj.base.lazy import arrow_compute
 from rlobj.data.layouts import Columns, find_columns
 
 
@@ -57,10 +58,9 @@ class DuplicateFilter:
 def _texts(batch: Any, name: str) -> list[Any] | None:
     """One value for each row, joined for chat messages; None for other nested columns."""
     import pyarrow
-    import pyarrow.compute
     from pyarrow import types
 
-    compute: Any = pyarrow.compute  # its functions have no stubs
+    compute = arrow_compute()
 
     head, *path = [name] if name in batch.schema.names else name.split(".")
     column = batch.column(head)

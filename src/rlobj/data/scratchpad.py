@@ -6,7 +6,6 @@ that a response can be right although its steps have wrong tokens.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Sequence
@@ -90,18 +89,12 @@ def _followed(numbers: Sequence[int], written: str) -> str:
     left, text = list(numbers), ""
     for step in written.rpartition(MARK)[0].split(";")[: len(numbers) - 1]:
         valid = {_step(a, b): (a, b) for a, b in itertools.permutations(left, 2)}
-        nearest = step if step in valid else min(valid, key=lambda v: _mistakes(v, step))
+        nearest = step if step in valid else min(valid, key=lambda v: sum(_departures(v, step)))
         for number in valid[nearest]:
             left.remove(number)
         left.insert(0, sum(valid[nearest]))
         text += nearest + ";" * (len(left) > 1)
     return text + derivation(left)
-
-
-@functools.lru_cache(maxsize=65536)
-def _mistakes(expected: str, written: str) -> int:
-    """The number of characters of a step that depart from another step."""
-    return sum(_departures(expected, written))
 
 
 def _departures(expected: str, written: str) -> list[bool]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.files import step_of
 from rlobj.records.schema import COLUMNS, SCHEMA_VERSION, VERSION_KEY
 
 _OFF = {"records": "output.records_mb=0", "tables": "output.tables_every=0"}
@@ -99,20 +99,15 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> l
     if not files:
         raise ConfigError(f"{folder} is empty: no step was recorded yet, or {_OFF[kind]} was set")
     if wanted is not None:
-        known = {_first_step(file) for file in files}
+        known = {step_of(file) for file in files}
         if missing := sorted(wanted - known):
             raise ConfigError(
                 f"{folder} has no step {missing[0]}; it has {', '.join(map(str, sorted(known)))}"
             )
-        files = [file for file in files if _first_step(file) in wanted]
+        files = [file for file in files if step_of(file) in wanted]
     for file in files:
         _check(file, COLUMNS if kind == "records" else ())
     return files
-
-
-def _first_step(file: Path) -> int:
-    found = re.match(r"step-(\d+)", file.name)
-    return int(found[1]) if found else 0
 
 
 def _check(file: Path, columns: Iterable[str]) -> None:

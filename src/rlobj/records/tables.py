@@ -20,6 +20,7 @@ from pyarrow import parquet
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.files import step_of
 from rlobj.base.lazy import arrow_compute
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
@@ -175,7 +176,7 @@ def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
         with importing(trust):
             objective = Objective(**described["objective"])
         yield UpdateTable(
-            step=int(first.name.split("-")[1]),
+            step=step_of(first),
             update=number,
             table=_token_batch(rows, described),
             objective=objective,

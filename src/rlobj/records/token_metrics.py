@@ -118,7 +118,7 @@ class _Tokens:
         change = (-weights * sensitivity).masked_fill(weights == 0, 0.0)
         scored, known = ((~x.isnan()).nonzero()[:, 0] for x in (logprobs, norms))
         decades = (logprobs[scored] / -math.log(10)).floor().clamp(0, DECADES - 1).long()
-        marks = observed.table.columns.get("spurious", observed.logprobs * torch.nan)[rows]
+        marks = observed.spurious[rows]
         judged, wrong, dropped = ~marks.isnan(), marks == 1, clauses.touched("dropped")[rows]
         below = advantages < 0
         masks = (advantages > 0, below, dropped, judged, wrong, judged & dropped, wrong & dropped)
