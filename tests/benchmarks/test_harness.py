@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks import harness
 from benchmarks.harness import Table, ask, cpu_seconds, peak_above, ratio, write
+from matplotlib.figure import Figure
 
 TABLE = Table(
     "name",
@@ -37,7 +38,6 @@ def test_the_table_shows_each_number_in_its_format() -> None:
 
 
 def test_the_files_hold_every_number_the_machine_and_the_command(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     write(TABLE, tmp_path)
     assert (tmp_path / "name.md").read_text("utf-8") == TABLE.markdown()
     found = json.loads((tmp_path / "name.json").read_text("utf-8"))
@@ -48,21 +48,12 @@ def test_the_files_hold_every_number_the_machine_and_the_command(tmp_path: Path)
 
 
 def test_the_picture_has_a_bar_for_each_row_and_a_line_for_each_curve() -> None:
-    figure = pytest.importorskip("matplotlib.figure").Figure()
+    figure = Figure()
     TABLE.draw(figure)
     bars, curves = figure.axes
     assert [bar.get_width() for bar in bars.patches] == [0.12345, 2.0]
     assert [label.get_text() for label in bars.get_yticklabels()] == ["rlobj", "other"]
     assert [list(line.get_ydata()) for line in curves.lines] == [[0.1, 0.2]]
-
-
-def test_without_matplotlib_the_other_files_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    write(TABLE, tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["name.json", "name.md"]
-    assert "pip install 'rlobj[bench]'" in capsys.readouterr().err
 
 
 def test_the_command_line_measures_quickly_unless_full_is_asked_for(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 
-from rlobj.reporting import definition_list, fill, render_page, script_safe
+from rlobj.reporting import definition_list, fill, pack, render_page, script_safe
 
 HOSTILE = "</script><!-- <script> & \ud800 \u2028 \x00 \\"
 
@@ -17,13 +19,34 @@ def test_json_for_a_script_element_cannot_end_it_and_reads_back_the_same() -> No
 
 
 def test_a_page_holds_title_body_styles_script_and_data() -> None:
-    page = render_page("a < b", "<main></main>", styles="p{}", script="go()", data={"d": [HOSTILE]})
+    page = render_page(
+        "a < b", "<main></main>", styles="p{}", scripts=["go()"], data={"d": [HOSTILE]}
+    )
     text = page.decode()
     assert "<title>a &lt; b</title>" in text
     assert text.index("p{}") < text.index("<main></main>") < text.index("<script>go()</script>")
     [data] = re.findall(r'<script type="application/json" id="d">(.*?)</script>', text)
     assert json.loads(data) == [HOSTILE]
-    assert text.count("'sha256-") == len(re.findall("<script>", text)) == 3
+    assert text.count("'sha256-") == len(re.findall("<script>", text)) == 1
+
+
+def test_a_page_holds_only_the_libraries_that_it_names() -> None:
+    def scripts(*libraries: str) -> list[str]:
+        page = render_page("t", "", data={}, libraries=libraries).decode()
+        names = {"katex": "katex.render", "echarts": "Apache Software Foundation"}
+        return [name for name, part in names.items() if part in page]
+
+    assert scripts() == []
+    assert scripts("katex") == ["katex"]
+    assert scripts("echarts") == ["echarts"]
+    assert scripts("katex", "echarts") == ["katex", "echarts"]
+
+
+def test_packed_content_is_an_element_that_a_page_unpacks() -> None:
+    page = render_page("t", "", data={}, packed={"column-prob": pack(b"abc" * 999)}).decode()
+    elements = re.findall(r'<script type="application/octet-stream" id="column-prob">(.*?)<', page)
+    assert [zlib.decompress(base64.b64decode(each)) for each in elements] == [b"abc" * 999]
+    assert "DecompressionStream" in page
 
 
 def test_a_part_that_looks_like_a_mark_is_not_replaced() -> None:

@@ -1,4 +1,4 @@
-"""HTML pages: one file that needs no network, with KaTeX, its fonts, styles and scripts inside.
+"""HTML pages: one file that needs no network, with its styles, scripts and libraries inside.
 
 A page may hold texts that a model wrote, and these count as hostile. They go into JSON that no text
 can break out of, and the page's Content-Security-Policy names its own scripts by hash and nothing
@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -19,8 +20,21 @@ from typing import Any
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
+_LIBRARIES = {
+    "katex": ("katex/katex.min.js", "math.js"),
+    "echarts": ("echarts/echarts.min.js",),
+}
+
+
 def render_page(
-    title: str, body: str | bytes, *, styles: str = "", script: str = "", data: Mapping[str, Any]
+    title: str,
+    body: str | bytes,
+    *,
+    styles: str = "",
+    scripts: Sequence[str] = (),
+    data: Mapping[str, Any],
+    packed: Mapping[str, bytes] | None = None,
+    libraries: Sequence[str] = (),
 ) -> bytes:
     """A page.
 
@@ -28,26 +42,40 @@ def render_page(
         title: plain text.
         body: HTML.
         styles: CSS of this page, after the shared styles.
-        script: JavaScript of this page, after KaTeX and `typeset`.
-        data: id -> JSON value; the script reads it from the element with this id.
+        scripts: JavaScript of this page, after that of the libraries.
+        data: id -> JSON value; a script reads it from the element with this id.
+        packed: id -> base64 of content that `pack` compressed; `unpack(id)` in the page resolves to
+            its bytes.
+        libraries: "katex" for formulas (`typeset`), "echarts" for charts (`echarts`).
     """
-    scripts = [_asset("katex/katex.min.js"), _asset("math.js"), *filter(None, [script])]
-    elements = (
+    shared = [asset for name in libraries for asset in _LIBRARIES[name]]
+    running = [*map(_asset, ["unpack.js", *shared] if packed else shared), *scripts]
+    elements = [
         b'<script type="application/json" id="%s">%s</script>\n'
         % (name.encode(), script_safe(each))
         for name, each in data.items()
-    )
+    ]
+    elements += [
+        b'<script type="application/octet-stream" id="%s">%s</script>\n' % (name.encode(), each)
+        for name, each in (packed or {}).items()
+    ]
+    katex = _katex_styles() if "katex" in libraries else ""
     return fill(
         _asset("shell.html"),
         {
-            "policy": _policy(scripts),
+            "policy": _policy(running),
             "title": escape(title),
-            "styles": f"{_katex_styles()}\n{_asset('shell.css')}\n{styles}",
+            "styles": f"{katex}\n{_asset('shell.css')}\n{styles}",
             "body": body,
             "data": b"".join(elements),
-            "scripts": "".join(f"<script>{each}</script>\n" for each in scripts),
+            "scripts": "".join(f"<script>{each}</script>\n" for each in running),
         },
     )
+
+
+def pack(content: bytes) -> bytes:
+    """Base64 of the content, compressed with zlib (a browser's "deflate")."""
+    return base64.b64encode(zlib.compress(content, 6))
 
 
 def fill(template: str, parts: Mapping[str, str | bytes]) -> bytes:

@@ -77,7 +77,8 @@ def write_page(
         title,
         fill(_asset("evaluation.html"), parts),
         styles=_asset("evaluation.css"),
-        script=_asset("evaluation.js"),
+        scripts=[_asset("evaluation.js")],
+        libraries=["katex"],
         data=data | {f"texts-{b}-{p}": each for (b, p), each in texts.items()},
     )
     write_whole(path, content)

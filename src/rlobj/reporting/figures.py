@@ -1,0 +1,213 @@
+"""Figures of curves: one description for a page (assets/figures.js) and for papers (matplotlib)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.reporting.plain import visible
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito 2008: colours that people with any kind of colour blindness can tell apart."""
+DASHES = ((), (6, 2), (2, 2), (8, 2, 2, 2), (4, 4), (1, 3))
+"""Lengths of strokes and gaps in pixels; () is a solid line."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve.
+
+    Attributes:
+        name: in the legend.
+        x: its places.
+        y: its values; None or NaN is a gap.
+        low, high: a band around it, such as an interval; None = no band.
+        run: the number of the run, which gives the colour if the figure has several runs.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
+    run: int = 0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An event at a place of the x axis, such as a finding of the diagnosis."""
+
+    x: float
+    text: str
+    run: int = 0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A horizontal band that a controller or a user aims at; `low` may equal `high`."""
+
+    low: float
+    high: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Curves over a common axis.
+
+    Attributes:
+        name: of its file.
+        title: what is drawn.
+        unit: of the y axis, such as "nats"; "" if it has none.
+        lines: the curves.
+        marks: events.
+        targets: bands.
+        x: title of the x axis, with its unit.
+        log_x, log_y: a logarithmic axis; values that are not positive are gaps.
+    """
+
+    name: str
+    title: str
+    unit: str
+    lines: Sequence[Line]
+    marks: Sequence[Mark] = ()
+    targets: Sequence[Target] = ()
+    x: str = "step"
+    log_x: bool = False
+    log_y: bool = False
+
+
+def styles(figure: Figure) -> list[tuple[int, int]]:
+    """(number of the colour, number of the dash) of each line.
+
+    The colour is that of the run. If there is one run, each line has its own. Lines that share a
+    colour differ in their dash, and so do runs with one line each.
+    """
+    runs = [line.run for line in figure.lines]
+    within = [runs[:i].count(run) for i, run in enumerate(runs)]
+    single = len(set(runs)) == 1
+    dashes = within if any(within) else [0 if single else run for run in runs]
+    return list(zip(within if single else runs, dashes, strict=True))
+
+
+def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
+    """Figures as JSON for `drawFigures` of assets/figures.js.
+
+    Returns:
+        `figures`, and `xs`: each list of places once, as lines often share them. Numbers have four
+        significant digits, places are exact. Gaps are null.
+    """
+    places: dict[tuple[float, ...], int] = {}
+    drawn = []
+    for figure in figures:
+        lines = []
+        for line, (color, dash) in zip(figure.lines, styles(figure), strict=True):
+            parts = {"y": line.y, "low": line.low, "high": line.high}
+            numbers = {key: _rounded(part) for key, part in parts.items() if part is not None}
+            x = places.setdefault(tuple(line.x), len(places))
+            lines.append(
+                {
+                    "name": line.name,
+                    "run": line.run,
+                    "color": color,
+                    "dash": dash,
+                    "x": x,
+                    **numbers,
+                }
+            )
+        drawn.append(
+            {
+                **{key: getattr(figure, key) for key in ("name", "title", "unit", "x")},
+                **{"logX": figure.log_x, "logY": figure.log_y, "lines": lines},
+                "marks": [vars(mark) for mark in figure.marks],
+                "targets": [vars(target) for target in figure.targets],
+            }
+        )
+    return {"figures": drawn, "xs": list(places), "colors": COLORS, "dashes": DASHES}
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Draw a figure into a file for a paper.
+
+    Args:
+        figure: the curves.
+        path: ends with .svg or .png; its folder exists.
+
+    Raises:
+        ConfigError: another ending.
+        RunError: the disk refused.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise ConfigError(f"figures are written as .svg or .png, not as {path.name!r}")
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    metadata = {"Date": None} if path.suffix == ".svg" else {}
+    with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": figure.name}):
+        warnings.simplefilter("ignore")  # characters without a glyph, log axes without a value
+        canvas = Canvas(figsize=(5, 3), layout="constrained")
+        _draw(figure, canvas)
+        try:
+            canvas.savefig(path, dpi=200, metadata=metadata)
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error}") from error
+
+
+def _draw(figure: Figure, canvas: Any) -> None:
+    """Lines, bands, targets and marks with a legend below them, as text that is no formula."""
+    axes, legend = canvas.add_subplot(), []
+    for line, (color, dash) in zip(figure.lines, styles(figure), strict=True):
+        look = {"color": COLORS[color % len(COLORS)], "linewidth": 1.3}
+        y = [math.nan if value is None else value for value in line.y]
+        [drawn] = axes.plot(line.x, y, **look, marker="." if len(y) < 40 else "")
+        if pattern := DASHES[dash % len(DASHES)]:
+            drawn.set_dashes(pattern)
+        if line.low is not None and line.high is not None:
+            ends = [
+                [math.nan if value is None else value for value in end]
+                for end in (line.low, line.high)
+            ]
+            axes.fill_between(line.x, *ends, color=look["color"], alpha=0.15, linewidth=0)
+        legend.append((drawn, line.name))
+    for target in figure.targets:
+        band = axes.axhspan(target.low, target.high, color="#888888", alpha=0.2)
+        legend.append((band, target.text))
+    for mark in figure.marks:
+        color = COLORS[mark.run % len(COLORS)]
+        drawn = axes.axvline(mark.x, color=color, linestyle=":", linewidth=1)
+        legend.append((drawn, mark.text))
+    if figure.log_x:
+        axes.set_xscale("log", nonpositive="mask")
+    if figure.log_y:
+        axes.set_yscale("log", nonpositive="mask")
+    axes.grid(alpha=0.3)
+    texts = [axes.set_title(_plain(figure.title)), axes.set_xlabel(_plain(figure.x))]
+    texts.append(axes.set_ylabel(_plain(figure.unit)))
+    if len(legend) > 1:
+        canvas.set_figheight(3 + 0.16 * len(legend))
+        drawings = [drawn for drawn, _ in legend]
+        box = canvas.legend(
+            drawings, [" "] * len(legend), loc="outside lower left", fontsize=7, frameon=False
+        )
+        for text, (_, name) in zip(box.get_texts(), legend, strict=True):
+            text.set_text(_plain(name))  # not as a label: one with a leading _ would be left out
+            texts.append(text)
+    for text in texts:
+        text.set_parse_math(False)
+
+
+def _plain(text: str) -> str:
+    return visible(text, 60)
+
+
+def _rounded(values: Sequence[float | None]) -> list[float | None]:
+    """Four significant digits; None for what is no finite number."""
+    return [
+        None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+        for value in values
+    ]

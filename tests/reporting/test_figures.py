@@ -1,0 +1,74 @@
+"""Figures: one description for pages and for papers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.reporting import Figure, Line, Mark, Target, figure_data, save_figure
+from rlobj.reporting.figures import styles
+
+HOSTILE = "_$\\frac{a}$ \x1b[31m </svg><script>alert(1)</script> \u202e" + "x" * 10_000
+
+
+def figure(*lines: Line, **changes: object) -> Figure:
+    return Figure("name", "Title", "nats", lines, **changes)  # type: ignore[arg-type]
+
+
+def test_no_two_lines_of_a_figure_look_the_same() -> None:
+    one = [Line(str(i), [1], [1.0]) for i in range(4)]
+    each = [Line(str(i), [1], [1.0], run=i) for i in range(4)]
+    several = [Line(str(i), [1], [1.0], run=i // 2) for i in range(4)]
+    for lines in (one, each, several):
+        assert len(set(styles(figure(*lines)))) == 4
+    assert styles(figure(*each)) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert styles(figure(*several)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_page_data_shares_places_rounds_numbers_and_marks_gaps() -> None:
+    first = Line("a", [1, 2, 3], [0.123456, None, math.nan], low=[0, 0, 0], high=[1, 1, math.inf])
+    second = Line("b", (1, 2, 3), [12345.6, -1e-9, 3], run=1)
+    marks, targets = [Mark(2, "collapse", 1)], [Target(0.1, 0.2, "target")]
+    data = figure_data([figure(first, second, marks=marks, targets=targets, log_y=True)])
+    assert data["xs"] == [(1, 2, 3)]
+    [drawn] = data["figures"]
+    a, b = drawn["lines"]
+    assert (a["x"], b["x"]) == (0, 0)
+    assert a["y"] == [0.1235, None, None]
+    assert a["high"] == [1, 1, None]
+    assert b["y"] == [12350, -1e-9, 3]
+    assert "low" not in b
+    assert drawn["marks"] == [{"x": 2, "text": "collapse", "run": 1}]
+    assert drawn["targets"] == [{"low": 0.1, "high": 0.2, "text": "target"}]
+    assert drawn["logY"] is True
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_a_figure_becomes_a_file(tmp_path: Path, suffix: str) -> None:
+    line = Line("a", [1, 2, 3], [0.1, None, 0.3], low=[0, 0, None], high=[1, 1, 1])
+    path = tmp_path / f"name{suffix}"
+    save_figure(figure(line, targets=[Target(0.1, 0.2, "t")], marks=[Mark(2, "m")]), path)
+    first = path.read_bytes()
+    assert first.startswith(b"<?xml" if suffix == ".svg" else b"\x89PNG")
+    save_figure(figure(line, targets=[Target(0.1, 0.2, "t")], marks=[Mark(2, "m")]), path)
+    assert path.read_bytes() == first, "a file that is made again differs"
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_hostile_names_and_empty_lines_are_drawn_as_text(tmp_path: Path, log: bool) -> None:
+    lines = [Line(HOSTILE, [0, 1], [0.0, -1.0]), Line("_", [], []), Line("中", [1], [None])]
+    hostile = Figure("x", HOSTILE, HOSTILE, lines, [Mark(1, HOSTILE)], x=HOSTILE, log_y=log)
+    save_figure(hostile, tmp_path / "x.svg")
+    text = (tmp_path / "x.svg").read_text("utf-8")
+    assert "<script" not in text
+    assert "\x1b" not in text
+
+
+def test_other_endings_and_missing_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"written as .svg or .png, not as 'a.txt'"):
+        save_figure(figure(), tmp_path / "a.txt")
+    with pytest.raises(RunError, match="cannot write"):
+        save_figure(figure(Line("a", [1], [1.0])), tmp_path / "none" / "a.svg")
