@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from torch import Tensor
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.training.parallel import Parallel, build_parallel, open_processes
 
-POLICIES = ("tied", "untied", "frozen head", "adapters on the head", "adapters on a tied head")
+POLICIES = ("tied", "untied", "frozen head", "adapters")
 # Of the sequences over two ranks, in micro-batches; in each of them one rank has no row to score,
 # for want of sequences or of a response.
 SHARES = [[[0, 1], [2]], [[], [3]]]
@@ -30,19 +29,15 @@ SHARES = [[[0, 1], [2]], [[], [3]]]
 
 def policy(name: str) -> Any:
     """A tiny model with the same weights on each rank."""
-    model = tiny("qwen3-tied" if " tied " in f" {name} " else "qwen3-untied").train()
+    model = tiny("qwen3-tied" if name == "tied" else "qwen3-untied").train()
     if name == "frozen head":
         model.lm_head.weight.requires_grad_(False)
-    if "adapters" in name:
+    if name == "adapters":
         import peft
 
-        settings = peft.LoraConfig(
-            r=2, target_modules=["lm_head", "q_proj"], init_lora_weights=False
-        )
+        settings = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
         torch.manual_seed(1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # peft has something to say of tied heads
-            model = peft.get_peft_model(model, settings)
+        model = peft.get_peft_model(model, settings)
     return model
 
 

@@ -54,9 +54,9 @@ from triton.compiler import ASTSource
 from rlobj.scoring import kernels
 
 INTEGERS = {"columns": "i32", "stride": "i32", "out_stride": "i32", "targets": "*i64"}
-FLOATS = {"factor": "fp32", "cap": "fp32", "threshold": "fp32", "out": "*bf16"}
-FLAGS = {"BIAS", "CAP", "SLOPE", "SQUARE", "KEPT", "LARGEST"}
-for kernel in (kernels._fold_kernel, kernels._keep_kernel, kernels._differentiate_kernel):
+FLOATS = {"factor": "fp32", "cap": "fp32", "out": "*bf16"}
+FLAGS = {"BIAS", "CAP", "SLOPE", "SQUARE", "LARGEST"}
+for kernel in (kernels._fold_kernel, kernels._differentiate_kernel):
     names = kernel.arg_names
     for flag in (False, True):
         fixed = {n: flag for n in names if n in FLAGS} | {"BLOCK": kernels.BLOCK}

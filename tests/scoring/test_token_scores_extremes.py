@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scoring_tools import ROWS, SMALL_TILE, leaves, make_head, plain, plain_proxy
 
 from rlobj.scoring import FILTERED, score_tokens, tile_columns
-from rlobj.scoring.tiles import whole_rows
 
 
 @pytest.fixture
@@ -131,11 +130,11 @@ def test_vocabularies_of_any_size_equal_the_plain_computation(vocabulary):
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_gradcheck_of_every_input_at_once(softcap):
     torch.manual_seed(0)
-    sizes = [(3, 4), (130, 4), (130,), (3, 2), (130, 2)]
+    sizes = [(3, 4), (130, 4), (130,)]
     inputs = leaves(*(torch.randn(*size, dtype=torch.float64) for size in sizes))
     targets = torch.tensor([0, 129, 64])
 
-    def function(hidden, weight, bias, low, high):
+    def function(hidden, weight, bias):
         scores = score_tokens(
             hidden,
             weight,
@@ -145,7 +144,6 @@ def test_gradcheck_of_every_input_at_once(softcap):
             bias=bias,
             scale=-0.7,
             softcap=softcap,
-            low_rank=(low, high),
             chunk_bytes=SMALL_TILE,
         )
         return scores.logprobs, scores.entropy
@@ -266,13 +264,6 @@ def test_tile_columns_fit_the_budget_and_the_minimum():
     assert tile_columns(2048, 8 << 20, itemsize=8) == tile_columns(2048, 8 << 20) // 2
     assert tile_columns(1 << 30, 1) == 128
     assert tile_columns(0, 1 << 10) == 256
-
-
-def test_whole_rows_are_used_if_enough_of_them_fit():
-    assert whole_rows(2048, 1000, 64 * 4000) == 64
-    assert whole_rows(2048, 1000, 64 * 4000 - 1) == 0
-    assert whole_rows(5, 1000, 5 * 4000) == 5
-    assert whole_rows(5, 1000, 5 * 4000 - 1) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -5,11 +5,10 @@ import torch
 from scoring_tools import ROWS, SMALL_TILE, VOCABULARY, WIDTH, leaves, make_head
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlobj.scoring import score_tokens, tiles
+from rlobj.scoring import score_tokens
 
 FACTORS = {"mm": 0, "addmm": 1, "addmm_": 1}  # where the arguments of a product begin
 OTHERS = {"bmm", "baddbmm", "baddbmm_", "mv", "addmv", "addmv_", "dot", "addr", "addr_"}
-RANK = 3
 
 
 class Products(TorchDispatchMode):
@@ -41,7 +40,7 @@ def head():
     return make_head()
 
 
-@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None], ids=["tiles", "whole-rows"])
+@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None], ids=["tiles", "one-tile"])
 def test_log_probs_entropy_collision_and_sensitivity_share_one_product(head, chunk_bytes):
     with Products() as products:
         score_tokens(
@@ -50,10 +49,13 @@ def test_log_probs_entropy_collision_and_sensitivity_share_one_product(head, chu
     assert products.operations == work()
 
 
-def test_the_proxy_shares_the_product_if_whole_rows_fit(head):
-    with Products() as products:
-        score_tokens(*head[:3], entropy=True, collision=True, sensitivity=True, min_p=0.02)
-    assert products.operations == work()
+def test_the_proxy_computes_only_the_tiles_above_its_filter_again(head):
+    weight, targets = head[1:3]
+    for peak, again in ((1.0, 1.0), (1e3, 128 / VOCABULARY)):
+        towards = weight[:1].expand(ROWS, -1)  # the largest logit of each row is in the first tile
+        with Products() as products:
+            score_tokens(peak * towards, weight, targets, min_p=1e-9, chunk_bytes=SMALL_TILE)
+        assert products.operations == pytest.approx((1 + again) * work())
 
 
 WANTED = {"all": (True, True, 3), "frozen head": (True, False, 2), "frozen trunk": (False, True, 2)}
@@ -70,16 +72,6 @@ def test_backward_computes_no_product_for_frozen_inputs(head, trunk, weight, pro
     assert made.operations == products * work()
     largest = max(len(result) for result in made.made)
     assert (largest >= 128) == weight  # a tile of W's gradient has as many rows as a tile columns
-
-
-def test_a_head_under_adapters_has_no_gradient_of_its_own(head):
-    hidden, low, high = leaves(head[0], torch.ones(ROWS, RANK), torch.ones(VOCABULARY, RANK))
-    scores = score_tokens(
-        hidden, head[1], head[2], low_rank=(low, high), chunk_bytes=SMALL_TILE
-    ).logprobs
-    with Products() as made:
-        scores.sum().backward()
-    assert made.operations == 2 * work() + 3 * work(width=RANK)
 
 
 @pytest.mark.parametrize("active", [[], [3], [2, 5, 11]])
@@ -136,25 +128,3 @@ def test_a_column_major_weight_is_scored_and_trained(head, rows):
             hidden, weight, head[2][:rows], chunk_bytes=SMALL_TILE
         ).logprobs.sum().backward()
     torch.testing.assert_close(columns.grad.T, plain.grad)
-
-
-def test_the_proxy_converts_weights_of_another_type_at_most_twice(monkeypatch):
-    """They are not converted again for each part of the rows."""
-    widened, operands = [], tiles.Head.operands
-
-    def noted(self, span):
-        widened.append(span.stop - span.start)
-        return operands(self, span)
-
-    monkeypatch.setattr(tiles.Head, "operands", noted)
-    torch.manual_seed(0)
-    hidden, weight = torch.randn(300, 8), torch.randn(500, 8)
-    targets = torch.randint(500, (300,))
-    settings = {"min_p": 0.1, "chunk_bytes": 64 * 500 * 4}  # 64 whole rows
-    score_tokens(hidden, weight, targets, **settings)
-    assert sum(widened) == 5 * 500
-    widened.clear()
-    half = score_tokens(hidden.bfloat16(), weight.bfloat16(), targets, **settings)
-    assert sum(widened) <= 2 * 500
-    wide = score_tokens(hidden.bfloat16().float(), weight.bfloat16().float(), targets, **settings)
-    torch.testing.assert_close(half.proxy_logprobs, wide.proxy_logprobs)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rlobj.base.errors import ConfigError
 
@@ -41,34 +40,19 @@ def logit_shapes(config: Any) -> list[LogitShape]:
 
 
 def linear_head(model: Any) -> nn.Linear:
-    """The linear layer of a model's head, without LoRA adapters.
+    """The linear layer of a model's head.
 
     Raises:
-        ConfigError: the head is not a linear layer, or has adapters other than LoRA.
+        ConfigError: the head is not a linear layer, or an adapter wraps it.
     """
-    head = _layer_in_use(model.get_output_embeddings())
-    base = getattr(head, "base_layer", head)
-    if getattr(type(base), "forward", None) is not nn.Linear.forward:
-        raise ConfigError(
-            f"the head of {type(model).__name__} is a {type(base).__name__}; expected a torch "
-            "linear layer, with or without LoRA."
-        )
-    if base is head:
-        return base
-    if not hasattr(head, "lora_A"):
-        raise ConfigError(
-            f"the head of {type(model).__name__} is wrapped in a {type(head).__name__}; of peft's "
-            "adapters, scoring knows LoRA. Merge the adapter into the head, or exclude the head "
-            "from it."
-        )
-    odd = [name for name in head.lora_A if getattr(head, "lora_variant", {}).get(name) is not None]
-    odd += [name for name in head.lora_B if head.lora_B[name].bias is not None]
-    if odd:
-        raise ConfigError(
-            f"adapter '{odd[0]}' on the head of {type(model).__name__} is a variant of LoRA or has "
-            "a bias; scoring supports W + alpha/r·B·A only."
-        )
-    return base
+    head = model.get_output_embeddings()
+    if getattr(type(head), "forward", None) is nn.Linear.forward:
+        return head
+    wrapped = " with an adapter; leave the head out of the adapter's targets"
+    raise ConfigError(
+        f"the head of {type(model).__name__} is a {type(head).__name__}"
+        f"{wrapped if hasattr(head, 'base_layer') else ''}. Expected a torch linear layer."
+    )
 
 
 def trunk(model: Any) -> Any:
@@ -77,36 +61,3 @@ def trunk(model: Any) -> Any:
     if found is model or isinstance(found, nn.Linear):  # Llama 4, ModernBERT
         return model.model
     return found
-
-
-def head_inputs(model: Any, hidden: Tensor) -> dict[str, Any]:
-    """The arguments of `score_tokens` for a model's head: weight, bias, low_rank.
-
-    LoRA on the head adds alpha/r·B·A·h to the raw logits. W + alpha/r·B·A is never computed, so a
-    frozen W has no gradient.
-    """
-    head = _layer_in_use(model.get_output_embeddings())
-    layer = getattr(head, "base_layer", head)
-    sides = []
-    if layer is not head and head.disable_adapters and head.merged:
-        head.unmerge()  # as in its own forward
-    if layer is not head and not (head.disable_adapters or head.merged):
-        for name in head.active_adapters:
-            if name in head.lora_A:
-                low, high = head.lora_A[name], head.lora_B[name].weight
-                dropped = head.lora_dropout[name](hidden.to(low.weight.dtype))
-                sides.append((low(dropped) * head.scaling[name], high))
-    low_rank = None
-    if sides:
-        lows, highs = zip(*sides, strict=True)
-        low_rank = sides[0] if len(sides) == 1 else (torch.cat(lows, 1), torch.cat(highs, 1))
-    return {"weight": layer.weight, "bias": layer.bias, "low_rank": low_rank}
-
-
-def _layer_in_use(head: Any) -> Any:
-    """The layer in use; peft may keep the original head beside a trained copy."""
-    if not hasattr(head, "modules_to_save"):
-        return head
-    if head.disable_adapters or not head.active_adapters:
-        return head.original_module
-    return head.modules_to_save[head.active_adapters[0]]

@@ -1,8 +1,6 @@
 """The operations of `rlobj.scoring.rows` as Triton kernels, with one program per row.
 
-    _fold_kernel           adds a tile to the sums of its rows; for whole rows it also computes the
-                           kept mass, in a second read from the cache
-    _keep_kernel           the kept mass of a tile, for the second sweep
+    _fold_kernel           adds a tile to the sums of its rows
     _differentiate_kernel  the gradient of the products, in place or in half precision
 
 A program processes its row in blocks. It updates the same sums for each block as the torch version
@@ -42,7 +40,6 @@ ONE_A_ROW = [
     "slope_",
     "square_",
     "square_slope_",
-    "kept_",
     "largest_",
     "constant_",
 ]
@@ -85,18 +82,15 @@ def _fold_kernel(
     slope_,
     square_,
     square_slope_,
-    kept_,
     largest_,
     columns,
     stride,
     factor,
     cap,
-    threshold,
     BIAS: tl.constexpr,
     CAP: tl.constexpr,
     SLOPE: tl.constexpr,
     SQUARE: tl.constexpr,
-    KEPT: tl.constexpr,
     LARGEST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -145,61 +139,6 @@ def _fold_kernel(
         tl.store(square_slope_ + row, square_slope)
     if LARGEST:
         tl.store(largest_ + row, largest)
-    if KEPT:
-        kept = _kept(
-            products, bias, row, stride, columns, maximum, factor, cap, threshold, BIAS, CAP, BLOCK
-        )
-        tl.store(kept_ + row, kept)
-
-
-@_jit
-def _kept(
-    products,
-    bias,
-    row,
-    stride,
-    columns,
-    maximum,
-    factor,
-    cap,
-    threshold,
-    BIAS: tl.constexpr,
-    CAP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Σ exp(z − maximum) over the columns of a row with z − maximum > threshold."""
-    kept = 0.0
-    for start in range(0, columns, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        inside = column < columns
-        x = _linear(products, bias, row, stride, column, inside, factor, BIAS)
-        shifted = tl.where(inside, _bent(x, cap, CAP) - maximum, 0.0)
-        power = tl.where(inside & (shifted > threshold), tl.exp(shifted), 0.0)
-        kept += tl.sum(power, 0)  # type: ignore[operator]
-    return kept
-
-
-@_jit
-def _keep_kernel(
-    products,
-    bias,
-    maximum_,
-    kept_,
-    columns,
-    stride,
-    factor,
-    cap,
-    threshold,
-    BIAS: tl.constexpr,
-    CAP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    maximum = tl.load(maximum_ + row)
-    kept = _kept(
-        products, bias, row, stride, columns, maximum, factor, cap, threshold, BIAS, CAP, BLOCK
-    )
-    tl.store(kept_ + row, kept)
 
 
 @_jit
@@ -251,10 +190,8 @@ class TritonRows(Rows):
         # The same for all tiles, since each block size is compiled and the last tile is narrower.
         self._block = min(BLOCK, triton.next_power_of_2(columns))
 
-    def fold(
-        self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums, threshold: float | None
-    ) -> None:
-        optional = (sums.slope, sums.square, sums.square_slope, sums.kept, sums.largest)
+    def fold(self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums) -> None:
+        optional = (sums.slope, sums.square, sums.square_slope, sums.largest)
         _launch(
             _fold_kernel,
             (len(tile),),
@@ -265,27 +202,11 @@ class TritonRows(Rows):
             sums.mass,
             sums.target,
             *(sums.mass if column is None else column for column in optional),
-            threshold=0.0 if threshold is None else threshold,
             SLOPE=sums.slope is not None,
             SQUARE=sums.square is not None,
-            KEPT=threshold is not None,
             LARGEST=sums.largest is not None,
             **self._common(tile, curve),
         )
-
-    def keep(self, tile: Tensor, curve: Curve, maximum: Tensor, threshold: float) -> Tensor:
-        kept = torch.empty_like(maximum)
-        _launch(
-            _keep_kernel,
-            (len(tile),),
-            tile,
-            tile if curve.bias is None else curve.bias,
-            maximum,
-            kept,
-            threshold=threshold,
-            **self._common(tile, curve),
-        )
-        return kept
 
     def differentiate(
         self, tile: Tensor, curve: Curve, targets: Tensor, gradient: RowGradient, dtype: torch.dtype

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.base.errors import BatchError, ConfigError
-from rlobj.scoring.heads import LogitShape, head_inputs, linear_head, logit_shapes, trunk
+from rlobj.scoring.heads import LogitShape, linear_head, logit_shapes, trunk
 from rlobj.scoring.packing import pack_sequences, pad_sequences
 from rlobj.scoring.token_scores import TokenScores, score_tokens
 
@@ -32,7 +32,7 @@ class PolicyScorer(nn.Module):
 
     Args:
         model: a transformers causal language model whose head is a linear layer on the last hidden
-            states, with or without peft's LoRA.
+            states; other layers may have adapters.
         packed: True = `collate` puts all sequences into one row without padding; False = one padded
             row per sequence; "auto" = True with flash attention, else False. Other attention needs
             a mask of the row's length squared.
@@ -103,13 +103,14 @@ class PolicyScorer(nn.Module):
         """
         hidden = self._trunk(input_ids, attention_mask, position_ids)
         predicted = response_mask[:, 1:].bool()
-        rows = hidden[:, :-1][predicted]
+        head = self.model.get_output_embeddings()
         return score_tokens(
-            rows,
-            targets=input_ids[:, 1:][predicted],
+            hidden[:, :-1][predicted],
+            head.weight,
+            input_ids[:, 1:][predicted],
+            bias=head.bias,
             scale=self.shape.scale,
             softcap=self.shape.softcap,
-            **head_inputs(self.model, rows),
             **settings,
         )
 
@@ -167,7 +168,9 @@ class PolicyScorer(nn.Module):
                 input_ids = torch.tensor([[0, 1]], device=weight.device)
                 logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1:].float()
                 hidden = seen[0][0, -1:].to(weight.dtype)
-                raw = self._raw(hidden) if hidden.shape[1:] == weight.shape[1:] else None
+                fits = hidden.shape[1:] == weight.shape[1:]
+                bias = self.model.get_output_embeddings().bias
+                raw = nn.functional.linear(hidden, weight, bias).float() if fits else None
         finally:
             hook.remove()
         errors = [_error(raw, shape, logits) for shape in shapes]
@@ -175,14 +178,6 @@ class PolicyScorer(nn.Module):
             if error <= _tolerance(weight) * float(logits.abs().max()):
                 return shape
         raise ConfigError(_unknown_head(self.model, shapes[0], errors[0]))
-
-    def _raw(self, hidden: Tensor) -> Tensor:
-        """The logits of a few rows before scale and soft cap."""
-        inputs = head_inputs(self.model, hidden)
-        raw = nn.functional.linear(hidden, inputs["weight"], inputs["bias"])
-        if inputs["low_rank"] is not None:
-            raw = raw + nn.functional.linear(*inputs["low_rank"])
-        return raw.float()
 
     @torch.no_grad()
     def _unpackable(self, loaded: bool) -> str | None:

@@ -57,11 +57,11 @@ class Sums:
     slope: Tensor | None = None
     square: Tensor | None = None
     square_slope: Tensor | None = None
-    kept: Tensor | None = None  # Σ e over the columns with z − m > threshold
     largest: Tensor | None = None  # the largest logit of the last tile
+    kept: Tensor | None = None  # Σ e over the tokens of the min-p proxy, from a second sweep
 
     @classmethod
-    def of(cls, like: Tensor, *, slope: bool, square: bool, kept: bool) -> Sums:
+    def of(cls, like: Tensor, *, slope: bool, square: bool) -> Sums:
         """The sums before the first tile, for the rows of `like`."""
 
         def zeros(wanted: bool) -> Tensor | None:
@@ -75,7 +75,6 @@ class Sums:
             slope=zeros(slope),
             square=zeros(square),
             square_slope=zeros(square),
-            kept=zeros(kept),
         )
 
     def part(self, rows: slice) -> Sums:
@@ -166,14 +165,8 @@ class Rows(ABC):
         return self._tile[: rows * stride].view(rows, stride)[:, :columns]
 
     @abstractmethod
-    def fold(
-        self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums, threshold: float | None
-    ) -> None:
-        """Add a tile to the sums; with a threshold, also to `kept` (the tile has whole rows)."""
-
-    @abstractmethod
-    def keep(self, tile: Tensor, curve: Curve, maximum: Tensor, threshold: float) -> Tensor:
-        """Σ exp(z − m) over the columns with z − m > threshold, [n]."""
+    def fold(self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums) -> None:
+        """Add a tile to the sums."""
 
     @abstractmethod
     def differentiate(
@@ -190,13 +183,11 @@ class TorchRows(Rows):
         self._block = max(1, rows if like.is_cuda else BLOCK_ELEMENTS // max(columns, 1))
         self._spare = like.new_empty(min(self._block, rows) * columns)
 
-    def fold(
-        self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums, threshold: float | None
-    ) -> None:
+    def fold(self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums) -> None:
         for rows in self._blocks(tile):
-            self._fold(curve.logits(tile[rows]), targets[rows], sums.part(rows), threshold)
+            self._fold(curve.logits(tile[rows]), targets[rows], sums.part(rows))
 
-    def _fold(self, logits: Tensor, targets: Tensor, sums: Sums, threshold: float | None) -> None:
+    def _fold(self, logits: Tensor, targets: Tensor, sums: Sums) -> None:
         owned, column = _target_columns(targets, logits)
         sums.target.copy_(torch.where(owned, logits.gather(1, column)[:, 0], sums.target))
         largest = logits.amax(1)
@@ -204,7 +195,6 @@ class TorchRows(Rows):
             sums.largest.copy_(largest)
         sums.rescale(torch.maximum(sums.maximum, largest))
         shifted = logits.sub_(sums.maximum[:, None])
-        kept = None if threshold is None else shifted > threshold
         powers = shifted.exp_() if sums.slope is None else self._exp(shifted)
         sums.mass += powers.sum(1)
         if sums.slope is not None:
@@ -212,15 +202,6 @@ class TorchRows(Rows):
         if sums.square is not None and sums.square_slope is not None:
             sums.square_slope += shifted.mul_(powers).sum(1)
             sums.square += torch.mul(powers, powers, out=shifted).sum(1)
-        if kept is not None and sums.kept is not None:
-            sums.kept.copy_(powers.mul_(kept).sum(1))
-
-    def keep(self, tile: Tensor, curve: Curve, maximum: Tensor, threshold: float) -> Tensor:
-        kept = torch.empty_like(maximum)
-        for rows in self._blocks(tile):
-            shifted = curve.logits(tile[rows]).sub_(maximum[rows, None])
-            kept[rows] = torch.threshold_(shifted, threshold, -torch.inf).exp_().sum(1)
-        return kept
 
     def differentiate(
         self, tile: Tensor, curve: Curve, targets: Tensor, gradient: RowGradient, dtype: torch.dtype

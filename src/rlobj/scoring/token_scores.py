@@ -6,6 +6,7 @@ import math
 import reprlib
 from dataclasses import dataclass, replace
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,19 +60,17 @@ def score_tokens(
     bias: Tensor | None = None,
     scale: float = 1.0,
     softcap: float | None = None,
-    low_rank: tuple[Tensor, Tensor] | None = None,
     chunk_bytes: int | None = None,
 ) -> TokenScores:
     """Score tokens from the hidden states that predict them, without storing the [N, V] logits.
 
-        z = cap(scale·(W·h + B·u + b)) / temperature,   cap(x) = softcap·tanh(x / softcap), or x
+        z = cap(scale·(W·h + b)) / temperature,   cap(x) = softcap·tanh(x / softcap), or x
 
-    `logprobs` and `entropy` are differentiable in hidden, weight, bias, u and B. The backward pass
+    `logprobs` and `entropy` are differentiable in hidden, weight and bias. The backward pass
     computes the logits again, tile by tile. It skips rows whose incoming gradient is zero, and
     parameters that require no gradient. Logits and sums are float64 for float64 inputs, else
-    float32. `min_p` has no extra matrix product if whole rows of logits fit `chunk_bytes` and the
-    weights are multiplied in their own type. Otherwise a second sweep computes again the tiles that
-    have a token above the filter.
+    float32. For `min_p`, a second sweep computes again the tiles that have a token above the
+    filter.
 
     On a GPU, half-precision inputs are multiplied as they are. Under autocast, float32 inputs are
     rounded first, as in a linear layer. Triton computes the rows if it is installed. On a CPU
@@ -86,18 +85,15 @@ def score_tokens(
         min_p: also compute the min-p proxy with this share of the largest probability (Lp-Reg,
             arXiv:2510.03222), from the probabilities at the sampling temperature.
         relative: min_p is a share of the largest probability; else it is itself a probability.
-            That needs a second sweep.
         collision: also compute the collision probability.
         sensitivity: also compute the entropy sensitivity.
         bias: bias of the head, [V]; −inf removes a token from the softmax, and its log-prob is −inf
             (not with a soft cap, which makes every logit finite).
         scale: factor of the raw logits (Granite, Cohere).
         softcap: soft cap of the scaled logits (Gemma 2), before the temperature.
-        low_rank: u [N, r] and B [V, r], a correction of the head; with LoRA u = alpha/r·A·h.
         chunk_bytes: memory for one tile of logits. The sweeps use up to 1.5 times as much. Default:
-            8 MiB on a CPU, 512 MiB on a GPU; with `min_p` at least 64 whole rows. A tile has all
-            rows and at least 128 columns, which is 512 bytes per row; a second sweep stores 4
-            bytes per row and tile.
+            8 MiB on a CPU, 512 MiB on a GPU. A tile has all rows and at least 128 columns, which is
+            512 bytes per row; a second sweep stores 4 bytes per row and tile.
 
     Returns:
         TokenScores of N rows. For N = 0 the columns are empty and have a graph.
@@ -107,34 +103,28 @@ def score_tokens(
         ConfigError: a setting is out of range or not a number.
     """
     _check_settings(temperature, min_p, scale, softcap, chunk_bytes)
-    _check_shapes(hidden, weight, targets, bias, low_rank)
+    _check_shapes(hidden, weight, targets, bias)
     dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
-    row_bytes = chunk_bytes
-    if chunk_bytes is None or row_bytes is None:
+    if chunk_bytes is None:
         chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
-        row_bytes = max(chunk_bytes, tiles.MINIMUM_ROWS * len(weight) * dtype.itemsize)
     operand = _operand(hidden, weight, dtype)
-    head = tiles.Head(
-        weights=(),
-        bias=None,
-        inner=scale / (softcap or temperature),
-        outer=softcap / temperature if softcap else None,
-        chunk_bytes=chunk_bytes,
-        row_bytes=row_bytes,
-        dtype=dtype,
-        rounded=operand,
-        operand=operand,
-    )
+    head = {
+        "inner": scale / (softcap or temperature),
+        "outer": softcap / temperature if softcap else None,
+        "chunk_bytes": chunk_bytes,
+        "dtype": dtype,
+        "rounded": operand,
+        "operand": operand,
+    }
     settings = _Settings(head, entropy, min_p, relative, collision, sensitivity)
-    factors = [hidden, weight] if low_rank is None else [hidden, weight, *low_rank]
-    return TokenScores(*_Score.apply(targets.long(), bias, settings, *factors))
+    return TokenScores(*_Score.apply(hidden, weight, bias, targets.long(), settings))
 
 
 @dataclass(frozen=True)
 class _Settings:
     """The arguments of a call that are not tensors."""
 
-    head: tiles.Head  # without its tensors, which autograd passes on
+    head: dict[str, Any]  # of `tiles.Head`, without its tensors, which autograd passes on
     entropy: bool
     min_p: float | None
     relative: bool
@@ -156,85 +146,72 @@ def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
 
 
 class _Score(torch.autograd.Function):
-    """The inputs after `settings` are hidden states and weight of each factor, alternately."""
-
     @staticmethod
-    def forward(ctx, targets, bias, settings: _Settings, *factors):
+    def forward(ctx, hidden, weight, bias, targets, settings: _Settings):
         ctx.set_materialize_grads(False)
         ctx.settings = settings
-        head = replace(settings.head, weights=factors[1::2], bias=bias)
-        threshold = None
+        head = tiles.Head(weight, bias, **settings.head)
+        keep = None
         if settings.min_p is not None:
             # Slightly lower, so that a token exactly at the threshold is kept.
             threshold = math.log(settings.min_p) - 8 * torch.finfo(head.dtype).eps
+            keep = tiles.Keep(threshold, settings.relative)
         sums = tiles.forward_sweep(
             head,
-            head.prepare(factors[::2]),
+            head.prepare(hidden),
             targets,
             slope=settings.entropy or settings.sensitivity,
             square=settings.collision or settings.sensitivity,
-            threshold=threshold,
-            relative=settings.relative,
+            keep=keep,
         )
-        scores = _scores(sums, settings, threshold)
+        scores = _scores(sums, settings, keep)
         logprobs = scores[0]
         if bias is not None and logprobs is not None and head.outer is None:
             # Tiles have a large negative number instead of −∞, see `Head.curve`.
             logprobs.masked_fill_(bias[targets] == -torch.inf, -torch.inf)
-        ctx.save_for_backward(targets, bias, sums.maximum, sums.mass, sums.slope, *factors)
+        ctx.save_for_backward(hidden, weight, bias, targets, sums.maximum, sums.mass, sums.slope)
         ctx.mark_non_differentiable(*(column for column in scores[2:] if column is not None))
         return scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx, by_logprob, by_entropy, *_):
-        targets, bias, maximum, mass, slope, *factors = ctx.saved_tensors
-        hiddens, weights = factors[::2], factors[1::2]
-        _, wants_bias, _, *wants = ctx.needs_input_grad
+        hidden, weight, bias, targets, maximum, mass, slope = ctx.saved_tensors
+        wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         rows = RowGradient.of(by_logprob, by_entropy, maximum, mass, slope)
         chosen = rows.with_gradient()
         every = len(chosen) == len(targets)
+        active = hidden if every else hidden[chosen]
         if not every:
-            hiddens = [hidden[chosen] for hidden in hiddens]
             targets, rows = targets[chosen], rows.take(chosen)
-        head = replace(ctx.settings.head, weights=tuple(weights), bias=bias)
+        head = tiles.Head(weight, bias, **ctx.settings.head)
         if head.operand == torch.float16:  # its range is too small for gradients
             head = replace(head, operand=head.dtype)
         into = tiles.HeadGradient(
-            hiddens=[
-                torch.zeros_like(hidden, dtype=head.dtype) if wanted else None
-                for hidden, wanted in zip(hiddens, wants[::2], strict=True)
-            ],
-            weights=[
-                torch.empty_like(weight) if wanted else None
-                for weight, wanted in zip(weights, wants[1::2], strict=True)
-            ],
+            hidden=torch.zeros_like(active, dtype=head.dtype) if wants_hidden else None,
+            weight=torch.empty_like(weight) if wants_weight else None,
             bias=torch.empty_like(bias) if wants_bias else None,
         )
-        tiles.backward_sweep(head, head.prepare(hiddens), targets, rows, into)
-        found: list[Tensor | None] = []
-        for whole, by_hidden, by_weight in zip(
-            factors[::2], into.hiddens, into.weights, strict=True
-        ):
-            if by_hidden is not None:
-                by_hidden = by_hidden.to(whole.dtype)
-                if not every:
-                    by_hidden = torch.zeros_like(whole).index_copy_(0, chosen, by_hidden)
-            found += [by_hidden, by_weight]
-        return None, into.bias, None, *found
+        tiles.backward_sweep(head, head.prepare(active), targets, rows, into)
+        by_hidden = into.hidden
+        if by_hidden is not None:
+            by_hidden = by_hidden.to(hidden.dtype)
+            if not every:
+                by_hidden = torch.zeros_like(hidden).index_copy_(0, chosen, by_hidden)
+        return by_hidden, into.weight, into.bias, None, None
 
 
-def _scores(sums: Sums, settings: _Settings, threshold: float | None) -> tuple[Tensor | None, ...]:
+def _scores(sums: Sums, settings: _Settings, keep: tiles.Keep | None) -> tuple[Tensor | None, ...]:
     """The columns of `TokenScores`, in its order."""
     log_mass = sums.mass.log()
     logprobs = sums.target - log_mass
     entropy = proxy = collision = sensitivity = None
     if sums.slope is not None:
         entropy = log_mass - sums.slope / sums.mass
-    if sums.kept is not None and threshold is not None:
-        of = sums.target if settings.relative else logprobs
+    if sums.kept is not None and keep is not None:
+        of = sums.target if keep.relative else logprobs
         kept = sums.kept.maximum(of.exp())  # a kept target counts, also if it was rounded
-        proxy = torch.where(of > threshold, of - kept.log(), FILTERED)
+        proxy = torch.where(of > keep.threshold, of - kept.log(), FILTERED)
     if sums.square is not None:
         collision = sums.square / sums.mass.square()
     if collision is not None and sums.square_slope is not None and sums.slope is not None:
@@ -282,7 +259,6 @@ def _check_shapes(
     weight: Tensor,
     targets: Tensor,
     bias: Tensor | None,
-    low_rank: tuple[Tensor, Tensor] | None,
 ) -> None:
     given = {"hidden": hidden, "weight": weight, "targets": targets, "bias": bias}
     for name, value in given.items():
@@ -302,13 +278,6 @@ def _check_shapes(
         raise BatchError(
             f"bias has shape {list(bias.shape)}; expected [{len(weight)}], one per row of weight."
         )
-    if low_rank is not None:
-        low, high = (list(side.shape) for side in low_rank)
-        if low[:-1] != [len(hidden)] or high[:-1] != [len(weight)] or low[-1] != high[-1]:
-            raise BatchError(
-                f"low_rank has shapes {low} and {high}; "
-                f"expected [{len(hidden)}, r] and [{len(weight)}, r]."
-            )
     outside = ((targets < 0) | (targets >= len(weight))).nonzero()[:, 0]
     if len(outside):
         row = int(outside[0])
