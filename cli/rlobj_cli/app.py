@@ -20,6 +20,7 @@ from rlobj_cli.screen.errors import GuardedGroup
 from rlobj_cli.serve import serve
 from rlobj_cli.train.command import train
 from rlobj_cli.train.report import report
+from rlobj_cli.watch.command import watch
 
 app = typer.Typer(
     name="rlobj",
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command("train")(train)
 app.add_typer(evaluation)
+app.command("watch")(watch)
 app.command("inspect")(inspect)
 app.command("diagnose")(diagnose)
 app.command("report")(report)

@@ -14,7 +14,7 @@ from rlobj.config.run_folder import STOP_FILE
 from rlobj.insight import Finding
 from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.app import app
-from rlobj_cli.train.progress import watch
+from rlobj_cli.train.progress import open_screen
 
 FOUND = Finding("collapse", "[red]fell[/red] from 0.5 to 0", "Go back.", 7, 7)
 
@@ -36,7 +36,7 @@ def output(*words: str, code: int = 0) -> str:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_finding_is_one_line_on_the_screen_the_first_time(terminal: bool) -> None:
     out = console(100, terminal=terminal)
-    with watch(out, 10, 0, []) as screen:
+    with open_screen(out, 10, 0, []) as screen:
         screen.found(FOUND)
         screen.found(FOUND)
     assert text_of(out).count("step 7: collapse: [red]fell[/red] from 0.5 to 0") == 1

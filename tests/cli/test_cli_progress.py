@@ -15,7 +15,7 @@ from rlobj.evaluation import (
 )
 from rlobj.insight import Finding
 from rlobj.rewards import Graded
-from rlobj_cli.train.progress import LiveScreen, PlainScreen, watch
+from rlobj_cli.train.progress import LiveScreen, PlainScreen, open_screen
 
 FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread", "reference": "not needed"}
 
@@ -54,8 +54,8 @@ def train(screen: PlainScreen | LiveScreen, steps: int) -> None:
 
 
 def test_screen_is_live_only_on_a_terminal() -> None:
-    assert isinstance(watch(console(80, terminal=True), 5, 0, []), LiveScreen)
-    assert isinstance(watch(console(80, terminal=False), 5, 0, []), PlainScreen)
+    assert isinstance(open_screen(console(80, terminal=True), 5, 0, []), LiveScreen)
+    assert isinstance(open_screen(console(80, terminal=False), 5, 0, []), PlainScreen)
 
 
 def test_plain_lines_come_twenty_times_a_run_without_control_characters() -> None:
@@ -77,7 +77,7 @@ def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: i
     screen = LiveScreen(out, 8, 0, [])
     train(screen, 8)
     with out.capture() as captured:
-        out.print(screen._dashboard())
+        out.print(screen.panel())
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= width
     reward = next(line for line in lines if line.startswith("reward"))
@@ -108,7 +108,7 @@ def test_screen_of_a_resumed_run_starts_with_its_history() -> None:
 def test_header_is_shown_with_the_first_event_of_the_run(terminal: bool) -> None:
     screen_console = console(80, terminal=terminal)
     calls: list[str] = []
-    with watch(screen_console, 5, 0, [], lambda: calls.append("header")) as screen:
+    with open_screen(screen_console, 5, 0, [], lambda: calls.append("header")) as screen:
         assert calls == []
         screen.warm_starting(1, 2, 0.5)
         screen.started({"device": "cpu", "run": "here"})

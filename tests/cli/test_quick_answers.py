@@ -34,6 +34,7 @@ HELP = (
     "doctor --help",
     "serve --help",
     "report --help",
+    "watch --help",
     "presets list",
 )
 

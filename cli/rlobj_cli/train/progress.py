@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from rlobj.reporting import visible
 from rlobj.training import Callback
 from rlobj_cli.screen.charts import sparkline
 from rlobj_cli.screen.console import (
@@ -53,7 +47,11 @@ MEASURES = (
 """Name on the screen, name in metrics.jsonl, digits after the point."""
 
 
-def watch(
+RECENT = 20
+"""Steps whose mean duration is the estimate for the steps to come."""
+
+
+def open_screen(
     console: Console,
     steps: int,
     done: int,
@@ -75,7 +73,16 @@ def watch(
 
 
 class Screen(Callback):
-    """Collects the metrics of a run; subclasses show them. A context manager."""
+    """Collects the metrics of a run; subclasses show them. A context manager.
+
+    `rlobj train` calls it as a callback, and `rlobj watch` adds the lines of metrics.jsonl.
+
+    Attributes:
+        steps: steps of the whole run.
+        done: the newest step.
+        ended: when this step ended, in seconds as `time.time` counts them.
+        history: lines of metrics.jsonl so far.
+    """
 
     def __init__(
         self,
@@ -87,13 +94,11 @@ class Screen(Callback):
     ) -> None:
         self.console = console
         self.steps = steps
-        self.first = done
         self.done = done
         self.history: list[Mapping[str, Any]] = list(history)
-        self.doing = ""
         self.header = header
-        self._told: set[str] = set()
-        self._begun = self._sampling = self._trained = time.perf_counter()
+        self.ended = time.time()
+        self.told: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -113,48 +118,60 @@ class Screen(Callback):
     def started(self, facts: Mapping[str, str]) -> None:
         """Show policy, problems, device and so on."""
         self.begin()
-        self._begun = time.perf_counter()
+        self.ended = time.time()
         device = facts["device"]
         shown = {**facts, "device": device + ONE_THREAD * device.endswith(" 1 thread")}
         self.console.print(facts_grid({k: v for k, v in shown.items() if k != "reference"}))
         self.console.print()
 
-    def phase(self, name: str) -> None:
-        """Note the time at which each stage begins."""
-        self.doing = name
-        self._trained = time.perf_counter()
-        if name == "sampling":
-            self._sampling = self._trained
-
     def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
         """Add the evaluation before the first step; later ones arrive with `stepped`."""
         if step == 0:
-            self.history.append({"step": 0, **summary.metrics()})
+            self.add({"step": 0, **summary.metrics()})
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Add the metrics of a step, and its speed without the time of an evaluation."""
-        ended = self._trained if self.doing == "evaluating" else time.perf_counter()
-        speed = metrics["tokens/step"] / max(ended - self._sampling, 1e-9)
-        self.history.append({**metrics, "tokens/per_second": speed})
-        self.done = step
+        """Add the metrics of a step."""
+        self.add(metrics)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Add a line of metrics.jsonl."""
+        self.history.append(line)
+        self.done = line["step"]
+        self.ended = time.time()
 
     def found(self, finding: Finding) -> None:
         """Say on one line what the diagnosis has found, the first time."""
-        if finding.name not in self._told:
-            self._told.add(finding.name)
+        if finding.name not in self.told:
+            self.told.add(finding.name)
             line = Text.assemble((f"step {finding.since}: {finding.name}", "bold red"))
-            say(self.console, line.append(f": {finding.evidence}", "red"))
+            say(self.console, line.append(f": {visible(finding.evidence)}", "red"))
 
     @property
     def rewards(self) -> dict[str, str]:
         """The names of several rewards -> their means in metrics.jsonl."""
         keys = [key for key in self.history[-1] if key.count("/") == 2] if self.history else []
-        return {f"reward {key.split('/')[1]}": key for key in keys if key.startswith("reward/")}
+        rewards = [key for key in keys if key.startswith("reward/")]
+        return {f"reward {visible(key.split('/')[1])}": key for key in rewards}
 
     def series(self, key: str) -> list[float]:
         """All values of a metric so far."""
         values = [line.get(key) for line in self.history]
         return [value for value in values if value is not None and value == value]
+
+    def times(self) -> tuple[str, str]:
+        """How long the steps took until now, and how long the others will take; "–" if unknown."""
+        seconds, waiting = self.series("time/step"), time.time() - self.ended
+        left = "–"
+        if recent := seconds[-RECENT:]:
+            mean = sum(recent) / len(recent)
+            left = clock(mean * (self.steps - self.done) - min(waiting, mean))
+        return clock(sum(seconds) + waiting * (self.done < self.steps)), left
+
+    def wait_for(self, what: str) -> None:
+        """Say what the run of another process waits for; "" = nothing."""
+
+    def close(self) -> None:
+        """Leave the newest numbers of such a run on the screen."""
 
 
 class PlainScreen(Screen):
@@ -163,6 +180,7 @@ class PlainScreen(Screen):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._every = max(1, self.steps // 20)
+        self._newest, self._waiting = 0, ""
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """Print one line at the start and one at the end."""
@@ -170,24 +188,23 @@ class PlainScreen(Screen):
         if done in (1, total):
             self._line(preparation_line(done, total, loss))
 
-    def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
-        """Print the evaluation before the first step."""
-        super().evaluated(step, summary)
-        if step == 0:
-            self._line(f"step {0:>{len(str(self.steps))}}/{self.steps}  {self._held_out()}")
-
-    def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def add(self, line: Mapping[str, Any]) -> None:
         """Print a line after each twentieth of the run and after each evaluation."""
-        super().stepped(step, metrics)
-        if step % self._every and step != self.steps and "eval/accuracy" not in metrics:
-            return
-        line = self.history[-1]
-        left = (time.perf_counter() - self._begun) / (step - self.first) * (self.steps - step)
+        super().add(line)
+        step, name = self.done, f"step {self.done:>{len(str(self.steps))}}/{self.steps}"
+        if step == 0:
+            self._line(f"{name}  {self._held_out()}")
+        elif step % self._every == 0 or step == self.steps or "eval/accuracy" in line:
+            self.show()
+
+    def show(self) -> None:
+        """Print the newest step."""
+        line, self._newest = self.history[-1], self.done
         parts = [
-            f"step {step:>{len(str(self.steps))}}/{self.steps}",
+            f"step {self.done:>{len(str(self.steps))}}/{self.steps}",
             f"reward {number(line.get('reward/mean'))}",
             *(f"{name} {number(line.get(key))}" for name, key in self.rewards.items()),
-            self._held_out() if "eval/accuracy" in metrics else "",
+            self._held_out() if "eval/accuracy" in line else "",
             f"entropy {number(line.get('policy/entropy'))}",
             f"kept {number(line.get('objective/kept_fraction'), 4)}",
             f"clipped {number(line.get('objective/clip_fraction'), 4)}",
@@ -197,9 +214,20 @@ class PlainScreen(Screen):
             f"length {number(line.get('response/length_mean'), 1)}",
             f"gap {number(line.get('sampler/logprob_gap'))}",
             f"{number(line.get('tokens/per_second'), 0)} tokens/s",
-            f"{_clock(left)} left",
+            f"{self.times()[1]} left",
         ]
         self._line("  ".join(part for part in parts if part))
+
+    def wait_for(self, what: str) -> None:
+        """Print it, once."""
+        before, self._waiting = self._waiting, what
+        if what not in ("", before):
+            self._line(what)
+
+    def close(self) -> None:
+        """Print the newest step, if it is not there yet."""
+        if self.done > self._newest:
+            self.show()
 
     def _held_out(self) -> str:
         return f"held-out accuracy {held_out(self.history[-1])}"
@@ -217,14 +245,12 @@ class LiveScreen(Screen):
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[times]}"),
             TextColumn("[dim]{task.fields[doing]}"),
             console=self.console,
             expand=True,
         )
-        self._task = self._bar.add_task("steps", total=self.steps, completed=self.done, doing="")
+        self._task = self._bar.add_task("steps", total=self.steps, doing="", times="")
         spinner = Spinner("dots", "loading")
         self._shown: Callable[[], RenderableType] = lambda: spinner
         self._live = Live(
@@ -253,20 +279,30 @@ class LiveScreen(Screen):
     def started(self, facts: Mapping[str, str]) -> None:
         """Show the panel of the run from now on."""
         super().started(facts)
-        self._bar.reset(self._task, completed=self.done)
-        self._shown = self._dashboard
+        self._shown = self.panel
 
     def phase(self, name: str) -> None:
         """Show the stage at the end of the bar."""
-        super().phase(name)
         self._bar.update(self._task, doing=f"{name:<10}")
 
-    def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Move the bar; the table is redrawn by itself."""
-        super().stepped(step, metrics)
-        self._bar.update(self._task, completed=step)
+    def wait_for(self, what: str) -> None:
+        """Show it at the end of the bar."""
+        self._shown = self.panel
+        self.phase(what)
 
-    def _dashboard(self) -> Group:
+    def close(self) -> None:
+        """Print the table."""
+        if self.history:
+            self.console.print(self._table())
+
+    def panel(self) -> Group:
+        """The bar, and a table of the metrics."""
+        elapsed, left = self.times()
+        times = f"{elapsed}  {left} left"
+        self._bar.update(self._task, completed=self.done, total=self.steps, times=times)
+        return Group(self._bar, self._table())
+
+    def _table(self) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
         table.add_column("")
         table.add_column("first", justify="right")
@@ -277,8 +313,8 @@ class LiveScreen(Screen):
         for name, key, digits in (MEASURES[0], *several, *MEASURES[1:]):
             values = self.series(key)
             first, now = (number(values[i], digits) if values else "–" for i in (0, -1))
-            table.add_row(name, first, now, sparkline(values, room))
-        return Group(self._bar, table)
+            table.add_row(Text(name), first, now, sparkline(values, room))
+        return table
 
 
 def held_out(line: Mapping[str, Any] | None) -> str:
@@ -291,7 +327,8 @@ def held_out(line: Mapping[str, Any] | None) -> str:
     return f"{accuracy} ± {number(known[0])}" if known else accuracy
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """A duration as h:mm:ss or m:ss."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -28,7 +28,7 @@ from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import INTERRUPTED, report
 from rlobj_cli.train.beside import second_run, show_beside, show_plan
 from rlobj_cli.train.overview import show_dry_run, show_header, show_history, show_results, train_on
-from rlobj_cli.train.progress import watch
+from rlobj_cli.train.progress import open_screen
 
 
 def start(
@@ -148,7 +148,9 @@ def _shown(
             yield []
             return
         history = [line for line in RunDirectory(out).lines() if line["step"] <= done]
-        with watch(console, config.training.steps, done, history if done else [], header) as screen:
+        with open_screen(
+            console, config.training.steps, done, history if done else [], header
+        ) as screen:
             for handler in logging.getLogger("rlobj").handlers:  # warnings appear below the header
                 handler.addFilter(lambda _: screen.begin() or True)
             yield [screen]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError, RunError
 
-__all__ = ["lock_folder", "step_of", "write_whole"]
+__all__ = ["is_locked", "lock_folder", "step_of", "write_whole"]
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -54,6 +54,18 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         except OSError as error:
             raise ConfigError(f"another process is {doing} {folder}") from error
         yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process has the lock of a folder."""
+    try:
+        with (folder / ".lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock, or the file system has none
+        return False
+    return False
 
 
 def step_of(path: Path) -> int:

@@ -23,6 +23,7 @@ __all__ = [
     "read_metrics",
     "read_run_config",
     "read_settings",
+    "read_stop",
     "step_of",
 ]
 
@@ -83,6 +84,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             break
         found.append(parsed)
     return found
+
+
+def read_stop(path: Path) -> tuple[int, str, str] | None:
+    """Step, finding ("" = none) and message of the error that ended a run; None without one."""
+    try:
+        told = json.loads((path / STOP_FILE).read_text(encoding="utf-8"))
+        return int(told["step"]), str(told["finding"] or ""), str(told["message"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def checkpoints(path: Path) -> list[Path]:

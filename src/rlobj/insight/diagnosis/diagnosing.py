@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import STOP_FILE, read_run_config
+from rlobj.config.run_folder import read_run_config, read_stop
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.drivers import (
     common_responses,
@@ -61,7 +61,7 @@ def diagnose(
 def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
     watch = Watch(read_run_config(run))
     notes = _read(run, watch, progress)
-    steps, stopped = watch.history.steps, _stopped(run)
+    steps, stopped = watch.history.steps, read_stop(run)
     if not steps and stopped is None:
         raise ConfigError(f"{run} has no finished step yet, so there is nothing to diagnose")
     findings = [_with_details(run, finding, notes) for finding in watch.findings.values()]
@@ -118,15 +118,6 @@ def _with_details(run: Path, finding: Finding, notes: list[str]) -> Finding:
         notes.append(f"{finding.name}: its tables cannot be read: {visible(str(error), 200)}")
         return finding
     return replace(finding, details=tuple(details))
-
-
-def _stopped(run: Path) -> tuple[int, str, str] | None:
-    """Step, finding and message of the error that ended the run; None if there was none."""
-    try:
-        told = json.loads((run / STOP_FILE).read_text(encoding="utf-8"))
-        return int(told["step"]), str(told["finding"] or ""), str(told["message"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
 
 
 def _with_stop(

@@ -1,0 +1,48 @@
+"""`rlobj watch`: follows a run in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from rlobj_cli.screen.console import loading
+from rlobj_cli.screen.errors import INTERRUPTED, report
+from rlobj_cli.screen.options import option
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")],
+    trust: Annotated[
+        bool, option(None, "--trust", "Import the code that the run's settings name by its path.")
+    ] = False,
+) -> None:
+    """Follow a run: its metrics, the time left, and what the diagnosis finds.
+
+    It shows what rlobj train shows, from any other terminal, and reads only RUN/metrics.jsonl.
+    In a pipe it prints plain lines. It ends when the run ends.
+    Ctrl-C ends the watching and leaves the run alone.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj train --preset stapo --out runs/first > first.log &
+      rlobj watch runs/first
+      rlobj watch runs/first > progress.log
+
+    [bold]Exit code[/bold]
+
+    \b  0   the run made all its steps, or was stopped and saved
+      1   the run failed, or its process was killed
+      130 Ctrl-C
+    """
+    console = Console()
+    with loading(console):
+        from rlobj_cli.watch.following import follow
+    try:
+        code = follow(console, run, trust)
+    except KeyboardInterrupt:
+        report("Interrupted", f"only the watching; the run goes on. rlobj watch {run}")
+        code = INTERRUPTED
+    raise typer.Exit(code)

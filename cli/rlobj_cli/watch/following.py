@@ -1,0 +1,129 @@
+"""Follow the folder of a run until no process trains in it. Importing this takes seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from rlobj.base.files import is_locked, step_of
+from rlobj.base.targets import importing
+from rlobj.config.run_folder import newest_checkpoint, read_run_config, read_stop
+from rlobj.insight.diagnosis import Watch
+from rlobj.reporting import visible
+from rlobj_cli.screen.console import say
+from rlobj_cli.screen.errors import FAILED
+from rlobj_cli.train.progress import Screen, open_screen
+
+POLL = 0.5
+"""Seconds between two looks at the folder."""
+MOST = 1e100
+"""Larger numbers, which no metric has, are left out."""
+
+
+def follow(console: Console, run: Path, trust: bool = False) -> int:
+    """Show a run until it ends, and then how to go on.
+
+    Args:
+        console: the screen.
+        run: the folder of the run.
+        trust: import the code that the settings of the run name by its path.
+
+    Returns:
+        The exit code: 1 if the run failed or was killed, otherwise 0.
+
+    Raises:
+        ConfigError: the folder has no run, or its settings name code without `trust`.
+    """
+    with importing(trust):
+        config = read_run_config(run)
+        watch = Watch(config)
+    say(console, Text.assemble(("rlobj watch", "bold"), f"  {visible(str(run))}"))
+    with importing(trust), open_screen(console, config.training.steps, 0, []) as screen:
+        seen = -1
+        for lines in _polled(run):
+            if lines or not screen.history:
+                screen.wait_for("" if lines else "waiting for the first step")
+            for line in lines:
+                if line["step"] > screen.steps:  # resumed with more steps
+                    screen.steps = read_run_config(run).training.steps
+                if seen < line["step"] <= screen.steps:  # a resumed run repeats some
+                    seen = line["step"]
+                    screen.add(line)
+                    for finding in watch.add(line):
+                        screen.found(finding)
+                    screen.ended = (run / "metrics.jsonl").stat().st_mtime
+    screen.close()
+    return _tell(console, run, screen)
+
+
+def _polled(run: Path) -> Iterator[list[dict[str, Any]]]:
+    """The new lines of metrics.jsonl, again and again until no process trains in the folder.
+
+    An incomplete last line is left for the next time. A resumed run replaces the file; then all
+    lines come again.
+    """
+    file, inode, position, live = run / "metrics.jsonl", 0, 0, True
+    while live:
+        live, text = is_locked(run), b""
+        if file.exists():
+            with file.open("rb") as opened:
+                before, inode = inode, os.fstat(opened.fileno()).st_ino
+                position = opened.seek(position if inode == before else 0)
+                text = opened.read()
+        end = text.rfind(b"\n") + 1
+        position += end
+        yield [line for line in map(_numbers, text[:end].splitlines()) if line]
+        if live:
+            time.sleep(POLL)
+
+
+def _numbers(text: bytes) -> dict[str, Any]:
+    """The numbers of a line; none if it is no line of a step."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        return {}
+    numbers = {key: value for key, value in line.items() if isinstance(value, int | float)}
+    return {key: value for key, value in numbers.items() if abs(value) < MOST}
+
+
+def _tell(console: Console, run: Path, screen: Screen) -> int:
+    """Print how the run has ended and how to go on; the exit code."""
+    newest, done, steps = newest_checkpoint(run), screen.done, screen.steps
+    saved = 0 if newest is None else step_of(newest)
+    code, stop = FAILED, read_stop(run)
+    if stop is not None:
+        text = f"Failed at step {stop[0]}: {stop[2]}"
+    elif done == steps:
+        code, text = 0, f"Finished: {steps} steps."
+    elif 0 < saved == done:
+        code, text = 0, f"Stopped at step {done} of {steps}, which is saved."
+    else:
+        checkpoint = (
+            f"the newest checkpoint is of step {saved}" if saved else "it has no checkpoint"
+        )
+        text = (
+            f"Ended at step {done} of {steps} without a message. No process trains in this folder: "
+            f"it was killed, or another error ended it; {checkpoint}."
+        )
+    for line in text.split("\n"):
+        say(console, Text(visible(line), "bold red" if code else "bold green"))
+    commands = {
+        "train --resume": done < steps and "rlobj train" not in text,
+        "diagnose": bool(screen.told),
+        "report": done > 0,
+        "inspect": done > 0 and (run / "records").is_dir(),
+    }
+    console.print("Next:")
+    for command in (name for name, useful in commands.items() if useful):
+        console.print(Text(f"  rlobj {command} {visible(str(run))}", "cyan"), soft_wrap=True)
+    return code
