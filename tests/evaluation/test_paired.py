@@ -9,8 +9,8 @@ import pytest
 
 from rlobj.base.errors import DataError
 from rlobj.data import Problem
-from rlobj.evaluation.paired import compare_benchmark
-from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
+from rlobj.evaluation.comparing import compare_benchmark
+from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.rewards import Graded
 
 

@@ -56,25 +56,12 @@ def three_problems(path):
     )
 
 
-def test_a_score_killed_before_its_settings_are_written_starts_again(tmp_path, monkeypatch):
-    file, out = three_problems(tmp_path / "r.jsonl"), tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr(Samples, "write_settings", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            noted([file], out)
-    assert (out / "samples.jsonl").exists()
-    assert "1 of 3 problems have no response and count in no number: c" in noted([file], out)
-    assert len((out / "samples.jsonl").read_text().splitlines()) == 3
-    found = Samples.open(out)
-    assert [grade.correct for grade in found.grades.values()] == [True, False, True]
-
-
 def test_a_score_killed_before_its_grades_are_written_is_completed_by_regrade(
     tmp_path, monkeypatch
 ):
     file, out = three_problems(tmp_path / "r.jsonl"), tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(regrading, "grade_all", interrupted)
+        patch.setattr(regrading, "Grading", interrupted)
         with pytest.raises(KeyboardInterrupt):
             noted([file], out)
     with pytest.raises(ConfigError, match=f"finish or repeat its grading.*regrade {out}"):
@@ -91,7 +78,7 @@ def interrupted(*_, **__):
 
 def test_a_score_does_not_overwrite_what_it_reads(tmp_path):
     file = three_problems(tmp_path / "samples.jsonl")
-    with pytest.raises(ConfigError, match="would be overwritten"):
+    with pytest.raises(ConfigError, match="has files, but is not an evaluation"):
         noted([file], tmp_path)
     assert len(file.read_text().splitlines()) == 3
 

@@ -14,16 +14,15 @@ import pytest
 
 from rlobj.base.errors import RunError
 from rlobj.data import Problem
-from rlobj.evaluation.paired import compare_benchmark
-from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
+from rlobj.evaluation.comparing import EvaluationComparison, compare_benchmark
 from rlobj.evaluation.report import (
-    comparison_markdown,
     results_json,
     results_markdown,
     write_page,
 )
-from rlobj.evaluation.report.measures import percent_signed
-from rlobj.evaluation.report.page_data import kept_texts, verdict
+from rlobj.evaluation.report.page import kept_texts, verdict
+from rlobj.evaluation.report.tables import percent_signed
+from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.reporting import script_safe
 from rlobj.rewards import Graded
@@ -123,19 +122,15 @@ def test_results_markdown_is_a_table_with_its_settings() -> None:
 def test_comparison_markdown_shows_differences_and_flips() -> None:
     left = evaluation("set", "++++", "+++-", "----", "++++")
     right = evaluation("set", "++++", "+---", "++++")
-    text = comparison_markdown([compare_benchmark(left, right)], ("new|er", "old"))
-    lines = text.splitlines()
-    assert (
-        lines[0] == r"| benchmark | problems | new\|er | old | new\|er − old | 95% interval | p |"
-    )
-    assert lines[2].startswith("| set | 3 | 58.3 | 75.0 | −16.7 ± ")
-    assert lines[2].endswith("| 1.000 |")
-    assert "set: 1 left out, only new|er answered set-3." in text.replace("\\", "")
-    assert "(2 of 2)" in text
+    shown = EvaluationComparison("new|er", "old", (compare_benchmark(left, right),), ())
+    lines = shown.to_markdown().splitlines()
+    assert lines[:3:2] == ["A: new\\|er", "B: old"]
+    assert lines[4] == "| benchmark | problems | A | B | A − B | 95% interval | p |"
+    assert lines[6].startswith("| set | 3 | 58.3 | 75.0 | −16.7 ± ")
+    assert lines[6].endswith("| 1.000 |")
+    assert "set: 1 left out, only A answered 'set-3'." in lines
+    assert "Problems with most responses right on one side only (2 of 2):" in lines
     assert lines[-2:] == ["| set set-2 | 0.0 | 100.0 |", "| set set-1 | 75.0 | 25.0 |"]
-    short = comparison_markdown([compare_benchmark(left, right)], flips=1)
-    assert "(1 of 2)" in short
-    assert "set-1 |" not in short
 
 
 @pytest.mark.parametrize(

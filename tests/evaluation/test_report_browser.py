@@ -11,8 +11,8 @@ import pytest
 from browser import CHROMIUM, NAMES, Browser
 
 from rlobj.data import Problem
-from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.report import write_page
+from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.rewards import Graded
 

@@ -10,9 +10,9 @@ from rlobj.base.errors import DataError, RunError
 from rlobj.data import Problem
 from rlobj.evaluation import Samples, sample_and_grade
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.sampling import grade_all, sample_seed
+from rlobj.evaluation.sampling import Grading
 from rlobj.rewards import Exact
-from rlobj.samplers import Sample, SamplingSettings
+from rlobj.samplers import Sample, SamplingSettings, derive_seed
 
 PROBLEMS = [Problem(str(n), f"{n}+1=", str(n + 1)) for n in range(5)]
 SETTINGS = SamplingSettings(max_tokens=4)
@@ -86,8 +86,8 @@ def test_a_seed_depends_only_on_what_names_the_response():
     run(split, block=1)
     assert sorted(whole.drawn) == sorted(split.drawn)
     assert len(set(whole.drawn)) == 20
-    assert sample_seed(7, "evaluation", "3", 2) in whole.drawn
-    assert sample_seed(7, "another", "3", 2) not in whole.drawn
+    assert derive_seed(7, "evaluation", "3", 2) in whole.drawn
+    assert derive_seed(7, "another", "3", 2) not in whole.drawn
 
 
 @pytest.mark.parametrize("dies_after", [3, 9, 18])
@@ -135,7 +135,7 @@ def test_stored_responses_are_graded_without_a_sampler():
     first = run(Echo(), samples)
     samples.grades.clear()
     with Exact().open() as grader:
-        grade_all(grader, PROBLEMS, "evaluation", samples)
+        Grading(grader, PROBLEMS, "evaluation", samples, 20, 7, EvaluationCallback()).run()
     assert samples.graded("evaluation", PROBLEMS) == first
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlobj.data import Problem
 from rlobj.evaluation.estimators import standard_errors, wilson_interval
-from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
+from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import macro_average, summarise
 from rlobj.rewards import Graded
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlobj.data import Problem
-from rlobj.evaluation.records import GradedProblem, ResponseRecord
+from rlobj.evaluation.samples import GradedProblem, ResponseRecord
 from rlobj.evaluation.votes import Votes, count_votes
 from rlobj.rewards import Graded
 

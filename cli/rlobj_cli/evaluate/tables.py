@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlobj.evaluation import EvaluationResult, GradeChange
-from rlobj.evaluation.report.measures import (
+from rlobj.evaluation.report.tables import (
     UNKNOWN,
     measures,
     percent,

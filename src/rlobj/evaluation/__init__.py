@@ -11,40 +11,27 @@ PROTOCOLS         how papers evaluated
 """
 
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.comparing import EvaluationComparison, compare
+from rlobj.evaluation.comparing import compare
 from rlobj.evaluation.evaluating import evaluate
-from rlobj.evaluation.paired import Comparison, compare_benchmark
 from rlobj.evaluation.protocols import PROTOCOLS
 from rlobj.evaluation.publishing import summarise_folder
-from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.regrading import regrade, score
 from rlobj.evaluation.result import EvaluationResult, GradeChange
-from rlobj.evaluation.samples import Samples
+from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
 from rlobj.evaluation.sampling import sample_and_grade
-from rlobj.evaluation.summary import (
-    BenchmarkResult,
-    BenchmarkSummary,
-    macro_average,
-    summarise,
-)
+from rlobj.evaluation.summary import BenchmarkSummary, summarise
 
 __all__ = [
     "PROTOCOLS",
-    "BenchmarkResult",
     "BenchmarkSummary",
-    "Comparison",
     "EvaluationCallback",
-    "EvaluationComparison",
     "EvaluationResult",
     "GradeChange",
     "GradedBenchmark",
     "GradedProblem",
-    "ResponseRecord",
     "Samples",
     "compare",
-    "compare_benchmark",
     "evaluate",
-    "macro_average",
     "regrade",
     "sample_and_grade",
     "score",

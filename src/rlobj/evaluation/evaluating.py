@@ -164,8 +164,8 @@ def _run(
 ) -> EvaluationResult:
     callback.started(source.name)
     model = source.locate(callback.warm_starting)
-    if out is not None and out != AUTO:
-        _require_free(Path(out))
+    if out != AUTO:
+        Samples(out).require_free()
     with contextlib.ExitStack() as stack:
         callback.loading(source.name)
         engine = stack.enter_context(open_engine(sets[0].config, model, source.tokenizer))
@@ -189,13 +189,6 @@ def _run(
                 callback.interrupted(len(samples.responses), total)
                 raise
     return publish(samples, callback)
-
-
-def _require_free(out: Path) -> None:
-    """Refuse a folder that holds something else, such as a model or a run."""
-    taken = out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir())
-    if taken and not (out / "settings.json").exists():
-        raise ConfigError(f"{out} has files, but is not an evaluation. Choose another --out DIR")
 
 
 def _fitted(each: ProblemSet, engine: Engine, callback: EvaluationCallback) -> ProblemSet:
@@ -280,20 +273,10 @@ def _begin(
         require_same(samples.path, stored, settings)
     else:  # nothing was sampled under the stored settings
         stored = {}
-    sessions = stored.get("sessions", [])
-    here = environment()
-    if sessions and sessions[-1]["versions"] != here["versions"]:
-        changed = [
-            f"{name} {sessions[-1]['versions'].get(name)} -> {number}"
-            for name, number in here["versions"].items()
-            if sessions[-1]["versions"].get(name) != number
-        ]
-        text = f"continued under other versions, both are recorded: {', '.join(changed)}"
-        callback.noted(text, warning=True)
     problems: dict[str, Sequence[Problem]] = dict(samples.problems()) if stored else {}
     samples.write_problems(problems | {each.name: each.problems for each in sets})
     benchmarks = {**stored.get("benchmarks", {}), **settings["benchmarks"]}
-    sessions = [*sessions, {"started": now(), **here}]
+    sessions = [*stored.get("sessions", []), {"started": now(), **environment()}]
     samples.write_settings(
         {"format": 1, **settings, "benchmarks": benchmarks, "sessions": sessions}
     )

@@ -26,8 +26,7 @@ from rlobj.data.layouts import (
     value_of,
 )
 from rlobj.data.problems import digest
-from rlobj.evaluation.records import ResponseRecord
-from rlobj.evaluation.samples import Key
+from rlobj.evaluation.samples import Key, ResponseRecord
 
 PARTS = {
     "id": ("id", "unique_id", "problem_idx", "problem_id", "example_id", "doc_id"),

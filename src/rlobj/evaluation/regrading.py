@@ -15,16 +15,13 @@ from rlobj.evaluation.evaluating import AUTO
 from rlobj.evaluation.identity import environment, now
 from rlobj.evaluation.imported import read_responses
 from rlobj.evaluation.publishing import publish
-from rlobj.evaluation.records import ResponseRecord
 from rlobj.evaluation.result import EvaluationResult, GradeChange
-from rlobj.evaluation.samples import Key, Samples
-from rlobj.evaluation.sampling import grade_all
+from rlobj.evaluation.samples import SETTINGS, Key, ResponseRecord, Samples
+from rlobj.evaluation.sampling import Grading
 from rlobj.rewards import Reward
 
 NAMED = 5
 """Problems without a response that a note names."""
-OWN_FILES = ("problems.jsonl", "samples.jsonl", "grades.jsonl", "settings.json", "results.json")
-"""Files of an evaluation that a table of responses could have the name of."""
 
 
 def regrade(
@@ -112,8 +109,13 @@ def score(
     if out == AUTO:
         out = Path("evals") / f"scored-{paths[0].stem}"
     samples = Samples(out)
-    if samples.path is not None:
-        _require_free(samples.path, paths)
+    if samples.path is not None and (samples.path / SETTINGS).exists():
+        raise ConfigError(
+            f"{out} already contains an evaluation. To finish or repeat its grading: "
+            f"rlobj eval regrade {out}\n"
+            "Otherwise choose another folder with --out DIR"
+        )
+    samples.require_free()
     callback.started(str(paths[0]))
     facts = {"problems": f"{len(problems):,}", "responses": f"{len(responses):,}"}
     callback.ready({**facts, **({} if out is None else {"folder": str(out)})})
@@ -127,10 +129,8 @@ def score(
     }
     engine = {"name": "made elsewhere", "files": {str(path): _digest(path) for path in paths}}
     with samples.locked():
-        samples.clear()
         samples.write_problems({name: problems})
         samples.add(responses)
-        # The settings come last: before them the folder is free, with them `regrade` completes it.
         samples.write_settings(
             {
                 "format": 1,
@@ -142,23 +142,6 @@ def score(
         )
         _grade(grader, name, problems, samples, callback)
     return publish(samples, callback)
-
-
-def _require_free(out: Path, files: Sequence[Path]) -> None:
-    """Refuse a folder that must not be written to.
-
-    Raises:
-        ConfigError: it holds an evaluation, or a file to be graded that would be overwritten.
-    """
-    if (out / "settings.json").exists():
-        raise ConfigError(
-            f"{out} already contains an evaluation. To finish or repeat its grading: "
-            f"rlobj eval regrade {out}\n"
-            "Otherwise choose another folder with --out DIR"
-        )
-    written = [(out / name).resolve() for name in OWN_FILES]
-    if overwritten := [file for file in files if file.resolve() in written]:
-        raise ConfigError(f"{overwritten[0]} would be overwritten; choose a folder with --out DIR")
 
 
 def _unanswered(asked: Sequence[Problem], responses: Mapping[Key, ResponseRecord]) -> list[str]:
@@ -189,8 +172,10 @@ def _grade(
     samples: Samples,
     callback: EvaluationCallback,
 ) -> None:
+    ids = {problem.id for problem in problems}
+    total = sum(key[0] == name and key[1] in ids for key in samples.responses)
     with reward.open() as grader:
-        grade_all(grader, problems, name, samples, block=256, callback=callback)
+        Grading(grader, problems, name, samples, total, 256, callback).run()
 
 
 def _digest(file: Path) -> str:

@@ -6,6 +6,9 @@
     DIR/grades.jsonl     grades, one a line, appended; `rewrite_grades` replaces the file
 
 A line belongs to (benchmark, problem, sample). A last line that a crash cut off is ignored.
+
+A response and its grade are kept apart: a response is expensive and final, and a grade can be
+computed again.
 """
 
 from __future__ import annotations
@@ -16,18 +19,69 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.base.files import lock_folder, write_whole
 from rlobj.data import Problem
-from rlobj.evaluation.records import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.rewards import Graded
 
 SETTINGS = "settings.json"
 Key = tuple[str, str, int]
 """(benchmark, problem id, sample)."""
+
+
+@dataclass(frozen=True)
+class ResponseRecord:
+    """One response to one problem.
+
+    Attributes:
+        sample: its index among the problem's responses, from 0.
+        seed: of sampling; the same seed, prompt, weights and engine give the response again.
+        text: the response.
+        tokens: its length, the EOS token included; None if it is not known.
+        finish: "stop": an EOS token or a stop string; "length": cut at `max_tokens`; None if it is
+            not known.
+    """
+
+    sample: int
+    seed: int
+    text: str
+    tokens: int | None
+    finish: Literal["stop", "length"] | None
+
+
+@dataclass(frozen=True)
+class GradedProblem:
+    """A problem with its responses and their grades, in the order of `ResponseRecord.sample`."""
+
+    problem: Problem
+    responses: tuple[ResponseRecord, ...]
+    grades: tuple[Graded, ...]
+
+    @property
+    def decided(self) -> int:
+        """Number of responses that the grader could decide."""
+        return sum(grade.correct is not None for grade in self.grades)
+
+    @property
+    def correct(self) -> int:
+        """Number of responses that are right."""
+        return sum(grade.correct is True for grade in self.grades)
+
+
+@dataclass(frozen=True)
+class GradedBenchmark:
+    """One benchmark's problems with their graded responses.
+
+    Undecided responses are counted and are in no mean. Problems may differ in the number of
+    responses, and of decided ones.
+    """
+
+    benchmark: str
+    problems: tuple[GradedProblem, ...]
 
 
 class Samples:
@@ -76,6 +130,20 @@ class Samples:
         if self.path is None:
             return contextlib.nullcontext()
         return lock_folder(self.path, "evaluating into")
+
+    def require_free(self) -> None:
+        """Refuse a folder that holds something else, such as a model, a run or a file to grade.
+
+        Raises:
+            ConfigError: the folder has files and no evaluation.
+        """
+        path = self.path
+        if path is None or not path.is_dir() or (path / SETTINGS).exists():
+            return
+        if any(entry.name != ".lock" for entry in path.iterdir()):
+            raise ConfigError(
+                f"{path} has files, but is not an evaluation. Choose another --out DIR"
+            )
 
     # Settings and problems.
 
@@ -153,14 +221,8 @@ class Samples:
                 grade = Graded(reward, line["correct"], line["reason"], line["answer"])
                 self.grades[_key(line)] = grade
 
-    def clear(self) -> None:
-        """Remove all responses and grades."""
-        for name in ("samples.jsonl", "grades.jsonl"):
-            self.write(name, "")
-        self.responses, self.grades = {}, {}
-
     def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
-        """Add responses; in a folder they are on the disk when this returns.
+        """Add responses; the file has them when this returns.
 
         Raises:
             RunError: the disk refused.
@@ -223,16 +285,11 @@ class Samples:
             return
         text = "".join(map(_line, lines)).encode("utf-8", "surrogatepass")
         try:
-            with (self.path / name).open("ab") as file:
+            with (self.path / name).open("ab", buffering=0) as file:
                 whole = file.tell()
-                try:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        file.truncate(whole)
-                    raise
+                if file.write(text) < len(text):
+                    file.truncate(whole)
+                    raise OSError("the disk is full")
         except OSError as error:
             raise RunError(f"cannot write {self.path / name}: {error}") from error
 

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.records import GradedBenchmark, ResponseRecord
-from rlobj.evaluation.samples import Key, Samples
-from rlobj.rewards import Graded, Grader
+from rlobj.evaluation.samples import GradedBenchmark, Key, ResponseRecord, Samples
+from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
-
-STORE_SECONDS = 2.0
-"""Time between two writes of responses."""
-
-
-def sample_seed(seed: int, benchmark: str, problem: str, sample: int) -> int:
-    """The seed of one response. It does not depend on what was sampled before."""
-    return derive_seed(seed, benchmark, problem, sample)
 
 
 def sample_and_grade(
@@ -46,7 +36,8 @@ def sample_and_grade(
         grader: an open grader.
         settings: sampling parameters.
         count: responses for each problem.
-        seed: of all of them; see `sample_seed`.
+        seed: of all of them. The seed of a response depends on it, the benchmark, the problem and
+            the number of the sample, and not on what was sampled before.
         benchmark: name of these problems in `samples`.
         samples: what is stored already, and takes what is new; None = nothing.
         block: responses sampled and graded at a time; they are stored as they come.
@@ -54,43 +45,51 @@ def sample_and_grade(
     """
     samples, callback = samples or Samples(), callback or EvaluationCallback()
     total = len(problems) * count
-    grading = _Grading(grader, problems, benchmark, samples, total, block, callback)
-    grading.grade(key for key in samples.responses if grading.waits(key))
+    grading = Grading(grader, problems, benchmark, samples, total, block, callback)
+    grading.run()
     wanted = [(benchmark, each.id, sample) for each in problems for sample in range(count)]
     missing = [key for key in wanted if key not in samples.responses]
     for start in range(0, len(missing), block):
         keys = missing[start : start + block]
-        seeds = [sample_seed(seed, *key) for key in keys]
+        seeds = [derive_seed(seed, *key) for key in keys]
         prompts = [encode(grading.problems[problem]) for _, problem, _ in keys]
-        with _Store(samples, keys, seeds, partial(callback.sampled, benchmark)) as store:
-            groups = sampler.sample(
-                prompts, count=1, settings=settings, seeds=seeds, done=store.take
-            )
-            for index, group in enumerate(groups):  # a sampler may not call `done`
-                store.take(index, group)
-        grading.grade(keys)
+        store = partial(_store, samples, callback, keys, seeds)
+        groups = sampler.sample(prompts, count=1, settings=settings, seeds=seeds, done=store)
+        for index, group in enumerate(groups):  # a sampler may not call `done`
+            store(index, group)
+        grading.run()
     return samples.graded(benchmark, problems)
 
 
-def grade_all(
-    grader: Grader,
-    problems: Sequence[Problem],
-    benchmark: str,
+def _store(
     samples: Samples,
-    *,
-    block: int = 1024,
-    callback: EvaluationCallback | None = None,
+    callback: EvaluationCallback,
+    keys: Sequence[Key],
+    seeds: Sequence[int],
+    index: int,
+    group: Sequence[Sample],
 ) -> None:
-    """Grade the stored responses of a benchmark that have no grade yet."""
-    ids = {problem.id for problem in problems}
-    total = sum(key[0] == benchmark and key[1] in ids for key in samples.responses)
-    called = callback or EvaluationCallback()
-    grading = _Grading(grader, problems, benchmark, samples, total, block, called)
-    grading.grade(key for key in samples.responses if grading.waits(key))
+    """Store the response to a prompt; a second time changes nothing."""
+    key, [sample] = keys[index], group
+    if key not in samples.responses:
+        length = len(sample.tokens)
+        response = ResponseRecord(key[2], seeds[index], sample.text, length, sample.finish)
+        samples.add({key: response})
+        callback.sampled(key[0], 1)
 
 
-class _Grading:
-    """Grades stored responses of a benchmark, some at a time, and counts them for the callback."""
+class Grading:
+    """Grades the stored responses of a benchmark that have no grade yet.
+
+    Args:
+        grader: an open grader.
+        problems: the problems of the benchmark.
+        benchmark: its name.
+        samples: what is stored; takes the grades.
+        total: number of responses that there will be, for the callback.
+        block: responses graded at a time.
+        callback: receives `graded`.
+    """
 
     def __init__(
         self,
@@ -106,67 +105,23 @@ class _Grading:
         self._grader, self._benchmark, self._samples = grader, benchmark, samples
         self._total, self._block, self._callback = total, block, callback
         self._done = sum(name == benchmark for name, _, _ in samples.grades)
-        self._right = self._decided = 0
-        self._count({})
+        self._decided: list[bool] = []
+        self._count(0)
 
-    def waits(self, key: Key) -> bool:
-        """Whether a stored response has no grade yet."""
-        own = key[0] == self._benchmark and key[1] in self.problems
-        return own and key not in self._samples.grades
-
-    def grade(self, keys: Iterable[Key]) -> None:
-        """Grade these responses."""
-        waiting = list(keys)
+    def run(self) -> None:
+        """Grade them."""
+        stored, grades = self._samples.responses, self._samples.grades
+        own = (key for key in stored if key[0] == self._benchmark and key[1] in self.problems)
+        waiting = [key for key in own if key not in grades]
         for start in range(0, len(waiting), self._block):
             part = waiting[start : start + self._block]
-            texts = [self._samples.responses[key].text for key in part]
+            texts = [stored[key].text for key in part]
             graded = self._grader.score(texts, [self.problems[name] for _, name, _ in part])
-            grades = dict(zip(part, graded, strict=True))
-            self._samples.grade(grades)
-            self._count(grades)
+            self._samples.grade(dict(zip(part, graded, strict=True)))
+            self._decided += [each.correct for each in graded if each.correct is not None]
+            self._count(len(part))
 
-    def _count(self, grades: Mapping[Key, Graded]) -> None:
-        self._done += len(grades)
-        self._right += sum(grade.correct is True for grade in grades.values())
-        self._decided += sum(grade.correct is not None for grade in grades.values())
-        accuracy = self._right / self._decided if self._decided else math.nan
+    def _count(self, new: int) -> None:
+        self._done += new
+        accuracy = sum(self._decided) / len(self._decided) if self._decided else math.nan
         self._callback.graded(self._benchmark, self._done, self._total, accuracy)
-
-
-class _Store:
-    """Stores responses every few seconds while they are sampled, and the rest at the end."""
-
-    def __init__(
-        self,
-        samples: Samples,
-        keys: Sequence[Key],
-        seeds: Sequence[int],
-        stored: Callable[[int], None],
-    ) -> None:
-        self._samples, self._keys, self._seeds, self._stored = samples, keys, seeds, stored
-        self._waiting: dict[Key, ResponseRecord] = {}
-        self._written = time.monotonic()
-
-    def __enter__(self) -> _Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._write()
-
-    def take(self, index: int, group: Sequence[Sample]) -> None:
-        """Take the response to a prompt; a second time changes nothing."""
-        key = self._keys[index]
-        if key in self._samples.responses or key in self._waiting:
-            return
-        (sample,) = group
-        self._waiting[key] = ResponseRecord(
-            key[2], self._seeds[index], sample.text, len(sample.tokens), sample.finish
-        )
-        if time.monotonic() - self._written > STORE_SECONDS:
-            self._write()
-
-    def _write(self) -> None:
-        if self._waiting:
-            self._samples.add(self._waiting)
-            self._stored(len(self._waiting))
-        self._waiting, self._written = {}, time.monotonic()

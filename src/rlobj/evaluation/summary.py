@@ -19,7 +19,7 @@ from rlobj.evaluation.estimators import (
     pass_at_k,
     standard_errors,
 )
-from rlobj.evaluation.records import GradedBenchmark
+from rlobj.evaluation.samples import GradedBenchmark
 from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
 
 

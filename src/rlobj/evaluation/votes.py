@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rlobj.evaluation.records import GradedProblem
+from rlobj.evaluation.samples import GradedProblem
 
 MAX_RESPONSES = 1024
 """Of one problem: binomial coefficients of more do not fit a double."""

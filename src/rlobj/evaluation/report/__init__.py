@@ -2,12 +2,10 @@
 
 results_json         results.json: every number with its standard error and settings
 results_markdown     a table to paste into a README or a paper
-comparison_markdown  two models beside each other
 write_page           one HTML file: problems, samples, responses, without a network
 """
 
-from rlobj.evaluation.report.comparisons import comparison_markdown
 from rlobj.evaluation.report.page import write_page
 from rlobj.evaluation.report.tables import results_json, results_markdown
 
-__all__ = ["comparison_markdown", "results_json", "results_markdown", "write_page"]
+__all__ = ["results_json", "results_markdown", "write_page"]

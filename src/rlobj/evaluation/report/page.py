@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -11,26 +10,31 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.files import write_whole
-from rlobj.evaluation.estimators import Interval
-from rlobj.evaluation.report.measures import (
-    UNKNOWN,
+from rlobj.evaluation.report.tables import (
+    COLUMNS,
     facts,
     flat,
-    macro_measures,
     measures,
     own_settings,
-    percent,
     shared,
+    summary_rows,
     undecided_note,
 )
-from rlobj.evaluation.report.page_data import VERDICTS, kept_texts, problem_data, verdict
-from rlobj.evaluation.report.tables import COLUMNS
-from rlobj.evaluation.summary import BenchmarkResult, macro_average
-from rlobj.reporting import definition_list, fill, render_page
+from rlobj.evaluation.samples import GradedProblem, ResponseRecord
+from rlobj.evaluation.summary import BenchmarkResult
+from rlobj.reporting import definition_list, fill, render_page, script_safe
+from rlobj.rewards import Graded
 
 TEXT_BUDGET = 40_000_000
 """Bytes of responses that a page holds; a browser still opens it at once."""
-_WIDTH, _HEIGHT = 160, 14
+VERDICTS = {
+    "r": "right",
+    "w": "wrong",
+    "t": "truncated",
+    "n": "ended without an answer",
+    "u": "undecided",
+}
+"""Letter in the data -> verdict."""
 
 
 def write_page(
@@ -89,52 +93,20 @@ def _asset(name: str) -> str:
 
 
 def _summary_table(results: Sequence[BenchmarkResult]) -> str:
-    names = ["benchmark", *(column for column in COLUMNS if column != "n")]
-    names.insert(names.index("95% interval") + 1, "")
-    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
-    summaries = [each.summary for each in results]
-    rows = "".join(
-        f"<tr><th scope=row><a href='#b{i}'>{escape(summary.benchmark)}</a></th>"
-        f"{_cells(measures(summary), summary.accuracy, summary.interval)}</tr>"
-        for i, summary in enumerate(summaries)
-    )
-    if len(results) > 1:
-        macro = macro_average(summaries)
-        cells = _cells(macro_measures(macro), macro.accuracy, macro.interval)
-        rows += f"<tr class=mean><th scope=row>mean of {len(results)}</th>{cells}</tr>"
+    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in ("benchmark", *COLUMNS))
+    rows = ""
+    for index, (name, *texts) in enumerate(summary_rows([each.summary for each in results])):
+        cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
+        mean = index == len(results)
+        title = escape(name) if mean else f"<a href='#b{index}'>{escape(name)}</a>"
+        rows += f"<tr{' class=mean' * mean}><th scope=row>{title}</th>{cells}</tr>"
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-def _cells(texts: Mapping[str, str], mean: float, interval: Interval) -> str:
-    cells = [
-        f"{texts['problems']} <small>× {texts['n']}</small>" if "n" in texts else "",
-        f"<b>{texts['avg@n']}</b> <small>± {texts['± problems']}</small>",
-        texts["95% interval"],
-        _bar(mean, interval),
-        *(texts.get(column, "") for column in COLUMNS[COLUMNS.index("pass@n") :]),
-    ]
-    return "".join(f"<td>{cell}</td>" for cell in cells)
-
-
-def _bar(mean: float, interval: Interval) -> str:
-    """The interval on a line from 0 to 100%, with a tick at the mean."""
-    if math.isnan(mean) or math.isnan(interval.low):
-        return UNKNOWN
-    middle, span = _HEIGHT / 2, _WIDTH - 8
-    low, at, high = (4 + span * value for value in (interval.low, mean, interval.high))
-    label = f"{percent(mean)}, from {percent(interval.low)} to {percent(interval.high)}"
-    return (
-        f"<svg class=interval viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{label}'>"
-        f"<path class=axis d='M4 {middle}H{4 + span}M4 3v8M{4 + span / 2} 4v6M{4 + span} 3v8'/>"
-        f"<path class=range d='M{low:.1f} {middle}H{high:.1f}'/>"
-        f"<path class=mean d='M{at:.1f} 1V{_HEIGHT - 1}'/></svg>"
-    )
 
 
 def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[str]:
     lines = [
-        "Percent. ± is the standard error for similar problems. Lines run from 0 to 100 and show "
-        "the 95% interval, also for similar problems."
+        "Percent. ± is the standard error and the interval the 95% interval, both for similar "
+        "problems."
     ]
     if any(each.summary.truncated > 0 for each in results):
         lines.append(
@@ -181,3 +153,63 @@ def _section(index: int, result: BenchmarkResult, common: Mapping[str, str]) -> 
         f"<section id='b{index}' class=benchmark><h2>{name}</h2>{definition_list(lines)}"
         f"<div class=grid role=grid aria-label='{name}: problems and samples'></div></section>"
     )
+
+
+def verdict(response: ResponseRecord, grade: Graded) -> str:
+    """The letter of a response; one that was cut and is not right is truncated."""
+    if grade.correct is None:
+        return "u"
+    if grade.correct:
+        return "r"
+    if response.finish == "length":
+        return "t"
+    return "n" if grade.reason == "no answer" else "w"
+
+
+def problem_data(each: GradedProblem) -> Mapping[str, Any]:
+    """Everything about a problem but the texts of its responses."""
+    return {
+        "id": each.problem.id,
+        "prompt": each.problem.prompt,
+        "gold": each.problem.answer,
+        "share": each.correct / each.decided if each.decided else None,
+        "verdicts": "".join(map(verdict, each.responses, each.grades)),
+        "answers": [grade.answer for grade in each.grades],
+        "reasons": [grade.reason for grade in each.grades],
+        "samples": [response.sample for response in each.responses],
+        "seeds": [str(response.seed) for response in each.responses],  # too large for JavaScript
+        "tokens": [response.tokens for response in each.responses],
+        "finishes": [response.finish for response in each.responses],
+    }
+
+
+def kept_texts(
+    results: Sequence[BenchmarkResult], budget: int
+) -> tuple[dict[tuple[int, int], list[str]], int, int]:
+    """The responses that fit: all first ones, then all second ones, and so on.
+
+    Args:
+        results: the benchmarks.
+        budget: bytes of JSON.
+
+    Returns:
+        (texts by index of benchmark and problem, number of texts, number of responses).
+    """
+    problems = {
+        (b, p): each
+        for b, result in enumerate(results)
+        for p, each in enumerate(result.graded.problems)
+    }
+    total = sum(len(each.responses) for each in problems.values())
+    kept: dict[tuple[int, int], list[str]] = {index: [] for index in problems}
+    count = used = 0
+    for sample in range(max((len(each.responses) for each in problems.values()), default=0)):
+        for index, each in problems.items():
+            if sample < len(each.responses):
+                text = each.responses[sample].text
+                used += len(script_safe(text))
+                if used > budget:
+                    return kept, count, total
+                kept[index].append(text)
+                count += 1
+    return kept, count, total
