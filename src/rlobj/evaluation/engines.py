@@ -59,65 +59,46 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
     Raises:
         ConfigError: no such model, a server that holds another one, or vLLM for a model object.
     """
-    if tokenizer is not None:
-        engine = _of_model(config, model, tokenizer)
-    elif config.sampling.engine == "transformers":
-        engine = _with_transformers(config, model)
-    else:
-        engine = _with_vllm(config, model)
+    in_process = tokenizer is not None or config.sampling.engine == "transformers"
+    engine = (_in_process if in_process else _with_vllm)(config, model, tokenizer)
     try:
         yield engine
     finally:
         engine.sampler.close()
 
 
-def _with_transformers(config: RunConfig, source: str) -> Engine:
-    policy = load_policy(config.model, config.data, source)
-    gpu = torch.cuda.is_available()
-    if not gpu and _parameters(policy.model) < SMALL:
-        torch.set_num_threads(1)
-    policy.model.to("cuda" if gpu else "cpu")
-    dtype = arithmetic(config.model)
-    return _in_process(config, policy.model, policy.tokenizer, policy.chat, source, dtype)
-
-
-def _of_model(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
+def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
     if config.sampling.engine != "transformers":
         raise ConfigError(
             f"sampler is {config.sampling.engine}, and a model object is sampled with "
             "transformers: leave sampler out, or save the model to a folder and pass the folder"
         )
-    name = str(config.model.name)
-    chat = uses_chat_template(tokenizer, config.model, name)
-    dtype = None if config.model.dtype == "auto" else arithmetic(config.model)
-    return _in_process(config, model, tokenizer, chat, name, dtype)
-
-
-def _in_process(
-    config: RunConfig,
-    model: Any,
-    tokenizer: Any,
-    chat: bool,
-    name: str,
-    dtype: torch.dtype | None,
-) -> Engine:
+    name, dtype = str(config.model.name), arithmetic(config.model)
+    if tokenizer is None:
+        policy = load_policy(config.model, config.data, model)
+        name, model, tokenizer = model, policy.model, policy.tokenizer
+        gpu = torch.cuda.is_available()
+        if not gpu and _parameters(model) < SMALL:
+            torch.set_num_threads(1)
+        model.to("cuda" if gpu else "cpu")
+    elif config.model.dtype == "auto":
+        dtype = None
     weights = next(model.parameters())
-    sampler = TransformersSampler(
-        model, tokenizer, batch_tokens=config.sampling.batch_tokens, autocast=dtype
-    )
     device = weights.device.type
     threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
     return Engine(
-        sampler,
+        TransformersSampler(
+            model, tokenizer, batch_tokens=config.sampling.batch_tokens, autocast=dtype
+        ),
         tokenizer,
-        chat,
+        uses_chat_template(tokenizer, config.model, name),
         _context(model.config),
         {"policy": f"{name}, {_parameters(model):,} parameters", "device": device + threads},
         {"name": "transformers", "dtype": _name(dtype or weights.dtype)},
     )
 
 
-def _with_vllm(config: RunConfig, source: str) -> Engine:
+def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
     from transformers import AutoConfig, GenerationConfig
 
     from rlobj.models.vllm import vllm_sampler

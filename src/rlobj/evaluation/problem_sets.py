@@ -15,7 +15,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, nearest
 from rlobj.config.embedded_profile import PROFILES
-from rlobj.config.layers import Layer
+from rlobj.config.layers import Layer, flattened
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.data import Problem, load_problems
 from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
@@ -25,7 +25,7 @@ from rlobj.data.tasks import TASKS
 from rlobj.evaluation.identity import text_digest
 from rlobj.evaluation.protocols import Protocol
 from rlobj.rewards import Grader, function_grader
-from rlobj.samplers import SamplingSettings
+from rlobj.samplers import Distribution, SamplingSettings
 
 LONGEST = 20_480
 """Default of `max_tokens` on published benchmarks, if the model's context has room for it."""
@@ -51,28 +51,28 @@ class Overrides:
     protocol: Protocol | None = None
     data_dir: Path | None = None
 
-    def above(self, benchmark: str | None, template: str) -> list[Layer]:
-        """The layers for one benchmark.
-
-        Args:
-            benchmark: its name; a protocol may have settings of its own for it.
-            template: key in `data` of the text around its problems.
+    def above(self, benchmark: str | None) -> list[Layer]:
+        """The layers for one benchmark; a protocol may have settings of its own for it.
 
         Raises:
             ConfigError: settings that only apply to training.
         """
-        layers = [] if self.protocol is None else [_protocol_layer(self.protocol, benchmark or "")]
         for origin, layer in self.layers:
-            for section in ("objective", "training", "checkpoint", "output"):
-                if section in layer:
+            for name in flattened(layer):
+                section, _, key = name.partition(".")
+                if section in ("objective", "training", "checkpoint", "output"):
                     raise ConfigError(f"{origin}: {section} is for training and has no effect here")
-            for key in ("temperature", "top_p", "top_k", "min_p"):
-                if key in layer.get("sampling", {}):
-                    raise ConfigError(
-                        f"{origin}: sampling.{key} is for training. Use evaluation.{key}"
-                    )
-            layers.append((origin, layer))
-        return [(origin, _with_template(layer, template)) for origin, layer in layers]
+                if section == "sampling" and key in Distribution.model_fields:
+                    raise ConfigError(f"{origin}: {name} is for training. Use evaluation.{key}")
+        if self.protocol is None:
+            return list(self.layers)
+        own = asdict(self.protocol.for_benchmark(benchmark or ""))
+        layer = {
+            "sampling": {"max_tokens": own.pop("max_tokens")},
+            "data": {"template": own.pop("template")},
+            "evaluation": own,
+        }
+        return [(f"--protocol {self.protocol.name}", layer), *self.layers]
 
     def notes(self, benchmark: str) -> tuple[str, ...]:
         """The protocol's notes on a benchmark."""
@@ -150,7 +150,10 @@ def problem_sets(
     if asked is None:
         return [_held_out(model, overrides)]
     if asked and isinstance(asked[0], Mapping):
-        return [_rows(asked, model, overrides)]
+        config = build_config([model, ("on", _source_settings(ROWS)), *overrides.above(ROWS)])
+        problems = load_problems(config.data, "train", asked)
+        notes = overrides.notes(ROWS)
+        return [ProblemSet(ROWS, config, problems, "rows given in Python", notes)]
     found = [_named(name, model, overrides) for name in asked]
     counts = Counter(each.name for each in found)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
@@ -199,7 +202,7 @@ def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
             f"Benchmarks: {', '.join(BENCHMARKS)}; groups: {', '.join(GROUPS)}; tasks: "
             f"{', '.join(TASKS)}; or a file, a folder or a hub id owner/name"
         )
-    above = overrides.above(name, "template")
+    above = overrides.above(name)
     config = build_config([model, ("--on", _source_settings(name)), *above])
     if name in BENCHMARKS:
         given = any("max_tokens" in layer.get("sampling", {}) for _, layer in above)
@@ -207,13 +210,6 @@ def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
     # With `split: test`, "train" is the source's test part, or all of a source without parts.
     problems = load_problems(config.data, "train")
     return ProblemSet(_short(name), config, problems, name, overrides.notes(name))
-
-
-def _rows(rows: Sequence[Any], model: Layer, overrides: Overrides) -> ProblemSet:
-    above = overrides.above(ROWS, "template")
-    config = build_config([model, ("on", _source_settings(ROWS)), *above])
-    problems = load_problems(config.data, "train", rows)
-    return ProblemSet(ROWS, config, problems, "rows given in Python", overrides.notes(ROWS))
 
 
 def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
@@ -227,13 +223,15 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
             "own problems."
         )
     test = model[1]["data"].get("test")
-    config = build_config([model, *overrides.above(test, "test_template")])
-    data = config.data.model_copy(update={"template": config.data.template_for_tests})
-    config = config.model_copy(update={"data": data})
+    above = overrides.above(test)
+    config = build_config([model, *above])
+    if not any("template" in layer.get("data", {}) for _, layer in above):
+        data = config.data.model_copy(update={"template": config.data.template_for_tests})
+        config = config.model_copy(update={"data": data})
     if test in BENCHMARKS:
         return _published(test, config, overrides, lower_to_context=False)
     source = str(test or data.source)
-    problems = load_problems(data, "test")
+    problems = load_problems(config.data, "test")
     name = source if source in TASKS else f"{_short(source)} (held out)"
     return ProblemSet(name, config, problems, source, overrides.notes(name))
 
@@ -260,25 +258,6 @@ def _source_settings(name: str) -> dict[str, Any]:
         return {"data": data}
     settings: dict[str, Any] = {"data": {**data, "template": None}, "rewards": reward}
     return settings | ({"sampling": {"max_tokens": LONGEST}} if name in BENCHMARKS else {})
-
-
-def _protocol_layer(protocol: Protocol, benchmark: str) -> Layer:
-    own = asdict(protocol.for_benchmark(benchmark))
-    layer = {
-        "sampling": {"max_tokens": own.pop("max_tokens")},
-        "data": {"template": own.pop("template")},
-        "evaluation": own,
-    }
-    return f"--protocol {protocol.name}", layer
-
-
-def _with_template(layer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The layer with `data.template` under the key that applies to these problems."""
-    data = layer.get("data", {})
-    if key == "template" or not isinstance(data, Mapping) or "template" not in data:
-        return layer
-    renamed = {key if name == "template" else name: value for name, value in data.items()}
-    return {**layer, "data": renamed}
 
 
 def _short(name: str) -> str:
