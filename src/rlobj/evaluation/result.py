@@ -113,15 +113,11 @@ class EvaluationResult:
         model = without_empty(self.settings["model"])
         engine = without_empty(self.settings["engine"])
         about = {"model": model.pop("name"), **model, "engine": engine}
-        sessions = self.settings.get("sessions", [])
-        sampled = [dict(session) for session in sessions if "started" in session]
-        started = [session.pop("started") for session in sampled]
-        if sampled:
-            about |= {"started": started[0], **sampled[-1]}
-            others = [session for session in sampled if session != sampled[-1]]
-            about |= {"other sessions": others} if others else {}
-        if regraded := [session for session in sessions if "regraded" in session]:
-            about["graded again"] = regraded[-1]
+        for session in self.settings.get("sessions", []):  # the last one of each kind
+            if "started" in session:
+                about |= {**session, "started": about.get("started", session["started"])}
+            else:
+                about["graded again"] = session
         return about | ({"unfinished": self.unfinished} if self.unfinished else {})
 
     def to_dict(self) -> dict[str, Any]:
