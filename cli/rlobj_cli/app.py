@@ -16,6 +16,7 @@ from rlobj_cli.doctor.command import doctor
 from rlobj_cli.evaluate.command import evaluation
 from rlobj_cli.inspect.command import inspect
 from rlobj_cli.presets.command import explain, presets
+from rlobj_cli.replay.command import replay
 from rlobj_cli.screen.errors import GuardedGroup
 from rlobj_cli.serve import serve
 from rlobj_cli.train.command import train
@@ -34,6 +35,7 @@ app.command("train")(train)
 app.add_typer(evaluation)
 app.command("watch")(watch)
 app.command("inspect")(inspect)
+app.command("replay")(replay)
 app.command("diagnose")(diagnose)
 app.command("report")(report)
 app.command("serve")(serve)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rlobj.evaluation.result import EvaluationResult
     from rlobj.insight.diagnosis import Diagnosis, diagnose
     from rlobj.insight.inspecting import Inspection, inspect
+    from rlobj.insight.replaying import Replay, replay
     from rlobj.objectives import functional
     from rlobj.objectives.advantages import *
     from rlobj.objectives.controllers import *
@@ -58,6 +59,7 @@ _NAMES = {
     "evaluation.evaluating": "evaluate",
     "insight.inspecting": "Inspection inspect",
     "insight.diagnosis": "Diagnosis diagnose",
+    "insight.replaying": "Replay replay",
     "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened Decoupled "
     "GroupCentered GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted PassAtK "
     "QuantileBaseline",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 import pytest
@@ -63,8 +64,22 @@ def test_files_that_are_cut_or_of_another_version_are_refused(run):
     other = {b"rlobj.schema_version": b"2"}
     parquet.write_table(table.replace_schema_metadata(other), second)
     refused(r"step-000003-rank-0.parquet has schema version 2; this rlobj reads version 1", run)
-    parquet.write_table(table.replace_schema_metadata(None), second)
+    bare = table.replace_schema_metadata(None)
+    parquet.write_table(bare.drop(["schema_version"]), second)
     refused(r"step-000003-rank-0.parquet was not written by rlobj", run)
+    place = bare.schema.get_field_index("schema_version")
+    later = pyarrow.array([1] * (len(bare) - 1) + [7], "int32")
+    parquet.write_table(bare.set_column(place, "schema_version", later), second)
+    refused(r"step-000003-rank-0.parquet has schema version 1, 7; this rlobj reads version 1", run)
+
+
+def test_files_of_other_programs_have_their_version_in_a_column(run):
+    whole = read_records(run)
+    for file in (run / "records").iterdir():
+        parquet.write_table(parquet.read_table(file).replace_schema_metadata(None), file)
+    assert read_records(run).equals(whole)
+    assert read_records(run / "records").equals(whole)
+    assert len(read_records(file)) < len(whole)
 
 
 def test_files_with_damaged_pages_or_other_columns_are_refused(run):

@@ -61,6 +61,12 @@ class Preset:
     @cached_property
     def objective(self) -> Objective:
         """The objective, with lengths resolved at the preset's own `sampling.max_tokens`."""
+        sampling = self.config.get("sampling")
+        sampling = sampling if isinstance(sampling, dict) else {}
+        return self.resolved(sampling.get("max_tokens", DEFAULT_MAX_TOKENS))
+
+    def resolved(self, max_tokens: int) -> Objective:
+        """The objective, with lengths resolved at this number of tokens."""
         from rlobj.base.validation import InvalidFields
         from rlobj.objectives.objective import Objective  # torch: only when it is asked for
 
@@ -69,9 +75,7 @@ class Preset:
         except InvalidFields as error:
             problems = [(f"objective.{path}", text) for path, text in error.problems]
             raise ConfigError(f"{self.path}:\n{InvalidFields(problems)}") from None
-        sampling = self.config.get("sampling")
-        sampling = sampling if isinstance(sampling, dict) else {}
-        return objective.resolve(sampling.get("max_tokens", DEFAULT_MAX_TOKENS))
+        return objective.resolve(max_tokens)
 
 
 def preset_folder() -> Path:

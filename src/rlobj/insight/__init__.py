@@ -2,18 +2,22 @@
 
 inspect        the tokens that an objective dropped, reweighted or penalised
 diagnose       what is wrong with a run
+replay         other objectives and rules on the recorded tokens
 Outcome        what came out of a run, in numbers
 """
 
 from rlobj.insight.diagnosis import Diagnosis, Finding, diagnose
 from rlobj.insight.inspecting import Inspection, inspect
 from rlobj.insight.outcomes import Outcome
+from rlobj.insight.replaying import Replay, replay
 
 __all__ = [
     "Diagnosis",
     "Finding",
     "Inspection",
     "Outcome",
+    "Replay",
     "diagnose",
     "inspect",
+    "replay",
 ]

@@ -79,16 +79,21 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> l
     """The files of RUN/records or RUN/tables, the oldest step first.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, a folder with such files in it, or one such file.
         kind: "records" or "tables".
         steps: only files that begin with these steps; None = all.
 
     Raises:
         ConfigError: no run or no such files there, or files that are damaged or of another version.
     """
-    folder = run / kind
+    if run.is_file():
+        _check(run, COLUMNS if kind == "records" else ())
+        return [run]
     if not run.is_dir():
         raise ConfigError(f"{run} is not a run: there is no such folder")
+    folder = run / kind
+    if not folder.is_dir() and any(run.glob("*.parquet")):
+        folder = run
     if not folder.is_dir():
         raise ConfigError(
             f"{run} has no folder {kind}. Older runs have none, and neither do runs with "
@@ -123,6 +128,9 @@ def _check(file: Path, columns: Iterable[str]) -> None:
             "again; else delete the file"
         ) from error
     version = (schema.metadata or {}).get(VERSION_KEY.encode())
+    if version is None and "schema_version" in columns and "schema_version" in schema.names:
+        found = parquet.read_table(file, columns=["schema_version"])["schema_version"].unique()
+        version = ", ".join(map(str, found.to_pylist())).encode()  # another program wrote it
     if version is None:
         raise ConfigError(
             f"{file} was not written by rlobj: its metadata have no {VERSION_KEY}. Expected "

@@ -145,7 +145,7 @@ def read_tables(
     Only data are read: nothing in the files is executed.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, a folder with such files in it, or one such file.
         steps: only these steps, from 1; None = all that were written.
         trust: import the code that an objective names by its path.
 
@@ -154,8 +154,13 @@ def read_tables(
             an objective that names code without `trust`.
     """
     for path in checked_files(Path(run), "tables", steps):
-        if path.name.endswith("-rank-0.parquet"):
-            yield from _read_step(path, trust)
+        try:
+            if json.loads(parquet.read_schema(path).metadata[_UPDATES])["rank"] == 0:
+                yield from _read_step(path, trust)
+        except (LookupError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ConfigError(
+                f"{path} is no full table, or it is damaged: {type(error).__name__}: {error}"
+            ) from error
 
 
 def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
@@ -176,7 +181,7 @@ def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
         with importing(trust):
             objective = Objective(**described["objective"])
         yield UpdateTable(
-            step=step_of(first),
+            step=rows["step"][0].as_py() if rows else step_of(first),
             update=number,
             table=_token_batch(rows, described),
             objective=objective,

@@ -46,6 +46,7 @@ def _write_tables(parts: Parts) -> None:
     config = parts.config
     facts = {
         "temperature": config.sampling.temperature,
+        "max_tokens": config.sampling.max_tokens,
         "selection": config.training.selection,
         "model": config.model.name or "embedded",
         "seed": config.seed,

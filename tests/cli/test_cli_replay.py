@@ -1,0 +1,95 @@
+"""`rlobj replay`: what it prints, as tables, as JSON and as a figure."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from record_rows import dropped, write_records
+from tiny import tiny_config
+from typer.testing import CliRunner
+
+from rlobj.training import run_training
+from rlobj_cli.app import app
+
+
+@pytest.fixture(scope="module")
+def run(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("replay") / "run"
+    settings = {"training": {"steps": 2}, "output": {"tables_every": 1}}
+    run_training(tiny_config(policy, "20-entropy", **settings), folder)
+    return folder
+
+
+def output(*words: object, code: int = 0) -> str:
+    runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+    result = runner.invoke(app, ["replay", *map(str, words)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_without_objectives_the_recorded_one_is_checked(run: Path) -> None:
+    text = output(run)
+    assert "full tables of 2 steps (1 to 2)" in text
+    assert "gives all recorded weights again, to the bit" in text
+    assert "recorded" in text
+
+
+def test_objectives_rules_and_pairs_have_tables_of_80_columns(run: Path) -> None:
+    text = output(run, "--preset", "grpo, stapo", "--rule", "prob < 0.1", "--rule", "entropy > 1")
+    assert max(map(len, text.splitlines()[1:])) <= 80
+    for part in ("grpo", "stapo", "prob < 0.1", "precision", "norms", "overlap", "dropped"):
+        assert part in text
+    assert len([line for line in text.splitlines() if line.split()[:1] == ["grpo"]]) == 5
+    many = output(run, "--preset", "grpo,stapo,dapo,dapo-loss,gspo,cispo")
+    assert "pairs without the recorded objective: --json" in many
+
+
+def test_a_sweep_is_a_table_and_a_figure(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.svg"
+    words = ["--rule", "prob < TAU", "--sweep", "TAU=0.1..0.4:4", "--figure", file]
+    lines = output(run, *words).splitlines()
+    values = [line.split()[0] for line in lines if line.strip().startswith("0.")]
+    assert values == ["0.1", "0.2", "0.3", "0.4"]
+    assert "prob &lt; TAU" in file.read_text() or "<svg" in file.read_text()
+    assert "written as .svg or .png" in output(run, "--figure", tmp_path / "a.pdf", code=2)
+
+
+def test_records_are_labelled_as_estimates(run: Path, tmp_path: Path) -> None:
+    text = output(run, "--records", "--rule", "prob < 0.5", "--preset", "grpo")
+    assert "≈ estimated from a sample; ± is one standard error" in text
+    assert "not replayed: grpo" in text
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "tables")
+    assert "≈" in output(copy, "--rule", "prob < 0.5")
+
+
+def test_json_has_everything(run: Path) -> None:
+    found = json.loads(output(run, "--preset", "grpo", "--step", 2, "--json"))
+    assert found["steps"] == [2]
+    assert found["reproduced"] == found["population"]
+    assert [row["name"] for row in found["objectives"]] == ["recorded", "grpo"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--preset", "stapp"], "Did you mean 'stapo'"),
+        (["--rule", "prob < TAU"], "--sweep TAU=1e-4..1e-2"),
+        (["--sweep", "TAU=1..2"], "no rule reads 'TAU'"),
+        (["--step", "9"], "has no step 9; it has 1, 2"),
+    ],
+)
+def test_mistakes_are_answered_with_what_to_type(run: Path, words: list[str], message: str) -> None:
+    assert message in output(run, *words, code=2)
+
+
+def test_names_of_a_run_are_no_markup(tmp_path: Path) -> None:
+    folder = tmp_path / "[red]\x1b[2J"
+    write_records(folder, [dropped()])
+    text = output(folder, "--rule", "prob < 0.5")
+    assert "[red]␛[2J" in text
+    assert "\x1b" not in text
