@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.evaluator import Evaluator, Values
+from rlobj.objectives.evaluator import ARITHMETIC, EXACT_POWERS, Evaluator, Values, power
 from rlobj.objectives.rules import Column, Expr, nodes, parse
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
 from rlobj.objectives.statistics import SingleProcess
@@ -25,11 +25,31 @@ _RECORDED = tuple(name for name, column in RECORDED.items() if column.type != "s
 OWN_COLUMNS = tuple(name for name in _RECORDED if name not in COLUMNS)
 """Recorded columns that rules of an objective do not have; true is 1 and false is 0."""
 
+
+def _portable(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function in double precision, rounded to single: the same number on any machine."""
+    return lambda *x: function(*(each.double() for each in x)).float().to(x[0].dtype)
+
+
+def _power(base: Tensor, exponent: Tensor) -> Tensor:
+    exact = exponent.dim() == 0 and float(exponent) in EXACT_POWERS
+    return power(base, exponent) if exact else _portable(power)(base, exponent)
+
+
+FUNCTIONS_OF_PAGES = {
+    **ARITHMETIC,
+    "exp": _portable(torch.exp),
+    "log": _portable(torch.log),
+    "**": _power,
+}
+"""The functions of numbers as JavaScript computes them as well."""
+
+_log = FUNCTIONS_OF_PAGES["log"]
 _DERIVED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
-    "logprob": ("prob", torch.log),
-    "surprisal": ("prob", lambda prob: -prob.log()),
-    "old_logprob": ("old_prob", torch.log),
-    "old_surprisal": ("old_prob", lambda prob: -prob.log()),
+    "logprob": ("prob", _log),
+    "surprisal": ("prob", lambda prob: -_log(prob)),
+    "old_logprob": ("old_prob", _log),
+    "old_surprisal": ("old_prob", lambda prob: -_log(prob)),
 }
 """Columns of rules that are computed from a recorded one."""
 
@@ -102,6 +122,8 @@ def matching(rule: Expr, rows: Any) -> Any:
 
 class _Rows(Evaluator):
     """Recorded rows, each a response by itself."""
+
+    functions = FUNCTIONS_OF_PAGES
 
     def __init__(self, rule: Expr, rows: Any) -> None:
         super().__init__()

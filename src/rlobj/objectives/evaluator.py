@@ -53,17 +53,21 @@ from rlobj.objectives.rules.nodes import (
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["Evaluator", "Values"]
+__all__ = ["ARITHMETIC", "EXACT_POWERS", "Evaluator", "Values", "power"]
 
 
-def _power(base: Tensor, exponent: Tensor) -> Tensor:
+EXACT_POWERS = (-2, -1, 0, 0.5, 1, 2, 3)
+"""Exponents for which `torch.pow` multiplies, divides or takes a root."""
+
+
+def power(base: Tensor, exponent: Tensor) -> Tensor:
     """base ** exponent, the same at each place of a tensor.
 
     `torch.pow` rounds the last elements of a tensor, and of a thread's share of it, in another way
     than the others, except for these exponents. exp(y·log x) is computed in float64: in float32 it
     is wrong by several units of the last place, so that 10 ** 4 is not 10000.
     """
-    if exponent.dim() == 0 and float(exponent) in (-2, -1, 0, 0.5, 1, 2, 3):
+    if exponent.dim() == 0 and float(exponent) in EXACT_POWERS:
         return base.pow(float(exponent))
     wide = (exponent * base.double().abs().log()).exp().to(base.dtype)
     size = torch.where(exponent == 0, 1.0, wide)
@@ -72,12 +76,12 @@ def _power(base: Tensor, exponent: Tensor) -> Tensor:
     return torch.where(base < 0, negative, size)
 
 
-_ARITHMETIC: dict[str, Callable[..., Tensor]] = {
+ARITHMETIC: dict[str, Callable[..., Tensor]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.truediv,
-    "**": _power,
+    "**": power,
     "abs": torch.abs,
     "exp": torch.exp,
     "log": torch.log,
@@ -133,7 +137,10 @@ class Evaluator:
         decided: bool [N], rows of decided responses.
         decided_responses: bool [B].
         selections: for each evaluated cut, by its text: selected tokens and population.
+        functions: the operators and functions of numbers, by their names in text.
     """
+
+    functions: Mapping[str, Callable[..., Tensor]] = ARITHMETIC
 
     table: TokenBatch
     comm: Comm
@@ -277,11 +284,11 @@ class Evaluator:
         return Values(values.data, _joined(values.undefined, wrong), _joined(values.wrong, wrong))
 
     def _evaluate_Arithmetic(self, node: Arithmetic) -> Values:
-        function = _ARITHMETIC[node.operator]
+        function = self.functions[node.operator]
         return self._finite(node, self._combine(node, function, node.left, node.right))
 
     def _evaluate_Function(self, node: Function) -> Values:
-        return self._finite(node, self._combine(node, _ARITHMETIC[node.name], *node.arguments))
+        return self._finite(node, self._combine(node, self.functions[node.name], *node.arguments))
 
     def _evaluate_Negative(self, node: Negative) -> Values:
         return self._combine(node, torch.neg, node.operand)

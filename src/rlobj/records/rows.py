@@ -30,6 +30,7 @@ def rows_of(
     probability: Tensor,
     place: tuple[int, int],
     texts: TokenTexts,
+    context: int = CONTEXT,
 ) -> Any:
     """Some tokens of an update as a table of pyarrow with the columns of the record.
 
@@ -39,6 +40,7 @@ def rows_of(
         probability: with which each token is recorded, [N].
         place: step and update, from 1.
         texts: of the policy's tokens.
+        context: the number of tokens in `before` and in `after`.
     """
     table, plan = observed.table, observed.plan
     assert plan.clauses is not None
@@ -62,7 +64,7 @@ def rows_of(
     response, position = numpy(table.responses[rows]), numpy(table.positions[rows])
     ids = [observed.sequences[i][1][t] for i, t in zip(response, position, strict=True)]
     known, which = np.unique(np.array(ids, np.int64), return_inverse=True)
-    before, after = texts.contexts(observed.sequences, response, position, CONTEXT)
+    before, after = texts.contexts(observed.sequences, response, position, context)
     codes, spurious = numpy(plan.clauses.codes[rows]), numpy(observed.spurious[rows])
     causes = pyarrow.array(codes, mask=codes < 0)
     effects, clauses = ([cause[part] for cause in plan.clauses.causes] for part in (0, 1))

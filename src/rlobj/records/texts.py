@@ -49,6 +49,10 @@ class TokenTexts:
         """The text of one token; a part of a character is shown as U+FFFD."""
         return self._known[token].decode("utf-8", "replace")
 
+    def joined(self, tokens: Ids) -> str:
+        """The text of consecutive tokens."""
+        return b"".join(self._pieces(tokens)).decode()
+
     def _find(self, token: int) -> bytes:
         text = self._tokenizer.convert_ids_to_tokens(int(token))
         if isinstance(text, bytes):

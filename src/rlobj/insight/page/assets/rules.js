@@ -1,0 +1,446 @@
+// The rule language: `rules.parse(text)` reads what rlobj.parse reads, and refuses what it refuses.
+//
+//   rules.parse(text)          a node; throws RuleError with `message` and `at`, the character
+//   rules.names(node)          the columns of the store that the node reads
+//   rules.select(node, store)  Uint8Array, 1 = selected (evaluate.js)
+//   rules.values(node, store)  the numbers of a node that is no rule, NaN = undefined (evaluate.js)
+//   rules.text(node)           the part of the text that it was read from
+//
+// A node has kind, isRule, level (0 update, 1 response, 2 token), parts (nodes), from, to and source.
+// `rules.known` holds the names of columns and controllers; openStore() sets it.
+
+class RuleError extends Error {
+  constructor(message, at = 0) {
+    super(message);
+    this.at = at;
+  }
+}
+
+const rules = (() => {
+  const FUNCTIONS = {
+    abs: ["number"], exp: ["number"], log: ["number"], sqrt: ["number"], sign: ["number"],
+    minimum: ["number", "number"], maximum: ["number", "number"],
+    clip: ["number", "low", "high"], when: ["rule", "number", "number"],
+  };
+  const CUT = ["fraction", "within", "round", "at_least", "none_below", "by"];
+  const METHODS = {
+    top: CUT, bottom: CUT, quantile: ["q", "within", "by"], prefix_sum: ["decay"],
+    suffix_sum: ["decay"], sample: ["size", "seed", "of", "round", "at_least"],
+  };
+  for (const name of ["mean", "sum", "min", "max", "any", "all", "count", "share"])
+    METHODS[name] = ["by", "within"];
+  const OF_RULES = ["sample", "any", "all", "count", "share"];
+  const DERIVED = {
+    surprisal: ["logprob"], old_surprisal: ["old_logprob"], covariance: ["advantage", "logprob"],
+  };
+  const BY_RESPONSE = ["reward", "length"];
+  const DEEPEST = 100; // as MAX_DEPTH of Python's parser
+  const KEYWORDS = new Set(
+    "and or not in is if else lambda for async await yield None True False from import".split(" "));
+  const SPACE = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/g;
+  const NUMBER = new RegExp(
+    "0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+" +
+      "|(?:[0-9](?:_?[0-9])*\\.(?:[0-9](?:_?[0-9])*)?|\\.[0-9](?:_?[0-9])*|[0-9](?:_?[0-9])*)" +
+      "(?:[eE][+-]?[0-9](?:_?[0-9])*)?", "y");
+  const NAME = /[\p{XID_Start}_][\p{XID_Continue}]*/uy;
+  const STRING = /([uUrR]?)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')/y;
+  const OPERATOR = /\*\*|\/\/|<<|>>|<=|>=|==|!=|[-+*\/%@<>&|^~().,=]/y;
+  const BINARY = [["|"], ["^"], ["&"], ["<<", ">>"], ["+", "-"], ["*", "/", "//", "%", "@"]];
+  const NESTED = "is nested more than 100 levels deep";
+  const ADVICE = "Put each comparison in parentheses: (advantage > 0) & (prob < 0.002)";
+
+  function nearest(name, names) {
+    let best = "", least = 0.4 * Math.max(name.length, 3);
+    for (const other of name.length < 50 ? names : []) {
+      const row = Array.from({ length: other.length + 1 }, (_, j) => j);
+      for (let i = 1; i <= name.length; i++) {
+        let corner = row[0];
+        row[0] = i;
+        for (let j = 1; j <= other.length; j++) {
+          const above = row[j];
+          row[j] = Math.min(above + 1, row[j - 1] + 1, corner + (name[i - 1] !== other[j - 1]));
+          corner = above;
+        }
+      }
+      if (row[other.length] <= least) [best, least] = [other, row[other.length] - 0.01];
+    }
+    return best && ` Did you mean '${best}'?`;
+  }
+
+  // Tokens: {kind: "number" | "name" | "string" | "operator" | "end", text, from, to, value}.
+  function tokens(text) {
+    const found = [];
+    const match = (pattern, at) => ((pattern.lastIndex = at), pattern.exec(text));
+    for (let at = 0; at < text.length; ) {
+      if (text[at] === " ") {
+        at++;
+        continue;
+      }
+      let kind, part, value;
+      if ((part = match(STRING, at))) [kind, value] = ["string", unquoted(part[1], part[2], at)];
+      else if ((part = match(NUMBER, at))) [kind, value] = ["number", numeral(part[0], at)];
+      else if ((part = match(NAME, at))) [kind, value] = ["name", part[0].normalize("NFKC")];
+      else if ((part = match(OPERATOR, at))) [kind, value] = ["operator", part[0]];
+      else throw new RuleError(`cannot be read: invalid character '${text[at]}'`, at);
+      const to = at + part[0].length;
+      const next = match(NAME, to);
+      if (kind === "number" && next && !/^(and|or|not|in|is|if|else|for)$/.test(next[0]))
+        throw new RuleError("cannot be read: invalid decimal literal", at);
+      if (kind === "name" && KEYWORDS.has(part[0])) kind = "keyword";
+      if (kind === "name" && /^["']/.test(text.slice(to, to + 1)))
+        throw new RuleError("this kind of text is not part of the rule language", at);
+      found.push({ kind, value, from: at, to, whole: kind === "number" && /^(0[xXoObB].*|[\d_]+)$/.test(part[0]) });
+      at = to;
+    }
+    found.push({ kind: "end", value: "", from: text.length, to: text.length });
+    return found;
+  }
+
+  function numeral(text, at) {
+    const digits = text.replaceAll("_", "");
+    if (/^0\d+$/.test(digits) && !/^0+$/.test(digits))
+      throw new RuleError("cannot be read: leading zeros in decimal integer literals are not permitted", at);
+    return Number(digits);
+  }
+
+  function unquoted(prefix, quoted, at) {
+    const inner = quoted.slice(1, -1);
+    if (/[rR]/.test(prefix)) return inner;
+    return inner.replace(/\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[0-7]{1,3}|.)/gu, (whole, code) => {
+      const plain = { "\\": "\\", "'": "'", '"': '"', n: "\n", t: "\t", r: "\r", a: "\x07", b: "\b", f: "\f", v: "\v" };
+      if (code in plain) return plain[code];
+      if (/^[xu]./.test(code)) return String.fromCharCode(parseInt(code.slice(1), 16));
+      if (/^[0-7]/.test(code)) return String.fromCharCode(parseInt(code, 8));
+      if (/^[xuUN]/.test(code)) throw new RuleError("cannot be read: a text with this escape", at);
+      return whole;
+    });
+  }
+
+  class Parser {
+    constructor(text, known) {
+      if (!text.isWellFormed()) throw new RuleError("cannot be read: half of a character");
+      this.text = text.replace(SPACE, " ").replace(/^ | $/g, "");
+      if (this.text.includes("#"))
+        throw new RuleError("a rule cannot hold a comment", this.text.indexOf("#"));
+      this.tokens = tokens(this.text);
+      [this.place, this.open, this.known] = [0, 0, known];
+    }
+
+    get next() {
+      return this.tokens[this.place];
+    }
+
+    is(...values) {
+      const { kind, value } = this.next;
+      return (kind === "operator" || kind === "keyword") && values.includes(value);
+    }
+
+    take() {
+      return this.tokens[this.place++];
+    }
+
+    expect(value) {
+      if (!this.is(value)) this.fail("cannot be read: invalid syntax");
+      return this.take();
+    }
+
+    fail(message, at = this.next.from) {
+      throw new RuleError(message, at.from ?? at);
+    }
+
+    node(kind, from, fields) {
+      const parts = fields.parts ?? [];
+      const depth = 1 + Math.max(0, ...parts.map((part) => part.depth));
+      if (depth > DEEPEST) this.fail(NESTED, 0);
+      const level = Math.max(0, ...parts.map((part) => part.level));
+      const to = this.tokens[this.place - 1].to;
+      return { kind, isRule: false, level, parts, depth, from, to, source: this.text, ...fields };
+    }
+
+    // The text is read from the operators that bind least to those that bind most.
+
+    whole() {
+      const node = this.or();
+      if (this.next.kind !== "end") {
+        if (this.is("if", ",")) this.fail("this is not part of the rule language");
+        this.fail("cannot be read: invalid syntax");
+      }
+      return node;
+    }
+
+    nested(read) {
+      if (++this.open > 2 * DEEPEST) this.fail("cannot be read: nested too deeply", 0);
+      const node = read();
+      this.open--;
+      return node;
+    }
+
+    chain(read, operators) {
+      let left = read();
+      while (this.is(...operators)) {
+        const operator = this.take();
+        left = this.join(operator, left, read());
+      }
+      return left;
+    }
+
+    or() {
+      return this.chain(() => this.chain(() => this.not(), ["and"]), ["or"]);
+    }
+
+    not() {
+      if (!this.is("not")) return this.comparison();
+      const { from } = this.take();
+      return this.inverted(from, this.nested(() => this.not()));
+    }
+
+    comparison() {
+      const left = this.binary(0);
+      if (this.is("==", "!=", "in", "is", "not"))
+        this.fail("use <, <=, > or >= (equality of floats is never exact)");
+      if (!this.is("<", "<=", ">", ">=")) return left;
+      const operator = this.take().value;
+      const parts = [left, this.binary(0)];
+      if (this.is("<", "<=", ">", ">=", "==", "!=", "in", "is", "not"))
+        this.fail("comparisons do not chain; write (0 < prob) & (prob < 1), each comparison in parentheses");
+      for (const part of parts) {
+        if (part.isRule)
+          this.fail(`'${rules.text(part)}' is a rule and cannot be compared. Comparisons do not ` +
+            "chain: write (0 < prob) & (prob < 1)", part);
+      }
+      return this.node("compare", left.from, { operator, parts, isRule: true });
+    }
+
+    binary(strength) {
+      if (strength === BINARY.length) return this.unary();
+      return this.chain(() => this.binary(strength + 1), BINARY[strength]);
+    }
+
+    join({ value, from }, left, right) {
+      const parts = [left, right];
+      const operator = { and: "&", or: "|" }[value] ?? value;
+      if (operator === "&" || operator === "|") {
+        for (const part of parts) {
+          if (!part.isRule)
+            this.fail(`'${operator}' joins rules, got the number '${rules.text(part)}'. ${ADVICE}`, part);
+        }
+        return this.node("logic", left.from, { operator, parts, isRule: true });
+      }
+      if (!["+", "-", "*", "/", "**"].includes(operator))
+        this.fail(`operator ${operator} is not allowed; use + - * / ** & |`, from);
+      for (const part of parts) {
+        if (part.isRule)
+          this.fail(`'${rules.text(part)}' is a rule, not a number; use ` +
+            `when(${rules.text(part)}, 1, 0) to do arithmetic with it`, part);
+      }
+      return this.node("arithmetic", left.from, { operator, parts });
+    }
+
+    inverted(from, operand) {
+      if (!operand.isRule)
+        this.fail(`~ takes a rule, got the number '${rules.text(operand)}'; compare it first`, from);
+      return this.node("not", from, { parts: [operand], isRule: true });
+    }
+
+    unary() {
+      if (!this.is("-", "~", "+")) return this.power();
+      const { value, from } = this.take();
+      const operand = this.nested(() => this.unary());
+      if (value === "~") return this.inverted(from, operand);
+      if (value === "+" || operand.isRule)
+        this.fail(`'${value}' cannot stand before '${rules.text(operand)}'`, from);
+      const bare = operand.kind === "constant" && !operand.closed && operand.value >= 0;
+      if (bare && !operand.signed)
+        return this.node("constant", from, { value: -operand.value, whole: operand.whole, signed: true });
+      return this.node("negative", from, { parts: [operand] });
+    }
+
+    power() {
+      const left = this.primary();
+      if (!this.is("**")) return left;
+      return this.join(this.take(), left, this.nested(() => this.unary()));
+    }
+
+    primary() {
+      let node = this.atom();
+      while (this.is(".", "(")) {
+        if (this.is("(")) this.fail("this is not a function", node);
+        this.take();
+        const name = this.take();
+        if (name.kind !== "name") this.fail("cannot be read: invalid syntax", name);
+        if (!Object.hasOwn(METHODS, name.value))
+          this.fail(`unknown method '.${name.value}'.${nearest(name.value, Object.keys(METHODS))}`, name);
+        if (!this.is("(")) this.fail("Attribute is not part of the rule language", node);
+        node = this.method(node, name);
+      }
+      return node;
+    }
+
+    atom() {
+      const token = this.take();
+      const { kind, value, from } = token;
+      if (kind === "number") {
+        if (!Number.isFinite(value)) this.fail(`a number in a rule must be finite, got ${value}`, from);
+        return this.node("constant", from, { value, whole: token.whole });
+      }
+      if (kind === "operator" && value === "(") {
+        const inner = this.nested(() => this.or());
+        this.expect(")");
+        return { ...inner, from, to: this.tokens[this.place - 1].to, closed: true };
+      }
+      if (kind === "string" || ["None", "True", "False"].includes(value))
+        this.fail(`expected a number, got ${this.text.slice(from, token.to)}`, from);
+      if (kind !== "name") this.fail("cannot be read: invalid syntax", from);
+      return this.is("(") ? this.called(token) : this.named(token);
+    }
+
+    named({ value, from }) {
+      if (this.known.columns.has(value)) {
+        return this.node("column", from, { name: value, level: BY_RESPONSE.includes(value) ? 1 : 2 });
+      }
+      if (Object.hasOwn(FUNCTIONS, value) || Object.hasOwn(METHODS, value))
+        this.fail(`'${value}' must be called with arguments in parentheses`, from);
+      if (this.known.controllers.has(value)) return this.node("controlled", from, { name: value });
+      const note = this.known.notes[value];
+      this.fail(note ?? `the page has no column '${value}'.${nearest(value, this.known.columns)}`, from);
+    }
+
+    called({ value: name, from }) {
+      if (name === "custom") this.fail("custom(...) is Python code, which a page cannot run", from);
+      if (name === "reward") {
+        const given = this.arguments(["name"], "reward");
+        if (typeof given.name?.value !== "string" || given.name.keyword) this.fail('write reward("format")', from);
+        const column = `reward:${given.name.value}`;
+        if (!this.known.columns.has(column))
+          this.fail(`the page has no ${this.text.slice(from, this.tokens[this.place - 1].to)}`, from);
+        return this.node("column", from, { name: column, level: 1 });
+      }
+      if (!Object.hasOwn(FUNCTIONS, name))
+        this.fail(`'${name}' is not a function.${nearest(name, [...Object.keys(FUNCTIONS), "reward"])}`, from);
+      const expected = FUNCTIONS[name];
+      this.take();
+      const parts = [];
+      while (!this.is(")")) {
+        parts.push(this.nested(() => this.or()));
+        if (!this.is(")")) this.expect(",");
+      }
+      this.take();
+      if (parts.length !== expected.length)
+        this.fail(`write ${name}(${expected.join(", ")}), got ${parts.length} arguments`, from);
+      parts.forEach((part, i) => {
+        if (part.isRule !== (expected[i] === "rule"))
+          this.fail(`${name} takes ${expected[i] === "rule" ? "a rule" : "a number"}, got ` +
+            `${part.isRule ? "the rule" : "the number"} '${rules.text(part)}'`, part);
+      });
+      return this.node(name === "when" ? "when" : "function", from, { name, parts });
+    }
+
+    // {name: {value, whole, node, keyword, from}} of a call's arguments.
+    arguments(names, method) {
+      const given = {};
+      let count = 0, keywords = false;
+      this.expect("(");
+      while (!this.is(")")) {
+        const { from, value, kind } = this.next;
+        const after = this.tokens[this.place + 1];
+        const keyword = kind === "name" && after.kind === "operator" && after.value === "=";
+        if (keyword) this.place += 2;
+        else if (keywords) this.fail("cannot be read: positional argument follows keyword argument");
+        keywords ||= keyword;
+        const name = keyword ? value : names[count++];
+        if (!keyword && count > names.length)
+          this.fail(`too many arguments; expected ${names.join(", ")}`, from);
+        if (!names.includes(name)) this.fail(`unknown argument '${name}'.${nearest(name, names)}`, from);
+        if (Object.hasOwn(given, name)) this.fail(`argument '${name}' is given twice`, from);
+        given[name] = { ...this.argument(name, method), keyword, from };
+        if (!this.is(")")) this.expect(",");
+      }
+      this.take();
+      return given;
+    }
+
+    argument(name, method) {
+      const { from, kind, value } = this.next;
+      if (name === "within" && !(kind === "keyword" && value === "None")) {
+        const node = this.nested(() => this.or());
+        if (!node.isRule)
+          this.fail(`within takes a rule such as prob < 0.002, got '${rules.text(node)}'. ${ADVICE}`, node);
+        return { node };
+      }
+      const negative = this.is("-") && this.take();
+      let open = 0;
+      while (this.is("(")) this.take(), open++;
+      const token = this.take();
+      let found = token.value;
+      if (token.kind === "string") while (this.next.kind === "string") found += this.take().value;
+      const plain = { None: null, True: true, False: false };
+      if (token.kind === "keyword" && Object.hasOwn(plain, found)) found = plain[found];
+      else if (token.kind !== "number" && token.kind !== "string") found = undefined;
+      for (; open; open--) if (found !== undefined) this.expect(")");
+      if (found === undefined || !this.is(",", ")") || (negative && typeof found !== "number"))
+        this.fail(`'${name}' must be written as a plain value, such as 0.2 or 'group'`, from);
+      return { value: negative ? -found : found, whole: token.whole };
+    }
+
+    method(owner, { value: name, from }) {
+      if (owner.isRule !== OF_RULES.includes(name)) {
+        const kind = owner.isRule ? "numbers" : "rules";
+        this.fail(`'.${name}' is for ${kind}, got '${rules.text(owner)}'`, owner);
+      }
+      const given = this.arguments(METHODS[name], name);
+      const value = (key, otherwise) => (key in given && "value" in given[key] ? given[key].value : otherwise);
+      const check = (right, message) => right || this.fail(message, from);
+      const within = given.within?.node;
+      const parts = within ? [owner, within] : [owner];
+      if (name === "sample")
+        this.fail("'.sample' is random, and the page does not draw the run's numbers; use " +
+          "`rlobj replay`", from);
+      const by = value("by", "update");
+      const levels = { update: 0, group: 1, position: 2, response: 1 };
+      const whole = (key) =>
+        check(!(key in given) || (given[key].whole && Number.isInteger(value(key)) && value(key) >= 0),
+          `${name}(${key}=...) must be a whole number of tokens >= 0`);
+      if (name.endsWith("_sum")) {
+        const decay = value("decay", 1);
+        check(typeof decay === "number" && decay > 0 && decay <= 1,
+          `${name}(): the decay must lie in (0, 1], got ${decay}`);
+        return this.node("scan", owner.from, { side: name.slice(0, 6), decay, parts, level: 2 });
+      }
+      const ranks = ["top", "bottom", "quantile"].includes(name);
+      check(typeof by === "string" && Object.hasOwn(levels, by) && !(ranks && by === "position"),
+        `${name}(by='${by}'): expected one of update, group, ${ranks ? "" : "position, "}response`);
+      if (!ranks) {
+        check(owner.level > 0, `${name}() needs a column, and '${rules.text(owner)}' is the same for the whole update`);
+        const counted = by === "position" || owner.level === 2 ? 2 : 1;
+        const isRule = name === "any" || name === "all";
+        return this.node("aggregate", owner.from, { name, by, within, counted, parts, isRule, level: levels[by] });
+      }
+      const key = METHODS[name][0];
+      check(key in given, `'.${name}' needs ${key}: ${name}(0.2)`);
+      check(rules.walk(owner).some((node) => node.kind === "column"),
+        `${name}() needs a column to rank by, got '${rules.text(owner)}'`);
+      const fraction = value(key);
+      check(typeof fraction === "number" && fraction >= 0 && fraction <= 1,
+        `${name}(): the fraction must lie in [0, 1], got ${fraction}`);
+      const round = value("round", "ceil");
+      check(round === "ceil" || round === "floor", `round='${round}': expected 'ceil' or 'floor'`);
+      whole("at_least"), whole("none_below");
+      const fields = { name, by, within, fraction, parts, isRule: name !== "quantile" };
+      if (name === "quantile") return this.node("quantile", owner.from, { ...fields, level: levels[by] });
+      const sizes = { round, at_least: value("at_least", 0), none_below: value("none_below", 0) };
+      return this.node("cut", owner.from, { ...fields, ...sizes, level: 2 });
+    }
+  }
+
+  return {
+    known: { columns: new Set(), controllers: new Set(), notes: {} },
+    DERIVED,
+    parse: (text) => new Parser(String(text), rules.known).whole(),
+    text: (node) => node.source.slice(node.from, node.to),
+    walk: (node) => [node, ...node.parts.flatMap(rules.walk)],
+    names(node) {
+      const columns = rules.walk(node).filter((each) => each.kind === "column");
+      return [...new Set(columns.flatMap(({ name }) => DERIVED[name] ?? [name]))].sort();
+    },
+  };
+})();

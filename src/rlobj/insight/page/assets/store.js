@@ -1,0 +1,189 @@
+// The rows of a page. Each column waits in an element of its own, as base64 of deflate of numbers
+// whose bytes are shuffled, and is decoded when it is first asked for.
+//
+//   const store = openStore();
+//   await store.ready;               then `updates` and `responses` can be read
+//   store.size, store.meta           rows; meta.notes: sentences for the reader
+//   await store.load(names);         the columns must be loaded before the next three
+//   store.column(name)               Float32Array, NaN = null; true is 1. Ids and counts: Int32Array.
+//                                    A text: places in store.values(name)
+//   store.values(name)               the different texts of a column, maybe with null among them
+//   store.text(row)                  the token's text ("text" must be loaded)
+//   store.has(name), store.names     columns of the page, with those that are computed
+//   store.updates                    [{step, update, start, end, whole, state}], rows start to end - 1
+//   store.responses                  [{step, update, group, response, start, end, whole}]; whole ones
+//                                    may have no rows
+//   store.preload()                  loads all columns whenever the browser is idle
+
+function openStore(root = document) {
+  const meta = JSON.parse(root.getElementById("store-meta").textContent);
+  const KEYS = ["start", "step", "update", "group", "response"];
+  const ARRAYS = { float32: Float32Array, float64: Float64Array, int32: Int32Array };
+  const CODES = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
+  const OPPOSITE = { surprisal: "logprob", old_surprisal: "old_logprob" };
+  const own = new Map(); // as the page has them, per token or per response
+  const loading = new Map(), lists = new Map(), wide = new Map(), kept = new Map();
+  const { size } = meta;
+  let updates, responses, updateOf;
+
+  const once = (map, key, make) => map.get(key) ?? (map.set(key, make()), map.get(key));
+
+  async function inflated(id) {
+    const element = root.getElementById(id);
+    const text = element.textContent;
+    let bytes;
+    if (Uint8Array.fromBase64) bytes = Uint8Array.fromBase64(text);
+    else {
+      const raw = atob(text);
+      bytes = new Uint8Array(raw.length);
+      for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+    }
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  }
+
+  async function decode(name) {
+    const { type, per, width, element, constant, values } = meta.columns[name];
+    const length = per === "token" ? size : meta.responses;
+    const Kind = ARRAYS[type] ?? CODES[width];
+    let data = new Kind(length);
+    if (element === undefined) data.fill(constant ?? NaN);
+    else {
+      const shuffled = await once(kept, element, () => inflated(element));
+      const bytes = new Uint8Array(data.buffer);
+      for (let plane = 0; plane < width; plane++) {
+        const from = plane * length;
+        for (let i = 0, to = plane; i < length; i++, to += width) bytes[to] = shuffled[from + i];
+      }
+    }
+    if (type === "bool") data = Float32Array.from(data, (x) => (x === 2 ? NaN : x));
+    if (values) {
+      const bytes = await once(kept, values, () => inflated(values));
+      lists.set(name, JSON.parse(new TextDecoder().decode(bytes)));
+    }
+    own.set(name, data);
+  }
+
+  async function load(names) {
+    const wanted = names.map((name) => OPPOSITE[name] ?? name).flatMap((name) => rules.DERIVED[name] ?? name);
+    for (const name of wanted) if (!meta.columns[name]) throw new Error(`the page has no column '${name}'`);
+    await Promise.all([...KEYS, ...wanted].map((name) => once(loading, name, () => decode(name))));
+    if (!updates) arrange();
+  }
+
+  // The updates and responses, from the columns of the responses.
+  function arrange() {
+    const [starts, steps, numbers, groups, ids] = KEYS.map((name) => own.get(name));
+    const whole = new Map(meta.updates.map((each) => [`${each.step} ${each.update}`, each]));
+    [updates, responses, updateOf] = [[], [], new Int32Array(starts.length)];
+    for (let i = 0; i < starts.length; i++) {
+      const [step, update] = [steps[i], numbers[i]];
+      const start = starts[i], end = i + 1 < starts.length ? starts[i + 1] : size;
+      let last = updates[updates.length - 1];
+      if (!last || last.step !== step || last.update !== update) {
+        const known = whole.get(`${step} ${update}`);
+        last = { step, update, start, end, whole: known !== undefined, state: known?.state };
+        updates.push(last);
+      }
+      last.end = end;
+      updateOf[i] = updates.length - 1;
+      responses.push({ step, update, group: groups[i], response: ids[i], start, end, whole: last.whole });
+    }
+  }
+
+  const loaded = (name) => {
+    const data = own.get(name);
+    if (!data) throw new Error(`column '${name}' is not loaded; await store.load(['${name}'])`);
+    return data;
+  };
+
+  // An array per update (0) or response (1) as one per response or token (2).
+  function spread(values, from, to) {
+    let found = values;
+    if (from === 0) {
+      found = new values.constructor(responses.length);
+      for (let i = 0; i < found.length; i++) found[i] = values[updateOf[i]];
+    }
+    if (to < 2 || from === 2) return found;
+    const rows = new values.constructor(size);
+    for (let i = 0; i < found.length; i++) rows.fill(found[i], responses[i].start, responses[i].end);
+    return rows;
+  }
+
+  function column(name) {
+    if (name in OPPOSITE) return once(wide, name, () => loaded(OPPOSITE[name]).map((x) => -x));
+    if (meta.columns[name]?.per !== "response") return loaded(name);
+    return once(wide, name, () => spread(loaded(name), 1, 2));
+  }
+
+  // 1 for each update, response or token (level 0, 1, 2) of a whole update.
+  const whole = (level) =>
+    once(kept, `whole ${level}`, () => spread(Uint8Array.from(updates, (each) => each.whole), 0, level));
+
+  // The unit of each update, response or token: {unit, count}.
+  function units(by, level) {
+    return once(kept, `${by} ${level}`, () => {
+      if (by === "update" && !level) return { unit: Int32Array.from(updates.keys()), count: updates.length };
+      if (by === "update") return { unit: spread(Int32Array.from(updates.keys()), 0, level), count: updates.length };
+      const member = new Int32Array(responses.length), longest = [];
+      let count = 0;
+      responses.forEach((each, i) => {
+        const before = responses[i - 1];
+        const same = before && updateOf[i] === updateOf[i - 1] && before.group === each.group;
+        if (!same || by === "response") longest[count++] = 0;
+        member[i] = count - 1;
+        longest[count - 1] = Math.max(longest[count - 1], each.whole ? each.end - each.start : 0);
+      });
+      if (by !== "position") return { unit: spread(member, 1, level), count };
+      const unit = new Int32Array(size), offsets = [0];
+      for (const tokens of longest) offsets.push(offsets[offsets.length - 1] + tokens);
+      responses.forEach(({ start, end, whole }, i) => {
+        for (let row = start; whole && row < end; row++) unit[row] = offsets[member[i]] + row - start;
+      });
+      return { unit, count: Math.max(offsets[count], 1) };
+    });
+  }
+
+  function anyByResponse(held) {
+    const found = new Uint8Array(responses.length);
+    responses.forEach(({ start, end }, i) => {
+      for (let row = start; row < end && !found[i]; row++) if (held[row] === 1) found[i] = 1;
+    });
+    return found;
+  }
+
+  const names = new Set(Object.keys(meta.columns));
+  names.delete("start");
+  for (const [name, reads] of Object.entries(rules.DERIVED))
+    if (reads.every((each) => names.has(each))) names.add(name);
+  const numbers = [...names].filter((name) => meta.columns[name]?.type !== "text");
+  rules.known.columns = new Set(numbers);
+  rules.known.controllers = new Set(meta.updates.flatMap(({ state }) => Object.keys(state)));
+  for (const name of names) {
+    if (meta.columns[name]?.type === "text")
+      rules.known.notes[name] = `'${name}' is a text, and a rule compares numbers`;
+  }
+
+  const idle = window.requestIdleCallback ?? ((act) => setTimeout(act, 50));
+  return {
+    size, meta, load, column, spread, whole, units, anyByResponse,
+    names: [...names],
+    ranks: new Map(),
+    ready: load([]),
+    has: (name) => names.has(name),
+    perResponse: loaded,
+    values: (name) => lists.get(name),
+    text: (row) => lists.get("text")[own.get("text")[row]],
+    preload() {
+      const waiting = Object.keys(meta.columns).filter((name) => !loading.has(name));
+      const next = () => waiting.length && load([waiting.shift()]).then(() => idle(next));
+      idle(next);
+    },
+    get updates() {
+      return updates;
+    },
+    get responses() {
+      return responses;
+    },
+  };
+}

@@ -1,0 +1,124 @@
+"""The rows of a page as elements of HTML, from which `assets/store.js` reads one column at a time.
+
+An element has base64 of deflate of little-endian numbers. The bytes of numbers are shuffled: first
+the lowest bytes of all numbers, and so on, which makes them a fifth smaller. The element
+`store-meta` has, as JSON:
+
+    size, responses    the numbers of rows and of responses
+    columns            name -> {type, per, element | constant, values}
+    updates            the whole updates: step, update, state
+    notes              sentences
+
+type is float32 (null is NaN), int32, float64, bool (0, 1, 2 = null) or text; then the numbers are
+places in the list of `values`, an element of its own. `per` is "token" or "response".
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+
+from rlobj.base.lazy import arrow_compute
+from rlobj.insight.page.store import ORDER, PER_RESPONSE, PageRows
+from rlobj.reporting import script_safe
+
+SCRIPTS = ("rules.js", "evaluate.js", "store.js")
+
+
+def store_script() -> str:
+    """The scripts that read the elements: `openStore()` and `rules`."""
+    folder = files("rlobj.insight.page") / "assets"
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+
+
+def store_elements(page: PageRows) -> bytes:
+    """The <script> elements with the rows."""
+    rows, elements = page.rows, _Elements()
+    keys = np.stack([_numbers(rows[name]) for name in ORDER[:4]])
+    first = np.ones(len(rows), bool)
+    first[1:] = (keys[:, 1:] != keys[:, :-1]).any(0)
+    real = _numbers(rows["position"]) >= 0
+    starts = np.flatnonzero(first)
+    before = np.concatenate([[0], np.cumsum(real)])[starts].astype(np.int32)
+    responses, tokens = rows.take(starts), rows.filter(pyarrow.array(real))
+    columns = {"start": {"per": "response", **elements.column("start", pyarrow.array(before))}}
+    for name in rows.column_names:
+        each = name in PER_RESPONSE or name.startswith("reward:")
+        column = (responses if each else tokens)[name].combine_chunks()
+        if column.null_count < len(column):
+            described = elements.column(name, column)
+            columns[name] = {"per": "response" if each else "token", **described}
+    meta = {
+        "size": len(tokens),
+        "responses": len(responses),
+        "columns": columns,
+        "updates": page.updates,
+        "notes": page.notes,
+    }
+    head = b'<script type="application/json" id="store-meta">%s</script>\n' % script_safe(meta)
+    return head + b"".join(elements.written)
+
+
+class _Elements:
+    """The elements that were written; equal columns share one."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self._known: dict[bytes, str] = {}
+
+    def column(self, name: str, column: Any) -> dict[str, Any]:
+        """How to read a column, after its element was written."""
+        if pyarrow.types.is_dictionary(column.type):
+            column = arrow_compute().fill_null(column.indices, len(column.dictionary)), column
+            used, codes = np.unique(column[0].to_numpy(), return_inverse=True)
+            texts = [*column[1].dictionary.to_pylist(), None]
+            values = json.dumps([texts[code] for code in used]).encode()
+            kind = np.min_scalar_type(max(len(used) - 1, 0))
+            return {
+                "type": "text",
+                "values": self._element(name, values, "-values"),
+                **self._data(name, codes.astype(kind)),
+            }
+        if pyarrow.types.is_boolean(column.type):
+            values = arrow_compute().fill_null(column.cast("uint8"), 2).to_numpy()
+            return {"type": "bool", **self._data(name, values)}
+        values = _numbers(column)
+        if values.dtype == np.int64:
+            small = abs(values).max(initial=0) < 2**31
+            values = values.astype(np.int32 if small else np.float64)
+        return {"type": str(values.dtype), **self._data(name, values)}
+
+    def _data(self, name: str, values: NDArray[Any]) -> dict[str, Any]:
+        width = values.dtype.itemsize
+        finite = values.dtype.kind != "f" or not np.isinf(values).any()
+        if (
+            len(values)
+            and finite
+            and (values.view(f"u{width}") == values.view(f"u{width}")[0]).all()
+        ):
+            value = values[0].item()
+            return {"width": width, "constant": value if value == value else None}
+        planes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, width).T
+        return {"width": width, "element": self._element(name, planes.tobytes())}
+
+    def _element(self, name: str, content: bytes, kind: str = "") -> str:
+        packed = base64.b64encode(zlib.compress(content, 6))
+        if packed not in self._known:
+            name = name if name.isascii() and name.isidentifier() else str(len(self._known))
+            self._known[packed] = f"column-{name}{kind}"
+            element = b'<script type="application/octet-stream" id="%s">%s</script>\n'
+            self.written.append(element % (self._known[packed].encode(), packed))
+        return self._known[packed]
+
+
+def _numbers(column: Any) -> NDArray[Any]:
+    """The numbers of a column; null becomes NaN."""
+    floating = pyarrow.types.is_floating(column.type)
+    return np.asarray(column.cast("float32") if floating else column)

@@ -1,0 +1,273 @@
+"""The rows of a page: all tokens of steps with full tables, and the recorded tokens of the others.
+
+A row is a token of an update, in the order of step, update, group, response and position, with the
+columns of the record. Counts are Σ 1 / inclusion_probability. Tokens that belong to another phase
+of the objective are shown, too, and count 0: their inclusion_probability is infinite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import torch
+from pyarrow import parquet
+
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.files import step_of
+from rlobj.base.lazy import arrow_compute
+from rlobj.config.run_folder import checkpoints, read_settings
+from rlobj.objectives.rules import NAMES
+from rlobj.objectives.statistics import hash_keys
+from rlobj.records.observed import Observed
+from rlobj.records.reading import open_records, read_records, sound
+from rlobj.records.recorder import uniform
+from rlobj.records.rows import numbers, numpy, rows_of
+from rlobj.records.schema import COLUMNS
+from rlobj.records.tables import UpdateTable, read_tables
+from rlobj.records.texts import TokenTexts
+
+BUDGET = 1_000_000
+"""Rows of a page."""
+CONTEXTS = 50_000
+"""Recorded rows of a page that have the text before and after them."""
+ORDER = ("step", "update", "group", "response", "position")
+PER_RESPONSE = ("step", "update", "group", "response", "reward", "length", "prompt")
+"""Columns with one value per response; so are rewards by name, `reward:NAME`."""
+
+
+@dataclass(frozen=True)
+class PageRows:
+    """The tokens of a page.
+
+    Attributes:
+        rows: a pyarrow table with the columns of the record, and for whole updates also logprob,
+            old_logprob, old_entropy, collision, ref_gap, proxy_gap, length, prompt, `reward:NAME`,
+            and an objective's own columns. A response without tokens has one row, whose position
+            is -1.
+        updates: the whole updates: step, update, and the values of controllers as `state`.
+        notes: what is left out or shown in another way than the reader may expect, in sentences.
+    """
+
+    rows: Any
+    updates: list[dict[str, Any]]
+    notes: list[str]
+
+
+def read_rows(run: Path | str, budget: int = BUDGET, *, trust: bool = False) -> PageRows:
+    """Read the tokens that a page of a run shows.
+
+    The newest full tables come first, as far as the budget allows. All other steps have their
+    recorded tokens; if these are too many, a random part of them.
+
+    Args:
+        run: the run's folder.
+        budget: the largest number of rows.
+        trust: import the code that an objective names by its path.
+
+    Raises:
+        ConfigError: no run there, or neither records nor full tables, or damaged records.
+    """
+    run = Path(run)
+    read_settings(run)  # refuses a folder that is no run
+    texts = TokenTexts(_Vocabulary.of(run))
+    parts, updates, notes = [], [], []
+    whole, left, refused = set[int](), budget, set[int]()
+    for step, tokens in _table_sizes(run):
+        if tokens > left:
+            refused.add(step)
+            continue
+        try:
+            tables = list(read_tables(run, [step], trust=trust))
+            parts += [whole_rows(table, texts) for table in tables]
+        except (ConfigError, BatchError, KeyError, ValueError) as error:
+            notes.append(f"Step {step} shows its recorded tokens only: {error}")
+            continue
+        updates += [described(table) for table in tables]
+        whole.add(step)
+        left -= tokens
+    if refused:
+        notes.append(
+            f"A page has at most {budget:,} rows, so {len(refused)} older steps with full tables "
+            f"show their recorded tokens only: {_listed(refused)}"
+        )
+    try:
+        parts.append(_recorded(run, whole, left, notes))
+    except ConfigError as error:
+        if not parts or ((run / "records").is_dir() and any((run / "records").iterdir())):
+            raise
+        notes.append(f"Only steps with full tables are shown: {error}")
+    rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
+    if not len(rows):
+        raise ConfigError(f"{run} has no recorded token")
+    return PageRows(rows.sort_by([(name, "ascending") for name in ORDER]), updates, notes)
+
+
+def _table_sizes(run: Path) -> list[tuple[int, int]]:
+    """The steps with full tables, the newest first, each with its number of tokens."""
+    sizes: dict[int, int] = {}
+    for path in (run / "tables").glob("step-*.parquet"):
+        step, count = step_of(path), 0
+        try:
+            metadata = parquet.read_metadata(path)
+        except (pyarrow.ArrowException, OSError):
+            metadata = None  # `read_tables` says what is wrong
+        for group in range(metadata.num_row_groups if metadata else 0):
+            columns = map(metadata.row_group(group).column, range(metadata.num_columns))
+            count += sum(c.num_values for c in columns if c.path_in_schema.startswith("tokens."))
+        sizes[step] = sizes.get(step, 0) + count
+    return sorted(sizes.items(), reverse=True)
+
+
+def _listed(steps: set[int]) -> str:
+    """The first and last of some steps."""
+    found = sorted(steps)
+    return ", ".join(map(str, found)) if len(found) < 9 else f"{found[0]} to {found[-1]}"
+
+
+def whole_rows(update: UpdateTable, texts: TokenTexts) -> Any:
+    """All tokens of decided responses of an update, planned again."""
+    table, unknown = update.table, torch.full_like(update.table.logprobs, torch.nan)
+    plan = update.objective.plan([table], update.state, clauses=True)
+    assert plan.clauses is not None
+    current = {
+        name: unknown if (values := getattr(table, name)) is None else values
+        for name in ("logprobs", "entropy", "collision", "entropy_sensitivity")
+    }
+    observed = Observed(update.objective, update.state, table, plan, update.sequences, **current)
+    decided, ids = table.decided.nonzero()[:, 0], table.ids
+    assert ids is not None
+    probability = torch.where(plan.clauses.in_phase, 1.0, torch.inf)
+    place = (update.step, update.update)
+    rows = encoded(rows_of(observed, decided, probability, place, texts, context=0))
+    rows = rows.drop_columns(["before", "after"])  # the rows around say it
+    per_token, per_response = _more_columns(observed)
+    chosen = table.responses[decided]
+    prompts = pyarrow.array([texts.joined(prompt) for prompt, _ in update.sequences])
+    more = {name: numbers(values[decided]) for name, values in per_token.items()}
+    more |= {name: numbers(values[chosen]) for name, values in per_response.items()}
+    for name, values in more.items():
+        rows = rows.append_column(name, pyarrow.array(values, from_pandas=True))
+    rows = rows.append_column("prompt", prompts.take(numpy(chosen)).dictionary_encode())
+    empty = (table.decided_responses & (table.lengths == 0)).nonzero()[:, 0]
+    alone = {
+        "step": np.full(len(empty), place[0], np.int32),
+        "update": np.full(len(empty), place[1], np.int32),
+        "response": numpy(ids[empty]),
+        "group": numpy(table.groups[empty]),
+        "position": np.full(len(empty), -1, np.int32),
+        "reward": numbers(table.reward()[empty]),
+        **{name: numbers(values[empty]) for name, values in per_response.items()},
+    }
+    return pyarrow.concat_tables([rows, pyarrow.table(alone)], promote_options="default")
+
+
+def _more_columns(observed: Observed) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Columns of rules that the record lacks: with one value per token, and per response."""
+    table, current, old = observed.table, observed.logprobs, observed.old_logprobs
+    assert table.advantages is not None
+    found = {
+        "logprob": current,
+        "old_logprob": old,
+        "old_entropy": observed.entropy if table.old_entropy is None else table.old_entropy,
+        "collision": observed.collision,
+    }
+    if table.ref_logprobs is not None:
+        found["ref_gap"] = table.ref_logprobs - current
+    if table.proxy_logprobs is not None:
+        found["proxy_gap"] = table.proxy_logprobs - current
+    taken = {*COLUMNS, *NAMES, "prompt"}
+    own = {name: values for name, values in table.columns.items() if name not in taken}
+    rewards = {f"reward:{name}": table.reward(name) for name in table.reward_names or ()}
+    return {**own, **found}, {"length": table.lengths, **rewards}
+
+
+def described(update: UpdateTable) -> dict[str, Any]:
+    """An update's number and the values of its controllers."""
+    state = {
+        name: float(update.state[name]["value"])
+        for name in update.objective.controllers
+        if name in update.state
+    }
+    return {"step": update.step, "update": update.update, "state": state}
+
+
+def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> Any:
+    """The recorded rows of all steps but those in `whole`, at most about `limit`."""
+    pc = arrow_compute()
+    others = ~pc.field("step").isin(list(whole)) if whole else None
+    dataset = open_records(run)
+    with sound(run):
+        count = dataset.count_rows(filter=others)
+        share = min(1.0, limit / max(count, 1))
+        columns = [name for name in COLUMNS if name not in ("before", "after")]
+        rows = dataset.to_table(columns=columns if count > CONTEXTS else None, filter=others)
+    if share < 1:
+        notes.append(
+            f"The page shows {share:.0%} of {count:,} recorded tokens, chosen at random, because "
+            "it has no place for more"
+        )
+        keys = [torch.from_numpy(rows[name].to_numpy().copy()) for name in ORDER if name != "group"]
+        kept = numpy(uniform(hash_keys((len(rows), *keys))) < share)
+        at = rows.schema.get_field_index("inclusion_probability")
+        less = pc.multiply(rows["inclusion_probability"], pyarrow.scalar(share, "float32"))
+        rows = rows.set_column(at, "inclusion_probability", less).filter(pyarrow.array(kept))
+    return recorded_rows(rows)
+
+
+def recorded_rows(rows: Any) -> Any:
+    """Rows of the record with the log-probabilities that `insight.filtering` computes from them."""
+    for name, source in (("logprob", "prob"), ("old_logprob", "old_prob")):
+        with np.errstate(all="ignore"):
+            values = np.log(rows[source].to_numpy().astype(np.float64)).astype(np.float32)
+        rows = rows.append_column(name, pyarrow.array(values, from_pandas=True))
+    return encoded(rows)
+
+
+def encoded(rows: Any) -> Any:
+    """The rows with dictionaries for texts."""
+    for i, field in enumerate(rows.schema):
+        if field.type == pyarrow.string():
+            rows = rows.set_column(i, field.name, rows[field.name].dictionary_encode())
+    return rows.drop_columns("schema_version")
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """The texts of tokens: of the newest checkpoint's tokenizer, or as the record has them.
+
+    It runs no code of the run, and downloads nothing.
+    """
+
+    backend_tokenizer: Any
+    recorded: Mapping[int, str]
+
+    @classmethod
+    def of(cls, run: Path) -> _Vocabulary:
+        """The vocabulary of a run."""
+        from tokenizers import Tokenizer
+
+        folders = [checkpoint / "model" for checkpoint in reversed(checkpoints(run))]
+        for file in (folder / "tokenizer.json" for folder in folders):
+            if file.is_file():
+                with contextlib.suppress(Exception):  # tokenizers raises nothing narrower
+                    return cls(Tokenizer.from_file(str(file)), {})
+        with contextlib.suppress(ConfigError):
+            rows = (
+                read_records(run, ["token", "text"]).group_by("token").aggregate([("text", "min")])
+            )
+            return cls(
+                None, dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+            )
+        return cls(None, {})
+
+    def convert_ids_to_tokens(self, token: int) -> str | None:
+        """The token as the tokenizer writes it."""
+        if self.backend_tokenizer is not None:
+            return self.backend_tokenizer.id_to_token(token)
+        return self.recorded.get(token, f"⟨{token}⟩")

@@ -1,0 +1,146 @@
+"""Rules of a page select the same tokens as rlobj does, to the bit, and refuse the same texts."""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from browser import CHROMIUM, Browser
+from pages import (
+    OF_RECORDS,
+    OF_UPDATES,
+    TOKEN_COLUMNS,
+    Rules,
+    damaged,
+    frame_of,
+    random_record,
+    random_update,
+    recorded,
+    whole,
+    write_page,
+)
+
+from rlobj.base.errors import ConfigError
+from rlobj.insight.filtering import matching, read_filter
+from rlobj.insight.page.store import PageRows
+from rlobj.objectives.rules import nodes, parse
+from rlobj.objectives.rules.columns import declared
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+
+EVALUATE = """(async (texts) => {
+  await store.load(store.names);
+  return texts.map((text) => {
+    try {
+      const held = rules.select(rules.parse(text), store);
+      const found = [];
+      for (let i = 0; i < held.length; i++) if (held[i]) found.push(i);
+      return found;
+    } catch (error) {
+      if (!(error instanceof RuleError)) throw new Error(text + ": " + error.stack);
+      return {message: error.message, at: error.at};
+    }
+  });
+})(%s)"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    chromium = Browser(tmp_path_factory.mktemp("profile"))
+    yield chromium
+    chromium.close()
+
+
+def evaluate(browser: Browser, path: Path, page: PageRows, texts: list[str]) -> list[Any]:
+    browser.open(write_page(path, page))
+    script = EVALUATE % json.dumps(texts)
+    sent = browser.send(
+        "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+    )
+    assert "exceptionDetails" not in sent, sent["exceptionDetails"]
+    return sent["result"]["value"]
+
+
+def test_thousands_of_rules_select_the_rows_of_a_record_that_python_selects(
+    browser: Browser, tmp_path: Path
+) -> None:
+    generate = Rules(1, (*TOKEN_COLUMNS, *OF_RECORDS))
+    texts = [generate.rule(depth) for depth in (0, 1, 2, 3, 4) for _ in range(600)]
+    table = random_record(300, 0)
+    found = evaluate(browser, tmp_path / "page.html", recorded(table), texts)
+    selected = 0
+    for text, rows in zip(texts, found, strict=True):
+        expected = np.flatnonzero(matching(read_filter(text), table).to_numpy(False)).tolist()
+        assert rows == expected, text
+        selected += 0 < len(expected) < len(table)
+    assert selected > len(texts) / 3  # most rules are neither empty nor everything
+
+
+def test_thousands_of_rules_over_populations_select_the_tokens_that_an_objective_selects(
+    browser: Browser, tmp_path: Path
+) -> None:
+    updates = [random_update((2, 1), 24, 0), random_update((2, 2), 9, 1)]
+    names = (*TOKEN_COLUMNS, *OF_UPDATES, "reward('form')")
+    generate = Rules(2, names, populations=True)
+    texts = [generate.rule(depth) for depth in (1, 2, 3) for _ in range(700)]
+    page = whole(updates)
+    found = evaluate(browser, tmp_path / "page.html", page, texts)
+    selected = 0
+    for text, rows in zip(texts, found, strict=True):
+        try:
+            with declared(("turn",)):
+                rule = parse(text)
+        except ConfigError:  # such as the mean of a constant
+            assert isinstance(rows, dict), text
+            continue
+        masks = []
+        for update in updates:
+            frame = frame_of(update)
+            masks.append(frame.rule(rule)[frame.decided])
+        expected = torch.cat(masks).nonzero()[:, 0].tolist()
+        assert rows == expected, text
+        selected += 0 < len(expected) < len(torch.cat(masks))
+    assert selected > len(texts) / 3
+
+
+def accepted(text: str, names: set[str]) -> bool:
+    """Whether a page must read a text: Python does, and the page has what it names."""
+    try:
+        with declared(OF_RECORDS), warnings.catch_warnings(action="ignore"):
+            rule = parse(text)
+    except ConfigError:
+        return False
+    refused = (nodes.Controlled, nodes.NamedReward, nodes.Sample, nodes.CustomRule)
+    parts = rule.walk()
+    known = all(part.name in names for part in parts if isinstance(part, nodes.Column))
+    return known and not any(isinstance(part, refused) for part in parts)
+
+
+def test_damaged_texts_are_read_or_refused_as_python_does(browser: Browser, tmp_path: Path) -> None:
+    generate = Rules(3, (*TOKEN_COLUMNS, *OF_RECORDS), populations=True)
+    changes = random.Random(4)
+    texts = [damaged(generate.rule(i % 3), changes) for i in range(4000)]
+    table = random_record(20, 0)
+    page = recorded(table)
+    browser.open(write_page(tmp_path / "page.html", page))
+    script = """%s.map((text) => {
+      try { rules.parse(text); return null; }
+      catch (error) {
+        if (!(error instanceof RuleError)) throw new Error(text + ": " + error.stack);
+        return error.message;
+      }
+    })"""
+    found = browser.run(script % json.dumps(texts))
+    names = set(browser.run("store.names"))
+    read = 0
+    for text, message in zip(texts, found, strict=True):
+        assert (message is None) == accepted(text, names), (text, message)
+        read += message is None
+    assert len(texts) / 20 < read < len(texts) / 2
