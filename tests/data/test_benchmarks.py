@@ -219,8 +219,9 @@ def test_offline_error_names_every_candidate_and_the_expected_file(monkeypatch):
     for source in BENCHMARKS["aime24"].candidates:
         assert f"\n  {source}: " in text
     assert text.endswith(
-        "Without the hub, use a folder with the file aime24.jsonl (or .parquet, .json, .csv) with "
-        "the columns problem and answer: --data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment."
+        "Without the hub: --data-dir DIR, or RLOBJ_DATA_DIR=DIR, a folder with aime24.jsonl (or "
+        ".parquet, .json, .csv) with the columns problem and answer, or a folder aime24/ with "
+        "files named train and test."
     )
 
 
@@ -228,7 +229,7 @@ def test_error_names_the_missing_file_and_the_files_of_the_folder(tmp_path):
     with pytest.raises(DataError, match=r"no aime24\.jsonl.*no data files"):
         load_benchmark("aime24", data_dir=tmp_path)
     write_lines(tmp_path / "aime_2024.jsonl", [{"problem": "Q?", "answer": "1"}])
-    with pytest.raises(DataError, match=r"mean 'aime_2024\.jsonl'\? It has: aime_2024\.jsonl\."):
+    with pytest.raises(DataError, match=r"mean 'aime_2024\.jsonl'\? Known: aime_2024\.jsonl\."):
         load_benchmark("aime24", data_dir=tmp_path)
     with pytest.raises(DataError, match=r"no such folder"):
         load_benchmark("aime24", data_dir=tmp_path / "gone")

@@ -85,7 +85,7 @@ def test_splits_can_be_joined(tmp_path):
         write_parquet(tmp_path / "set" / f"{name}.parquet", numbered(count))
     source = HubSource(str(tmp_path / "set"), split="train+test")
     assert len(list(first_available([source], "numbers", "")[1])) == 5
-    assert str(replace(source, id="owner/set", configs=("a", "b"))) == "owner/set/a+b[train+test]"
+    assert str(replace(source, id="owner/set", config="a")) == "owner/set/a[train+test]"
 
 
 def test_candidate_without_the_split_is_skipped(tmp_path):

@@ -111,14 +111,16 @@ def test_slow_answer_is_undecided_at_the_deadline_and_the_next_answer_is_right()
 
 
 @pytest.mark.slow
-def test_equal_slow_answers_of_one_batch_take_one_deadline():
-    with MathVerifier(deadline=1.0) as verifier:
+def test_equal_slow_answers_take_one_deadline_in_a_batch_in_threads_and_later() -> None:
+    with MathVerifier(deadline=1.0) as verifier, ThreadPoolExecutor(8) as threads:
         verifier.verify(*hard(1))  # started
         started = time.perf_counter()
-        verdicts = verifier.verify_many([(SLOW, "5")] * 16)
-        assert time.perf_counter() - started < 3
-        assert [verdict.reason for verdict in verdicts] == ["timeout"] * 16
-        assert verifier.undecided == {"timeout": 16}
+        asked = threads.map(lambda _: verifier.verify_many([(SLOW, "5")] * 2), range(8))
+        verdicts = [verdict for batch in asked for verdict in batch]
+        verdicts.append(verifier.verify(SLOW, "5"))
+        assert time.perf_counter() - started < 2.5
+        assert [verdict.reason for verdict in verdicts] == ["timeout"] * 17
+        assert verifier.undecided == {"timeout": 17}
 
 
 @pytest.mark.slow
@@ -214,27 +216,6 @@ def test_repeated_pair_is_taken_from_the_cache(monkeypatch):
 
 
 @pytest.mark.slow
-def test_timeout_is_cached_and_counted_each_time():
-    with MathVerifier(deadline=1.0) as verifier:
-        verifier.verify(*hard(1))
-        started = time.perf_counter()
-        verdicts = [verifier.verify(SLOW, "5") for _ in range(8)]
-        assert time.perf_counter() - started < 2.5
-    assert {verdict.reason for verdict in verdicts} == {"timeout"}
-    assert verifier.undecided == {"timeout": 8}
-
-
-@pytest.mark.slow
-def test_threads_with_the_same_pair_share_one_deadline():
-    with MathVerifier(deadline=1.0) as verifier, ThreadPoolExecutor(8) as threads:
-        verifier.verify(*hard(1))
-        started = time.perf_counter()
-        verdicts = list(threads.map(lambda _: verifier.verify(SLOW, "5"), range(8)))
-        assert time.perf_counter() - started < 2.5
-    assert {verdict.reason for verdict in verdicts} == {"timeout"}
-
-
-@pytest.mark.slow
 def test_many_slow_answers_at_once_return_and_do_not_block_others():
     bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 36)]
     with MathVerifier(deadline=1.0, workers=2) as verifier, ThreadPoolExecutor(40) as threads:
@@ -258,17 +239,17 @@ def test_worker_is_replaced_after_recycle_after_answers():
 
 
 @pytest.mark.slow
-def test_workers_decide_ten_thousand_answers():
-    verifier = MathVerifier(deadline=1.0, workers=2, recycle_after=1000)
+def test_workers_decide_thousands_of_answers():
+    verifier = MathVerifier(deadline=1.0, workers=2, recycle_after=200)
     with verifier, ThreadPoolExecutor(8) as threads:
-        right = [hard(n) for n in range(5000)]
-        wrong = [(hard(n)[0], hard(n + 1)[1]) for n in range(4990)]
+        right = [hard(n) for n in range(1000)]
+        wrong = [(hard(n)[0], hard(n + 1)[1]) for n in range(990)]
         bombs = [(SLOW, str(n)) for n in range(10)]
         rows = [*right, *wrong, *bombs]
         random.Random(0).shuffle(rows)
         verdicts = list(threads.map(lambda row: verifier.verify(*row), rows))
         correct = [verdict.correct for verdict in verdicts]
-        assert (correct.count(True), correct.count(False), correct.count(None)) == (5000, 4990, 10)
+        assert (correct.count(True), correct.count(False), correct.count(None)) == (1000, 990, 10)
         assert len(set(verifier.process_ids)) == 2
         assert all(map(alive, verifier.process_ids))
 
@@ -277,8 +258,7 @@ def test_compare_takes_extracted_answers(verifier):
     assert verifier.compare("0.5", r"\frac12").correct is True
     assert verifier.compare("$x=5$", "5").correct is True
     assert verifier.compare("", "5").reason == "no answer"
-    verdicts = verifier.compare_many([("1", "2"), (r"\sqrt{8}", r"2\sqrt{2}"), ("1", "2")])
-    assert [verdict.correct for verdict in verdicts] == [False, True, False]
+    assert verifier.compare(r"\sqrt{8}", r"2\sqrt{2}").correct is True
 
 
 def test_close_ends_all_processes():

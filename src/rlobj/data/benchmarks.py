@@ -8,19 +8,20 @@ benchmark are in its notes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rlobj.base.errors import DataError, nearest
-from rlobj.data.files import SUFFIXES, letters_and_digits, local_copy, read_file, split_files
-from rlobj.data.hub import HubSource, first_available, hub_sources
+from rlobj.data.files import letters_and_digits
+from rlobj.data.hub import HubSource, published_rows
 from rlobj.data.layouts import RowReader, Several
-from rlobj.data.named_sources import data_folder
 from rlobj.data.problems import Problem, Row, UniqueProblems
 
 
@@ -43,12 +44,11 @@ class Benchmark:
     problems: int
     candidates: tuple[HubSource, ...]
     several: Several = "alternatives"
-    notes: Sequence[str] = ()
-    others: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    others: dict[int, str] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class LoadedBenchmark:
+class LoadedBenchmark(NamedTuple):
     """The problems of a benchmark.
 
     Attributes:
@@ -83,47 +83,15 @@ def load_benchmark(
     if name not in BENCHMARKS:
         raise DataError(f"unknown benchmark '{name}'.{nearest(name, BENCHMARKS)}")
     benchmark = BENCHMARKS[name]
-    rows, source = _rows(benchmark, data_dir)
+    source, rows = published_rows(
+        name, benchmark.candidates, "test", fallback=True, data_dir=data_dir
+    )
     problems, notes = _problems(benchmark, rows, source)
     if not problems:
         raise DataError(f"{source}: no problem with an answer.")
     problems = problems[:limit]
     notes = (*notes, *benchmark.notes)
     return LoadedBenchmark(name, problems, source, notes)
-
-
-def _rows(benchmark: Benchmark, data_dir: Path | None) -> tuple[Iterable[Row], str]:
-    """The rows of a benchmark, and their source."""
-    folder = data_folder() if data_dir is None else data_dir.expanduser()
-    if folder is not None:
-        if not folder.is_dir():
-            raise DataError(f"--data-dir {folder}: there is no such folder.")
-        copy = local_copy(folder, benchmark.name)
-        if copy is not None:
-            files = split_files(copy, "test", fallback=True)
-            return (row for file in files for row in read_file(file)), str(copy)
-        if data_dir is not None:
-            raise _missing(benchmark.name, folder)
-    name = benchmark.name
-    instead = (
-        f"Without the hub, use a folder with the file {name}.jsonl (or .parquet, .json, .csv) with "
-        f"the columns problem and answer: --data-dir DIR, or RLOBJ_DATA_DIR=DIR in the environment."
-    )
-    found, rows = first_available(benchmark.candidates, name, instead)
-    return rows, str(found)
-
-
-def _missing(name: str, folder: Path) -> DataError:
-    there = sorted(
-        path.name for path in folder.iterdir() if path.is_dir() or path.suffix in SUFFIXES
-    )
-    listed = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
-    return DataError(
-        f"{folder} has no {name}.jsonl (nor .parquet, .json, .csv, nor {name}/test.parquet)."
-        f"{nearest(f'{name}.jsonl', there, spell_out=False)} "
-        f"{f'It has: {listed}.' if there else 'It has no data files.'} "
-        "The file needs the columns problem and answer."
-    )
 
 
 def _problems(
@@ -169,13 +137,9 @@ def _plain(answer: str) -> str:
     return answer.lstrip("0") or "0" if re.fullmatch(r"0\d+", answer) else answer
 
 
-def _benchmark(name: str, candidates: Any, notes: Sequence[str] = (), **keys: Any) -> Benchmark:
-    return Benchmark(name, candidates=hub_sources(candidates), notes=tuple(notes), **keys)
-
-
 _FILE = files("rlobj.data") / "benchmarks.yaml"
 BENCHMARKS = {
-    name: _benchmark(name, **keys)
+    name: Benchmark(name, **keys)
     for name, keys in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
 }
 """Name -> benchmark."""

@@ -1,4 +1,4 @@
-"""Read rows of data sets on the Hugging Face hub.
+"""Read rows of published data sets: local copies, else the Hugging Face hub.
 
 One request first tests whether the hub can be reached, because the packages that read it repeat
 every request for half a minute before they fail. If it cannot be reached, the local cache is used.
@@ -6,17 +6,17 @@ every request for half a minute before they fail. If it cannot be reached, the l
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import DataError, MissingExtra
+from rlobj.base.errors import DataError, MissingExtra, nearest
 from rlobj.data.duplicates import DuplicateFilter
-from rlobj.data.files import arrow_rows
+from rlobj.data.files import SUFFIXES, arrow_rows, local_copy, read_file, split_files
 from rlobj.data.problems import Row
 
 logger = logging.getLogger(__name__)
@@ -31,23 +31,70 @@ class HubSource:
     Attributes:
         id: `owner/name`.
         split: one split; None = all of them, by name.
-        configs: the configurations to read, in this order; None = the only one.
+        config: the configuration to read; None = the only one.
     """
 
     id: str
     split: str | None = "train"
-    configs: tuple[str | None, ...] = (None,)
+    config: str | None = None
 
     def __str__(self) -> str:
-        configs = "+".join(name for name in self.configs if name)
         split = "" if self.split is None else f"[{self.split}]"
-        return f"{self.id}{f'/{configs}' if configs else ''}{split}"
+        return f"{self.id}{f'/{self.config}' if self.config else ''}{split}"
 
 
-def hub_sources(listed: Iterable[Mapping[str, Any]]) -> tuple[HubSource, ...]:
-    """The data sets of a list in a YAML file."""
-    with_configs = ({**each, "configs": tuple(each.get("configs", (None,)))} for each in listed)
-    return tuple(HubSource(**each) for each in with_configs)
+def published_rows(
+    name: str,
+    candidates: Sequence[HubSource],
+    split: str,
+    *,
+    fallback: bool,
+    duplicates: DuplicateFilter | None = None,
+    data_dir: Path | None = None,
+) -> tuple[str, Iterator[Row]]:
+    """Return where a published data set is read from, and the rows of a split.
+
+    Args:
+        name: its name; the name of a copy.
+        candidates: the data sets on the hub that have this split, in the order in which they are
+            tried.
+        split: train or test.
+        fallback: use all of a copy if its file names do not name a split.
+        duplicates: drops duplicate rows.
+        data_dir: the folder that has a copy. Default: the folder in the environment variable
+            RLOBJ_DATA_DIR, if it has one, and then the hub.
+
+    Raises:
+        MissingExtra: there is no copy, and `datasets` is not installed.
+        DataError: there is no such folder, file or split, or it cannot be loaded.
+    """
+    variable = os.environ.get("RLOBJ_DATA_DIR")
+    folder = data_dir or (Path(variable) if variable else None)
+    if folder is not None:
+        folder = folder.expanduser()
+        if not folder.is_dir():
+            option = f"RLOBJ_DATA_DIR={variable}" if data_dir is None else f"--data-dir {folder}"
+            raise DataError(f"{option}: there is no such folder.")
+        copy = local_copy(folder, name)
+        if copy is not None and (copy.is_dir() or fallback):
+            files = split_files(copy, split, fallback=fallback)
+            return str(copy), (row for file in files for row in read_file(file, duplicates))
+    form = (
+        f"{name}.jsonl (or .parquet, .json, .csv) with the columns problem and answer, or a folder "
+        f"{name}/ with files named train and test"
+    )
+    if data_dir is not None:
+        there = [p.name for p in data_dir.iterdir() if p.is_dir() or p.suffix in SUFFIXES]
+        known = nearest(f"{name}.jsonl", there) if there else " The folder has no data files."
+        raise DataError(f"{folder} has no {form}.{known}")
+    if not candidates:
+        raise DataError(
+            f"{name} has no split '{split}'. Set data.test, or hold out a share of it: "
+            "data.test_fraction=0.1"
+        )
+    instead = f"Without the hub: --data-dir DIR, or RLOBJ_DATA_DIR=DIR, a folder with {form}."
+    source, rows = first_available(candidates, name, instead, duplicates)
+    return str(source), rows
 
 
 def first_available(
@@ -70,13 +117,12 @@ def first_available(
         MissingExtra: `datasets` is not installed.
         DataError: no candidate can be loaded; the message has the reason for each.
     """
-    source, parts = _load(candidates, name, instead)
-    rows = (_rows(str(source), part, duplicates) for part in parts)
-    return source, itertools.chain.from_iterable(rows)
+    source, part = _load(candidates, name, instead)
+    return source, _rows(str(source), part, duplicates)
 
 
-def _load(candidates: Sequence[HubSource], name: str, instead: str) -> tuple[HubSource, list[Any]]:
-    """The first candidate that can be loaded, and what `datasets` gives for its configurations."""
+def _load(candidates: Sequence[HubSource], name: str, instead: str) -> tuple[HubSource, Any]:
+    """The first candidate that can be loaded, and what `datasets` gives for it."""
     try:
         import datasets
     except ImportError:
@@ -86,10 +132,7 @@ def _load(candidates: Sequence[HubSource], name: str, instead: str) -> tuple[Hub
     for source in candidates:
         try:
             with _offline(datasets, not reachable):
-                parts = [
-                    datasets.load_dataset(source.id, config, split=source.split)
-                    for config in source.configs
-                ]
+                part = datasets.load_dataset(source.id, source.config, split=source.split)
         except Exception as error:
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             failures.append(f"  {source}: {text[:200] if reachable else 'not in the local cache'}")
@@ -97,7 +140,7 @@ def _load(candidates: Sequence[HubSource], name: str, instead: str) -> tuple[Hub
         else:
             if unreachable:
                 logger.warning("%s: %s comes from the local cache", unreachable, source)
-            return source, parts
+            return source, part
     why = f"Could not load {name} from the Hugging Face hub: {unreachable}".rstrip()
     raise DataError("\n".join([why, *failures, *([ADVICE] if unreachable else []), instead]))
 
@@ -128,7 +171,7 @@ def hub_rows(
         "Without the hub, give a local copy: the folder of the data set, or a file such as "
         f"{stem}.jsonl, {stem}.parquet or {stem}.csv with the columns problem and answer."
     )
-    _, [parts] = _load([HubSource(identifier, None, (name,))], f"'{identifier}'", instead)
+    _, parts = _load([HubSource(identifier, None, name)], f"'{identifier}'", instead)
     if split not in parts:
         if not (fallback and len(parts) == 1):
             raise DataError(

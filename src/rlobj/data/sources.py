@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from rlobj.base.validation import Model
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import SUFFIXES, read_file, split_files
-from rlobj.data.hub import hub_rows
+from rlobj.data.hub import hub_rows, published_rows
 from rlobj.data.layouts import Columns, RowReader
 from rlobj.data.named_sources import NAMED_SOURCES
 from rlobj.data.problems import Problem, Row, UniqueProblems, digest
@@ -158,21 +158,34 @@ def load_problems(
         held_out = split == "test"
     elif split == "test":
         part, fallback = "test", False
-
-    def in_split(problem: Problem) -> bool:
-        share = _share(problem.prompt)
-        return held_out is None or (share < config.test_fraction) == held_out
-
     if rows is None and source.startswith(PYTHON_OBJECT):
         raise DataError(
             f"the data {source!r} was passed from Python, and no configuration can name it"
         )
-    checked = None if rows is None else _checked(rows)
-    problems = _unique_problems(source, part, config, in_split, fallback=fallback, rows=checked)
-    if not problems:
+    columns, strict = _columns(source, config)
+    duplicates, unique = DuplicateFilter(columns), UniqueProblems()
+    reader = RowReader(columns, strict=strict)
+    if rows is not None:
+        problems = reader.problems(_checked(rows))
+    else:
+        problems = _problems(source, part, config, reader, duplicates, fallback=fallback)
+    for problem in problems:
+        if held_out is None or (_share(problem.prompt) < config.test_fraction) == held_out:
+            unique.add(problem)
+        if len(unique.problems) == config.limit:
+            break
+    counts = {
+        "left out %d rows with repeated questions": unique.repeated + duplicates.dropped,
+        "%d repeated questions have different answers; the first row was kept": unique.disagreeing,
+        "left out %d rows without an answer": reader.unanswered,
+    }
+    for text, count in counts.items():
+        if count:
+            logger.warning(f"%s: {text}", source, count)
+    if not unique.problems:
         raise DataError(f"{source}: no problem with an answer in the {split} split.")
-    logger.info("%s: %d %s problems", source, len(problems), split)
-    return problems
+    logger.info("%s: %d %s problems", source, len(unique.problems), split)
+    return unique.problems
 
 
 def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
@@ -190,46 +203,6 @@ def _share(prompt: str) -> float:
     return int(digest(prompt)[:12], 16) / 16**12
 
 
-def _unique_problems(
-    source: str,
-    part: str,
-    config: DataConfig,
-    in_split: Callable[[Problem], bool],
-    *,
-    fallback: bool,
-    rows: Iterator[Row] | None,
-) -> list[Problem]:
-    """The unique problems of a split, at most `config.limit`."""
-    columns, strict = _columns(source, config)
-    duplicates, unique = DuplicateFilter(columns), UniqueProblems()
-    reader = RowReader(columns, strict=strict)
-    if rows is None and source in TASKS:
-        problems: Iterable[Problem] = _task(source, part)
-    elif rows is None and source in BENCHMARKS:
-        problems = _benchmark(source, part)
-    elif rows is None and is_gym(source):
-        problems = gym_problems(source, part, config.gym)
-    else:
-        rows = rows or _rows(source, part, config, duplicates, fallback=fallback)
-        problems = reader.problems(rows)
-    for problem in filter(in_split, problems):
-        unique.add(problem)
-        if len(unique.problems) == config.limit:
-            break
-    repeated = unique.repeated + duplicates.dropped
-    if repeated:
-        logger.warning("%s: left out %d rows with repeated questions", source, repeated)
-    if unique.disagreeing:
-        logger.warning(
-            "%s: %d repeated questions have different answers; the first row was kept",
-            source,
-            unique.disagreeing,
-        )
-    if reader.unanswered:
-        logger.warning("%s: left out %d rows without an answer", source, reader.unanswered)
-    return unique.problems
-
-
 def _columns(source: str, config: DataConfig) -> tuple[Columns, bool]:
     """The columns of a source, and whether the named ones must exist."""
     own = source == config.source and config.columns != Columns()
@@ -238,43 +211,45 @@ def _columns(source: str, config: DataConfig) -> tuple[Columns, bool]:
     return config.columns, own
 
 
-def _task(source: str, part: str) -> list[Problem]:
-    if part not in ("train", "test"):
-        raise DataError(f"The task {source} has the splits train and test, not '{part}'.")
-    return TASKS[source].problems(part)
-
-
-def _benchmark(source: str, part: str) -> list[Problem]:
-    if part != "test":
-        raise DataError(f"{source} is a benchmark, for testing only: set data.test={source}")
-    loaded = load_benchmark(source)
-    for note in loaded.notes:
-        logger.info("%s: %s", source, note)
-    return loaded.problems
-
-
-def _rows(
-    source: str, part: str, config: DataConfig, duplicates: DuplicateFilter, *, fallback: bool
-) -> Iterator[Row]:
-    """The rows of a source; with `fallback`, all of a source without splits."""
+def _problems(
+    source: str,
+    part: str,
+    config: DataConfig,
+    reader: RowReader,
+    duplicates: DuplicateFilter,
+    *,
+    fallback: bool,
+) -> Iterable[Problem]:
+    """The problems of a source; with `fallback`, all of a source without splits."""
     path = Path(source).expanduser()
+    if source in TASKS:
+        return TASKS[source].problems(part)
+    if source in BENCHMARKS:
+        if part != "test":
+            raise DataError(f"{source} is a benchmark, for testing only: set data.test={source}")
+        loaded = load_benchmark(source)
+        for note in loaded.notes:
+            logger.info("%s: %s", source, note)
+        return loaded.problems
+    if is_gym(source):
+        return gym_problems(source, part, config.gym)
     if source in NAMED_SOURCES:
-        yield from NAMED_SOURCES[source].rows(part, duplicates, fallback=fallback)
-    elif path.is_dir():
-        for file in split_files(path, part, fallback=fallback):
-            yield from read_file(file, duplicates)
-    elif path.is_file():
-        if not fallback:
-            raise DataError(
-                f"{source} is one file and has no test split. Set data.test=FILE, or hold out a "
-                "share of it: data.test_fraction=0.1"
-            )
-        yield from read_file(path, duplicates)
+        candidates = NAMED_SOURCES[source].hub.get(part, ())
+        _, rows = published_rows(source, candidates, part, fallback=fallback, duplicates=duplicates)
+    elif path.is_file() and not fallback:
+        raise DataError(
+            f"{source} is one file and has no test split. Set data.test=FILE, or hold out a "
+            "share of it: data.test_fraction=0.1"
+        )
+    elif path.exists():
+        files = split_files(path, part, fallback=fallback)
+        rows = (row for file in files for row in read_file(file, duplicates))
     elif path.suffix in SUFFIXES or not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise _unknown_source(source, path)
     else:
         name = config.name if source == config.source else None
-        yield from hub_rows(source, name, part, fallback=fallback, duplicates=duplicates)
+        rows = hub_rows(source, name, part, fallback=fallback, duplicates=duplicates)
+    return reader.problems(rows)
 
 
 def _unknown_source(source: str, path: Path) -> DataError:

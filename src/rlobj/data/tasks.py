@@ -13,8 +13,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from rlobj.base.errors import DataError
 from rlobj.data.problems import Problem, digest
 from rlobj.data.scratchpad import MARK, derivation, judge
 
@@ -54,14 +54,14 @@ class Task:
     answer_after: str | None = None
     judge: Callable[[str, Sequence[str]], list[bool]] | None = None
 
-    def problems(self, split: Literal["train", "test"]) -> list[Problem]:
+    def problems(self, split: str) -> list[Problem]:
         """Return the problems of a split: train in counting order, test in a fixed shuffled order.
 
         Raises:
-            ValueError: the split is neither train nor test.
+            DataError: the split is neither train nor test.
         """
         if split not in ("train", "test"):
-            raise ValueError(f"split {split!r}: expected 'train' or 'test'")
+            raise DataError(f"The task {self.name} has the splits train and test, not '{split}'.")
         test = self._test_families()
         numbers = itertools.product(range(10), repeat=self.operands)
         chosen = [digits for digits in numbers if (_family(digits) in test) == (split == "test")]

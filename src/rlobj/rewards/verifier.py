@@ -50,6 +50,12 @@ class Verdict:
     """Time of the comparison, including the wait for a free worker."""
 
 
+class _Asked(Future[_Decision]):
+    """The decision on a question, which may still be at a worker; kept until some time."""
+
+    until = math.inf
+
+
 class MathVerifier:
     """Compares final answers with gold answers; safe to call from any thread.
 
@@ -101,13 +107,12 @@ class MathVerifier:
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         self._open = False
         self._lock = threading.Lock()
-        self._cache: dict[tuple[str, str], tuple[_Decision, float]] = {}
-        self._pending: dict[tuple[str, str], Future[_Decision]] = {}
+        self._asked: dict[tuple[str, str], _Asked] = {}
         self.undecided: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         self._open = True
-        self._cache.clear()
+        self._asked.clear()
         self._idle = queue.SimpleQueue()
         for worker in self._workers:
             worker.start()
@@ -156,13 +161,7 @@ class MathVerifier:
         Raises:
             RunError: the verifier is not open, or math-verify cannot be loaded.
         """
-        return self.compare_many([(answer, gold)])[0]
-
-    def compare_many(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
-        """Call `compare` for each (answer, gold) on all workers; return verdicts in this order."""
-        return self._verdicts(
-            [(_unwrapped(answer) or None, _unwrapped(gold)) for answer, gold in pairs]
-        )
+        return self._verdicts([(_unwrapped(answer) or None, _unwrapped(gold))])[0]
 
     def _verdicts(self, questions: list[tuple[str | None, str]]) -> list[Verdict]:
         self._require_open()
@@ -177,9 +176,7 @@ class MathVerifier:
                 verdicts[question] = Verdict(
                     decision[0], question[0], decision[1], time.perf_counter() - started
                 )
-        if len(open_questions) < 2 or len(self._workers) == 1:
-            verdicts.update((question, self._timed(*question)) for question in open_questions)
-        else:
+        if open_questions:
             with ThreadPoolExecutor(len(self._workers)) as threads:
                 asked = threads.map(self._timed, *zip(*open_questions, strict=True))
                 verdicts.update(zip(open_questions, asked, strict=True))
@@ -210,40 +207,26 @@ class MathVerifier:
             raise RunError("The verifier is not open. Use it as: with MathVerifier() as verifier:")
 
     def _ask_once(self, gold: str, answer: str) -> _Decision:
-        """Take the decision from the cache, from another thread that asks the same, or a worker."""
+        """Ask a worker, unless the same was asked before or another thread is asking it."""
         question = (gold, answer)
         with self._lock:
-            decision, until = self._cache.get(question, (None, 0.0))
-            if decision is not None and time.monotonic() < until:
-                return decision
-            pending = self._pending.get(question)
-            if pending is None:
-                mine = self._pending[question] = Future()
-        if pending is not None:
-            return pending.result()
-        try:
-            decision = self._ask(gold, answer)
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        else:
-            mine.set_result(decision)
-            self._remember(question, decision)
-            return decision
-        finally:
-            with self._lock:
-                del self._pending[question]
-
-    def _remember(self, question: tuple[str, str], decision: _Decision) -> None:
-        """Cache a decision; an undecided one for a limited time, and `busy` not at all."""
-        decided = decision[0] is not None
-        if decision[1] == "busy":
-            return
-        until = math.inf if decided else time.monotonic() + _UNDECIDED_SECONDS
-        with self._lock:
-            if len(self._cache) >= _CACHE_SIZE:
-                self._cache.pop(next(iter(self._cache)))
-            self._cache[question] = decision, until
+            asked = self._asked.get(question)
+            first = asked is None or time.monotonic() > asked.until
+            if asked is None or first:
+                asked = self._asked[question] = _Asked()
+                if len(self._asked) > _CACHE_SIZE:
+                    del self._asked[next(iter(self._asked))]
+        if first:
+            try:
+                correct, reason = self._ask(gold, answer)
+                if correct is None:
+                    seconds = 0.0 if reason == "busy" else _UNDECIDED_SECONDS
+                    asked.until = time.monotonic() + seconds
+                asked.set_result((correct, reason))
+            except BaseException as error:
+                asked.until = 0.0
+                asked.set_exception(error)
+        return asked.result()
 
     def _ask(self, gold: str, answer: str) -> _Decision:
         """Ask a worker.
