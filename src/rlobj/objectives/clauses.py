@@ -22,8 +22,6 @@ from rlobj.objectives.rules.nodes import Arithmetic, Logic
 from rlobj.objectives.settings import bind
 from rlobj.objectives.surrogates import Surrogate, Switch
 
-__all__ = ["find_clauses"]
-
 
 def find_clauses(frame: Frame, objective: Any, factor: Tensor) -> Clauses:
     """The clauses of an update, after its plan was made on the same frame.

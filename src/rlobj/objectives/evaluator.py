@@ -53,9 +53,6 @@ from rlobj.objectives.rules.nodes import (
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["ARITHMETIC", "EXACT_POWERS", "Evaluator", "Values", "power"]
-
-
 EXACT_POWERS = (-2, -1, 0, 0.5, 1, 2, 3)
 """Exponents for which `torch.pow` multiplies, divides or takes a root."""
 

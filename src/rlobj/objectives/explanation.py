@@ -15,8 +15,6 @@ from rlobj.objectives.rules import Constant, CustomRule, Cut, Expr, Level, Quant
 from rlobj.objectives.rules.nodes import Aggregate, Quantified, Scan
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 
-__all__ = ["Explanation", "explain"]
-
 
 @dataclass(frozen=True)
 class Explanation:

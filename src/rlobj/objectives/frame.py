@@ -21,8 +21,6 @@ from rlobj.objectives.rules.nodes import NamedReward
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
-__all__ = ["Frame"]
-
 _OPTIONAL = (
     *("ref_logprobs", "sampler_logprobs", "proxy_logprobs"),
     *("collision", "entropy_sensitivity"),

@@ -19,8 +19,6 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["responses_with_gradient", "tokens_with_gradient"]
-
 
 def _skippable(surrogate: Surrogate, penalties: Sequence[Penalty]) -> bool:
     """Whether all terms are skippable. Only a class's own body counts: a subclass has another

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError
 
-__all__ = ["full_precision", "ids_of", "joined_columns", "own_column"]
-
 
 def joined_columns(
     tables: Sequence[Any], per_row: Iterable[str], shared: Iterable[str]

@@ -17,16 +17,6 @@ from rlobj.objectives.settings import expressions
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = [
-    "Needs",
-    "controller_columns",
-    "expressions_of",
-    "loss_columns",
-    "present",
-    "rule_columns",
-    "terms_of_loss",
-]
-
 
 @dataclass(frozen=True)
 class Needs:

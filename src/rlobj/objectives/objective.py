@@ -61,8 +61,6 @@ from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, SurrogateField
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
-__all__ = ["Objective"]
-
 State = Mapping[str, Any]
 
 

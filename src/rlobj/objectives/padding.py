@@ -10,8 +10,6 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 
-__all__ = ["flat_columns"]
-
 _REWARDS = ("rewards", "reward_names", "reward_weights")
 
 

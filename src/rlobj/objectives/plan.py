@@ -17,8 +17,6 @@ from rlobj.objectives.rules import Expr
 from rlobj.objectives.surrogates import Surrogate, Terms
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["Clauses", "LossOutput", "Plan", "loss_metrics", "token_shares", "weighted_sum"]
-
 
 @dataclass(frozen=True)
 class Clauses:

@@ -19,15 +19,6 @@ from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.surrogates import Terms
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = [
-    "advantages",
-    "check_finite",
-    "fixed_values",
-    "omega",
-    "penalty_weights",
-    "terms",
-]
-
 
 def advantages(frame: Frame, shape: Number | None) -> Tensor:
     """The advantages that surrogates and penalties read, [N]."""

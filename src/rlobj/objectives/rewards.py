@@ -9,8 +9,6 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 
-__all__ = ["check", "differ", "merged", "named", "total"]
-
 
 def check(
     rewards: Tensor | None, names: Sequence[str] | None, weights: Sequence[float] | None

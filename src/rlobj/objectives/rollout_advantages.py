@@ -13,8 +13,6 @@ from rlobj.objectives.advantages import Advantage
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["rollout_advantages"]
-
 
 def rollout_advantages(
     advantage: Advantage, reward_kl: float, tables: Sequence[TokenBatch], comm: Comm

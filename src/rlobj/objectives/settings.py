@@ -21,18 +21,6 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.rules import Constant, Number, as_number
 
-__all__ = [
-    "AnyNumber",
-    "Bounds",
-    "NonNegative",
-    "OptionalAboveOne",
-    "OptionalPositive",
-    "Positive",
-    "bind",
-    "bounds_of",
-    "expressions",
-]
-
 P = TypeVar("P", bound=Primitive)
 
 

@@ -19,8 +19,6 @@ from torch import Tensor
 from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import joining, padding, rewards
 
-__all__ = ["COLUMN_NAMES", "PER_TOKEN", "TokenBatch"]
-
 _PER_RESPONSE = ("groups", "ids", "rewards")
 PER_TOKEN = (
     "logprobs",

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["BY_RESPONSE", "COLUMNS", "FUNCTIONS", "declared", "declared_columns"]
-
 COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     # name: (meaning, needed TokenBatch columns)
     "prob": ("π, probability of the token under the current policy", ("logprobs",)),

@@ -10,8 +10,6 @@ from dataclasses import fields
 from enum import IntEnum
 from typing import Any, ClassVar
 
-__all__ = ["Expr", "Level", "make"]
-
 COMPARE, OR, AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(8)
 """How strongly an expression binds its parts, as in Python."""
 

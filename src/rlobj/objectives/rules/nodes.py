@@ -7,47 +7,20 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, is_dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.rules.checks import (
     Rounding,
-    check_aggregate,
-    check_by,
-    check_column,
-    check_controller,
-    check_cut,
-    check_finite,
-    check_sample,
-    check_scan,
+    check_choice,
+    check_fraction,
     check_size,
     plain,
     share,
 )
-from rlobj.objectives.rules.columns import BY_RESPONSE
+from rlobj.objectives.rules.columns import BY_RESPONSE, COLUMNS, declared_columns
 from rlobj.objectives.rules.expression import Expr, Level
 from rlobj.objectives.rules.operators import By, Number, Rule
-
-__all__ = [
-    "Aggregate",
-    "Arithmetic",
-    "Column",
-    "Compare",
-    "Constant",
-    "Controlled",
-    "CustomRule",
-    "Cut",
-    "Function",
-    "Logic",
-    "NamedReward",
-    "Negative",
-    "Not",
-    "Quantified",
-    "Quantile",
-    "Sample",
-    "Scan",
-    "When",
-]
 
 
 @dataclass(frozen=True)
@@ -57,7 +30,8 @@ class Column(Number):
     name: str
 
     def __post_init__(self) -> None:
-        check_column(self.name)
+        if self.name not in COLUMNS and self.name not in declared_columns():
+            raise ConfigError(f"unknown column '{self.name}'.{nearest(self.name, COLUMNS)}")
 
     @property
     def level(self) -> Level:
@@ -85,7 +59,8 @@ class Constant(Number):
     value: float
 
     def __post_init__(self) -> None:
-        check_finite(self.value, sys.float_info.max)
+        if not abs(self.value) <= sys.float_info.max:
+            raise ConfigError(f"a number in a rule must be finite, got {self.value}")
         object.__setattr__(self, "value", plain(self.value))
 
 
@@ -96,7 +71,12 @@ class Controlled(Number):
     name: str
 
     def __post_init__(self) -> None:
-        check_controller(self.name)
+        if not (self.name.isidentifier() and self.name[0].isupper()):
+            advice = nearest(self.name, (*COLUMNS, *declared_columns()))
+            raise ConfigError(
+                f"unknown name '{self.name}'.{advice} A controller's name begins with a capital; a "
+                "column of your own is declared in 'columns'."
+            )
 
 
 @dataclass(frozen=True)
@@ -172,11 +152,11 @@ class Cut(Rule):
     level: ClassVar[Level] = Level.TOKEN
 
     def __post_init__(self) -> None:
-        check_cut(f"{self.side}()", _ranked(self.value), self.value, self.fraction, self.round)
+        _check_ranked(self.side, self.value, self.fraction, self.by)
         object.__setattr__(self, "fraction", plain(self.fraction))
+        check_choice("round", self.round, get_args(Rounding))
         check_size(f"{self.side}(at_least=...)", self.at_least)
         check_size(f"{self.side}(none_below=...)", self.none_below)
-        check_by(self.side, self.by)
 
     def size(self, population: int) -> int:
         """k, the number of tokens to select from a population, without ties."""
@@ -194,9 +174,8 @@ class Quantile(Number):
     by: By = "update"
 
     def __post_init__(self) -> None:
-        check_cut("quantile()", _ranked(self.value), self.value, self.q, "ceil")
+        _check_ranked("quantile", self.value, self.q, self.by)
         object.__setattr__(self, "q", plain(self.q))
-        check_by("quantile", self.by)
 
     @property
     def level(self) -> Level:
@@ -220,7 +199,16 @@ class Sample(Rule):
     level: ClassVar[Level] = Level.TOKEN
 
     def __post_init__(self) -> None:
-        check_sample(self.amount, self.seed, self.of, self.round, self.at_least)
+        whole = type(self.amount) is int and self.amount >= 0
+        if not whole and not (isinstance(self.amount, float) and 0 <= self.amount <= 1):
+            raise ConfigError(
+                f"sample({self.amount!r}): expected a whole number of tokens or a float in [0, 1]"
+            )
+        if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
+            raise ConfigError(f"sample(seed={self.seed!r}): expected a whole number of 64 bits")
+        check_size("sample(at_least=...)", self.at_least)
+        check_choice("sample(): of", self.of, ("rule", "all"))
+        check_choice("round", self.round, get_args(Rounding))
         object.__setattr__(self, "amount", plain(self.amount))
 
     def size(self, rule: int, population: int) -> int:
@@ -243,7 +231,12 @@ class _OfPopulation:
     within: Rule | None = None
 
     def __post_init__(self) -> None:
-        check_aggregate(self.statistic, self.by, self.of, self.of.level > Level.UPDATE)
+        check_choice(f"{self.statistic}(): by", self.by, get_args(By))
+        if self.of.level == Level.UPDATE:
+            raise ConfigError(
+                f"{self.statistic}() needs a column, and '{self.of}' is the same for the whole "
+                "update"
+            )
 
     @property
     def level(self) -> Level:
@@ -275,7 +268,7 @@ class Scan(Number):
     level: ClassVar[Level] = Level.TOKEN
 
     def __post_init__(self) -> None:
-        check_scan(f"{self.side}_sum()", self.decay)
+        check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
         object.__setattr__(self, "decay", plain(self.decay))
 
 
@@ -332,9 +325,12 @@ class CustomRule(Rule):
         raise NotImplementedError
 
 
-def _ranked(value: Number) -> bool:
-    """Whether the number depends on the token."""
-    return any(isinstance(node, (Column, NamedReward)) for node in value.walk())
+def _check_ranked(name: str, value: Number, fraction: float, by: By) -> None:
+    """Check the arguments of a cut or a quantile."""
+    if not any(isinstance(node, (Column, NamedReward)) for node in value.walk()):
+        raise ConfigError(f"{name}() needs a column to rank by, got '{value}'")
+    check_fraction(f"{name}(): the fraction", fraction)
+    check_choice(f"{name}(): by", by, ("update", "group", "response"))
 
 
 def _level(by: By) -> Level:

@@ -17,8 +17,6 @@ from rlobj.base.targets import import_target
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared_columns
 from rlobj.objectives.rules.expression import Expr, make
 
-__all__ = ["MAX_DEPTH", "custom_rule", "parse"]
-
 MAX_DEPTH = 100
 """The deepest expression that is accepted; deeper ones could exceed Python's recursion limit."""
 
