@@ -17,10 +17,10 @@ from rlobj_cli.evaluate.command import evaluation
 from rlobj_cli.inspect.command import inspect
 from rlobj_cli.presets.command import explain, presets
 from rlobj_cli.replay.command import replay
+from rlobj_cli.report.command import report
 from rlobj_cli.screen.errors import GuardedGroup
 from rlobj_cli.serve import serve
 from rlobj_cli.train.command import train
-from rlobj_cli.train.report import report
 from rlobj_cli.watch.command import watch
 
 app = typer.Typer(

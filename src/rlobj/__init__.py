@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rlobj.insight.diagnosis import Diagnosis, diagnose
     from rlobj.insight.inspecting import Inspection, inspect
     from rlobj.insight.replaying import Replay, replay
+    from rlobj.insight.run_report import report
     from rlobj.objectives import functional
     from rlobj.objectives.advantages import *
     from rlobj.objectives.controllers import *
@@ -60,6 +61,7 @@ _NAMES = {
     "insight.inspecting": "Inspection inspect",
     "insight.diagnosis": "Diagnosis diagnose",
     "insight.replaying": "Replay replay",
+    "insight.run_report": "report",
     "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened Decoupled "
     "GroupCentered GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted PassAtK "
     "QuantileBaseline",

@@ -20,7 +20,7 @@ from rlobj.training import RunDirectory, TrainingResult
 from rlobj.training.parallel.launcher import without
 from rlobj_cli.app import app
 from rlobj_cli.train.beside import second_run, show_beside
-from rlobj_cli.train.overview import show_history, show_results, train_on
+from rlobj_cli.train.overview import show_results, train_on
 from rlobj_cli.train.touched import show_touched
 
 RULE = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
@@ -133,15 +133,7 @@ def test_a_run_is_not_continued_while_a_finding_holds(tmp_path: Path, ill: bool)
     assert ("groups-without-signal  since step" in text) == ill
     assert (f"rlobj diagnose {run}" in text) == ill
     assert (train_on(run, config.training.steps) in text) != ill
-
-
-def test_a_curve_without_evaluations_has_no_legend_of_them(tmp_path: Path) -> None:
-    run = finished(tmp_path, "grpo")
-    for wanted in (True, False):
-        history = [line for line in RunDirectory(run).lines() if wanted or "reward/mean" in line]
-        screen = console(80)
-        show_history(screen, RunDirectory.open(run)[1], run, history)
-        assert ("●" in text_of(screen)) == wanted
+    assert f"rlobj report {run}" in text
 
 
 # --beside

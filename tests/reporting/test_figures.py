@@ -24,7 +24,8 @@ def test_no_two_lines_of_a_figure_look_the_same() -> None:
     several = [Line(str(i), [1], [1.0], run=i // 2) for i in range(4)]
     for lines in (one, each, several):
         assert len(set(styles(figure(*lines)))) == 4
-    assert styles(figure(*each)) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert styles(figure(*one)) == styles(figure(*each)) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert styles(figure(each[2])) == [(2, 2)], "a run has its colour without the others, too"
     assert styles(figure(*several)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
@@ -41,7 +42,7 @@ def test_page_data_shares_places_rounds_numbers_and_marks_gaps() -> None:
     assert a["high"] == [1, 1, None]
     assert b["y"] == [12350, -1e-9, 3]
     assert "low" not in b
-    assert drawn["marks"] == [{"x": 2, "text": "collapse", "run": 1}]
+    assert drawn["marks"] == [{"x": 2, "text": "collapse", "run": 1, "link": ""}]
     assert drawn["targets"] == [{"low": 0.1, "high": 0.2, "text": "target"}]
     assert drawn["logY"] is True
 

@@ -20,7 +20,6 @@ from rlobj.insight import diagnose
 from rlobj.training import TrainingResult
 from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.diagnose.command import show_findings
-from rlobj_cli.screen.charts import draw_chart
 from rlobj_cli.screen.console import (
     facts_grid,
     number,
@@ -103,7 +102,7 @@ def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
 
 
 def show_results(console: Console, config: RunConfig, result: TrainingResult) -> None:
-    """Print the learning curve, the change from before to after, and the next commands."""
+    """Print the change from before to after, the touched tokens, and the next commands."""
     show_history(console, config, result.path, result.history)
     minutes, seconds = divmod(round(result.seconds), 60)
     done = f"{counted(result.steps, 'step')} done, this session took {minutes}:{seconds:02}. Run:"
@@ -123,6 +122,7 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     ill = any(finding.holds for finding in found)
     chosen = " --checkpoint best" if ill and best else ""
     commands = [
+        f"rlobj report {result.path}",
         f"rlobj eval {result.path}{on} -n {samples}{chosen}",
         f"rlobj diagnose {result.path}" if ill else train_on(result.path, config.training.steps),
     ]
@@ -133,10 +133,9 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
 
 
 def show_history(console: Console, config: RunConfig, run: Path, history: Sequence[Line]) -> None:
-    """Print the learning curve, the change from before to after, and the touched tokens."""
+    """Print the change from before to after, and the touched tokens."""
     steps = [line for line in history if "reward/mean" in line]
     if steps:
-        _show_curve(console, steps, history)
         _show_change(console, config, steps, history)
         show_touched(console, config.objective, run)
 
@@ -144,22 +143,6 @@ def show_history(console: Console, config: RunConfig, run: Path, history: Sequen
 def train_on(run: Path, steps: int) -> str:
     """The command that doubles the steps of a finished run."""
     return f"rlobj train --resume {run} --set training.steps={max(2 * steps, 1)}"
-
-
-def _show_curve(console: Console, steps: Sequence[Line], history: Sequence[Line]) -> None:
-    width = max(20, min(console.width - 12, 100))
-    rewards = [line for line in steps if line["reward/mean"] is not None]
-    if len(rewards) < 2:
-        return
-    known = [line for line in history if line.get("eval/accuracy") is not None]
-    marks = [(line["step"], line["eval/accuracy"]) for line in known]
-    legend = Text.assemble(" " * 10, ("⠤⠒", "cyan"), " reward")
-    if marks:
-        legend.append("  ").append("●", "bold yellow").append(" held-out accuracy")
-    console.print(legend)
-    curve = [(line["step"], line["reward/mean"]) for line in rewards]
-    draw_chart(console, curve, marks, width=width, height=10)
-    console.print()
 
 
 def _show_change(

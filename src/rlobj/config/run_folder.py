@@ -63,8 +63,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not is_run(path):
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}")
     settings = read_yaml(path / CONFIG_FILE)
-    for name in REMOVED_OUTPUT:
-        settings.get("output", {}).pop(name, None)
+    if isinstance(output := settings.get("output"), dict):
+        for name in REMOVED_OUTPUT:
+            output.pop(name, None)
     return settings
 
 

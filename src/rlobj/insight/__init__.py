@@ -4,12 +4,14 @@ inspect        the tokens that an objective dropped, reweighted or penalised
 diagnose       what is wrong with a run
 replay         other objectives and rules on the recorded tokens
 Outcome        what came out of a run, in numbers
+report         runs compared on one page
 """
 
 from rlobj.insight.diagnosis import Diagnosis, Finding, diagnose
 from rlobj.insight.inspecting import Inspection, inspect
 from rlobj.insight.outcomes import Outcome
 from rlobj.insight.replaying import Replay, replay
+from rlobj.insight.run_report import report
 
 __all__ = [
     "Diagnosis",
@@ -20,4 +22,5 @@ __all__ = [
     "diagnose",
     "inspect",
     "replay",
+    "report",
 ]

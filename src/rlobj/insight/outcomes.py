@@ -66,7 +66,9 @@ class Outcome:
         known = [line for line in self.lines if line.get("eval/accuracy") is not None]
         if not known:
             return ()
-        return tuple((line["eval/accuracy"], Z95 * _error(line)) for line in (known[0], known[-1]))
+        return tuple(
+            (line["eval/accuracy"], Z95 * standard_error(line)) for line in (known[0], known[-1])
+        )
 
     def measures(self, window: int) -> dict[str, str]:
         """The numbers of the run as texts, by their names on the screen.
@@ -132,7 +134,9 @@ def _trend(first: Sequence[Line], last: Sequence[Line]) -> str:
     return f"{percent(before)} → {percent(after)}, {word or 'hardly changed'}"
 
 
-def _error(line: Line) -> float:
+def standard_error(line: Line) -> float:
+    """The standard error of the held-out accuracy; for other samples on the same problems, or with
+    one sample per problem for other problems. 0 if it is unknown."""
     errors = [line.get(f"eval/accuracy_se_{over}") for over in ("samples", "problems")]
     known = [error for error in errors if error is not None and not math.isnan(error)]
     return known[0] if known else 0.0

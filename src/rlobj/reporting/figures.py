@@ -27,7 +27,7 @@ class Line:
         x: its places.
         y: its values; None or NaN is a gap.
         low, high: a band around it, such as an interval; None = no band.
-        run: the number of the run, which gives the colour if the figure has several runs.
+        run: the number of the run, which gives the colour; None = a colour of its own.
     """
 
     name: str
@@ -35,16 +35,24 @@ class Line:
     y: Sequence[float | None]
     low: Sequence[float | None] | None = None
     high: Sequence[float | None] | None = None
-    run: int = 0
+    run: int | None = None
 
 
 @dataclass(frozen=True)
 class Mark:
-    """An event at a place of the x axis, such as a finding of the diagnosis."""
+    """An event at a place of the x axis, such as a finding of the diagnosis.
+
+    Attributes:
+        x: its place.
+        text: what it is.
+        run: the number of the run, which gives the colour.
+        link: the id of an element of the page that explains it; "" = none.
+    """
 
     x: float
     text: str
     run: int = 0
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,14 +93,12 @@ class Figure:
 def styles(figure: Figure) -> list[tuple[int, int]]:
     """(number of the colour, number of the dash) of each line.
 
-    The colour is that of the run. If there is one run, each line has its own. Lines that share a
-    colour differ in their dash, and so do runs with one line each.
+    Lines of a run share its colour and differ in their dash. Runs with one line each differ in
+    both, and so do lines without a run.
     """
-    runs = [line.run for line in figure.lines]
+    runs = [i if line.run is None else line.run for i, line in enumerate(figure.lines)]
     within = [runs[:i].count(run) for i, run in enumerate(runs)]
-    single = len(set(runs)) == 1
-    dashes = within if any(within) else [0 if single else run for run in runs]
-    return list(zip(within if single else runs, dashes, strict=True))
+    return list(zip(runs, within if any(within) else runs, strict=True))
 
 
 def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 _LIBRARIES = {
     "katex": ("katex/katex.min.js", "math.js"),
-    "echarts": ("echarts/echarts.min.js",),
+    "echarts": ("echarts/echarts.min.js", "figures.js"),
 }
 
 
@@ -46,7 +46,8 @@ def render_page(
         data: id -> JSON value; a script reads it from the element with this id.
         packed: id -> base64 of content that `pack` compressed; `unpack(id)` in the page resolves to
             its bytes.
-        libraries: "katex" for formulas (`typeset`), "echarts" for charts (`echarts`).
+        libraries: "katex" for formulas (`typeset`), "echarts" for charts (`echarts`,
+            `drawFigures`).
     """
     shared = [asset for name in libraries for asset in _LIBRARIES[name]]
     running = [*map(_asset, ["unpack.js", *shared] if packed else shared), *scripts]
@@ -59,13 +60,14 @@ def render_page(
         b'<script type="application/octet-stream" id="%s">%s</script>\n' % (name.encode(), each)
         for name, each in (packed or {}).items()
     ]
-    katex = _katex_styles() if "katex" in libraries else ""
+    looks = {"katex": _katex_styles, "echarts": lambda: _asset("figures.css")}
+    library_styles = [looks[name]() for name in libraries]
     return fill(
         _asset("shell.html"),
         {
             "policy": _policy(running),
             "title": escape(title),
-            "styles": f"{katex}\n{_asset('shell.css')}\n{styles}",
+            "styles": "\n".join([*library_styles, _asset("shell.css"), styles]),
             "body": body,
             "data": b"".join(elements),
             "scripts": "".join(f"<script>{each}</script>\n" for each in running),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import importing
@@ -59,8 +60,24 @@ def diagnose(
 
 
 def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
+    notes: list[str] = []
+    return diagnose_lines(run, read_lines(run, notes, progress), notes)
+
+
+def diagnose_lines(run: Path, lines: Iterable[Any], notes: list[str]) -> RunDiagnosis:
+    """Check a run whose metrics.jsonl is read already; nothing that its settings name is imported.
+
+    Args:
+        run: the run's folder.
+        lines: of metrics.jsonl.
+        notes: what could not be read; more may be added.
+
+    Raises:
+        ConfigError: as `diagnose`.
+    """
     watch = Watch(read_run_config(run))
-    notes = _read(run, watch, progress)
+    for line in lines:
+        watch.add(line)
     steps, stopped = watch.history.steps, read_stop(run)
     if not steps and stopped is None:
         raise ConfigError(f"{run} has no finished step yet, so there is nothing to diagnose")
@@ -79,27 +96,29 @@ def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
     )
 
 
-def _read(run: Path, watch: Watch, progress: Progress) -> list[str]:
-    """Check the lines of metrics.jsonl one by one; a note if a damaged one hides those after it.
+def read_lines(
+    run: Path, notes: list[str], progress: Progress = lambda done, total: None
+) -> Iterator[Any]:
+    """The lines of metrics.jsonl as JSON; a note if a damaged one hides those after it.
 
     A last line that a crash has cut is no damage.
     """
     file, done = run / "metrics.jsonl", 0
     if not file.exists():
-        return []
+        return
     size = file.stat().st_size
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             done += len(line)
             try:
-                watch.add(json.loads(line))
-            except (ValueError, TypeError):
-                left = sum(1 for _ in lines)
-                note = f"metrics.jsonl is damaged at line {number}; {left + 1} lines were not read"
-                return [note] if left else []
+                yield json.loads(line)
+            except ValueError:
+                if left := sum(1 for _ in lines):
+                    what = f"damaged at line {number}; {left + 1} lines were not read"
+                    notes.append(f"metrics.jsonl is {what}")
+                return
             if number % 100 == 0:
                 progress(done, size)
-    return []
 
 
 def _with_details(run: Path, finding: Finding, notes: list[str]) -> Finding:

@@ -31,11 +31,13 @@ def rule_never_fires(h: History) -> Found | None:
     """`drop` or `keep` has not left out a token yet."""
     tokens, counts = h.total("tokens/step"), ("tokens/dropped", "objective/dropped_tokens")
     dropped = sum(map(h.total, counts))  # older runs have the second one alone
+    few = len(h.steps) < MANY_STEPS or tokens < MANY_TOKENS
+    if few or dropped > 0 or not any(map(h.knows, counts)):
+        return None
     objective = h.config.objective
     rules = {"drop": objective.drop_rule, "keep": objective.keep_rule}
     active = {name: rule for name, rule in rules.items() if rule is not None and not _guards(rule)}
-    few = len(h.steps) < MANY_STEPS or tokens < MANY_TOKENS
-    if not active or few or dropped > 0 or not any(map(h.knows, counts)):
+    if not active:
         return None
     text = "; ".join(f"{name}: {rule}" for name, rule in active.items())
     evidence = f"none of {tokens:,.0f} tokens was left out by {text}: the run equals one without it"

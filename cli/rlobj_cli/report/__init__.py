@@ -1,0 +1,1 @@
+"""`rlobj report`."""

@@ -1,0 +1,59 @@
+"""`rlobj report`: runs compared on one page, and where their time went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from rlobj_cli.screen.console import loading, say, table, working
+from rlobj_cli.screen.options import option
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or not.")
+    ],
+    out: Annotated[
+        Path | None,
+        option(
+            None,
+            "--out FILE",
+            "The page. By default report.html in the run's folder, or beside the first of several "
+            "runs.",
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None, option(None, "--figures DIR", "Also write each figure as SVG and PNG.")
+    ] = None,
+) -> None:
+    """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
+
+    The page needs no network. The terminal shows where the time of the steps went.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj report runs/stapo-20260101-120000
+      rlobj report runs/* --out comparison.html --figures figures
+    """
+    console = Console()
+    with loading(console):
+        from rlobj.insight.run_report import read_runs, times, write_report
+    with working(console, "reading the runs"):
+        read = read_runs(runs)
+    with working(console, "writing the page"):
+        path = write_report(read, out, figures)
+    shown = table("seconds a step", right=[run.label for run in read])
+    for name, cells in times(read).items():
+        shown.add_row(*map(Text, (name, *cells)))
+    if shown.row_count:
+        console.print(shown)
+    for run in read:
+        for note in run.notes:
+            say(console, Text(f"{run.label}: {note}", style="yellow"))
+    if figures is not None:
+        say(console, Text.assemble("figures: ", (str(figures), "bold")))
+    say(console, Text.assemble("report: ", (str(path), "bold")))

@@ -1,0 +1,13 @@
+"""Report: runs compared on one page.
+
+report      write the page, and its figures as SVG and PNG; write_report: of runs that are read
+Run         a run as the report reads it
+PLOTS       the table of figures
+"""
+
+from rlobj.insight.run_report.page import report, write_report
+from rlobj.insight.run_report.plots import PLOTS
+from rlobj.insight.run_report.runs import Run, read_runs
+from rlobj.insight.run_report.tables import times
+
+__all__ = ["PLOTS", "Run", "read_runs", "report", "times", "write_report"]

@@ -1,0 +1,189 @@
+"""`report`: runs compared on one page that needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from rlobj.base.errors import ConfigError, RunError, counted
+from rlobj.base.files import write_whole
+from rlobj.insight.run_report.plots import Plot, figures, finding_id
+from rlobj.insight.run_report.runs import Run, read_runs
+from rlobj.insight.run_report.tables import Table, different_settings, summary, times
+from rlobj.reporting import Figure, figure_data, fill, pack, render_page, save_figure, visible
+from rlobj.reporting.figures import COLORS, DASHES
+
+_FILE = "report.html"
+
+
+def report(
+    runs: Path | str | Iterable[Path | str],
+    out: Path | str | None = None,
+    figures: Path | str | None = None,
+) -> Path:
+    """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
+
+    Runs may be unfinished, of different tasks and lengths, and of older versions. Nothing that
+    their files name is imported.
+
+    Args:
+        runs: the folder of a run, or several of them.
+        out: the file; None = report.html in the folder of a single run, or beside the first of
+            several runs.
+        figures: a folder, made if needed, that gets each figure as SVG and PNG; None = none.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: a folder is no run, or no run has anything measured yet.
+        RunError: the disk refused.
+
+    Example:
+        >>> import rlobj
+        >>> run = rlobj.train("grpo", data="max-digits", settings={"training.steps": 3}).path
+        >>> rlobj.report(run).name
+        'report.html'
+    """
+    paths = [runs] if isinstance(runs, str | Path) else list(runs)
+    if not paths or not all(isinstance(path, str | Path) for path in paths):
+        raise ConfigError(f"runs is {runs!r}; expected the folder of a run, or a list of them")
+    return write_report(read_runs([Path(path) for path in paths]), out, figures)
+
+
+def write_report(
+    runs: Sequence[Run], out: Path | str | None = None, folder: Path | str | None = None
+) -> Path:
+    """As `report`, for runs that are read already."""
+    first = runs[0].path
+    path = Path(out) if out is not None else (first if len(runs) == 1 else first.parent) / _FILE
+    write_whole(path, _page(runs))
+    if folder is not None:
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot write to {folder}: {error}") from error
+        for _, figure in figures(runs, named=True):
+            for suffix in (".svg", ".png"):
+                save_figure(figure, folder / f"{figure.name}{suffix}")
+    return path
+
+
+def _page(runs: Sequence[Run]) -> bytes:
+    drawn = figures(runs, named=False)
+    title = " · ".join(run.title for run in runs)
+    parts = {
+        "title": escape(title),
+        "runs": "".join(map(_run_box, range(len(runs)), runs)) if len(runs) > 1 else "",
+        "notes": "".join(
+            f"<p>{escape(f'{run.label}: {visible(note, 400)}')}</p>"
+            for run in runs
+            for note in run.notes
+        ),
+        "summary": _table(summary(runs), runs),
+        "findings": "".join(map(_findings, range(len(runs)), runs)),
+        "differences": _differences(runs),
+        "sections": _sections(drawn),
+        "links": "".join(
+            f"<a href='#{_anchor(name)}'>{escape(name)}</a>"
+            for name in dict.fromkeys(plot.section for plot, _ in drawn)
+        ),
+        "times": _table(times(runs), runs),
+    }
+    data = json.dumps(figure_data([figure for _, figure in drawn]), separators=(",", ":"))
+    return render_page(
+        title,
+        fill(_asset("report.html"), parts),
+        styles=_asset("report.css"),
+        scripts=[_asset("report.js")],
+        data={},
+        packed={"figures": pack(data.encode())},
+        libraries=["echarts"],
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("rlobj.insight.run_report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _run_box(number: int, run: Run) -> str:
+    """A box that shows or hides the curves of a run."""
+    return (
+        f"<label class=chip><input type=checkbox name=run value={number} checked>"
+        f"{_swatch(number)}<b>{escape(run.label)}</b>"
+        f"<code>{escape(run.rule)}</code></label>"
+    )
+
+
+def _swatch(number: int) -> str:
+    color, dash = COLORS[number % len(COLORS)], DASHES[number % len(DASHES)]
+    pattern = " ".join(map(str, dash))
+    return (
+        "<svg class=swatch viewBox='0 0 24 8' aria-hidden=true><path d='M0 4H24' "
+        f"stroke='{color}' stroke-dasharray='{pattern}'/></svg>"
+    )
+
+
+def _table(rows: Table, runs: Sequence[Run]) -> str:
+    head = "".join(
+        f"<th scope=col>{_swatch(i)} {escape(run.label)}</th>" for i, run in enumerate(runs)
+    )
+    body = "".join(
+        f"<tr><th scope=row>{escape(visible(name, 80))}</th>"
+        + "".join(f"<td>{escape(visible(cell, 300))}</td>" for cell in cells)
+        + "</tr>"
+        for name, cells in rows.items()
+    )
+    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _findings(number: int, run: Run) -> str:
+    if not run.findings:
+        return ""
+    items = "".join(
+        f"<li id='{escape(finding_id(number, each.name))}'><details>"
+        f"<summary><b>{escape(each.name)}</b>, {each.when}: {escape(visible(each.evidence))}"
+        "</summary>"
+        + "".join(f"<p>{escape(visible(line))}</p>" for line in (*each.details, each.cure))
+        + f"<p><small>{escape(each.page)}</small></p></details></li>"
+        for each in run.findings
+    )
+    return f"<h3>{_swatch(number)} {escape(run.label)}</h3><ul>{items}</ul>"
+
+
+def _differences(runs: Sequence[Run]) -> str:
+    rows = different_settings(runs)
+    if not rows:
+        return "<p>All settings are equal.</p>"
+    table = f"<div class=wide tabindex=0 role=region aria-label=Settings>{_table(rows, runs)}</div>"
+    title = f"{counted(len(rows), 'setting')} that differ" if len(runs) > 1 else "Settings"
+    return f"<details><summary><h2>{title}</h2></summary>{table}</details>"
+
+
+def _sections(drawn: Sequence[tuple[Plot, Figure]]) -> str:
+    sections: dict[str, list[str]] = {}
+    for plot, figure in drawn:
+        sections.setdefault(plot.section, []).append(_card(plot, figure))
+    return "".join(
+        f"<section id='{_anchor(name)}'><h2>{escape(name)}</h2>"
+        f"<div class=figures>{''.join(cards)}</div></section>"
+        for name, cards in sections.items()
+    )
+
+
+def _card(plot: Plot, figure: Figure) -> str:
+    """The place of a figure, as high as it will be when it is drawn."""
+    rows = len(figure.lines) + len(figure.marks) + len(figure.targets)
+    return (
+        f"<figure id='figure-{plot.name}' style='--rows:{rows}'>"
+        f"<figcaption><h3>{escape(plot.title)}</h3><small>{escape(plot.unit)}&nbsp;</small></figcaption>"
+        f"<div class=plot></div><ul class=legend></ul><small>{escape(plot.note)}</small></figure>"
+    )
+
+
+def _anchor(section: str) -> str:
+    return section.lower().replace(" ", "-")

@@ -1,0 +1,171 @@
+"""Runs as a report reads them: numbers only, whatever their files hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, RlobjError
+from rlobj.base.lazy import arrow_compute
+from rlobj.config.run_folder import read_settings
+from rlobj.insight.diagnosis.diagnosing import diagnose_lines, read_lines
+from rlobj.insight.diagnosis.findings import Finding
+from rlobj.insight.diagnosis.history import MOST
+from rlobj.records.reading import read_records
+from rlobj.reporting import visible
+
+Lines = Sequence[dict[str, Any]]
+_RULES = ("drop", "keep", "reweight", "shape", "split")
+
+
+@dataclass
+class Run:
+    """A run, finished or not.
+
+    Attributes:
+        path: its folder.
+        settings: config.resolved.yaml.
+        lines: metrics.jsonl in the order of steps, without values that are no finite numbers.
+        findings: of the diagnosis.
+        notes: what could not be read, in words.
+        label: short name, which no other run of the report has.
+        rule: the rule that ran.
+        title: the rule, with the label if other runs have the same one.
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    lines: Lines
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    label: str = ""
+    rule: str = ""
+    title: str = ""
+
+    @property
+    def steps(self) -> Lines:
+        """The lines of finished steps, without the evaluation before the first."""
+        return [line for line in self.lines if line["step"] > 0]
+
+    @cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of all metrics, in the order of their first lines."""
+        return tuple(dict.fromkeys(name for line in self.lines for name in line))
+
+    def values(self, expression: str) -> list[float | None]:
+        """A metric of each line, a sum `a + b + c` or a quotient `a / b`; None without a part."""
+        sign = next((sign for sign in (" + ", " / ") if sign in expression), " + ")
+        columns = [[line.get(name) for line in self.lines] for name in expression.split(sign)]
+        if len(columns) == 1:
+            return columns[0]
+        if sign == " + ":
+            return [None if None in row else sum(row) for row in zip(*columns, strict=True)]
+        return [a / b if a is not None and b else None for a, b in zip(*columns, strict=True)]
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """Read runs; a folder that is given twice counts once.
+
+    Raises:
+        ConfigError: a folder is no run, or no run has anything measured yet.
+    """
+    paths = list({path.resolve(): path for path in folders}.values())
+    runs = [_read(path) for path in paths]
+    if not any(run.lines for run in runs):
+        names = ", ".join(map(str, paths))
+        raise ConfigError(f"{names}: no step is finished yet, so there is nothing to report")
+    for run, label in zip(runs, _labels(paths), strict=True):
+        run.label = visible(label, 60)
+        run.rule = visible(rule_of(run.settings), 300)
+    rules = [run.rule for run in runs]
+    for run in runs:
+        parts = (run.label, run.rule) if rules.count(run.rule) > 1 else (run.rule or run.label,)
+        run.title = ": ".join(filter(None, parts))
+    return runs
+
+
+def rule_of(settings: Mapping[str, Any]) -> str:
+    """The rules of the objective that ran, or else its surrogate; "" if it is unknown.
+
+    Example:
+        >>> rule_of({"objective": {"drop": "prob < 0.1", "keep": None}})
+        'drop prob < 0.1'
+    """
+    objective = settings.get("objective")
+    if not isinstance(objective, Mapping):
+        return ""
+    rules = [f"{name} {objective[name]}" for name in _RULES if objective.get(name)]
+    surrogate = objective.get("surrogate")
+    if rules or not isinstance(surrogate, Mapping):
+        return ", ".join(rules)
+    given = [
+        f"{name}={value}"
+        for name, value in surrogate.items()
+        if value is not None and name not in ("kind", "max_log_ratio")
+    ]
+    return f"{surrogate.get('kind')}({', '.join(given)})"
+
+
+def _read(path: Path) -> Run:
+    notes: list[str] = []
+    settings, raw = read_settings(path), list(read_lines(path, notes))
+    lines = [
+        {key: value for key, value in line.items() if is_number(value)}
+        for line in raw
+        if isinstance(line, dict) and is_number(line.get("step"))
+    ]
+    lines.sort(key=lambda line: line["step"])
+    _add_effects(path, lines)
+    run = Run(path, settings, lines)
+    if not run.steps:
+        run.notes = (*notes, "no step is finished yet")
+        return run
+    try:
+        diagnosis = diagnose_lines(path, raw, notes)
+        run.findings, run.notes = diagnosis.findings, diagnosis.notes
+    except RlobjError as error:
+        run.notes = (*notes, f"no diagnosis: {visible(str(error), 300)}")
+    return run
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a file is a finite number."""
+    return isinstance(value, int | float) and abs(value) < MOST
+
+
+def _labels(paths: Sequence[Path]) -> list[str]:
+    """The names of different folders, each with as many parents as make it unique."""
+    parts = [path.resolve().parts for path in paths]
+
+    def label(own: tuple[str, ...]) -> str:
+        for count in range(1, len(own)):
+            if sum(each[-count:] == own[-count:] for each in parts) == 1:
+                return "/".join(own[-count:])
+        return "/".join(own)
+
+    return [label(own) for own in parts]
+
+
+def _add_effects(run: Path, lines: Lines) -> None:
+    """Add `effect/NAME` to the lines: the share of tokens that the objective touched in this way.
+
+    The shares are estimates if the record is sampled. A run without a record has none.
+    """
+    pc = arrow_compute()
+    try:
+        rows = read_records(run, ["step", "effect", "inclusion_probability"])
+    except (RlobjError, OSError):
+        return
+    tokens = pc.divide(1.0, rows["inclusion_probability"])
+    sums = rows.append_column("tokens", tokens).group_by(["effect", "step"])
+    counts: dict[str, dict[float, float]] = {}
+    for row in sums.aggregate([("tokens", "sum")]).to_pylist():
+        counts.setdefault(row["effect"] or "", {})[row["step"]] = row["tokens_sum"]
+    last = pc.max(rows["step"]).as_py() or 0  # a running run writes its rows later than its metrics
+    for line in lines:
+        if line["step"] <= last and (total := line.get("tokens/step")):
+            shares = {name: by.get(line["step"], 0.0) / total for name, by in counts.items()}
+            line.update({f"effect/{name}": share for name, share in shares.items() if name})

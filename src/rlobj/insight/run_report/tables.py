@@ -1,0 +1,123 @@
+"""The tables of a report: the numbers of each run, its settings, its time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlobj.config.layers import flattened
+from rlobj.insight.outcomes import Z95, Line, mean, percent, standard_error, total
+from rlobj.insight.run_report.runs import Run
+
+_NAMES = {
+    "time/other": "other",
+    "time/step": "step",
+    "time/sampling_hidden": "sampling, beside training",
+    "time/grading_hidden": "grading, beside sampling",
+}
+"""Rows below the phases. The last two are work at the same time as other phases."""
+_MEANS = {
+    "tokens/per_second": "tokens/s without evaluating and writing",
+    "tokens/useful_share": "useful tokens of forward passes",
+    "tokens/rank_balance": "most loaded process over the mean",
+    "tokens/skipped_share": "tokens left out of updates",
+    "tokens/skipped_logits_share": "response tokens without logits in updates",
+}
+_LAST = 10
+"""Steps at the end of a run that its last numbers are means of."""
+
+UNKNOWN = "–"
+Table = dict[str, list[str]]
+"""A row by its name: one cell for each run."""
+
+
+def summary(runs: Sequence[Run]) -> Table:
+    """The last and the best numbers of each run; rows that no run has are left out."""
+    columns = [_numbers(run) for run in runs]
+    names = dict.fromkeys(name for column in columns for name in column)
+    return {name: [column.get(name, UNKNOWN) for column in columns] for name in names}
+
+
+def times(runs: Sequence[Run]) -> Table:
+    """Seconds a step by phase with their share, the longest phase first, and how they were used."""
+    timed = [[line for line in run.steps if line.get("time/step")] for run in runs]
+    phases = {
+        metric: sum(total(steps, metric) for steps in timed)
+        for metric in dict.fromkeys(metric for run in runs for metric in run.metrics)
+        if metric.startswith("time/") and metric not in ("time/updating", *_NAMES)
+    }
+    order = [*sorted(phases, key=lambda metric: -phases[metric]), *_NAMES]
+    rows = {
+        _NAMES.get(metric, metric.removeprefix("time/")): [_seconds(each, metric) for each in timed]
+        for metric in order
+    }
+    for metric, name in _MEANS.items():
+        found = [mean(steps, metric) for steps in timed]
+        digits = 0 if metric == "tokens/per_second" else 3
+        rows[name] = [UNKNOWN if each is None else f"{each:,.{digits}f}" for each in found]
+    return {name: cells for name, cells in rows.items() if set(cells) != {UNKNOWN}}
+
+
+def _seconds(steps: Sequence[Line], metric: str) -> str:
+    spent, whole = total(steps, metric), total(steps, "time/step")
+    return f"{spent / len(steps):.3f} s ({spent / whole:.1%})" if spent else UNKNOWN
+
+
+def different_settings(runs: Sequence[Run]) -> Table:
+    """The settings that are not the same in all runs; all settings of a single run."""
+    flat = [flattened(run.settings) for run in runs]
+    paths = dict.fromkeys(path for each in flat for path in each)
+    rows = {path: [_setting(each, path) for each in flat] for path in paths}
+    if len(runs) == 1:
+        return rows
+    absent = {UNKNOWN, "null", "{}"}  # what a run has in place of settings of another one
+    return {path: cells for path, cells in rows.items() if len({*cells}) > 1 and {*cells} - absent}
+
+
+def _numbers(run: Run) -> dict[str, str]:
+    steps = run.steps
+    found = {"steps": f"{steps[-1]['step']:,.0f}" if steps else "0"}
+    evaluated = [line for line in run.lines if "eval/accuracy" in line]
+    if evaluated:
+        best = max(evaluated, key=lambda line: line["eval/accuracy"])
+        found["held-out accuracy, last"] = _accuracy(evaluated[-1])
+        found["held-out accuracy, best"] = _accuracy(best)
+    last = steps[-_LAST:]
+    digits = {
+        "reward/mean": ("reward", ".3f"),
+        "reward/accuracy": ("accuracy of the samples", ".3f"),
+        "policy/entropy": ("entropy, nats", ".3g"),
+        "response/length_mean": ("response length, tokens", ",.1f"),
+    }
+    for metric, (name, form) in digits.items():
+        if (number := mean(last, metric)) is not None:
+            found[name] = f"{number:{form}}"
+    if rewards := [line for line in steps if "reward/mean" in line]:
+        best = max(rewards, key=lambda line: line["reward/mean"])
+        found["best reward of a step"] = f"{best['reward/mean']:.3f} at step {best['step']:,.0f}"
+    for name, part, whole in (
+        ("silenced tokens, all steps", "tokens/dropped", "tokens/step"),
+        ("spurious tokens, all steps", "spurious/tokens", "tokens/step"),
+        ("precision of the rule", "spurious/caught", "spurious/dropped"),
+        ("recall of the rule", "spurious/caught", "spurious/tokens"),
+    ):
+        if any(part in line for line in steps) and (count := total(steps, whole)):
+            found[name] = percent(total(steps, part) / count)
+    if seconds := total(steps, "time/step"):
+        minutes, seconds = divmod(round(seconds), 60)
+        found["time, minutes"] = f"{minutes:,}:{seconds:02}"
+    if steps:
+        found["findings"] = ", ".join(each.name for each in run.findings) or "none"
+    return found
+
+
+def _accuracy(line: Line) -> str:
+    width = Z95 * standard_error(line)
+    return f"{line['eval/accuracy']:.3f} ± {width:.3f} at step {line['step']:,.0f}"
+
+
+def _setting(settings: Mapping[str, Any], path: str) -> str:
+    if path not in settings:
+        return UNKNOWN
+    value = settings[path]
+    return "null" if value is None else str(value)

@@ -1,0 +1,347 @@
+"use strict";
+/* drawFigures(data) draws the figures of Python's `figure_data` into the elements that have their
+   names, <figure id="figure-NAME"> with a .plot and a .legend, when they come into view. All share
+   one cursor and one zoom. It returns {set}: set({smooth, log, hidden, range}) changes what is
+   drawn: steps of a running mean, a logarithmic axis, a Set of hidden runs, and [first, last] of
+   the x axis or null.
+
+   Names are only set as text, in the page and on the canvas. */
+
+const drawFigures = (() => {
+  const FEW = 40; // points that are drawn as dots as well
+  const GRID = { left: 54, right: 14, top: 10, bottom: 36 };
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+
+  function make(tag, attributes = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  }
+
+  function swatch(color, dash) {
+    const space = "http://www.w3.org/2000/svg";
+    const svg = document.createElementNS(space, "svg");
+    const path = document.createElementNS(space, "path");
+    svg.setAttribute("viewBox", "0 0 24 8");
+    svg.setAttribute("class", "swatch");
+    path.setAttribute("d", "M0 4H24");
+    path.setAttribute("stroke", color);
+    path.setAttribute("stroke-dasharray", dash.join(" "));
+    svg.append(path);
+    return svg;
+  }
+
+  function compact(value) {
+    if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+    const size = Math.abs(value);
+    if (size >= 1e6 || (size && size < 1e-3)) return value.toExponential(2).replace(/\.?0+e/, "e");
+    return size >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4));
+  }
+
+  /* The index of the place that is nearest to x. */
+  function nearest(xs, x) {
+    let low = 0;
+    let high = xs.length - 1;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (xs[middle] < x) low = middle + 1;
+      else high = middle;
+    }
+    return low > 0 && x - xs[low - 1] < xs[low] - x ? low - 1 : low;
+  }
+
+  /* Means of the values whose places are less than half the width away; gaps stay. */
+  function smoothed(xs, ys, width) {
+    if (!width || !ys) return ys;
+    let [from, to, sum, count] = [0, 0, 0, 0];
+    return ys.map((y, i) => {
+      for (; to < xs.length && xs[to] - xs[i] <= width / 2; to++)
+        if (ys[to] !== null) [sum, count] = [sum + ys[to], count + 1];
+      for (; xs[i] - xs[from] > width / 2; from++)
+        if (ys[from] !== null) [sum, count] = [sum - ys[from], count - 1];
+      return y === null ? null : sum / count;
+    });
+  }
+
+  /* One polygon for each part of the band without a gap. */
+  function band(color) {
+    return (params, api) => {
+      if (params.dataIndexInside) return null;
+      const parts = [[]];
+      for (let i = 0; i < params.dataInsideLength; i++) {
+        const [x, low, high] = [0, 1, 2].map((k) => api.value(k, i));
+        if (Number.isFinite(low + high)) parts.at(-1).push([api.coord([x, low]), api.coord([x, high])]);
+        else parts.push([]);
+      }
+      const children = parts.map((part) => ({
+        type: "polygon",
+        shape: { points: [...part.map((p) => p[0]), ...part.map((p) => p[1]).reverse()] },
+        style: { fill: color, opacity: dark.matches ? 0.28 : 0.18 },
+      }));
+      return { type: "group", children };
+    };
+  }
+
+  class Chart {
+    constructor(board, figure, element) {
+      Object.assign(this, { board, figure, element, plot: element.querySelector(".plot") });
+      this.hidden = new Set(); // numbers of lines
+      this.log = figure.logY;
+      this.cursor = make("div", { class: "cursor", hidden: "" });
+      this.selection = make("div", { class: "selection", hidden: "" });
+      element.tabIndex = 0;
+      element.addEventListener("keydown", (event) => this.key(event));
+      this.buildLegend();
+    }
+
+    color = (number) => this.board.data.colors[number % this.board.data.colors.length];
+    dash = (number) => this.board.data.dashes[number % this.board.data.dashes.length];
+
+    buildLegend() {
+      const rows = this.figure.lines.map((line, i) => {
+        const value = make("output");
+        const name = make("span", { title: line.name }, line.name);
+        const button = make("button", { type: "button", "aria-pressed": "true" });
+        button.append(swatch(this.color(line.color), this.dash(line.dash)), name, value);
+        button.addEventListener("click", () => {
+          if (!this.hidden.delete(i)) this.hidden.add(i);
+          button.setAttribute("aria-pressed", String(!this.hidden.has(i)));
+          this.draw();
+        });
+        line.value = value;
+        return make("li", {}, button);
+      });
+      for (const target of this.figure.targets)
+        rows.push(make("li", {}, swatch("#888", [2, 2]), `${target.text}: ${compact(target.low)}`));
+      for (const mark of this.figure.marks) {
+        const text = mark.link ? make("a", { href: `#${mark.link}` }, mark.text) : mark.text;
+        rows.push(make("li", {}, swatch(this.color(mark.run), [1, 2]), text));
+      }
+      this.element.querySelector(".legend").append(...rows);
+      this.switch = make("button", { type: "button", class: "log", "aria-pressed": String(this.log) });
+      this.switch.append("log");
+      this.switch.addEventListener("click", () => this.setLog(!this.log));
+      this.element.querySelector("figcaption").append(this.switch);
+      this.point(null);
+    }
+
+    setLog(log) {
+      this.log = log;
+      this.switch.setAttribute("aria-pressed", String(log));
+      this.draw();
+    }
+
+    /* Draw now if the figure is in view, otherwise when it comes into view. */
+    draw() {
+      this.stale = true;
+      if (!this.seen) return;
+      this.stale = false;
+      this.chart ??= this.open();
+      this.chart.setOption(this.option(), { notMerge: true });
+      this.point(this.board.at);
+    }
+
+    open() {
+      const chart = echarts.init(this.plot, null, { renderer: "canvas" });
+      this.plot.append(this.cursor, this.selection);
+      this.plot.addEventListener("pointermove", (event) => this.moved(event));
+      this.plot.addEventListener("pointerdown", (event) => (this.start = this.place(event)));
+      this.plot.addEventListener("pointerup", (event) => this.released(event));
+      this.plot.addEventListener("pointerleave", () => this.board.point(null));
+      this.plot.addEventListener("pointercancel", () => this.select(null));
+      this.plot.addEventListener("dblclick", () => this.board.zoom(null));
+      return chart;
+    }
+
+    option() {
+      const style = getComputedStyle(this.element);
+      const [ink, line] = ["--quiet", "--line"].map((name) => style.getPropertyValue(name));
+      const { board, figure } = this;
+      const axis = {
+        axisLabel: { color: ink, formatter: compact, hideOverlap: true },
+        axisLine: { lineStyle: { color: line } },
+        splitLine: { lineStyle: { color: line, opacity: 0.6 } },
+      };
+      const range = board.range ?? board.extent(figure);
+      const x = { min: range[0], max: range[1], nameLocation: "middle", nameGap: 22, name: figure.x };
+      return {
+        animation: false,
+        grid: GRID,
+        xAxis: { ...axis, ...x, type: figure.logX ? "log" : "value", nameTextStyle: { color: ink } },
+        yAxis: { ...axis, type: this.log ? "log" : "value", scale: true },
+        dataZoom: { type: "inside", disabled: true, filterMode: "filter", startValue: range[0], endValue: range[1] },
+        series: figure.lines.flatMap((each, i) => this.series(each, i)),
+      };
+    }
+
+    series(line, i) {
+      const { board, figure } = this;
+      if (this.hidden.has(i) || board.hidden.has(line.run)) return [];
+      const xs = board.data.xs[line.x];
+      const drawn = (ys) =>
+        smoothed(xs, ys, board.smooth)?.map((y) => (this.log && y <= 0 ? null : y));
+      const [color, dash] = [this.color(line.color), this.dash(line.dash)];
+      line.shown = drawn(line.y);
+      const curve = {
+        type: "line",
+        data: xs.map((x, k) => [x, line.shown[k]]),
+        showSymbol: xs.length <= FEW,
+        symbolSize: 4,
+        sampling: "minmax",
+        silent: true,
+        itemStyle: { color },
+        lineStyle: { color, width: 1.5, type: dash.length ? dash : "solid" },
+        markLine: i ? undefined : this.marks(),
+      };
+      if (!line.low) return [curve];
+      const [low, high] = [drawn(line.low), drawn(line.high)];
+      return [
+        {
+          type: "custom",
+          data: xs.map((x, k) => [x, low[k], high[k]]),
+          encode: { x: 0, y: [1, 2] },
+          renderItem: band(color),
+          progressive: 0,
+          clip: true,
+          silent: true,
+        },
+        curve,
+      ];
+    }
+
+    marks() {
+      const marks = this.figure.marks.filter((mark) => !this.board.hidden.has(mark.run));
+      const line = (color, type) => ({ lineStyle: { color, type, width: 1.2 } });
+      const data = marks.map((mark) => ({ xAxis: mark.x, ...line(this.color(mark.run), [1, 2]) }));
+      for (const { low, high } of this.figure.targets)
+        for (const y of new Set([low, high])) data.push({ yAxis: y, ...line("#888", [2, 2]) });
+      return { symbol: "none", label: { show: false }, silent: true, animation: false, data };
+    }
+
+    /* The values at a place, or the last ones, and the cursor there. */
+    point(x) {
+      for (const line of this.figure.lines) {
+        const xs = this.board.data.xs[line.x];
+        const out = x !== null && (x < xs[0] || x > xs.at(-1));
+        const at = x === null ? xs.length - 1 : nearest(xs, x);
+        line.value.textContent = out ? "–" : compact((line.shown ?? line.y)[at]);
+      }
+      if (!this.chart) return;
+      const left = x === null ? NaN : this.chart.convertToPixel({ xAxisIndex: 0 }, x);
+      this.cursor.hidden = !(left >= GRID.left && left <= this.plot.clientWidth - GRID.right + 1);
+      this.cursor.style.left = `${left}px`;
+      this.cursor.dataset.x = x === null ? "" : compact(x);
+    }
+
+    /* The place of the curve that is nearest to the pointer. */
+    place(event) {
+      const pixel = event.clientX - this.plot.getBoundingClientRect().left;
+      const x = this.chart.convertFromPixel({ xAxisIndex: 0 }, pixel);
+      const xs = this.board.longest(this.figure);
+      return xs[nearest(xs, x)];
+    }
+
+    moved(event) {
+      const x = this.place(event);
+      this.board.point(x);
+      this.select(event.buttons && this.start !== undefined ? [this.start, x] : null);
+    }
+
+    released(event) {
+      const ends = [this.start, this.place(event)].sort((a, b) => a - b);
+      this.select(null);
+      this.start = undefined;
+      if (ends[0] < ends[1]) this.board.zoom(ends);
+    }
+
+    select(ends) {
+      this.selection.hidden = ends === null;
+      if (ends === null) return;
+      const pixels = ends.map((x) => this.chart.convertToPixel({ xAxisIndex: 0 }, x));
+      this.selection.style.left = `${Math.min(...pixels)}px`;
+      this.selection.style.width = `${Math.abs(pixels[0] - pixels[1])}px`;
+    }
+
+    key(event) {
+      if (event.target !== this.element || event.ctrlKey || event.metaKey || event.altKey) return;
+      const { board } = this;
+      const xs = board.longest(this.figure);
+      const now = board.at === null ? xs.length - 1 : nearest(xs, board.at);
+      const step = event.shiftKey ? Math.ceil(xs.length / 20) : 1;
+      const [first, last] = board.range ?? [xs[0], xs.at(-1)];
+      const middle = xs[now];
+      const zoom = (by) => [Math.max(xs[0], middle - (middle - first) * by), Math.min(xs.at(-1), middle + (last - middle) * by)];
+      if (event.key === "ArrowLeft") board.point(xs[Math.max(now - step, 0)]);
+      else if (event.key === "ArrowRight") board.point(xs[Math.min(now + step, xs.length - 1)]);
+      else if (event.key === "+" || event.key === "=") board.zoom(zoom(0.5));
+      else if (event.key === "-") board.zoom(zoom(2));
+      else if (event.key === "0") board.zoom(null);
+      else if (event.key === "l") this.setLog(!this.log);
+      else return;
+      event.preventDefault();
+    }
+  }
+
+  class Board {
+    constructor(data) {
+      Object.assign(this, { data, smooth: 0, range: null, hidden: new Set(), at: null });
+      this.onzoom = () => {};
+      this.charts = new Map();
+      const seen = new IntersectionObserver((entries) => this.look(entries), { rootMargin: "200px" });
+      const resized = new ResizeObserver((entries) => {
+        for (const { target } of entries) this.charts.get(target.parentElement).chart?.resize();
+      });
+      for (const figure of data.figures) {
+        const element = document.getElementById(`figure-${figure.name}`);
+        const chart = new Chart(this, figure, element);
+        this.charts.set(element, chart);
+        seen.observe(element);
+        resized.observe(chart.plot);
+      }
+      dark.addEventListener("change", () => this.draw());
+    }
+
+    look(entries) {
+      for (const { target, isIntersecting } of entries) {
+        const chart = this.charts.get(target);
+        chart.seen = isIntersecting;
+        if (isIntersecting && chart.stale !== false) chart.draw();
+        else if (isIntersecting) chart.point(this.at);
+      }
+    }
+
+    draw() {
+      for (const chart of this.charts.values()) chart.draw();
+    }
+
+    set(changes) {
+      Object.assign(this, changes);
+      if ("log" in changes) for (const chart of this.charts.values()) chart.setLog(changes.log);
+      else this.draw();
+    }
+
+    zoom(range) {
+      this.set({ range: range && range[0] < range[1] ? range : null });
+      this.onzoom(this.range);
+    }
+
+    point(x) {
+      this.at = x;
+      for (const chart of this.charts.values()) if (chart.seen) chart.point(x);
+    }
+
+    /* The places of the longest line of a figure. */
+    longest(figure) {
+      const all = figure.lines.map((line) => this.data.xs[line.x]);
+      return all.reduce((a, b) => (b.length > a.length ? b : a));
+    }
+
+    extent(figure) {
+      const all = figure.lines.map((line) => this.data.xs[line.x]);
+      return [Math.min(...all.map((xs) => xs[0])), Math.max(...all.map((xs) => xs.at(-1)))];
+    }
+  }
+
+  return (data) => new Board(data);
+})();

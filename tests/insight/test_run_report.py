@@ -1,0 +1,284 @@
+"""The report of runs: its curves, tables, findings and files."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+import zlib
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_rows import write_records
+from report_runs import HOSTILE, evaluation, step_line, write_run
+
+import rlobj
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.insight.run_report import PLOTS, read_runs, times
+from rlobj.insight.run_report.plots import figures
+from rlobj.insight.run_report.tables import different_settings, summary
+from rlobj.reporting import Figure, Target
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def drawn(*folders: Path, named: bool = False) -> dict[str, Figure]:
+    found = figures(read_runs(folders), named=named)
+    return {plot.name: figure for plot, figure in found}
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    """The figures in a page."""
+    [packed] = re.findall(r'octet-stream" id="figures">(.*?)<', page.read_text("utf-8"))
+    return json.loads(zlib.decompress(b64decode(packed)))
+
+
+def test_every_metric_of_the_table_of_figures_is_documented() -> None:
+    known = set(re.findall(r"`([\w/.]+)`", (DOCS / "metrics.md").read_text("utf-8")))
+    for plot in PLOTS:
+        parts = {part for metric in plot.metrics for part in re.split(" [+/] ", metric)}
+        parts |= set(plot.band or ())
+        assert {part for part in parts if "*" not in part} <= known, plot.name
+    names = [plot.name for plot in PLOTS]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("[a-z-]+", name) for name in names), "they are names of files"
+
+
+def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> None:
+    lines = [
+        evaluation(0, 0.25),
+        step_line(1, **{"reward/undecided": 3, "response/count": 12}),
+        step_line(2) | {"policy/entropy": None},
+        step_line(3, **{"response/count": 0, "reward/undecided": 0}) | evaluation(3, 0.75),
+    ]
+    found = drawn(write_run(tmp_path / "run", lines))
+    [held_out] = found["held-out-accuracy"].lines
+    assert (held_out.x, held_out.y) == ((0, 3), [0.25, 0.75])
+    assert held_out.low == pytest.approx([0.25 - 1.959964 * 0.01, 0.75 - 1.959964 * 0.01])
+    [entropy] = found["entropy"].lines
+    assert (entropy.x, entropy.y) == ((1, 3), [1 / (1 + 1 / 50), 1 / (1 + 3 / 50)])
+    [undecided] = found["undecided"].lines
+    assert (undecided.x, undecided.y) == ((1,), [0.25])
+    median, low, high = found["entropy-quantiles"].lines
+    assert (median.low, median.high) == ([0.2] * 3, [0.4] * 3)
+    assert (low.low, high.y) == (None, [0.5] * 3)
+    update = found["phases"].lines
+    assert [line.name for line in update] == ["sampling"], "a sum without all of its parts"
+    assert "spurious-share" not in found
+
+
+def test_the_interval_of_the_accuracy_counts_groups(tmp_path: Path) -> None:
+    [line] = drawn(write_run(tmp_path / "run"))["training-accuracy"].lines
+    assert line.high is not None
+    assert line.high[0] == pytest.approx(0.5 + 1.959964 * math.sqrt(0.5 * 0.5 / 16))
+
+
+def test_a_star_draws_what_the_run_has(tmp_path: Path) -> None:
+    lines = [step_line(1, **{"reward/format/mean": 1.0, "loss/total": 2.0, "selected/a < b": 0.5})]
+    found = drawn(write_run(tmp_path / "run", lines))
+    assert [line.name for line in found["rewards"].lines] == ["format"]
+    assert [line.name for line in found["loss"].lines] == ["total"]
+    assert [line.name for line in found["selected"].lines] == ["a < b"]
+
+
+def test_touched_shares_count_each_recorded_token_by_its_probability(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [step_line(step) for step in (1, 2, 3, 4)])
+    dropped = {"effect": "dropped", "clause": "a"}
+    rows = [
+        {"step": 1, **dropped, "inclusion_probability": 0.5},
+        {"step": 1, **dropped, "position": 1, "inclusion_probability": 0.5},
+        {"step": 3, "position": 2, "effect": "reweighted", "inclusion_probability": 1.0},
+        {"step": 3, "position": 3, "inclusion_probability": 0.01},
+    ]
+    write_records(run, rows)
+    found = {line.name: (line.x, line.y) for line in drawn(run)["touched"].lines}
+    assert found["dropped"] == ((1, 2, 3), [0.04, 0.0, 0.0]), "step 4 is not written yet"
+    assert found["reweighted"] == ((1, 2, 3), [0.0, 0.0, 0.01])
+
+
+def test_the_predicted_change_gets_the_size_of_the_measured_one(tmp_path: Path) -> None:
+    changes = [(1.0, -100.0), (3.0, -300.0), (2.0, 500.0)]
+    keys = ("entropy/measured_change", "entropy/predicted_change")
+    lines = [step_line(i, **dict(zip(keys, pair, strict=True))) for i, pair in enumerate(changes)]
+    measured, predicted = drawn(write_run(tmp_path / "run", lines))["entropy-change"].lines
+    assert measured.y == [1.0, 3.0, 2.0]
+    a, b, c = (value or 0.0 for value in predicted.y)
+    assert (b / a, c / a) == (pytest.approx(3), pytest.approx(-5))
+    mean = (a + b + c) / 3
+    assert sum((each - mean) ** 2 for each in (a, b, c)) == pytest.approx(2)
+
+
+def test_the_target_of_a_gate_is_drawn_where_its_number_is(tmp_path: Path) -> None:
+    gates = {
+        "W": {"kind": "gate", "target": 0.3, "of": None, "on": 2.0},
+        "R": {"kind": "gate", "target": 0.8, "of": "reward.mean()"},
+        "X": {"kind": "gate", "target": "high"},
+    }
+    found = drawn(write_run(tmp_path / "run", objective={"controllers": gates}))
+    assert found["entropy"].targets == [Target(0.3, 0.3, "target of W")]
+    assert found["reward"].targets == []
+
+
+def test_findings_are_marks_of_the_figures_that_show_their_metrics(tmp_path: Path) -> None:
+    lines = [step_line(i, **{"policy/ratio_max": 200.0 if i == 7 else 1.0}) for i in range(1, 12)]
+    run = write_run(tmp_path / "sick", lines)
+    found = drawn(run, write_run(tmp_path / "well"))
+    [mark] = found["ratio"].marks
+    assert (mark.x, mark.run, mark.text) == (7, 0, "ratio-spike, at step 7")
+    assert found["reward"].marks == []
+    page = rlobj.report(run).read_text("utf-8")
+    assert f"id='{mark.link}'" in page
+    assert "ratio-spike" in page
+
+
+def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
+    rule = "(advantage > 0) & (prob < 0.002)"
+    a = write_run(tmp_path / "a", objective={"drop": rule})
+    b, c = write_run(tmp_path / "x" / "run"), write_run(tmp_path / "y" / "run")
+    runs = read_runs([a, b, c, a])
+    assert [run.label for run in runs] == ["a", "x/run", "y/run"]
+    clip = "clip(low=0.2, high=0.28)"
+    titles = [f"drop {rule}", f"x/run: {clip}", f"y/run: {clip}"]
+    assert [run.title for run in runs] == titles
+    assert [line.name for line in drawn(a, b, c)["reward"].lines] == titles
+    assert [line.run for line in drawn(a, b, c)["reward"].lines] == [0, 1, 2]
+    assert [line.name for line in drawn(a)["reward"].lines] == ["mean"]
+    assert [line.name for line in drawn(a, named=True)["reward"].lines] == [titles[0]]
+    text = rlobj.report([a, b]).read_text("utf-8")
+    assert (
+        f"<title>drop {rule.replace('>', '&gt;').replace('<', '&lt;').replace(' & ', ' &amp; ')}"
+        in text
+    )
+    assert "<title>grpo" not in text
+
+
+def test_only_settings_that_differ_are_compared(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a", training={"steps": 5, "lr": 1}, lora=None, old=1)
+    b = write_run(tmp_path / "b", training={"steps": 6, "lr": 1}, lora={})
+    assert different_settings(read_runs([a, b])) == {
+        "training.steps": ["5", "6"],
+        "old": ["1", "–"],
+    }
+    alone = different_settings(read_runs([a]))
+    assert (alone["training.lr"], alone["lora"]) == (["1"], ["null"])
+
+
+def test_the_summary_has_the_last_and_the_best_numbers(tmp_path: Path) -> None:
+    lines = [evaluation(0, 0.25), step_line(1) | evaluation(1, 0.75), step_line(2)]
+    lines[-1] |= {"eval/accuracy": 0.5, "spurious/caught": 3, "spurious/dropped": 4}
+    rows = summary(read_runs([write_run(tmp_path / "a", lines), write_run(tmp_path / "b")]))
+    assert rows["steps"] == ["2", "5"]
+    assert rows["held-out accuracy, last"][0].startswith("0.500 ± ")
+    assert rows["held-out accuracy, best"][0] == "0.750 ± 0.020 at step 1"
+    assert rows["precision of the rule"] == ["75%", "–"]
+
+
+def test_times_come_longest_first_with_what_was_parallel_last(tmp_path: Path) -> None:
+    rows = times(
+        read_runs([write_run(tmp_path / "a"), write_run(tmp_path / "b", [evaluation(0, 1)])])
+    )
+    assert list(rows) == [
+        *("sampling", "forward", "backward", "other", "step", "grading, beside sampling"),
+        *("tokens/s without evaluating and writing", "useful tokens of forward passes"),
+    ]
+    assert rows["sampling"] == ["2.000 s (50.0%)", "–"]
+    assert rows["tokens/s without evaluating and writing"] == ["50", "–"]
+
+
+def test_where_files_are_written(tmp_path: Path) -> None:
+    lines = [{"step": 1, "reward/mean": 0.5}]
+    a, b = (write_run(tmp_path / "runs" / name, lines) for name in "ab")
+    assert rlobj.report(a) == a / "report.html"
+    assert rlobj.report([a, b]) == tmp_path / "runs" / "report.html"
+    assert rlobj.report(str(a), out=tmp_path / "x.html", figures=tmp_path / "f" / "g") == (
+        tmp_path / "x.html"
+    )
+    written = {path.name for path in (tmp_path / "f" / "g").iterdir()}
+    assert written == {"reward.svg", "reward.png"}
+    with pytest.raises(RunError, match="cannot write"):
+        rlobj.report(a, out=tmp_path / "none" / "x.html")
+
+
+@pytest.mark.parametrize("runs", [(), [None]])
+def test_what_is_no_list_of_folders_is_refused(runs: Any) -> None:
+    with pytest.raises(ConfigError, match="expected the folder of a run"):
+        rlobj.report(runs)
+
+
+def test_folders_without_a_run_or_without_a_number_are_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"runn is not a run.*Did you mean"):
+        rlobj.report(tmp_path / "runn")
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(ConfigError, match="no step is finished yet"):
+        rlobj.report(run)
+
+
+def test_a_run_that_is_being_written_or_has_no_step_is_shown_beside_others(tmp_path: Path) -> None:
+    cut, empty = write_run(tmp_path / "cut"), write_run(tmp_path / "empty", [evaluation(0, 0.5)])
+    with (cut / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 6, "reward/me')
+    damaged = write_run(tmp_path / "damaged")
+    lines = (damaged / "metrics.jsonl").read_text().splitlines()
+    (damaged / "metrics.jsonl").write_text("\n".join([*lines[:3], "[1]", "{", *lines[3:]]))
+    page = rlobj.report([cut, empty, damaged])
+    assert "damaged: metrics.jsonl is damaged at line 5" in page.read_text("utf-8")
+    assert "empty: no step is finished yet" in page.read_text("utf-8")
+    by_name = {figure["name"]: figure for figure in data_of(page)["figures"]}
+    assert [line["run"] for line in by_name["held-out-accuracy"]["lines"]] == [0, 1, 2]
+    assert [len(line["y"]) for line in by_name["reward"]["lines"]] == [5, 2]
+
+
+def test_runs_of_other_versions_are_shown_without_a_diagnosis(tmp_path: Path) -> None:
+    old = write_run(tmp_path / "old", objective={"removed": 1}, schema=0)
+    code = write_run(tmp_path / "code", objective={"surrogate": {"kind": "evil.py:run"}})
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "config.resolved.yaml").write_text("objective: 5\noutput: [1]\n")
+    (tmp_path / "strange" / "metrics.jsonl").write_text('{"step": 1, "reward/mean": 0.5}\n')
+    runs = read_runs([old, code, tmp_path / "strange"])
+    assert all(run.notes[0].startswith("no diagnosis: ") for run in runs)
+    assert "evil.py:run" in runs[1].notes[0]
+    assert runs[2].title == "strange"
+    assert rlobj.report([run.path for run in runs]).is_file()
+
+
+def test_hostile_values_and_names_are_numbers_or_text(tmp_path: Path) -> None:
+    lines: list[Any] = [
+        {**step_line(2), "policy/entropy": "1", "reward/mean": [1], "train/grad_norm": math.nan},
+        {**step_line(1), "policy/ratio_max": 10**400, "train/grad_norm": math.inf},
+        {"step": "3", "reward/mean": 1.0},
+        {"reward/mean": 1.0},
+        {**step_line(4), f"selected/{HOSTILE}": 1.0, f"time/{HOSTILE}": 1.0},
+        *({"step": 5, f"selected/{i}": 1.0} for i in range(50)),
+    ]
+    evil = write_run(tmp_path / HOSTILE.replace("/", "_")[:50], lines, preset=HOSTILE)
+    rule = {"drop": HOSTILE, "controllers": {HOSTILE: {"target": 0.3}}}
+    other = write_run(tmp_path / "other", lines, objective=rule, seed=HOSTILE)
+    [reward, _] = drawn(evil, other)["reward"].lines
+    assert reward.x == (1, 4)
+    assert len(drawn(evil)["selected"].lines) <= 12
+    text = rlobj.report([evil, other]).read_text("utf-8")
+    for bad in ("<script>window", "<img src=x", "\x1b", "\u202e"):
+        assert bad not in text
+
+
+@pytest.mark.slow
+def test_three_runs_of_five_thousand_steps_are_fast_and_small(tmp_path: Path) -> None:
+    more = [metric for plot in PLOTS for metric in plot.metrics if not set(" *") & set(metric)]
+    folders = []
+    for run in range(3):
+        lines = [
+            step_line(step, **{key: math.sin(step * (run + i + 1)) for i, key in enumerate(more)})
+            for step in range(1, 5001)
+        ]
+        folders.append(
+            write_run(tmp_path / str(run), lines, objective={"reweight": f"0.{run + 1}"})
+        )
+    start = time.process_time()
+    page = rlobj.report(folders)
+    assert time.process_time() - start < 8, "it takes 4 s where nothing else runs"
+    assert page.stat().st_size < 5_000_000
+    assert len(data_of(page)["figures"][0]["lines"][0]["y"]) == 5000, "no step is left out"
