@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rlobj.evaluation.result import EvaluationResult
     from rlobj.insight.diagnosis import Diagnosis, diagnose
     from rlobj.insight.inspecting import Inspection, inspect
+    from rlobj.insight.page.writing import write_inspection_page
     from rlobj.insight.replaying import Replay, replay
     from rlobj.insight.run_report import report
     from rlobj.objectives import functional
@@ -59,6 +60,7 @@ _NAMES = {
     "evaluation.result": "EvaluationResult",
     "evaluation.evaluating": "evaluate",
     "insight.inspecting": "Inspection inspect",
+    "insight.page.writing": "write_inspection_page",
     "insight.diagnosis": "Diagnosis diagnose",
     "insight.replaying": "Replay replay",
     "insight.run_report": "report",

@@ -121,3 +121,28 @@ def test_a_context_fits_its_width_also_with_wide_characters(width: int) -> None:
     ]
     lines = in_context(rows, width)
     assert max(cell_len(line.plain) for line in lines) <= max(width, 3)
+
+
+def test_html_writes_a_page_and_says_where_it_is_and_its_size(tmp_path: Path) -> None:
+    run = scratchpad(tmp_path / "run")
+    line = output(str(run), "--html", columns=200).strip()
+    assert line.startswith(f"{run / 'inspect.html'}  ")
+    assert line.endswith("MB, opens in a browser")
+    assert b"Content-Security-Policy" in (run / "inspect.html").read_bytes()
+    output(str(run), "--html", "--out", str(tmp_path / "page.html"))
+    assert (tmp_path / "page.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--html", "--where", "prob < 1"], "--html takes no --where"),
+        (["--html", "--json"], "--html takes no --json"),
+        (["--out", "page.html"], "add --html"),
+    ],
+)
+def test_words_that_a_page_has_no_use_for_are_refused(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
+    run = scratchpad(tmp_path / "run")
+    assert message in " ".join(output(str(run), *words, columns=200, code=2).split())

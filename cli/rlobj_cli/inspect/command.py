@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import loading, number, reading, table
 from rlobj_cli.screen.options import option
@@ -46,6 +47,10 @@ def inspect(
     json: Annotated[
         bool, option(None, "--json", "Print everything as JSON, for other programs.")
     ] = False,
+    html: Annotated[
+        bool, option(None, "--html", "Write a page with all tokens; RUN/inspect.html or --out.")
+    ] = False,
+    out: Annotated[Path | None, option(None, "--out FILE", "Where --html writes the page.")] = None,
 ) -> None:
     """Show the tokens that the objective dropped, reweighted or penalised, and why.
 
@@ -59,6 +64,7 @@ def inspect(
       rlobj inspect RUN --where "(prob < 0.001) & (advantage > 0)"
       rlobj inspect RUN --where "(spurious > 0) & (kept > 0)"    missed tokens
       rlobj inspect RUN --json > tokens.json
+      rlobj inspect RUN --html                a page to explore all tokens
 
     [bold]Columns that --where reads[/bold]
 
@@ -68,6 +74,19 @@ def inspect(
       kept and spurious: 1 or 0
     """
     console = Console()
+    if html:
+        chosen = {
+            "--step": step,
+            "--dropped": dropped,
+            "--where": where,
+            "--text": text,
+            "--json": json,
+        }
+        if unused := [name for name, value in chosen.items() if value]:
+            raise ConfigError(f"--html takes no {unused[0]}: the page has filters of its own")
+        return _write_page(console, run, out)
+    if out is not None:
+        raise ConfigError("--out names the file of a page: add --html")
     with loading(console):
         from rlobj.insight import inspect as inspect_run
     with reading("reading the record") as progress:
@@ -78,6 +97,15 @@ def inspect(
         typer.echo(found.to_json())
     else:
         show(console, found, groups)
+
+
+def _write_page(console: Console, run: Path, out: Path | None) -> None:
+    with loading(console):
+        from rlobj.insight import write_inspection_page
+    with reading("reading the tokens") as progress:
+        path = write_inspection_page(run, out, progress=progress)
+    size = path.stat().st_size / 1e6
+    console.print(Text(f"{path}  {size:.1f} MB, opens in a browser"), soft_wrap=True)
 
 
 def show(console: Console, found: Inspection, groups: int) -> None:

@@ -1,6 +1,7 @@
 """Insight: what people read from the records of a run.
 
 inspect        the tokens that an objective dropped, reweighted or penalised
+write_inspection_page  a page with all tokens of a run
 diagnose       what is wrong with a run
 replay         other objectives and rules on the recorded tokens
 Outcome        what came out of a run, in numbers
@@ -10,6 +11,7 @@ report         runs compared on one page
 from rlobj.insight.diagnosis import Diagnosis, Finding, diagnose
 from rlobj.insight.inspecting import Inspection, inspect
 from rlobj.insight.outcomes import Outcome
+from rlobj.insight.page.writing import write_inspection_page
 from rlobj.insight.replaying import Replay, replay
 from rlobj.insight.run_report import report
 
@@ -23,4 +25,5 @@ __all__ = [
     "inspect",
     "replay",
     "report",
+    "write_inspection_page",
 ]

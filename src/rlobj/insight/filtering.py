@@ -54,8 +54,9 @@ _DERIVED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 """Columns of rules that are computed from a recorded one."""
 
 _READABLE = (*_RECORDED, *_DERIVED)
-_TOKEN_BY_TOKEN = nodes.Arithmetic | nodes.Column | nodes.Compare | nodes.Constant
-_TOKEN_BY_TOKEN |= nodes.Function | nodes.Logic | nodes.Negative | nodes.Not | nodes.When
+TOKEN_BY_TOKEN = nodes.Arithmetic | nodes.Column | nodes.Compare | nodes.Constant
+TOKEN_BY_TOKEN |= nodes.Function | nodes.Logic | nodes.Negative | nodes.Not | nodes.When
+"""Nodes whose value at a token depends on this token alone."""
 _WIDE = ("response", "group")  # ids that float32 would round
 
 
@@ -81,7 +82,7 @@ def read_filter(where: str | Expr) -> Expr:
     for node in rule.walk():
         if isinstance(node, nodes.NamedReward):
             raise ConfigError(f"the record has no column '{node}', only the weighted sum 'reward'")
-        if not isinstance(node, _TOKEN_BY_TOKEN):
+        if not isinstance(node, TOKEN_BY_TOKEN):
             raise ConfigError(
                 f"'{node}' depends on other tokens of the update, and the record is only a sample "
                 "of them. Compare with a number instead, such as entropy < 0.5, or read whole "

@@ -22,6 +22,7 @@ from rlobj.base.errors import BatchError, ConfigError
 from rlobj.base.files import step_of
 from rlobj.base.lazy import arrow_compute
 from rlobj.config.run_folder import checkpoints, read_settings
+from rlobj.insight.inspecting import Progress
 from rlobj.objectives.rules import NAMES
 from rlobj.objectives.statistics import hash_keys
 from rlobj.records.observed import Observed
@@ -59,7 +60,13 @@ class PageRows:
     notes: list[str]
 
 
-def read_rows(run: Path | str, budget: int = BUDGET, *, trust: bool = False) -> PageRows:
+def read_rows(
+    run: Path | str,
+    budget: int = BUDGET,
+    *,
+    trust: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> PageRows:
     """Read the tokens that a page of a run shows.
 
     The newest full tables come first, as far as the budget allows. All other steps have their
@@ -69,6 +76,7 @@ def read_rows(run: Path | str, budget: int = BUDGET, *, trust: bool = False) -> 
         run: the run's folder.
         budget: the largest number of rows.
         trust: import the code that an objective names by its path.
+        progress: called with (full tables read, all full tables).
 
     Raises:
         ConfigError: no run there, or neither records nor full tables, or damaged records.
@@ -78,7 +86,9 @@ def read_rows(run: Path | str, budget: int = BUDGET, *, trust: bool = False) -> 
     texts = TokenTexts(_Vocabulary.of(run))
     parts, updates, notes = [], [], []
     whole, left, refused = set[int](), budget, set[int]()
-    for step, tokens in _table_sizes(run):
+    sizes = _table_sizes(run)
+    for done, (step, tokens) in enumerate(sizes, 1):
+        progress(done, len(sizes))
         if tokens > left:
             refused.add(step)
             continue

@@ -1,0 +1,115 @@
+"use strict";
+/* The panel with every column of one token, in a fixed place with a fixed order. */
+
+const PLACE = ["step", "update", "group", "response", "position", "token"];
+const masks = new Map(); // part of a rule -> {mask} or {problem}
+const cells = new Map(); // name -> the element of its value
+let shown = -1; // row in the panel; the one of the address, or one under the pointer
+
+function buildDetails() {
+  const line = (name, label, title = "") => {
+    cells.set(name, make("dd"));
+    return make("div", { title }, make("dt", {}, label), cells.get(name));
+  };
+  const list = (kind, lines) => make("dl", { class: kind }, ...lines);
+  const button = (text, act) => {
+    const made = make("button", { type: "button" }, text);
+    made.addEventListener("click", () => shown >= 0 && act());
+    return made;
+  };
+  const parts = about.rules.flatMap(({ field, parts: each }) => [
+    make("div", { class: "rule" }, make("dt", {}, field)),
+    ...each.map(({ text }) => line(`${field} ${text}`, visible(text, 200), visible(text, 2000))),
+  ]);
+  const numbers = COLUMNS.map(({ name, unit, meaning }) =>
+    line(name, make("span", {}, visible(name, 40), " ", make("small", {}, unit)), meaning),
+  );
+  byId("details-body").append(
+    make("p", { id: "details-context", class: "context" }),
+    make(
+      "p",
+      { class: "links" },
+      button("in its response", () => go(placeOf(shown), true)),
+      button("across steps", () => go({ view: "tokens", word: store.text(shown) }, true)),
+    ),
+    list("place", PLACE.map((name) => line(name, name))),
+    list("verdict", ["effect", "spurious", "clause"].map((name) => line(name, name))),
+    list("rules", parts),
+    list("numbers", numbers),
+  );
+  byId("unfold").addEventListener("click", () => {
+    const open = byId("details").classList.toggle("open");
+    byId("unfold").setAttribute("aria-expanded", open);
+  });
+  on("at", () => showDetails(rowOf(state.at)));
+}
+
+async function showDetails(row) {
+  if (row < 0) return;
+  shown = row;
+  await load([...store.names]);
+  if (shown !== row) return;
+  const place = responseAt(row);
+  const [before, after] = contextOf(row);
+  const [text, effect] = [store.text(row), word("effect", row) ?? "untouched"];
+  const spurious = column("spurious")[row];
+  byId("details-title").replaceChildren(
+    make("span", { class: "piece" }, spaced(text, 40)),
+    make("small", {}, `p ${number(column("prob")[row])}, ${visible(effect, 20)}`),
+  );
+  byId("details-context").replaceChildren(
+    make("span", {}, visible(before.slice(-80))),
+    make("mark", {}, spaced(text, 12_000)),
+    make("span", {}, visible(after.slice(0, 80))),
+  );
+  const values = {
+    effect: visible(effect, 40),
+    clause: visible(word("clause", row) ?? "–", 2000),
+    spurious: spurious === 1 ? "yes" : spurious === 0 ? "no" : "not judged",
+  };
+  for (const name of PLACE) values[name] = String(place[name] ?? column(name)[row]);
+  for (const { name } of COLUMNS) values[name] = number(column(name)[row]);
+  for (const [name, value] of Object.entries(values)) cells.get(name).textContent = value;
+  for (const { field, parts } of about.rules) {
+    for (const part of parts) {
+      const [sign, title] = holds(part, row);
+      const cell = cells.get(`${field} ${part.text}`);
+      [cell.textContent, cell.title] = [sign, title];
+    }
+  }
+}
+
+/* The rows on which a part of a rule holds; its columns are loaded. */
+function maskOf(text) {
+  if (!masks.has(text)) {
+    try {
+      masks.set(text, { mask: rules.select(rules.parse(text), store) });
+    } catch (error) {
+      if (!(error instanceof RuleError)) throw error;
+      masks.set(text, { problem: visible(error.message, 300) });
+    }
+  }
+  return masks.get(text);
+}
+
+/* Whether a part of a rule holds for a token: a sign, and its meaning. */
+function holds({ text, columns, population }, row) {
+  if (population && !responseAt(row).whole) {
+    return ["?", "not known: the page has only a sample of this update's tokens"];
+  }
+  if (columns.some((name) => store.has(name) && Number.isNaN(column(name)[row]))) {
+    return ["?", "not known: it reads a number that was not recorded"];
+  }
+  const { mask, problem } = maskOf(text);
+  if (problem) return ["?", problem];
+  return mask[row] ? ["✓", "holds"] : ["✗", "does not hold"];
+}
+
+/* What is inside `container` and has a row shows it in the panel while the pointer is there. */
+function explainRows(container) {
+  container.addEventListener("pointerover", ({ target, pointerType }) => {
+    const element = pointerType === "mouse" && target.closest("[data-row]");
+    if (element) showDetails(Number(element.dataset.row));
+  });
+  container.addEventListener("pointerleave", () => showDetails(rowOf(state.at)));
+}

@@ -1,0 +1,134 @@
+"use strict";
+/* The filter above all views: a rule, a text, an effect and a range of steps. */
+
+const FIELDS = ["where", "text", "effect", "from", "to"];
+const chosen = { mask: null, narrowed: false }; // mask: 1 for the rows that the filter finds
+let turns = 0; // number of the newest filter; older ones end when they notice
+
+const inRange = (step) => step >= Number(state.from) && step <= Number(state.to || Infinity);
+
+async function applyFilter() {
+  const turn = ++turns;
+  try {
+    const rule = state.where.trim() ? rules.parse(state.where) : null;
+    await load(rule ? rules.names(rule) : []);
+    if (turn !== turns) return;
+    chosen.mask = rule ? rules.select(rule, store) : new Uint8Array(store.size).fill(1);
+    showProblem(null);
+  } catch (error) {
+    if (!(error instanceof RuleError)) throw error;
+    showProblem(error);
+    chosen.mask ??= new Uint8Array(store.size);
+    return;
+  }
+  for (const { step, start, end } of store.updates) {
+    if (!inRange(step)) chosen.mask.fill(0, start, end);
+  }
+  const { text, effect } = state;
+  const quoted = /^"(.*)"$/s.exec(text);
+  if (text) keep("text", (each) => (quoted ? each === quoted[1] : each?.includes(text)));
+  if (effect === "touched") keep("effect", (each) => each !== null);
+  else if (effect) keep("effect", (each) => (each ?? "untouched") === effect);
+  chosen.narrowed = Boolean(state.where.trim() || text || effect);
+  showCount();
+  refresh(["mask"]);
+}
+
+/* Keep the rows whose text in a column holds. */
+function keep(name, holds) {
+  const codes = column(name);
+  const kept = Uint8Array.from(valuesOf(name), (each) => holds(each));
+  const none = Number(holds(null) ?? 0);
+  for (let row = 0; row < store.size; row++) chosen.mask[row] &= kept[codes[row]] ?? none;
+}
+
+/* Sums of tokens; a row stands for 1 / inclusion_probability of them. */
+function sums() {
+  const [p, spurious] = ["inclusion_probability", "spurious"].map(column);
+  const found = { tokens: 0, variance: 0, judged: 0, caught: 0, spurious: 0, all: 0 };
+  for (const { step, start, end } of store.updates) {
+    for (let row = start; inRange(step) && row < end; row++) {
+      const weight = 1 / p[row];
+      found.all += weight;
+      if (spurious[row] === 1) found.spurious += weight;
+      if (!chosen.mask[row]) continue;
+      found.tokens += weight;
+      if (p[row] < 1) found.variance += (1 - p[row]) * weight * weight;
+      if (!Number.isNaN(spurious[row])) found.judged += weight;
+      if (spurious[row] === 1) found.caught += weight;
+    }
+  }
+  return found;
+}
+
+function showCount() {
+  const found = sums();
+  const steps = Object.entries(about.tokens).filter(([step]) => inRange(Number(step)));
+  const exact = steps.reduce((sum, [, tokens]) => sum + tokens, 0);
+  const whole = exact || found.all;
+  const lines = [`${exact ? "" : "≈ "}${number(Math.round(whole))} tokens`];
+  if (chosen.narrowed) {
+    const error = Math.round(Math.sqrt(found.variance));
+    const count = `${error ? "≈ " : ""}${number(Math.round(found.tokens))}`;
+    const share = percent(found.tokens / whole);
+    lines[0] = `${count}${error ? ` ± ${number(error)}` : ""} of ${lines[0]} (${share})`;
+    if (found.judged) lines.push(`precision ${percent(found.caught / found.judged)}`);
+    if (found.spurious) lines.push(`recall ${percent(found.caught / found.spurious)}`);
+  }
+  byId("found").textContent = lines.join(" · ");
+  byId("matches").hidden = !chosen.narrowed || !found.tokens;
+}
+
+function showProblem(error) {
+  const box = byId("problem");
+  box.hidden = !error;
+  byId("where").toggleAttribute("aria-invalid", Boolean(error));
+  if (!error) return;
+  const at = error.at ?? 0;
+  const start = Math.max(0, at - 40);
+  const caret = `${" ".repeat(visible(state.where.slice(start, at)).length)}^`;
+  const line = visible(state.where.slice(start, start + 80));
+  const code = make("pre", {}, error.at === undefined ? line : `${line}\n${caret}`);
+  box.replaceChildren(code, visible(error.message, 600));
+}
+
+/* Go to the nearest match after or before the token that is shown. */
+function toMatch(by) {
+  const here = rowOf(state.at);
+  let row = here < 0 ? (shownRows()[0] ?? 0) - (by > 0) : here;
+  for (row += by; row >= 0 && row < store.size; row += by) {
+    if (chosen.mask[row]) return go(placeOf(row));
+  }
+}
+
+function buildFilter() {
+  const known = EFFECTS.filter((each) => valuesOf("effect").includes(each));
+  const effects = ["touched", ...known, "untouched"].map((each) => [each, each]);
+  choices(byId("effect"), [["", "any"], ...effects], "");
+  byId("from").placeholder = store.updates[0]?.step ?? "";
+  byId("to").placeholder = store.updates.at(-1)?.step ?? "";
+  for (const rule of about.examples) {
+    const button = make("button", { type: "button", class: "example", title: rule }, rule);
+    button.addEventListener("click", () => go({ where: rule }, true));
+    byId("examples").append(button);
+  }
+  let waiting = 0;
+  const read = () => {
+    clearTimeout(waiting);
+    go(Object.fromEntries(FIELDS.map((name) => [name, byId(name).value])));
+  };
+  byId("filter").addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(read, 150);
+  });
+  byId("filter").addEventListener("submit", (event) => {
+    event.preventDefault();
+    read();
+  });
+  byId("previous-match").addEventListener("click", () => toMatch(-1));
+  byId("next-match").addEventListener("click", () => toMatch(1));
+  on(FIELDS.join(" "), () => {
+    for (const name of FIELDS) if (byId(name).value !== state[name]) byId(name).value = state[name];
+    return applyFilter();
+  });
+}

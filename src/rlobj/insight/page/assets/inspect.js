@@ -1,0 +1,53 @@
+"use strict";
+/* The page: its views, and the keys that work everywhere. */
+
+const VIEWS = ["responses", "planes", "tokens"];
+
+function drawView() {
+  for (const each of VIEWS) {
+    byId(each).hidden = each !== state.view;
+    byId(`tab-${each}`).setAttribute("aria-selected", each === state.view);
+    byId(`tab-${each}`).tabIndex = each === state.view ? 0 : -1;
+  }
+}
+
+function listen() {
+  byId("tabs").addEventListener("click", ({ target }) => {
+    if (target.dataset.view) go({ view: target.dataset.view }, true);
+  });
+  byId("tabs").addEventListener("keydown", ({ key }) => {
+    const by = { ArrowLeft: 2, ArrowRight: 1 }[key];
+    if (!by) return;
+    go({ view: VIEWS[(VIEWS.indexOf(state.view) + by) % VIEWS.length] }, true);
+    byId(`tab-${state.view}`).focus();
+  });
+  window.addEventListener("popstate", () => go(readAddress()));
+  dark.addEventListener("change", () => refresh(["theme"]));
+  document.addEventListener("keydown", (event) => {
+    if (event.target.matches("input, select") || event.ctrlKey || event.metaKey) return;
+    if (event.key === "/") byId("where").focus();
+    else if (event.key === "n") toMatch(1);
+    else if (event.key === "p") toMatch(-1);
+    else return;
+    event.preventDefault();
+  });
+}
+
+async function start() {
+  Object.assign(state, readAddress());
+  const needed = ["inclusion_probability", "effect", "spurious", "text", "position", "prob"];
+  await load([...needed, "before", "after", "prompt"]);
+  on("view", drawView);
+  buildFilter();
+  refresh([]);
+  await applyFilter();
+  buildResponses();
+  buildPlanes();
+  buildTokens();
+  buildDetails();
+  listen();
+  refresh([]);
+  store.preload();
+}
+
+start();

@@ -1,0 +1,261 @@
+"use strict";
+/* Planes of two columns: where the tokens are, how much gradient they carry, and the rule's region. */
+
+const PLANES = {
+  entropy: {
+    title: "probability × entropy",
+    x: { name: "prob", title: "probability", log: true, bins: 44 },
+    y: { name: "entropy", title: "entropy, nats", log: true, bins: 30 },
+  },
+  surprisal: {
+    title: "surprisal × advantage",
+    x: { name: "surprisal", title: "surprisal, nats", bins: 44 },
+    y: { name: "advantage", title: "advantage", bins: 31 },
+  },
+};
+/* The same bound on another column: the function, and whether it turns < into >. */
+const SAME = {
+  prob: { surprisal: [(v) => Math.exp(-v), true], logprob: [Math.exp, false] },
+  surprisal: { prob: [(v) => -Math.log(v), true], logprob: [(v) => -v, true] },
+};
+const HEATS = {
+  mean: ["mean gradient norm", (bin) => bin.gradient / bin.known],
+  sum: ["sum of gradient norms", (bin) => bin.gradient],
+  tokens: ["tokens", (bin) => bin.tokens],
+  touched: ["share of touched tokens", (bin) => bin.touched / bin.tokens],
+  spurious: ["share of spurious tokens", (bin) => bin.spurious / bin.judged],
+};
+const SUMS = ["sum", "tokens"]; // their colours are logarithmic
+let drawn = null; // {plane, x, y, bins}: bins by x · (bins of y) + y
+let cursor = null; // the key of the bin that the arrow keys are at
+
+/* An axis with its bins: `at` makes a coordinate of a number, and `back` a number of a coordinate. */
+function binned({ name, title, log, bins }) {
+  const values = column(name);
+  const at = log ? (v) => Math.log10(Math.max(v, 1e-8)) : (v) => v;
+  const back = log ? (c) => 10 ** c : (c) => c;
+  let [low, high] = [quantile(values, 0.0002, at), quantile(values, 0.9998, at)];
+  if (log) [low, high] = [Math.floor(5 * low) / 5, name === "prob" ? 0 : Math.ceil(5 * high) / 5];
+  const width = (high - low || 1) / bins;
+  const binOf = (v) => Math.max(0, Math.min(bins - 1, Math.floor((at(v) - low) / width)));
+  const edge = (i) => low + i * width;
+  const between = (i) => `${title} ${number(back(edge(i)))} to ${number(back(edge(i + 1)))}`;
+  return { name, title, values, bins, at, back, low, high: edge(bins), binOf, edge, between };
+}
+
+/* The bin of a row; -1 if a number is unknown. */
+function keyOf({ x, y }, row) {
+  const [a, b] = [x.values[row], y.values[row]];
+  return Number.isNaN(a) || Number.isNaN(b) ? -1 : x.binOf(a) * y.bins + y.binOf(b);
+}
+
+function countBins(plane) {
+  const found = { plane, x: binned(plane.x), y: binned(plane.y) };
+  const names = ["tokens", "touched", "known", "gradient", "judged", "spurious"];
+  const sums = names.map(() => new Float64Array(found.x.bins * found.y.bins));
+  const [tokens, acted, known, carried, judged, wrong] = sums;
+  const [p, gradient, spurious] = ["inclusion_probability", "gradient_norm", "spurious"].map(column);
+  const touched = touchedTest();
+  for (let row = 0; row < store.size; row++) {
+    const key = chosen.mask[row] ? keyOf(found, row) : -1;
+    if (key < 0) continue;
+    const weight = 1 / p[row];
+    tokens[key] += weight;
+    if (touched(row)) acted[key] += weight;
+    if (gradient[row] >= 0) {
+      known[key] += weight;
+      carried[key] += weight * gradient[row];
+    }
+    if (spurious[row] >= 0) judged[key] += weight;
+    if (spurious[row] === 1) wrong[key] += weight;
+  }
+  const binAt = (key) => Object.fromEntries(names.map((name, i) => [name, sums[i][key]]));
+  const keys = [...tokens.keys()].filter((key) => tokens[key] > 0);
+  return { ...found, bins: new Map(keys.map((key) => [key, binAt(key)])) };
+}
+
+/* The bounds of the rules on the columns of the plane: {axis, at, below, text}. */
+function bounds() {
+  const found = [];
+  for (const { field, parts } of about.rules) {
+    for (const { text, bounds: each } of parts) {
+      for (const { column: name, value, below } of each) {
+        const cuts = value === null ? cutsOf(text, name, below) : [value];
+        if (!cuts.length) continue;
+        const cut = cuts.reduce((sum, each) => sum + each, 0) / cuts.length;
+        for (const axis of ["x", "y"]) {
+          const [change, turns] = name === drawn[axis].name ? [(v) => v] : SAME[drawn[axis].name]?.[name] ?? [];
+          if (!change) continue;
+          const ends = [Math.min(...cuts), Math.max(...cuts)].map(number).join(" to ");
+          const words = value === null ? `${text}: ${ends}, mean ${number(cut)}` : text;
+          const line = { axis, at: drawn[axis].at(change(cut)), below: turns ? !below : below };
+          found.push({ ...line, text: visible(`${field}: ${words}`, 80) });
+        }
+      }
+    }
+  }
+  return found;
+}
+
+/* The bounds that a cut such as entropy.bottom(0.8) comes to, one for each whole update. */
+function cutsOf(text, name, below) {
+  const { mask } = maskOf(text);
+  const values = column(name);
+  const found = [];
+  for (const { start, end, whole } of mask ? store.updates : []) {
+    let far = NaN;
+    for (let row = start; whole && row < end; row++) {
+      if (mask[row] && !(below ? values[row] <= far : values[row] >= far)) far = values[row];
+    }
+    if (!Number.isNaN(far)) found.push(far);
+  }
+  return found;
+}
+
+function drawPlane() {
+  drawn = countBins(PLANES[state.plane] ?? PLANES.entropy);
+  const { x, y } = drawn;
+  const [title, value] = HEATS[state.heat] ?? HEATS.mean;
+  const log = SUMS.includes(state.heat);
+  const cells = [...drawn.bins].map(([key, bin]) => {
+    const heat = value(bin);
+    const [i, j] = [Math.floor(key / y.bins), key % y.bins];
+    const color = log ? Math.log10(heat) : heat;
+    const ends = [x.edge(i), x.edge(i + 1), y.edge(j), y.edge(j + 1)];
+    return [...ends, Number.isFinite(color) ? color : null, bin.touched > 0, key];
+  });
+  const colors = cells.map((cell) => cell[4]).filter((color) => color !== null);
+  const lines = bounds();
+  const mark = css("--touched");
+  const of = (each, rest) =>
+    axis(each.title, { type: "value", min: each.low, max: each.high, ...rest }, each.back);
+  const instance = chart("plane-chart", {
+    grid: { left: 70, right: 20, top: 76, bottom: 48 },
+    tooltip: { renderMode: "richText", confine: true, formatter: ({ data }) => describe(data[6], "\n") },
+    visualMap: {
+      ...{ type: "continuous", dimension: 4, orient: "horizontal", left: 60, top: 0 },
+      ...{ min: log ? Math.min(...colors) : 0, max: Math.max(...colors, log ? -8 : 0) || 1 },
+      ...{ itemHeight: 160, itemWidth: 11, text: ["", ""], textStyle: { color: css("--quiet") } },
+      calculable: true,
+      formatter: (color) => number(log ? 10 ** color : color),
+      inRange: { color: ["--heat-0", "--heat-1", "--heat-2", "--heat-3"].map(css) },
+    },
+    xAxis: of(x),
+    yAxis: of(y, { nameGap: 48 }),
+    series: {
+      ...{ name: title, type: "custom", clip: true, data: cells, encode: { x: [0, 1], y: [2, 3] } },
+      renderItem: (_, api) => {
+        const [left, bottom] = api.coord([api.value(0), api.value(2)]);
+        const [right, top] = api.coord([api.value(1), api.value(3)]);
+        const inset = api.value(5) ? 1 : 0.25;
+        const [width, height] = [right - left - 2 * inset, bottom - top - 2 * inset];
+        const frame = api.value(5) ? { stroke: mark, lineWidth: 1.5 } : {};
+        return {
+          type: "rect",
+          shape: { x: left + inset, y: top + inset, width, height },
+          style: { fill: api.visual("color"), ...frame },
+          emphasis: { style: { stroke: css("--ink"), lineWidth: 2 } },
+        };
+      },
+      markLine: {
+        ...{ symbol: "none", silent: true, lineStyle: { color: mark, type: "dashed", width: 1.5 } },
+        data: lines.map(({ axis: name, at, text }) => ({
+          [`${name}Axis`]: at,
+          label: { formatter: text, color: css("--ink"), ...placeOfLabel(name, at) },
+        })),
+      },
+      markArea: {
+        ...{ silent: true, itemStyle: { color: mark, opacity: 0.1 } },
+        data: lines.length ? [regionOf(lines)] : [],
+      },
+    },
+  });
+  instance.off("click");
+  instance.on("click", ({ data }) => go({ cell: `${data[6]}` }));
+  const meaning = "Dashed lines and the tinted area: the run's rules, as far as these two columns tell. ";
+  byId("region").textContent = `${lines.length ? meaning : ""}Framed cells have touched tokens.`;
+  drawCell();
+}
+
+/* Labels stay within the chart: above it, or at the end of a line across. */
+function placeOfLabel(name, at) {
+  if (name === "y") return { position: "insideEndTop" };
+  const right = at > (drawn.x.low + drawn.x.high) / 2;
+  return { position: "end", align: right ? "right" : "left" };
+}
+
+/* The rectangle within all bounds. */
+function regionOf(lines) {
+  const [x, y] = [drawn.x, drawn.y].map(({ low, high }) => [low, high]);
+  for (const { axis: name, at, below } of lines) {
+    const ends = name === "x" ? x : y;
+    if (below) ends[1] = Math.min(ends[1], at);
+    else ends[0] = Math.max(ends[0], at);
+  }
+  return [
+    { xAxis: x[0], yAxis: y[0] },
+    { xAxis: x[1], yAxis: y[1] },
+  ];
+}
+
+function describe(key, separator) {
+  const { x, y, bins } = drawn;
+  const bin = bins.get(key);
+  const [title, value] = HEATS[state.heat] ?? HEATS.mean;
+  const lines = [x.between(Math.floor(key / y.bins)), y.between(key % y.bins)];
+  if (!bin) return [...lines, "no tokens"].join(separator);
+  const counts = [bin.tokens, bin.touched].map((count) => number(Math.round(count)));
+  lines.push(`${counts[0]} tokens, ${counts[1]} touched`);
+  if (!SUMS.includes(state.heat)) lines.push(`${title} ${number(value(bin))}`);
+  return lines.join(separator);
+}
+
+/* The tokens of the chosen cell. */
+function drawCell() {
+  byId("cell-tokens").replaceChildren();
+  if (!drawn || !state.cell) return;
+  cursor = Number(state.cell);
+  byId("cell").textContent = describe(cursor, ", ");
+  const rows = [];
+  for (let row = store.size - 1; row >= 0; row--) {
+    if (chosen.mask[row] && keyOf(drawn, row) === cursor) rows.push(row);
+  }
+  listTokens(byId("cell-tokens"), rows);
+}
+
+/* The arrow keys go to the nearest cell with tokens in their direction. */
+function moveInPlane(event) {
+  if (event.key === "Enter" && cursor !== null) return go({ cell: `${cursor}` });
+  const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
+  if (!by || !drawn?.bins.size) return;
+  event.preventDefault();
+  const keys = [...drawn.bins.keys()];
+  const from = cursor ?? keys[0];
+  const steps = (key) => {
+    const [i, j] = [Math.floor(key / drawn.y.bins) - Math.floor(from / drawn.y.bins), (key % drawn.y.bins) - (from % drawn.y.bins)];
+    const ahead = i * by[0] + j * by[1];
+    return ahead > 0 ? ahead + 3 * Math.abs(by[0] ? j : i) : Infinity;
+  };
+  const next = keys.reduce((best, key) => (steps(key) < steps(best) ? key : best), keys[0]);
+  if (cursor !== null && steps(next) === Infinity) return;
+  cursor = cursor === null ? from : next;
+  const at = { seriesIndex: 0, dataIndex: keys.indexOf(cursor) };
+  const instance = echarts.getInstanceByDom(byId("plane-chart"));
+  instance.dispatchAction({ type: "downplay", seriesIndex: 0 });
+  instance.dispatchAction({ type: "highlight", ...at });
+  instance.dispatchAction({ type: "showTip", ...at });
+  byId("cell").textContent = describe(cursor, ", ");
+}
+
+function buildPlanes() {
+  choices(byId("plane"), Object.entries(PLANES).map(([key, { title }]) => [key, title]), state.plane);
+  const heats = Object.entries(HEATS).filter(([key]) => about.judged || key !== "spurious");
+  choices(byId("heat"), heats.map(([key, [title]]) => [key, title]), state.heat);
+  byId("plane").addEventListener("change", (event) => go({ plane: event.target.value, cell: "" }));
+  byId("heat").addEventListener("change", (event) => go({ heat: event.target.value }));
+  byId("plane-chart").addEventListener("keydown", moveInPlane);
+  explainRows(byId("cell-tokens"));
+  const names = ["prob", "surprisal", "entropy", "advantage", "gradient_norm"];
+  on("plane heat mask theme", loaded(drawPlane, names), "planes");
+  on("cell", drawCell, "planes");
+}

@@ -1,0 +1,257 @@
+"use strict";
+/* The responses of a group, side by side, with every token coloured by a column.
+
+   A response is drawn in chunks, and only those near the window. */
+
+const CHUNK = 400; // tokens
+const near = new IntersectionObserver((entries) => entries.forEach(fillOrEmpty), {
+  rootMargin: "600px",
+});
+
+const pieces = () => [...byId("group-responses").querySelectorAll("[data-row]")];
+const rowOfPiece = (element) => Number(element.dataset.row);
+
+function countIn({ start, end }, test) {
+  let count = 0;
+  for (let row = start; row < end; row++) count += test(row);
+  return count;
+}
+
+/* The update and the group of the state, or those with the most touched tokens that have a gradient. */
+function asked() {
+  const [touched, advantage] = [touchedTest(), column("advantage")];
+  const acted = (row) => touched(row) && advantage[row] !== 0;
+  const most = (list, key) => list.reduce((a, b) => (b[key] > a[key] ? b : a), list[0]);
+  const inStep = store.updates.filter(({ step }) => `${step}` === state.step);
+  const among = inStep.length ? inStep : store.updates.filter(({ whole }) => whole);
+  const counted = (among.length ? among : store.updates).map((each) => ({
+    ...each,
+    acted: countIn(each, acted),
+  }));
+  const update = counted.find((each) => `${each.update}` === state.update && inStep.length);
+  const found = { update: update ?? most(counted, "acted"), groups: new Map() };
+  for (const each of store.responses.filter(isOf(found.update))) {
+    const id = `${each.group}`;
+    const group = found.groups.get(id) ?? { id, touched: 0, acted: 0, matches: 0, responses: [] };
+    found.groups.set(id, group);
+    group.responses.push(each);
+    group.touched += countIn(each, touched);
+    group.acted += countIn(each, acted);
+    if (chosen.narrowed) group.matches += countIn(each, (row) => chosen.mask[row]);
+  }
+  const key = chosen.narrowed ? "matches" : "acted";
+  found.group = found.groups.get(state.group) ?? most([...found.groups.values()], key);
+  return found;
+}
+
+function drawChoices({ update, group, groups }) {
+  const kinds = new Map(store.updates.map(({ step, whole }) => [step, whole]));
+  const steps = [...kinds].map(([step, whole]) => [step, whole ? `${step}, all tokens` : `${step}`]);
+  if (byId("step").options.length !== steps.length) choices(byId("step"), steps);
+  byId("step").value = update.step;
+  const updates = store.updates.filter(({ step }) => step === update.step);
+  choices(byId("update"), updates.map((each) => [each.update, each.update]), update.update);
+  byId("update").disabled = updates.length < 2;
+  const options = [...groups.values()].map(({ id, touched, matches }) => {
+    const counts = [touched && `${number(touched)} touched`, matches && `${number(matches)} found`];
+    return [id, [id, ...counts.filter(Boolean)].join(" · ")];
+  });
+  choices(byId("group"), options, group.id);
+}
+
+function drawResponses() {
+  near.disconnect();
+  const found = asked();
+  drawChoices(found);
+  const { update, group } = found;
+  Object.assign(state, { step: `${update.step}`, update: `${update.update}`, group: group.id });
+  byId("whole").textContent = update.whole
+    ? ""
+    : `Step ${update.step} has no full table: these are its recorded tokens, each in its context.`;
+  const some = group.responses.find(({ start, end }) => start < end);
+  const prompt = some && word("prompt", some.start);
+  byId("prompt").textContent = visible(prompt ?? "", 20_000);
+  byId("prompt").hidden = !prompt;
+  byId("group-responses").replaceChildren(...group.responses.map(card));
+  for (const chunk of byId("group-responses").querySelectorAll(".chunk")) near.observe(chunk);
+  toPlace();
+}
+
+function card(response) {
+  const { start, end, whole } = response;
+  const mean = (name) => {
+    const known = column(name).subarray(start, end).filter((value) => !Number.isNaN(value));
+    return number(known.reduce((sum, value) => sum + value, 0) / known.length);
+  };
+  const facts = [`reward ${mean("reward")}`, `advantage ${mean("advantage")}`];
+  facts.push(`${number(end - start)} ${whole ? "tokens" : "recorded"}`);
+  const touched = countIn(response, touchedTest());
+  if (touched) facts.push(`${number(touched)} touched`);
+  const name = `response ${response.response}`;
+  const label = { role: "listbox", "aria-label": `tokens of ${name}` };
+  const body = make("div", { class: whole ? "flow" : "lines", ...label });
+  for (let from = start; whole && from < end; from += CHUNK) {
+    const to = Math.min(end, from + CHUNK);
+    const chunk = make("div", { class: "chunk", role: "none", "data-from": from, "data-to": to });
+    chunk.style.minHeight = `${(to - from) / 20}rem`;
+    body.append(chunk);
+  }
+  for (let row = start; !whole && row < end; row++) body.append(inContext(row));
+  const head = make("header", {}, make("h3", {}, name), make("p", {}, facts.join(" · ")));
+  return make("article", { "aria-label": name }, head, body);
+}
+
+function fill(chunk) {
+  if (chunk.firstChild) return;
+  for (let row = Number(chunk.dataset.from); row < Number(chunk.dataset.to); row++) {
+    chunk.append(piece(row));
+    if (store.text(row).includes("\n")) chunk.append(make("br"));
+  }
+  chunk.style.minHeight = "";
+}
+
+function fillOrEmpty({ target, isIntersecting }) {
+  if (isIntersecting) {
+    fill(target);
+    if (!byId("group-responses").querySelector('[tabindex="0"]')) target.firstChild.tabIndex = 0;
+  } else if (target.firstChild && !target.querySelector('[tabindex="0"]')) {
+    target.style.minHeight = `${target.offsetHeight}px`;
+    target.replaceChildren();
+  }
+}
+
+/* A token: its text, its colour, and marks of what the objective did. */
+function piece(row) {
+  const element = make("span", { class: "piece", role: "option", "data-row": row, tabindex: -1 });
+  element.textContent = spaced(store.text(row), 80);
+  const effect = word("effect", row);
+  if (EFFECTS.includes(effect)) element.classList.add(effect);
+  element.classList.toggle("spurious", column("spurious")[row] === 1);
+  element.classList.toggle("aside", column("inclusion_probability")[row] === Infinity);
+  look(element);
+  return element;
+}
+
+function look(element) {
+  const row = rowOfPiece(element);
+  paint(element, scaleOf(state.color).shade(column(state.color)[row]));
+  element.classList.toggle("match", chosen.narrowed && chosen.mask[row] === 1);
+}
+
+/* A token between the texts around it. */
+function inContext(row) {
+  const [before, after] = contextOf(row).map((text) => make("span", {}, visible(text)));
+  return make("div", { class: "context", role: "none" }, before, piece(row), after);
+}
+
+function drawMarks() {
+  const kinds = [...EFFECTS.filter((each) => valuesOf("effect").includes(each))];
+  if (store.has("spurious")) kinds.push("spurious");
+  if (column("inclusion_probability").includes(Infinity)) kinds.push("aside");
+  const meanings = { match: "found by the filter", aside: "of another phase of the objective" };
+  const samples = [...kinds, "match"].flatMap((kind) => [
+    make("span", { class: `piece ${kind}`, "aria-hidden": true }, "token"),
+    ` ${meanings[kind] ?? kind} \u2003 `,
+  ]);
+  byId("marks").replaceChildren(...samples);
+}
+
+/* Bring the token of the address into view. */
+function toPlace() {
+  const row = rowOf(state.at);
+  const element = row >= 0 && elementOf(row);
+  for (const each of pieces()) {
+    each.classList.toggle("here", each === element);
+    each.setAttribute("aria-selected", each === element);
+    if (element) each.tabIndex = each === element ? 0 : -1;
+  }
+  if (!element) return;
+  const { top, bottom } = element.getBoundingClientRect();
+  if (top < 160 || bottom > innerHeight - 100) element.scrollIntoView({ block: "center" });
+  if (document.activeElement?.dataset?.row) element.focus({ preventScroll: true });
+}
+
+/* The element of a token of the group that is shown; its chunk is filled. */
+function elementOf(row) {
+  const chunks = [...byId("group-responses").querySelectorAll(".chunk")];
+  const holds = ({ dataset }) => Number(dataset.from) <= row && row < Number(dataset.to);
+  chunks.filter(holds).forEach(fill);
+  return byId("group-responses").querySelector(`[data-row="${row}"]`);
+}
+
+/* The token in the line above or below, at about the same place. */
+function inNextLine(element, by) {
+  const all = pieces();
+  const from = element.getBoundingClientRect();
+  let [line, best] = [null, null];
+  for (let i = all.indexOf(element) + by; all[i]; i += by) {
+    const { top, left } = all[i].getBoundingClientRect();
+    if (Math.abs(top - from.top) < 3) continue;
+    line ??= top;
+    if (Math.abs(top - line) > 3) break;
+    const away = Math.abs(left - from.left);
+    if (!best || away < best.away) best = { away, row: rowOfPiece(all[i]) };
+  }
+  return best?.row;
+}
+
+function move(event) {
+  const element = event.target.closest("[data-row]");
+  if (!element || event.altKey || event.ctrlKey || event.metaKey) return;
+  const row = rowOfPiece(element);
+  const moves = {
+    ArrowLeft: () => row - 1,
+    ArrowRight: () => row + 1,
+    ArrowUp: () => inNextLine(element, -1),
+    ArrowDown: () => inNextLine(element, 1),
+    Home: () => responseAt(row).start,
+    End: () => responseAt(row).end - 1,
+    Enter: () => row,
+  };
+  const next = moves[event.key]?.();
+  const there = next === undefined ? null : elementOf(next);
+  if (!there) return;
+  event.preventDefault();
+  there.focus({ preventScroll: true });
+  go(placeOf(next));
+}
+
+function toGroup(by) {
+  const option = byId("group").options[byId("group").selectedIndex + by];
+  if (option) go({ group: option.value, at: "" });
+}
+
+/* The rows of the first response that is shown. */
+function shownRows() {
+  const [first] = pieces();
+  return first ? [responseAt(rowOfPiece(first)).start] : [];
+}
+
+function buildResponses() {
+  const colours = COLUMNS.map(({ name }) => [name, visible(name.replaceAll("_", " "), 40)]);
+  choices(byId("color"), colours, state.color);
+  const change = (id, also) =>
+    byId(id).addEventListener("change", ({ target }) => go({ [id]: target.value, ...also }));
+  change("step", { update: "", group: "", at: "" });
+  change("update", { group: "", at: "" });
+  change("group", { at: "" });
+  change("color");
+  byId("previous-group").addEventListener("click", () => toGroup(-1));
+  byId("next-group").addEventListener("click", () => toGroup(1));
+  const container = byId("group-responses");
+  container.addEventListener("keydown", move);
+  container.addEventListener("click", ({ target }) => {
+    const element = target.closest("[data-row]");
+    element?.focus({ preventScroll: true });
+    if (element) go(placeOf(rowOfPiece(element)));
+  });
+  explainRows(container);
+  drawMarks();
+  const needed = () => load(["prob", "reward", "advantage", "prompt", state.color]);
+  const after = (draw) => () => needed().then(draw);
+  on("step update group", after(drawResponses), "responses");
+  on("at", after(toPlace), "responses");
+  on("color", after(drawLegend), "responses");
+  on("color mask", after(() => pieces().forEach(look)), "responses");
+  on("mask", after(() => drawChoices(asked())), "responses");
+}

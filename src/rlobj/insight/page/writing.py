@@ -1,0 +1,212 @@
+"""`inspect.html`: the tokens of a run as a page that needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.files import write_whole
+from rlobj.base.lazy import arrow_compute
+from rlobj.base.targets import importing
+from rlobj.config.run_folder import read_metrics, read_settings
+from rlobj.insight.filtering import TOKEN_BY_TOKEN
+from rlobj.insight.inspecting import Progress
+from rlobj.insight.outcomes import share
+from rlobj.insight.page.encoding import store_elements, store_script
+from rlobj.insight.page.store import PageRows, read_rows
+from rlobj.objectives.clauses import flat
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.rules import Column, Constant, Cut, Expr, Rule, When
+from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
+from rlobj.objectives.rules.nodes import Compare, Logic
+from rlobj.records.schema import COLUMNS
+from rlobj.reporting import definition_list, fill, render_page, visible
+
+SCRIPTS = ("page", "scales", "filter", "details", "responses", "tokens", "planes", "inspect")
+
+
+def write_inspection_page(
+    run: Path | str,
+    path: Path | str | None = None,
+    *,
+    progress: Progress = lambda done, total: None,
+) -> Path:
+    """Write a page that shows the tokens of a run and what its objective did to them.
+
+    The page is one file without a network: a browser opens it from the disk. Steps with full tables
+    show all tokens, the others their recorded tokens; the page has at most a million of both.
+    Nothing in the run's folder is executed.
+
+    Args:
+        run: the run's folder; the run may still be going on.
+        path: the file; None = `inspect.html` in the run's folder.
+        progress: called with (full tables read, all full tables).
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: no run there, or neither records nor full tables, or damaged ones.
+        RunError: the disk refused.
+    """
+    run = Path(run)
+    path = run / "inspect.html" if path is None else Path(path)
+    if not path.parent.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
+    page = read_rows(run, progress=progress)
+    steps = {line.get("step"): line.get("tokens/step") for line in read_metrics(run)}
+    tokens = {
+        at: n for at, n in steps.items() if isinstance(at, int) and isinstance(n, int | float)
+    }
+    rules = _rules(run)
+    name = visible(run.resolve().name, 100)
+    body = {
+        "title": escape(name),
+        "facts": definition_list(_facts(page, tokens, rules)),
+        "notes": escape(" ".join(visible(note, 500) for note in _notes(page))),
+    }
+    about = {
+        "tokens": tokens,
+        "rules": [{"field": field, "parts": _parts(rule)} for rule, field in rules.items()],
+        "examples": _examples(page, rules),
+        "columns": {
+            **{n: {"meaning": each[0]} for n, each in RULE_COLUMNS.items()},
+            **{n: {"unit": each.unit, "meaning": each.meaning} for n, each in COLUMNS.items()},
+        },
+    }
+    content = render_page(
+        f"{name}: tokens",
+        fill(_asset("inspect.html"), body) + store_elements(page),
+        styles=_asset("inspect.css"),
+        scripts=[store_script(), *(_asset(f"{name}.js") for name in SCRIPTS)],
+        data={"about": about},
+        libraries=["echarts"],
+    )
+    write_whole(path, content)
+    return path
+
+
+def _asset(name: str) -> str:
+    return (files("rlobj.insight.page") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _rules(run: Path) -> dict[Expr, str]:
+    """What decides about tokens in the objective of a run, each with its fields.
+
+    Empty if this version or this computer cannot read the objective.
+    """
+    try:
+        with importing(False):  # a run's folder is not trusted
+            objective = Objective(**read_settings(run)["objective"])
+    except (ConfigError, ValidationError, TypeError, KeyError):
+        return {}
+    fields = [
+        ("drop", objective.drop_rule),
+        ("keep", objective.keep_rule),
+        ("reweight", objective.weight),
+        *(("switch", rule) for rule in objective.surrogate.rules()),
+        *((penalty.kind, penalty.where) for penalty in objective.penalties),
+    ]
+    found: dict[Expr, str] = {}
+    for field, rule in fields:
+        if rule is not None:
+            found[rule] = f"{found[rule]}, {field}" if rule in found else field
+    return found
+
+
+def _conditions(expression: Expr) -> list[Rule]:
+    """A rule, or the conditions in a number."""
+    if isinstance(expression, Rule):
+        return [expression]
+    return [node.rule for node in expression.walk() if isinstance(node, When)]
+
+
+def _parts(expression: Expr) -> list[dict[str, Any]]:
+    """The parts of a rule, of which the page says whether they hold for a token."""
+    either = [each for rule in _conditions(expression) for each in flat(rule, Logic, "|")]
+    parts = [part for each in either for part in flat(each, Logic, "&")]
+    return [
+        {
+            "text": str(part),
+            "columns": sorted({node.name for node in part.walk() if isinstance(node, Column)}),
+            "population": not all(isinstance(node, TOKEN_BY_TOKEN) for node in part.walk()),
+            "bounds": list(_bounds(part)),
+        }
+        for part in dict.fromkeys(parts)
+    ]
+
+
+def _bounds(rule: Expr | None) -> Iterator[dict[str, Any]]:
+    """The bounds of a rule on single columns; that of a cut has no number yet."""
+    if isinstance(rule, Compare) and isinstance(rule.left, Column):
+        if isinstance(rule.right, Constant):
+            below = rule.operator.startswith("<")
+            yield {"column": rule.left.name, "value": rule.right.value, "below": below}
+    elif isinstance(rule, Cut) and isinstance(rule.value, Column):
+        yield {"column": rule.value.name, "value": None, "below": rule.side == "bottom"}
+        yield from _bounds(rule.within)
+
+
+def _examples(page: PageRows, rules: Iterable[Expr]) -> list[str]:
+    """Rules to choose for the filter, the run's own first."""
+    found = [str(rule) for each in rules for rule in _conditions(each)]
+    if page.rows["spurious"].null_count < len(page.rows):
+        found.append("(spurious > 0) & (kept > 0)")
+    return [*dict.fromkeys(found), "prob < 0.001"]
+
+
+def _facts(
+    page: PageRows, tokens: Mapping[int, float], rules: Mapping[Expr, str]
+) -> dict[str, str]:
+    """The head of the page: rules, steps, and counts of touched and spurious tokens."""
+    import pyarrow
+
+    pc, rows = arrow_compute(), page.rows
+    facts = {field: str(rule) for rule, field in rules.items()}
+    steps = pc.unique(rows["step"]).to_pylist()
+    facts["steps"] = f"{min(steps)} to {max(steps)}" if len(steps) > 1 else f"{steps[0]}"
+    weight = pc.divide(1.0, rows["inclusion_probability"])
+    sampled = pc.less(rows["inclusion_probability"], 1.0)
+    marks = {"effect": rows["effect"].cast("string"), "tokens": weight, "sampled": sampled}
+    spurious = pc.if_else(pc.fill_null(rows["spurious"], False), "spurious", None)
+    effects, judged = (
+        pyarrow.table({**marks, "effect": each})
+        .group_by("effect")
+        .aggregate([("tokens", "sum"), ("sampled", "max")])
+        for each in (marks["effect"], spurious)
+    )
+    total = sum(tokens.get(step) or 0 for step in steps) or pc.sum(weight).as_py() or 1
+    facts["tokens"] = f"{total:,.0f}"
+    for row in (*effects.to_pylist(), *judged.to_pylist()):
+        if row["effect"] is not None:
+            about = "≈ " * bool(row["sampled_max"])
+            facts[visible(row["effect"], 20)] = about + share(row["tokens_sum"], total)
+    return {name: visible(text, 400) for name, text in facts.items()}
+
+
+def _notes(page: PageRows) -> list[str]:
+    """What is exact and what is estimated, and what is left out."""
+    whole = sorted({update["step"] for update in page.updates})
+    others = set(arrow_compute().unique(page.rows["step"]).to_pylist()) - {*whole}
+    lines = []
+    if whole:
+        lines.append(f"All tokens are here of {_steps(whole)}.")
+    if others:
+        lines.append(
+            f"{'Of the other steps' if whole else 'Of each step'}, this page has what was "
+            "recorded: touched and spurious tokens, and a sample of the others. A count that uses "
+            "a sample is marked ≈."
+        )
+    return [*lines, *page.notes]
+
+
+def _steps(steps: list[int]) -> str:
+    if len(steps) < 9:
+        return f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
+    return f"{len(steps)} steps from {steps[0]} to {steps[-1]}"

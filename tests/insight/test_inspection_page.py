@@ -1,0 +1,338 @@
+"""The page of `rlobj inspect RUN --html` in a real browser."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import torch
+import yaml
+from browser import CHROMIUM, Browser
+from record_rows import write_records
+
+from rlobj import ConfigError, write_inspection_page
+from rlobj.config.presets import load_preset
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.records.observed import Observed
+from rlobj.records.schema import COLUMNS
+from rlobj.records.tables import write_tables
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+]
+
+HOSTILE = (
+    "</script><script>window.broken = 1</script>",
+    "<img src=x onerror='window.broken = 2'>",
+    "javascript:window.broken=3",
+    "\u202e\u2066evil\x1b[31m\r\n\t ",
+    "x" * 10_000,
+    "שלום",
+    "__proto__",
+    "${7*7}{{7*7}}<!--",
+)
+TEXTS = (*HOSTILE, "7", "+", " the", "\n")
+STEP, PER_GROUP, LENGTH = 2, 4, 12
+HIDDEN = ("schema_version", "text", "before", "after", "kept")
+"""Columns that the panel shows in another way."""
+JUMPED = "jumps.splice(0).reduce((sum, each) => sum + each, 0)"
+"""The layout shift since it was last asked for: the share of the window that moved."""
+RULE = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
+
+
+EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
+OBJECTIVE = load_preset("stapo").objective
+
+
+def write_table(run: Path) -> None:
+    """A full table of two groups of four responses, whose tokens are all of `TEXTS`."""
+    generator = torch.Generator().manual_seed(0)
+    size = 2 * PER_GROUP * LENGTH
+    logprobs = -torch.rand(size, generator=generator)
+    entropy = torch.rand(size, generator=generator)
+    logprobs[5], entropy[5] = -8.0, 0.01  # its response was right: the rule drops it
+    [table] = OBJECTIVE.with_advantages(
+        [
+            TokenBatch(
+                lengths=torch.full((2 * PER_GROUP,), LENGTH),
+                groups=torch.arange(2 * PER_GROUP) // PER_GROUP,
+                ids=torch.arange(2 * PER_GROUP),
+                rewards=torch.tensor([1.0, 0, 0, 1] * 2),
+                logprobs=logprobs,
+                old_logprobs=logprobs,
+                sampler_logprobs=logprobs,
+                entropy=entropy,
+                collision=torch.full((size,), 0.5),
+                entropy_sensitivity=torch.zeros(size),
+                columns={"spurious": (torch.arange(size) % 7 == 5).float()},
+            )
+        ]
+    )
+    plan = OBJECTIVE.plan([table], {}, clauses=True)
+    ids = [list(range(LENGTH)) for _ in range(2 * PER_GROUP)]
+    columns = (logprobs, entropy, table.collision, table.entropy_sensitivity)
+    seen = Observed(OBJECTIVE, {}, table, plan, [([8, 9], each) for each in ids], *columns)
+    write_tables(run / "tables", STEP, [(1, seen)], (0, 1), {})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in progress: step 1 has a record, step 2 a full table."""
+    folder = tmp_path_factory.mktemp("runs") / "<img src=x onerror=window.broken=4>"
+    rows: list[dict[str, Any]] = [
+        {"text": text, "token": i, "before": text, "after": text[::-1], "position": i}
+        for i, text in enumerate(TEXTS)
+    ]
+    for row, effect in zip(rows, EFFECTS, strict=False):
+        row.update(effect=effect, clause="prob < 0.5 " + HOSTILE[0], spurious=True)
+    rows.append({"text": "7", "position": 99, "inclusion_probability": 0.01, "spurious": False})
+    write_records(folder, rows)
+    settings = {"preset": HOSTILE[1], "objective": OBJECTIVE.model_dump(mode="json", by_alias=True)}
+    (folder / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
+    lines = [{"step": 1, "tokens/step": 112}, {"step": STEP, "tokens/step": 96}]
+    written = "\n".join(map(json.dumps, lines))
+    (folder / "metrics.jsonl").write_text(written + '\n{"step": 3, "tok')
+    write_table(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Path:
+    return write_inspection_page(run)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    driven = Browser(tmp_path_factory.mktemp("profile"))
+    driven.resize(1280, 900)
+    yield driven
+    driven.close()
+
+
+def show(browser: Browser, page: Path, **state: str) -> None:
+    """Open the page anew, and wait until its view is drawn."""
+    browser.open(page, f"#{urlencode(state)}")
+    drawn = {"planes": "#plane-chart canvas", "tokens": "#texts td"}
+    kind = drawn.get(state.get("view", ""), "#group-responses .piece")
+    browser.wait(f"document.querySelector('{kind}')")
+
+
+def enter(browser: Browser, name: str, text: str) -> None:
+    """Text into a field of the filter, and wait until it was read."""
+    browser.run(
+        f"(() => {{ byId('{name}').value = {json.dumps(text)};"
+        f"byId('{name}').dispatchEvent(new Event('input', {{bubbles: true}})) }})()"
+    )
+    time.sleep(0.4)
+
+
+def text_of(browser: Browser, selector: str) -> str:
+    return browser.run(f"document.querySelector('{selector}').textContent")
+
+
+def quiet(browser: Browser, page: Path) -> None:
+    """Nothing ran, nothing was asked for, and nothing was complained about."""
+    assert browser.run("typeof window.broken") == "undefined"
+    assert (
+        browser.run("document.querySelectorAll('img, iframe, object, svg, main script').length")
+        == 0
+    )
+    assert browser.complaints() == []
+    assert [url for url in browser.requests() if not url.startswith(page.as_uri())] == []
+    assert not [e for e in browser.events if e.get("method") == "Page.javascriptDialogOpening"]
+
+
+@pytest.mark.parametrize("view", ["responses", "planes", "tokens"])
+@pytest.mark.parametrize("step", ["1", "2"])
+def test_hostile_texts_are_shown_as_text_and_run_nothing(
+    browser: Browser, page: Path, view: str, step: str
+) -> None:
+    for text in HOSTILE if view == "tokens" else HOSTILE[:1]:
+        show(browser, page, view=view, step=step, word=text, text=text, plane="surprisal")
+        if view == "responses":
+            browser.run("document.querySelector('#group-responses .piece').click()")
+            browser.wait("byId('details-title').textContent !== 'No token chosen'")
+            shown = text_of(browser, "#group-responses").replace("·", " ")
+            assert all(each in shown for each in (HOSTILE[0], HOSTILE[1], "‹202e›", "␛", "↵"))
+        if view == "tokens":
+            browser.wait("document.querySelector('#word-tokens .piece')")
+        quiet(browser, page)
+    assert "<img src=x onerror" in text_of(browser, "h1")
+
+
+def test_a_token_of_many_characters_is_cut_in_the_text_and_whole_in_the_panel(
+    browser: Browser, page: Path
+) -> None:
+    show(browser, page, step="2", at=f"2_1_0_{TEXTS.index(HOSTILE[4])}")
+    browser.wait("byId('details-context').textContent.includes('xx')")
+    assert browser.run("document.querySelector('.here').textContent.length") < 100
+    assert text_of(browser, "#details-context mark") == HOSTILE[4]
+
+
+def test_the_filter_counts_tokens_and_judges_them(browser: Browser, page: Path) -> None:
+    show(browser, page, step="2")
+    assert text_of(browser, "#found") == "208 tokens"
+    enter(browser, "where", RULE)
+    assert text_of(browser, "#found") == "1 of 208 tokens (0.48%) · precision 100% · recall 5.6%"
+    assert browser.run("document.querySelectorAll('#group-responses .match').length") == 1
+    enter(browser, "where", "")
+    enter(browser, "text", '"7"')
+    assert text_of(browser, "#found").startswith("≈ 109 ± 99 of 208 tokens")
+
+
+def test_a_mistake_in_the_filter_is_shown_with_its_place(browser: Browser, page: Path) -> None:
+    show(browser, page)
+    enter(browser, "where", "(prob < 0.1) & entropi > 2")
+    assert browser.run("!byId('problem').hidden")
+    code, caret = text_of(browser, "#problem pre").split("\n")
+    assert code[caret.index("^") :].startswith("entropi")
+    assert "Did you mean 'entropy'?" in text_of(browser, "#problem")
+    enter(browser, "where", "prob < 0.1")
+    assert browser.run("byId('problem').hidden")
+
+
+def test_the_panel_has_every_column_and_every_part_of_the_rule(
+    browser: Browser, page: Path
+) -> None:
+    show(browser, page, step="2", at="2_1_0_5")
+    browser.wait("byId('details-body').textContent.includes('✓')")
+    shown = text_of(browser, "#details-body")
+    assert [name for name in COLUMNS if name not in shown and name not in HIDDEN] == []
+    parts = "[...document.querySelectorAll('.rules div')].map((each) => each.textContent)"
+    assert browser.run(parts)[1:] == ["advantage > 0✓", "prob < 0.002✓", "entropy.bottom(0.8)✓"]
+    show(browser, page, step="1", at="1_1_0_0")
+    browser.wait("byId('details-body').textContent.includes('?')")
+    assert browser.run(parts)[3] == "entropy.bottom(0.8)?"  # the record is a sample
+
+
+def test_keys_move_from_token_to_token_and_from_match_to_match(
+    browser: Browser, page: Path
+) -> None:
+    show(browser, page, step="2", group="0")
+    browser.run("document.querySelector('#group-responses [tabindex=\"0\"]').focus()")
+    where = "document.activeElement.dataset.row"
+    rows = [browser.run(where)]
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp"):
+        browser.press(key)
+        rows.append(browser.run(where))
+    first = int(rows[0])
+    assert [int(row) - first for row in rows[:4]] == [0, 1, 2, 1]
+    assert int(rows[4]) > first + 1
+    assert rows[5] == rows[3]
+    enter(browser, "where", "spurious > 0")
+    browser.run("document.activeElement.blur(); toMatch(1)")
+    browser.wait("document.querySelector('.here.match')")
+
+
+def test_an_address_shows_the_same_again(browser: Browser, page: Path) -> None:
+    show(browser, page, step="2")
+    browser.run("byId('color').value = 'entropy'; byId('color').dispatchEvent(new Event('change'))")
+    enter(browser, "where", "entropy > 0.5")
+    browser.run("document.querySelectorAll('#group-responses .piece')[3].click()")
+    time.sleep(0.4)
+    address = browser.run("location.hash")
+    seen = "[byId('found').textContent, document.querySelector('.here')?.dataset.row,"
+    seen += "byId('color').value, document.querySelectorAll('.match').length].join()"
+    before = browser.run(seen)
+    browser.open(page, address)
+    browser.wait("document.querySelector('.here')")
+    assert browser.run(seen) == before
+
+
+def test_a_cell_of_a_plane_lists_its_tokens(browser: Browser, page: Path) -> None:
+    show(browser, page, view="planes", where=RULE)
+    browser.run("byId('plane-chart').focus()")
+    for key in ("ArrowLeft", "Enter"):
+        browser.press(key)
+    browser.wait("document.querySelector('#cell-tokens a')")
+    assert "1 tokens, 1 touched" in text_of(browser, "#cell")
+    assert browser.run("document.querySelectorAll('#cell-tokens tbody tr').length") == 1
+    lines = browser.run("bounds().map(({text}) => text)")
+    assert lines[0] == "drop: prob < 0.002"
+    assert lines[1].startswith("drop: entropy.bottom(0.8): 0.")
+    browser.run("document.querySelector('#cell-tokens a').click()")
+    browser.wait("document.querySelector('.here.dropped')")
+    quiet(browser, page)
+
+
+def test_token_texts_are_sorted_and_lead_to_their_steps_and_responses(
+    browser: Browser, page: Path
+) -> None:
+    show(browser, page, view="tokens")
+    first = "document.querySelector('#texts tbody th').textContent"
+    assert browser.run("document.querySelectorAll('#texts tbody tr').length") == len(EFFECTS) + 1
+    browser.run("document.querySelector('#texts thead th:nth-child(4) button').click()")
+    browser.wait("document.querySelector('[aria-sort=descending]').textContent === 'probability'")
+    assert browser.run(first) != "שלום"  # the dropped one of step 2 has the lowest probability
+    browser.run("document.querySelector('#texts tbody a').click()")
+    browser.wait(
+        "document.querySelector('#word-chart canvas') && document.querySelector('#word a')"
+    )
+    browser.run("document.querySelector('#word-tokens a').click()")
+    browser.wait("document.querySelector('.here')")
+    browser.run("history.back()")
+    browser.wait("!byId('tokens').hidden")
+    quiet(browser, page)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_jumps_and_nothing_is_wider_than_the_window(
+    browser: Browser, page: Path, width: int, scheme: str
+) -> None:
+    browser.resize(width, 844, scheme)
+    try:
+        for view in ("responses", "planes", "tokens"):
+            show(browser, page, view=view, step="2", word="7")
+            browser.wait("document.readyState === 'complete'")
+            assert browser.run("document.documentElement.scrollWidth") <= width
+            browser.run(
+                "window.jumps = []; new PerformanceObserver((list) => jumps.push(..."
+                "list.getEntries().map(({value}) => value))"
+                ").observe({type: 'layout-shift', buffered: true})"
+            )
+            time.sleep(0.2)
+            assert browser.run(JUMPED) < 0.05  # while it opened
+            box = "JSON.stringify(byId('details').getBoundingClientRect())"
+            before = browser.run(box)
+            browser.run("showDetails(3)")
+            time.sleep(0.2)
+            browser.run("showDetails(5)")
+            time.sleep(0.2)
+            assert browser.run(JUMPED) < 0.001
+            enter(browser, "where", "(prob < 0.5) & (entropy > 0.1)")
+            assert browser.run(JUMPED) < 0.005 or view == "tokens"  # its table has other lines
+            assert browser.run(box) == before
+            quiet(browser, page)
+    finally:
+        browser.resize(1280, 900)
+
+
+def test_a_run_without_tables_shows_recorded_tokens_in_their_context(
+    browser: Browser, tmp_path: Path
+) -> None:
+    rows = [{"text": "9", "before": "2+", "after": "=11"}, {"text": "8", "position": 3}]
+    write_records(
+        tmp_path / "run", rows
+    )  # nothing touched, nothing judged, no metrics, no settings
+    path = write_inspection_page(tmp_path / "run", tmp_path / "page.html")
+    show(browser, path)
+    assert "2+9=11" in text_of(browser, "#group-responses")
+    for view in ("planes", "tokens"):
+        show(browser, path, view=view)
+        quiet(browser, path)
+    assert "2 texts of all tokens" in text_of(browser, "#texts caption")
+
+
+def test_a_run_without_a_record_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.resolved.yaml").touch()
+    with pytest.raises(ConfigError, match="has no folder records"):
+        write_inspection_page(tmp_path)
+    with pytest.raises(ConfigError, match="there is no folder"):
+        write_inspection_page(tmp_path, tmp_path / "nowhere" / "page.html")
