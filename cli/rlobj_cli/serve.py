@@ -28,12 +28,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, option(None, "--port N", "Port to listen on.", min=1, max=65535)] = 8000,
     dtype: Annotated[
-        str,
-        option(
-            None,
-            "--dtype NAME",
-            "float32, bfloat16 or float16; auto = float32 on a CPU, else bfloat16.",
-        ),
+        str, option(None, "--dtype NAME", "float32, bfloat16, float16; auto: float32 on a CPU.")
     ] = "auto",
     settings: Annotated[
         list[str] | None,

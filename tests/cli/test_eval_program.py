@@ -59,7 +59,7 @@ def numbers(folder: Path) -> dict:
 def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, tmp_path):
     log = tmp_path / "log"
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(program(words(policy, problems, whole), log), log)
+    here(*words(policy, problems, whole))
     process = program(words(policy, problems, killed), log)
     samples = killed / "samples.jsonl"
     deadline = time.monotonic() + 120
@@ -71,7 +71,7 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
     process.wait()
     done = len((killed / "samples.jsonl").read_text().split("\n")) - 1
     assert 0 < done < 800, "killed too late: the test shows nothing"
-    text = finish(program(words(policy, problems, killed), log), log)
+    text = here(*words(policy, problems, killed))
     assert "are there already" in text
     found, expected = lines(killed), lines(whole)
     keys = [(row["problem"], row["sample"]) for row in found]
@@ -80,7 +80,7 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
     assert numbers(killed) == numbers(whole)
     for name in ("results.md", "report.html"):
         assert (killed / name).stat().st_size > 0
-    refused = finish(program(words(policy, problems, killed, "-t", "0.5"), log), log, code=2)
+    refused = here(*words(policy, problems, killed, "-t", "0.5"), code=2)
     assert re.search(r"sums\.jsonl\.temperature: 1\.0 there, 0\.5 now", refused)
     assert len(lines(killed)) == 800
 
@@ -94,10 +94,9 @@ def test_default_folder_depends_on_the_settings(policy, problems, tmp_path, monk
 
 
 def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_path):
-    log = tmp_path / "log"
     one, two = tmp_path / "one", tmp_path / "two"
-    finish(program(words(policy, problems, one, "--limit", "20"), log), log)
-    finish(program(words(policy, problems, two, "--limit", "20", "--seed", "1"), log), log)
+    here(*words(policy, problems, one, "--limit", "20"))
+    here(*words(policy, problems, two, "--limit", "20", "--seed", "1"))
     before = lines(one, "grades.jsonl")
     text = here("eval", "regrade", one, "--reward", "math")
     assert "160 responses graded again" in text
@@ -141,11 +140,14 @@ def test_engines_agree_within_their_intervals(tmp_path):
     for engine in ("transformers", "vllm"):
         out = tmp_path / engine
         words = ["eval", "embedded", "--sampler", engine, "-n", "4", "--limit", "200", "-o", out]
-        finish(program(words, log), log)
+        if engine == "vllm":
+            finish(program(words, log), log)
+        else:
+            here(*words)
         [found[engine]] = numbers(out).values()
     a, b = found["transformers"], found["vllm"]
     assert a["problems"] == b["problems"] == 200
     spread = (a["avg@4_stderr_sampling"] ** 2 + b["avg@4_stderr_sampling"] ** 2) ** 0.5
     assert abs(a["avg@4"] - b["avg@4"]) < 3 * spread
-    compared = program(["eval", "compare", tmp_path / "transformers", tmp_path / "vllm"], log)
-    assert "engine.name: 'transformers' in A, 'vllm' in B" in finish(compared, log)
+    compared = here("eval", "compare", tmp_path / "transformers", tmp_path / "vllm")
+    assert "engine.name: 'transformers' in A, 'vllm' in B" in compared

@@ -38,12 +38,7 @@ def evaluate(
     ],
     checkpoint: Annotated[
         str | None,
-        option(
-            WHAT,
-            "--checkpoint NAME",
-            "Of a run: newest, best (highest held-out accuracy during training), or a step such "
-            "as 100. Default: newest.",
-        ),
+        option(WHAT, "--checkpoint NAME", "Of a run: newest, best (held-out accuracy), or a step."),
     ] = None,
     on: Annotated[
         str | None,
@@ -65,13 +60,7 @@ def evaluate(
         ),
     ] = None,
     samples: Annotated[
-        int | None,
-        option(
-            WHAT,
-            "--samples -n N",
-            "Responses per problem. Default: the protocol's, or 4.",
-            min=1,
-        ),
+        int | None, option(WHAT, "--samples -n N", "Responses per problem. Default: 4.", min=1)
     ] = None,
     limit: Annotated[
         int | None, option(WHAT, "--limit N", "Use the first N problems of each.", min=1)
@@ -86,13 +75,13 @@ def evaluate(
         option(
             WHAT,
             "--reward KIND|FILE.py:NAME",
-            "Grader: math, exact, or your function. Default: math for benchmarks and files; exact "
-            "for built-in tasks; the run's.",
+            "Grader: math, exact, or your function. Default: the run's; math for benchmarks and "
+            "files; exact for built-in tasks.",
         ),
     ] = None,
     temperature: Annotated[
         float | None,
-        option(HOW, "--temperature -t T", "0: greedy. Default: the run's, or 1.", min=0),
+        option(HOW, "--temperature -t T", "0: greedy. Default: the run's or 1.", min=0),
     ] = None,
     top_p: Annotated[
         float | None, option(HOW, "--top-p P", "Nucleus sampling. 1: all.", max=1)
@@ -105,35 +94,23 @@ def evaluate(
         option(
             HOW,
             "--max-tokens N",
-            "Largest number of tokens in a response. Default: the run's; for benchmarks 20480, or "
-            "the rest of the model's context; else 1024.",
+            "Length limit of a response. Default: the run's; for benchmarks 20480, or the rest of "
+            "the model's context; else 1024.",
             min=1,
         ),
     ] = None,
-    seed: Annotated[
-        int | None,
-        option(HOW, "--seed N", "Equal seeds give equal samples. Default: 0.", min=0),
-    ] = None,
+    seed: Annotated[int | None, option(HOW, "--seed N", "Of sampling. Default: 0.", min=0)] = None,
     sampler: Annotated[
         str | None,
         option(HOW, "--sampler NAME", "transformers, vllm, or vllm-server (see rlobj serve)."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        option(
-            HOW,
-            "--set -s KEY=VALUE",
-            "Any other setting, such as model.chat_template=false; repeatable.",
-        ),
+        option(HOW, "--set -s KEY=VALUE", "Any other setting, by its dotted name; repeatable."),
     ] = None,
     out: Annotated[
         Path | None,
-        option(
-            RUN,
-            "--out -o DIR",
-            "Folder of the evaluation. Default: a folder under evals/ for exactly these settings, "
-            "so that the same command continues.",
-        ),
+        option(RUN, "--out -o DIR", "Default: a folder under evals/ for exactly these settings."),
     ] = None,
 ) -> None:
     """Sample responses to problems, grade them, and report how often they are right.

@@ -66,19 +66,10 @@ def regrade(
 def score(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            help="Responses of other programs: JSONL, JSON or Parquet; also the sample files of "
-            "lm-eval.",
-        ),
+        typer.Argument(metavar="FILE...", help="JSONL, Parquet, CSV; sample files of lm-eval."),
     ],
     on: Annotated[
-        str | None,
-        option(
-            None,
-            "--on NAME",
-            "Benchmark with the gold answers, by id or question. Default: those in FILE.",
-        ),
+        str | None, option(None, "--on NAME", "Benchmark with the gold answers. Default: FILE's.")
     ] = None,
     data_dir: Annotated[Path | None, data_dir_option()] = None,
     reward: Annotated[str, option(None, "--reward math|exact", "Grader.")] = "math",
@@ -87,11 +78,7 @@ def score(
     ] = None,
     columns: Annotated[
         list[str] | None,
-        option(
-            None,
-            "--column PART=COLUMN",
-            "Column of id, prompt, answer or response, if it is not found.",
-        ),
+        option(None, "--column PART=COLUMN", "Column of id, prompt, answer or response."),
     ] = None,
     out: Annotated[
         Path | None,

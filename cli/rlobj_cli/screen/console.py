@@ -78,18 +78,22 @@ def working(console: Console, doing: str, news: Callable[[], str] = str) -> Iter
 
 
 @contextlib.contextmanager
-def reading(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr for what is read; only on a terminal, and removed at the end.
+def reading(doing: str, console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
+    """A bar from the first progress on; only on a terminal, and removed at the end.
+
+    Args:
+        doing: what is going on.
+        console: the screen; None = stderr.
 
     Yields:
         A function to call with (done, total).
     """
-    console = Console(stderr=True)
+    console = console or Console(stderr=True)
     columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn())
-    shown = console.is_interactive
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    hidden = not console.is_interactive
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("", visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 @contextlib.contextmanager
@@ -99,14 +103,11 @@ def preparing_policy(console: Console) -> Iterator[Callable[[int, int, float], N
     Yields:
         A function to call after each step with (steps done, number of steps, loss).
     """
-    columns = (TextColumn(FIRST_USE), BarColumn(), MofNCompleteColumn())
-    shown = console.is_interactive
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("", visible=False)
+    with reading(FIRST_USE, console) as move:
 
         def progress(done: int, total: int, loss: float) -> None:
-            bar.update(task, completed=done, total=total, visible=True)
-            if not shown and done in (1, total):
+            move(done, total)
+            if not console.is_interactive and done in (1, total):
                 say(console, Text(preparation_line(done, total, loss)))
 
         yield progress

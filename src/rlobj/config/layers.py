@@ -7,7 +7,6 @@ that an error in a preset, file or setting is reported at once.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -142,14 +141,9 @@ def _value(text: str) -> Any:
         value = yaml.load(text, Loader=Loader)
     except yaml.YAMLError:
         return text
-    if isinstance(value, str) and value[:1] in "([" and value[-1:] in ")]":
-        try:  # (0.9, 0.95) as well as [0.9, 0.95]
-            return list(ast.literal_eval(value))
-        except (ValueError, SyntaxError, TypeError):
-            return text
     if isinstance(value, dict) and all(entry is None for entry in value.values()):
         return text  # {prompt} is a template, not a mapping without values
-    return value if not isinstance(value, str) else text
+    return text if isinstance(value, str) else value
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:

@@ -213,10 +213,6 @@ class CheckpointConfig(Model):
     )
 
 
-REMOVED_OUTPUT = ("tokens_every", "token_responses")
-"""Settings of 0.1.0 that the configurations of old runs have."""
-
-
 class OutputConfig(Model):
     """What a run writes beside metrics.jsonl and checkpoints, as Parquet files."""
 
@@ -237,18 +233,6 @@ class OutputConfig(Model):
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = Field(
         default=(), description="trackers that receive the metrics, in addition to metrics.jsonl"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, data: Any) -> Any:
-        if isinstance(data, dict) and (old := [key for key in REMOVED_OUTPUT if key in data]):
-            raise ConfigError(
-                f"{' and '.join(old)}: the token tables of 0.1.0 are gone. Every run records the "
-                "tokens that its objective touched in records/ (output.records_mb, "
-                "output.records_share), and all tokens of some steps in tables/ "
-                "(output.tables_every)"
-            )
-        return data
 
 
 class RunConfig(Model):

@@ -10,7 +10,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.files import step_of
 from rlobj.config.presets import read_yaml
-from rlobj.config.run_config import REMOVED_OUTPUT, RunConfig
+from rlobj.config.run_config import RunConfig
 
 __all__ = [
     "CONFIG_FILE",
@@ -64,7 +64,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}")
     settings = read_yaml(path / CONFIG_FILE)
     if isinstance(output := settings.get("output"), dict):
-        for name in REMOVED_OUTPUT:
+        for name in ("tokens_every", "token_responses"):  # settings of 0.1.0 that are gone
             output.pop(name, None)
     return settings
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,20 +126,23 @@ def _load(candidates: Sequence[HubSource], name: str, instead: str) -> tuple[Hub
         import datasets
     except ImportError:
         raise MissingExtra("datasets", "hub", f"Loading {name} from the hub", instead) from None
-    unreachable = _unreachable(datasets, *(source.id for source in candidates))
-    failures, reachable = [], not unreachable
-    for source in candidates:
-        try:
-            with _offline(datasets, not reachable):
+    unreachable, failures = _unreachable(datasets, *(source.id for source in candidates)), []
+    lost, before = bool(unreachable), datasets.config.HF_HUB_OFFLINE
+    try:
+        for source in candidates:
+            datasets.config.HF_HUB_OFFLINE = before or lost
+            try:
                 part = datasets.load_dataset(source.id, source.config, split=source.split)
-        except Exception as error:
-            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            failures.append(f"  {source}: {text[:200] if reachable else 'not in the local cache'}")
-            reachable = reachable and not isinstance(error, ConnectionError)
-        else:
-            if unreachable:
-                logger.warning("%s: %s comes from the local cache", unreachable, source)
-            return source, part
+            except Exception as error:
+                text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                failures.append(f"  {source}: {'not in the local cache' if lost else text[:200]}")
+                lost = lost or isinstance(error, ConnectionError)
+            else:
+                if unreachable:
+                    logger.warning("%s: %s comes from the local cache", unreachable, source)
+                return source, part
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
     why = f"Could not load {name} from the Hugging Face hub: {unreachable}".rstrip()
     raise DataError("\n".join([why, *failures, *([ADVICE] if unreachable else []), instead]))
 
@@ -202,14 +204,3 @@ def _unreachable(datasets: Any, *identifiers: str) -> str:
     except Exception as error:  # the type depends on the HTTP package
         return f"{constants.ENDPOINT} cannot be reached ({' '.join(str(error).split())[:200]})"
     return ""
-
-
-@contextmanager
-def _offline(datasets: Any, wanted: bool) -> Iterator[None]:
-    """Use only the cache if `wanted`."""
-    before = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = before or wanted
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE = before

@@ -200,16 +200,14 @@ def kept_texts(
         for b, result in enumerate(results)
         for p, each in enumerate(result.graded.problems)
     }
-    total = sum(len(each.responses) for each in problems.values())
+    first_ones_first = sorted(
+        (sample, index) for index, each in problems.items() for sample in range(len(each.responses))
+    )
     kept: dict[tuple[int, int], list[str]] = {index: [] for index in problems}
-    count = used = 0
-    for sample in range(max((len(each.responses) for each in problems.values()), default=0)):
-        for index, each in problems.items():
-            if sample < len(each.responses):
-                text = each.responses[sample].text
-                used += len(script_safe(text))
-                if used > budget:
-                    return kept, count, total
-                kept[index].append(text)
-                count += 1
-    return kept, count, total
+    for sample, index in first_ones_first:
+        text = problems[index].responses[sample].text
+        budget -= len(script_safe(text))
+        if budget < 0:
+            break
+        kept[index].append(text)
+    return kept, sum(map(len, kept.values())), len(first_ones_first)
