@@ -99,6 +99,15 @@ def test_touched_shares_count_each_recorded_token_by_its_probability(tmp_path: P
     assert found["reweighted"] == ((1, 2, 3), [0.0, 0.0, 0.01])
 
 
+def test_a_damaged_record_is_a_note(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "records").mkdir()
+    (run / "records" / "step-000001-rank-0.parquet").write_bytes(b"PAR1")
+    [read] = read_runs([run])
+    assert read.notes[0].startswith("no shares of touched tokens: ")
+    assert [line for line in read.lines if "reward/mean" in line]
+
+
 def test_the_predicted_change_gets_the_size_of_the_measured_one(tmp_path: Path) -> None:
     changes = [(1.0, -100.0), (3.0, -300.0), (2.0, 500.0)]
     keys = ("entropy/measured_change", "entropy/predicted_change")

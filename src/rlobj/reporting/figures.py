@@ -17,6 +17,9 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ((), (6, 2), (2, 2), (8, 2, 2, 2), (4, 4), (1, 3))
 """Lengths of strokes and gaps in pixels; () is a solid line."""
 
+_FEW = 12
+"""Points that are drawn as dots as well."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -170,7 +173,7 @@ def _draw(figure: Figure, canvas: Any) -> None:
     for line, (color, dash) in zip(figure.lines, styles(figure), strict=True):
         look = {"color": COLORS[color % len(COLORS)], "linewidth": 1.3}
         y = [math.nan if value is None else value for value in line.y]
-        [drawn] = axes.plot(line.x, y, **look, marker="." if len(y) < 40 else "")
+        [drawn] = axes.plot(line.x, y, **look, marker="." if len(y) <= _FEW else "")
         if pattern := DASHES[dash % len(DASHES)]:
             drawn.set_dashes(pattern)
         if line.low is not None and line.high is not None:

@@ -78,7 +78,7 @@ def _page(runs: Sequence[Run]) -> bytes:
     title = " · ".join(run.title for run in runs)
     parts = {
         "title": escape(title),
-        "runs": "".join(map(_run_box, range(len(runs)), runs)) if len(runs) > 1 else "",
+        "runs": _run_boxes(runs) if len(runs) > 1 else "",
         "notes": "".join(
             f"<p>{escape(f'{run.label}: {visible(note, 400)}')}</p>"
             for run in runs
@@ -110,13 +110,14 @@ def _asset(name: str) -> str:
     return (files("rlobj.insight.run_report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _run_box(number: int, run: Run) -> str:
-    """A box that shows or hides the curves of a run."""
-    return (
+def _run_boxes(runs: Sequence[Run]) -> str:
+    """Boxes that show or hide the curves of runs."""
+    boxes = "".join(
         f"<label class=chip><input type=checkbox name=run value={number} checked>"
-        f"{_swatch(number)}<b>{escape(run.label)}</b>"
-        f"<code>{escape(run.rule)}</code></label>"
+        f"{_swatch(number)}<b>{escape(run.label)}</b><code>{escape(run.rule)}</code></label>"
+        for number, run in enumerate(runs)
     )
+    return f"<fieldset><legend>runs</legend>{boxes}</fieldset>"
 
 
 def _swatch(number: int) -> str:

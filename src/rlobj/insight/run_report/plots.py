@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from statistics import pstdev
 from typing import Any
 
@@ -94,7 +95,7 @@ PLOTS = (
         note="Band: 25% to 75% of the tokens.",
     ),
     Plot(
-        *("Entropy", "entropy-change", "Change of the entropy, measured and predicted", "nats"),
+        *("Entropy", "entropy-change", "Change of the entropy in a step", "nats"),
         {"entropy/measured_change": "measured", _PREDICTED: "predicted, scaled"},
         note="The prediction is per unit step. It is scaled to the standard deviation of what was "
         "measured, so compare sign and course.",
@@ -240,20 +241,19 @@ def _expanded(metrics: Mapping[str, str], run: Run) -> dict[str, str]:
 
 def _curve(plot: Plot, run: Run, metric: str) -> dict[str, Any]:
     """Places, values and band of a metric, where a line has it."""
-    values = zip(run.lines, run.values(metric), strict=True)
-    known = [(line, y) for line, y in values if y is not None]
-    curve: dict[str, Any] = {
-        "x": tuple(line["step"] for line, _ in known),
-        "y": [y for _, y in known],
-    }
+    values = run.values(metric)
+    known = [y is not None for y in values]
+    y, lines = (list(compress(each, known)) for each in (values, run.lines))
+    curve: dict[str, Any] = {"x": tuple(compress(run.places, known)), "y": y}
     if metric != next(iter(plot.metrics)):
         return curve
     if plot.width is not None:
-        ends = [(y - width, y + width) for line, y in known for width in (plot.width(line),)]
-        curve |= {"low": [max(a, 0.0) for a, _ in ends], "high": [min(b, 1.0) for _, b in ends]}
+        widths = list(map(plot.width, lines))
+        curve["low"] = [max(mean - width, 0.0) for mean, width in zip(y, widths, strict=True)]
+        curve["high"] = [min(mean + width, 1.0) for mean, width in zip(y, widths, strict=True)]
     if plot.band is not None:
         ends = zip(("low", "high"), plot.band, strict=True)
-        curve |= {end: [line.get(name) for line, _ in known] for end, name in ends}
+        curve |= {end: [line.get(name) for line in lines] for end, name in ends}
     return curve
 
 

@@ -51,6 +51,11 @@ class Run:
         return [line for line in self.lines if line["step"] > 0]
 
     @cached_property
+    def places(self) -> tuple[float, ...]:
+        """The step of each line."""
+        return tuple(line["step"] for line in self.lines)
+
+    @cached_property
     def metrics(self) -> tuple[str, ...]:
         """The names of all metrics, in the order of their first lines."""
         return tuple(dict.fromkeys(name for line in self.lines for name in line))
@@ -118,7 +123,11 @@ def _read(path: Path) -> Run:
         if isinstance(line, dict) and is_number(line.get("step"))
     ]
     lines.sort(key=lambda line: line["step"])
-    _add_effects(path, lines)
+    try:
+        _add_effects(path, lines)
+    except (RlobjError, OSError) as error:
+        if (path / "records").is_dir():  # older runs have none
+            notes.append(f"no shares of touched tokens: {visible(str(error), 300)}")
     run = Run(path, settings, lines)
     if not run.steps:
         run.notes = (*notes, "no step is finished yet")
@@ -152,13 +161,13 @@ def _labels(paths: Sequence[Path]) -> list[str]:
 def _add_effects(run: Path, lines: Lines) -> None:
     """Add `effect/NAME` to the lines: the share of tokens that the objective touched in this way.
 
-    The shares are estimates if the record is sampled. A run without a record has none.
+    The shares are estimates if the record is sampled.
+
+    Raises:
+        ConfigError: no record, or one that cannot be read.
     """
     pc = arrow_compute()
-    try:
-        rows = read_records(run, ["step", "effect", "inclusion_probability"])
-    except (RlobjError, OSError):
-        return
+    rows = read_records(run, ["step", "effect", "inclusion_probability"])
     tokens = pc.divide(1.0, rows["inclusion_probability"])
     sums = rows.append_column("tokens", tokens).group_by(["effect", "step"])
     counts: dict[str, dict[float, float]] = {}

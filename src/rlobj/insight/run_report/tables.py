@@ -34,8 +34,8 @@ Table = dict[str, list[str]]
 def summary(runs: Sequence[Run]) -> Table:
     """The last and the best numbers of each run; rows that no run has are left out."""
     columns = [_numbers(run) for run in runs]
-    names = dict.fromkeys(name for column in columns for name in column)
-    return {name: [column.get(name, UNKNOWN) for column in columns] for name in names}
+    rows = {name: [column[name] or UNKNOWN for column in columns] for name in columns[0]}
+    return {name: cells for name, cells in rows.items() if set(cells) != {UNKNOWN}}
 
 
 def times(runs: Sequence[Run]) -> Table:
@@ -74,46 +74,51 @@ def different_settings(runs: Sequence[Run]) -> Table:
     return {path: cells for path, cells in rows.items() if len({*cells}) > 1 and {*cells} - absent}
 
 
+_MEAN_OF_LAST = {
+    "reward": ("reward/mean", ".3f"),
+    "accuracy of the samples": ("reward/accuracy", ".3f"),
+    "entropy, nats": ("policy/entropy", ".3g"),
+    "response length, tokens": ("response/length_mean", ",.1f"),
+}
+_SHARE_OF_ALL = {
+    "silenced tokens, all steps": ("tokens/dropped", "tokens/step"),
+    "spurious tokens, all steps": ("spurious/tokens", "tokens/step"),
+    "precision of the rule": ("spurious/caught", "spurious/dropped"),
+    "recall of the rule": ("spurious/caught", "spurious/tokens"),
+}
+
+
 def _numbers(run: Run) -> dict[str, str]:
-    steps = run.steps
-    found = {"steps": f"{steps[-1]['step']:,.0f}" if steps else "0"}
-    evaluated = [line for line in run.lines if "eval/accuracy" in line]
-    if evaluated:
-        best = max(evaluated, key=lambda line: line["eval/accuracy"])
-        found["held-out accuracy, last"] = _accuracy(evaluated[-1])
-        found["held-out accuracy, best"] = _accuracy(best)
-    last = steps[-_LAST:]
-    digits = {
-        "reward/mean": ("reward", ".3f"),
-        "reward/accuracy": ("accuracy of the samples", ".3f"),
-        "policy/entropy": ("entropy, nats", ".3g"),
-        "response/length_mean": ("response length, tokens", ",.1f"),
+    """The same rows for each run; "" where it has no number."""
+    steps, evaluated = run.steps, [line for line in run.lines if "eval/accuracy" in line]
+    found = {
+        "steps": f"{steps[-1]['step']:,.0f}" if steps else "0",
+        "held-out accuracy, last": _accuracy(evaluated[-1:]),
+        "held-out accuracy, best": _accuracy(evaluated),
     }
-    for metric, (name, form) in digits.items():
-        if (number := mean(last, metric)) is not None:
-            found[name] = f"{number:{form}}"
-    if rewards := [line for line in steps if "reward/mean" in line]:
-        best = max(rewards, key=lambda line: line["reward/mean"])
-        found["best reward of a step"] = f"{best['reward/mean']:.3f} at step {best['step']:,.0f}"
-    for name, part, whole in (
-        ("silenced tokens, all steps", "tokens/dropped", "tokens/step"),
-        ("spurious tokens, all steps", "spurious/tokens", "tokens/step"),
-        ("precision of the rule", "spurious/caught", "spurious/dropped"),
-        ("recall of the rule", "spurious/caught", "spurious/tokens"),
-    ):
-        if any(part in line for line in steps) and (count := total(steps, whole)):
-            found[name] = percent(total(steps, part) / count)
-    if seconds := total(steps, "time/step"):
-        minutes, seconds = divmod(round(seconds), 60)
-        found["time, minutes"] = f"{minutes:,}:{seconds:02}"
-    if steps:
-        found["findings"] = ", ".join(each.name for each in run.findings) or "none"
+    for name, (metric, form) in _MEAN_OF_LAST.items():
+        number = mean(steps[-_LAST:], metric)
+        found[name] = "" if number is None else f"{number:{form}}"
+    for name, (part, whole) in _SHARE_OF_ALL.items():
+        count = total(steps, whole) if any(part in line for line in steps) else 0
+        found[name] = percent(total(steps, part) / count) if count else ""
+    rewards = [(line["reward/mean"], line["step"]) for line in steps if "reward/mean" in line]
+    best = max(rewards, key=lambda pair: pair[0], default=None)
+    found["reward of the best step"] = f"{best[0]:.3f} at step {best[1]:,.0f}" if best else ""
+    minutes, seconds = divmod(round(total(steps, "time/step")), 60)
+    found["time, minutes"] = f"{minutes:,}:{seconds:02}" if minutes or seconds else ""
+    names = ", ".join(each.name for each in run.findings)
+    found["findings"] = names or ("none" if steps else "")
     return found
 
 
-def _accuracy(line: Line) -> str:
-    width = Z95 * standard_error(line)
-    return f"{line['eval/accuracy']:.3f} ± {width:.3f} at step {line['step']:,.0f}"
+def _accuracy(lines: Sequence[Line]) -> str:
+    """The highest held-out accuracy of some lines."""
+    best = max(lines, key=lambda line: line["eval/accuracy"], default=None)
+    if best is None:
+        return ""
+    width = Z95 * standard_error(best)
+    return f"{best['eval/accuracy']:.3f} ± {width:.3f} at step {best['step']:,.0f}"
 
 
 def _setting(settings: Mapping[str, Any], path: str) -> str:

@@ -8,7 +8,7 @@
    Names are only set as text, in the page and on the canvas. */
 
 const drawFigures = (() => {
-  const FEW = 40; // points that are drawn as dots as well
+  const FEW = 12; // points that are drawn as dots as well
   const GRID = { left: 54, right: 14, top: 10, bottom: 36 };
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -146,7 +146,10 @@ const drawFigures = (() => {
       const chart = echarts.init(this.plot, null, { renderer: "canvas" });
       this.plot.append(this.cursor, this.selection);
       this.plot.addEventListener("pointermove", (event) => this.moved(event));
-      this.plot.addEventListener("pointerdown", (event) => (this.start = this.place(event)));
+      this.plot.addEventListener("pointerdown", (event) => {
+        this.plot.setPointerCapture(event.pointerId); // a drag may end outside
+        this.start = this.place(event);
+      });
       this.plot.addEventListener("pointerup", (event) => this.released(event));
       this.plot.addEventListener("pointerleave", () => this.board.point(null));
       this.plot.addEventListener("pointercancel", () => this.select(null));
@@ -191,7 +194,7 @@ const drawFigures = (() => {
         sampling: "minmax",
         silent: true,
         itemStyle: { color },
-        lineStyle: { color, width: 1.5, type: dash.length ? dash : "solid" },
+        lineStyle: { color, width: xs.length > 1000 ? 1 : 1.5, type: dash.length ? dash : "solid" },
         markLine: i ? undefined : this.marks(),
       };
       if (!line.low) return [curve];
@@ -232,6 +235,7 @@ const drawFigures = (() => {
       this.cursor.hidden = !(left >= GRID.left && left <= this.plot.clientWidth - GRID.right + 1);
       this.cursor.style.left = `${left}px`;
       this.cursor.dataset.x = x === null ? "" : compact(x);
+      this.cursor.classList.toggle("late", left > this.plot.clientWidth / 2);
     }
 
     /* The place of the curve that is nearest to the pointer. */
@@ -267,9 +271,9 @@ const drawFigures = (() => {
       if (event.target !== this.element || event.ctrlKey || event.metaKey || event.altKey) return;
       const { board } = this;
       const xs = board.longest(this.figure);
-      const now = board.at === null ? xs.length - 1 : nearest(xs, board.at);
-      const step = event.shiftKey ? Math.ceil(xs.length / 20) : 1;
       const [first, last] = board.range ?? [xs[0], xs.at(-1)];
+      const now = nearest(xs, board.at ?? last);
+      const step = event.shiftKey ? Math.ceil(xs.length / 20) : 1;
       const middle = xs[now];
       const zoom = (by) => [Math.max(xs[0], middle - (middle - first) * by), Math.min(xs.at(-1), middle + (last - middle) * by)];
       if (event.key === "ArrowLeft") board.point(xs[Math.max(now - step, 0)]);
