@@ -19,6 +19,7 @@ import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.insight.run_report import PLOTS, read_runs, times
 from rlobj.insight.run_report.plots import figures
+from rlobj.insight.run_report.runs import rule_of
 from rlobj.insight.run_report.tables import different_settings, summary
 from rlobj.reporting import Figure, Target
 
@@ -162,6 +163,19 @@ def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
         in text
     )
     assert "<title>grpo" not in text
+
+
+def test_an_objective_without_rules_is_named_after_its_parts() -> None:
+    parts = {
+        "advantage": {"kind": "leave_one_out"},
+        "surrogate": {"kind": "switch", "rule": "ratio > 1", "then": {"kind": "clip", "low": 0.1}},
+        "divisor": {"kind": "token_mean"},
+        "penalties": [{"kind": "kl", "coefficient": 0.1, "where": None}],
+    }
+    named = "switch(rule=ratio > 1, then=clip(low=0.1)), leave_one_out, token_mean"
+    assert rule_of({"objective": parts}) == f"{named}, kl(coefficient=0.1)"
+    assert rule_of({"objective": parts | {"drop": "a < 1"}}) == "drop a < 1, kl(coefficient=0.1)"
+    assert rule_of({"objective": {"surrogate": 5, "advantage": [1], "penalties": "x"}}) == "5, x"
 
 
 def test_only_settings_that_differ_are_compared(tmp_path: Path) -> None:

@@ -93,25 +93,45 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def rule_of(settings: Mapping[str, Any]) -> str:
-    """The rules of the objective that ran, or else its surrogate; "" if it is unknown.
+    """The rules, penalties and correction of the objective that ran; "" if they are unknown.
+
+    An objective without rules is named after its surrogate, advantage and divisor.
 
     Example:
-        >>> rule_of({"objective": {"drop": "prob < 0.1", "keep": None}})
-        'drop prob < 0.1'
+        >>> rule_of({"objective": {"drop": "prob < 0.1", "mismatch": {"kind": "mask", "high": 2}}})
+        'drop prob < 0.1, mask(high=2)'
     """
     objective = settings.get("objective")
     if not isinstance(objective, Mapping):
         return ""
-    rules = [f"{name} {objective[name]}" for name in _RULES if objective.get(name)]
-    surrogate = objective.get("surrogate")
-    if rules or not isinstance(surrogate, Mapping):
-        return ", ".join(rules)
+    parts = [f"{name} {_text(objective[name])}" for name in _RULES if objective.get(name)]
+    if not parts and objective.get("surrogate"):
+        others = [objective.get(name) for name in ("advantage", "divisor")]
+        kinds = [
+            str(each["kind"]) for each in others if isinstance(each, Mapping) and "kind" in each
+        ]
+        parts = [_text(objective["surrogate"]), *kinds]
+    parts += [_text(objective[name]) for name in ("penalties", "mismatch") if objective.get(name)]
+    return ", ".join(parts)
+
+
+def _text(value: Any) -> str:
+    """A setting as text: a list without brackets, a primitive as its kind with its settings."""
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    if not isinstance(value, Mapping):
+        return str(value)
+    hidden = {
+        "kind": value.get("kind"),
+        "ratio": "token",
+        "max_log_ratio": value.get("max_log_ratio"),
+    }
     given = [
-        f"{name}={value}"
-        for name, value in surrogate.items()
-        if value is not None and name not in ("kind", "max_log_ratio")
+        f"{name}={_text(each)}"
+        for name, each in value.items()
+        if each is not None and hidden.get(name) != each
     ]
-    return f"{surrogate.get('kind')}({', '.join(given)})"
+    return f"{value.get('kind', '')}({', '.join(given)})"
 
 
 def _read(path: Path) -> Run:
@@ -126,7 +146,7 @@ def _read(path: Path) -> Run:
     try:
         _add_effects(path, lines)
     except (RlobjError, OSError) as error:
-        if (path / "records").is_dir():  # older runs have none
+        if any((path / "records").glob("*.parquet")):  # older runs have none
             notes.append(f"no shares of touched tokens: {visible(str(error), 300)}")
     run = Run(path, settings, lines)
     if not run.steps:
