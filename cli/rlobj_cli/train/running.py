@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,6 @@ from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import default_folder, open_resumed, prepared
 from rlobj.training.run import resume as resume_run
 from rlobj.training.run import train as train_run
-from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import INTERRUPTED, report
 from rlobj_cli.train.beside import second_run, show_beside, show_plan
@@ -55,8 +53,8 @@ def start(
         words = without(sys.argv[1:], "--beside")
         code = launch([*words, *([] if out else ["--out", str(folder)])], processes)
         if other is not None and not code and _finished(config, folder):
-            code = _launch_second(other, processes)
-            if not code and _finished(*other):
+            train_run(other[0], out=other[1], processes=processes)
+            if _finished(*other):
                 show_beside(console, folder, other[1])
         raise typer.Exit(code)
     if other is not None and os.environ.get("WORLD_SIZE", "1") != "1":
@@ -82,15 +80,6 @@ def _train(
     """Train in this process, and show it."""
     with _shown(console, config, folder, 0, header) as screens:
         return train_run(config, out=folder, callbacks=screens)
-
-
-def _launch_second(other: tuple[RunConfig, Path], processes: int) -> int:
-    """Train the second run in several processes; its exit code."""
-    config, folder = other
-    with tempfile.TemporaryDirectory(prefix="rlobj-") as temporary:
-        file = Path(temporary) / "config.yaml"
-        file.write_text(dump_config(config), encoding="utf-8")
-        return launch(["train", "--config", str(file), "--out", str(folder)], processes)
 
 
 def _finished(config: RunConfig, folder: Path) -> bool:

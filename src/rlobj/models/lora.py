@@ -8,7 +8,6 @@ Samplers and checkpoints are given W'.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,16 +93,6 @@ def adapter_weights(
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             yield name.replace(f".{_NAME}.", "."), full(parameter)
-
-
-def save_settings(model: Any, folder: Path) -> None:
-    """Write the adapter_config.json of a peft folder."""
-    settings = model.peft_config[_NAME].to_dict()
-    plain = {
-        key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()
-    }
-    text = json.dumps({**plain, "inference_mode": True}, indent=2, default=str)
-    (folder / "adapter_config.json").write_text(text, encoding="utf-8")
 
 
 def _layers(inner: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -342,9 +342,6 @@ class Switch(Surrogate):
     def __call__(self, terms: Terms) -> Tensor:
         return self._choose(terms, self.then(terms), self.otherwise(terms))
 
-    def clipped(self, terms: Terms) -> Tensor:
-        return self._choose(terms, self.then.clipped(terms), self.otherwise.clipped(terms))
-
     def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
         (high, low), (others_high, others_low) = (
             surrogate.clipped_sides(terms) for surrogate in (self.then, self.otherwise)

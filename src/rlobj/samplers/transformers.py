@@ -83,18 +83,23 @@ class TransformersSampler:
         context = getattr(config, "max_position_embeddings", None)
         check_prompts(prompts, settings.max_tokens, context, "model")
         packs = [packed("i", prompt) for prompt in prompts]
-        groups: list[dict[int, Sample]] = [{} for _ in prompts]
+        samples: dict[int, Sample] = {}
+
+        def group(owner: int) -> list[Sample]:
+            return [samples[owner * count + i] for i in range(count)]
+
         batches = list(self._batches(packs, count, settings.max_tokens))
         keys = torch.tensor(seeds, dtype=torch.long)
         with _evaluating(self.model), torch.no_grad(), self._arithmetic():
             for batch, rows in enumerate(batches, 1):
                 responses = self._respond(packs, count, rows, settings, keys)
-                for row, sample in zip(rows, responses, strict=True):
-                    groups[row // count][row % count] = sample
+                samples.update(zip(rows, responses, strict=True))
+                if done is None or batch == len(batches):
+                    continue
                 for owner in dict.fromkeys(row // count for row in rows):
-                    if done is not None and batch < len(batches) and len(groups[owner]) == count:
-                        done(owner, _ordered(groups[owner]))
-        return [_ordered(group) for group in groups]
+                    if all(owner * count + i in samples for i in range(count)):
+                        done(owner, group(owner))
+        return [group(owner) for owner in range(len(prompts))]
 
     def _arithmetic(self) -> contextlib.AbstractContextManager[Any]:
         device = next(self.model.parameters()).device.type
@@ -293,11 +298,6 @@ class _Context:
         cache = output.get("past_key_values")
         self._cache = cache if hasattr(cache, "reorder_cache") else None
         return output.logits[:, -1]
-
-
-def _ordered(group: dict[int, Sample]) -> list[Sample]:
-    """Return a prompt's samples in the order of their index."""
-    return [group[index] for index in range(len(group))]
 
 
 def eos_ids(model: Any, tokenizer: Any) -> list[int]:

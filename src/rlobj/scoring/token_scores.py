@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -102,7 +103,9 @@ def score_tokens(
         BatchError: shapes do not fit, an argument is not a tensor, or a target is not in 0..V−1.
         ConfigError: a setting is out of range or not a number.
     """
-    _check_settings(temperature, min_p, scale, softcap, chunk_bytes)
+    _check_settings(
+        temperature=temperature, min_p=min_p, scale=scale, softcap=softcap, chunk_bytes=chunk_bytes
+    )
     _check_shapes(hidden, weight, targets, bias)
     dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
     if chunk_bytes is None:
@@ -227,31 +230,24 @@ def _scores(sums: Sums, settings: _Settings, keep: tiles.Keep | None) -> tuple[T
     )
 
 
-def _check_settings(
-    temperature: float,
-    min_p: float | None,
-    scale: float,
-    softcap: float | None,
-    chunk_bytes: int | None,
-) -> None:
-    numbers = {"temperature": temperature, "min_p": min_p, "scale": scale, "softcap": softcap}
-    for name, value in {**numbers, "chunk_bytes": chunk_bytes}.items():
-        optional = name not in ("temperature", "scale")
-        if not (isinstance(value, Real) or (optional and value is None)):
+def _check_settings(**given: float | None) -> None:
+    for name, value in given.items():
+        fits, expected = _SETTINGS[name]
+        optional = expected.endswith("None")
+        if not (optional if value is None else isinstance(value, Real) and fits(float(value))):
             raise ConfigError(
-                f"{name} is {reprlib.repr(value)}; expected one number, for all rows"
-                f"{', or None.' if optional else '.'}"
+                f"{name} is {reprlib.repr(value)}; expected one number for all rows, {expected}."
             )
-    if not (math.isfinite(temperature) and temperature > 0):
-        raise ConfigError(f"temperature is {temperature}; it must be a finite number above 0.")
-    if min_p is not None and not 0 < min_p <= 1:
-        raise ConfigError(f"min_p is {min_p}; it must lie in (0, 1], or be None for no proxy.")
-    if not (math.isfinite(scale) and scale != 0):
-        raise ConfigError(f"scale is {scale}; it must be a finite number other than 0.")
-    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
-        raise ConfigError(f"softcap is {softcap}; it must be above 0, or None for no cap.")
-    if chunk_bytes is not None and chunk_bytes < 1:
-        raise ConfigError(f"chunk_bytes is {chunk_bytes}; it must be at least 1.")
+
+
+_SETTINGS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda x: 0 < x < math.inf, "finite and above 0"),
+    "min_p": (lambda x: 0 < x <= 1, "in (0, 1], or None"),
+    "scale": (lambda x: x != 0 and math.isfinite(x), "finite and not 0"),
+    "softcap": (lambda x: 0 < x < math.inf, "finite and above 0, or None"),
+    "chunk_bytes": (lambda x: x >= 1, "at least 1, or None"),
+}
+"""What `score_tokens` accepts."""
 
 
 def _check_shapes(

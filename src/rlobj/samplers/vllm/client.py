@@ -148,7 +148,7 @@ class VllmServerSampler:
         def arrived(index: int, answer: Any) -> None:
             [groups[index]] = to_samples(
                 [prompts[index]],
-                [[_response(choice) for choice in _choices(answer)]],
+                [list(map(_response, sorted(answer["choices"], key=lambda each: each["index"])))],
                 count=count,
                 greedy=settings.temperature == 0,
                 tokenizer=self.tokenizer,
@@ -352,10 +352,6 @@ def _store(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
             flush()
     if held:
         flush()
-
-
-def _choices(answer: Any) -> list[Any]:
-    return sorted(answer["choices"], key=lambda choice: choice["index"])
 
 
 def _response(choice: Any) -> Response:

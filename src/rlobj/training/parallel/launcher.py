@@ -96,8 +96,8 @@ def launch(
             _wait(ranks, arrived)
         finally:
             for rank in ranks:
-                rank.kill()
-    if all(rank.code == 0 for rank in ranks):
+                rank.end()
+    if all(rank.returncode == 0 for rank in ranks):
         if log_dir is None:
             shutil.rmtree(folder, ignore_errors=True)
         return 0
@@ -107,10 +107,10 @@ def launch(
     failed.sort(key=lambda rank: rank.ended or 0.0)
     cause = next((rank for rank in failed if not rank.only_lost_a_peer()), failed[0])
     sys.stderr.write(_report(cause, ranks))
-    return 1 if cause.code < 0 else cause.code
+    return 1 if cause.returncode < 0 else cause.returncode
 
 
-class _Rank:
+class _Rank(subprocess.Popen[bytes]):
     """A process in a session of its own, so that the terminal does not send Ctrl-C to it.
 
     Args:
@@ -129,9 +129,8 @@ class _Rank:
         self.log = log
         self.ended: float | None = None
         self._sent: set[int] = set()
-        with contextlib.ExitStack() as stack:
-            output = None if log is None else stack.enter_context(log.open("wb"))
-            self._process = subprocess.Popen(
+        with contextlib.nullcontext() if log is None else log.open("wb") as output:
+            super().__init__(
                 command,
                 env=environment if log is None else {**environment, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
@@ -141,16 +140,11 @@ class _Rank:
                 preexec_fn=_ending_with_this_process(),
             )
 
-    @property
-    def code(self) -> int:
-        """The exit code, as of subprocess: negative if a signal ended it. Only after the end."""
-        return self._process.returncode
-
     def running(self) -> bool:
         """Whether it runs. If it has failed, the processes that it started are killed."""
-        if self.ended is None and self._process.poll() is not None:
+        if self.ended is None and self.poll() is not None:
             self.ended = time.monotonic()
-            if self.code != 0:
+            if self.returncode != 0:
                 self._kill_group()
         return self.ended is None
 
@@ -158,37 +152,37 @@ class _Rank:
         """Send a signal to it, and not to the processes that it started."""
         if self.running():
             self._sent.add(number)
-            self._process.send_signal(number)
+            self.send_signal(number)
 
-    def kill(self) -> None:
+    def end(self) -> None:
         """Kill it and the processes that it started."""
         if self.running():
             self._sent.add(signal.SIGKILL)
             self._kill_group()
-            self._process.wait()
+            self.wait()
             self.running()
 
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
 
     def failed_by_itself(self) -> bool:
         """Whether it failed, and not because of a signal from here."""
-        return self.code not in {0, *(code for n in self._sent for code in (-n, 128 + n))}
+        return self.returncode not in {0, *(code for n in self._sent for code in (-n, 128 + n))}
 
     def only_lost_a_peer(self) -> bool:
         """Whether it may have failed only because another rank had.
 
         Always true for rank 0, whose output went to the screen: the others' output is news.
         """
-        if self.code not in (1, -signal.SIGABRT):
+        if self.returncode not in (1, -signal.SIGABRT):
             return False
         return self.log is None or _LOST_A_PEER.search(_tail(self.log)) is not None
 
     def how_it_ended(self) -> str:
         """`exit code 3`, or the name of a signal."""
-        signals = {-each.value: each.name for each in signal.Signals}
-        return signals.get(self.code, f"exit code {self.code}")
+        code = self.returncode
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def _ending_with_this_process() -> Callable[[], None] | None:
@@ -256,11 +250,11 @@ def _wait(ranks: Sequence[_Rank], arrived: Sequence[int]) -> None:
     """Wait until all ranks have ended; pass signals on and end ranks as `launch` describes."""
     passed_on = terminated = False
     while [rank for rank in ranks if rank.running()]:
-        failures = [rank.ended for rank in ranks if rank.ended is not None and rank.code != 0]
+        failures = [rank.ended for rank in ranks if rank.ended is not None and rank.returncode != 0]
         failed_for = time.monotonic() - min(failures, default=time.monotonic())
         if len(arrived) > 1 or failed_for > SETTLE + GRACE:
             for rank in ranks:
-                rank.kill()
+                rank.end()
         elif arrived and not passed_on:
             passed_on = True
             for rank in ranks:
@@ -275,7 +269,7 @@ def _wait(ranks: Sequence[_Rank], arrived: Sequence[int]) -> None:
 def _report(cause: _Rank, ranks: Sequence[_Rank]) -> str:
     """Which rank failed, how, the end of its output, and how the others ended."""
     cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a killed screen leaves the cursor hidden
-    memory = " (often the system, out of memory)" if cause.code == -signal.SIGKILL else ""
+    memory = " (often the system, out of memory)" if cause.returncode == -signal.SIGKILL else ""
     how = f"{cause.how_it_ended()}{memory}"
     lines = [f"{cursor}\nrank {ranks.index(cause)} of {len(ranks)} processes failed: {how}"]
     if cause.log is None:
@@ -283,12 +277,9 @@ def _report(cause: _Rank, ranks: Sequence[_Rank]) -> str:
     else:
         output = _tail(cause.log) or "(nothing)"
         lines += ["The end of its output:", "", output, "", f"All of it is in {cause.log}"]
-    others = [
-        f"{rank.how_it_ended()} (rank {number})"
-        for number, rank in enumerate(ranks)
-        if rank is not cause
-    ]
-    lines += [f"The others ended with {', '.join(others)}"] if others else []
+    ends = [f"{rank.how_it_ended()} (rank {number})" for number, rank in enumerate(ranks)]
+    if others := [end for rank, end in zip(ranks, ends, strict=True) if rank is not cause]:
+        lines.append(f"The others ended with {', '.join(others)}")
     return "\n".join(lines) + "\n"
 
 

@@ -181,17 +181,14 @@ class Collector:
             grades = [replace(grade, rewards=(*grade.rewards, penalty)) for grade, penalty in pairs]
         return grades, overlong.shape(rewards, lengths, longest).tolist()
 
-    @property
-    def _decoupled(self) -> bool:
-        return self.config.objective.advantage.decoupled and self.config.rewards.names is not None
-
     def _live(self, group: Sequence[Response]) -> bool:
         """Whether the decided responses of a group differ, in accuracy or in reward."""
         assert self.config.sampling.dynamic is not None
         if self.config.sampling.dynamic.by == "accuracy":
             verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
             return len(verdicts) == 2
-        return has_signal(group, self._decoupled)
+        several = self.config.rewards.names is not None
+        return has_signal(group, several and self.config.objective.advantage.decoupled)
 
 
 def has_signal(group: Sequence[Response], decoupled: bool) -> bool:

@@ -141,7 +141,7 @@ def _write_rest(place: Path, policy: Policy, state: Mapping[str, Any], size: int
     if size > 1:
         _write_index(place / "model")
     if (place / "adapter").is_dir():
-        lora.save_settings(policy.model, place / "adapter")
+        policy.model.peft_config["default"].save_pretrained(place / "adapter")
     (place / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Rollout
@@ -13,7 +12,7 @@ from rlobj.training.storage.run_directory import RunDirectory, step_name
 def write_samples(
     run: RunDirectory, step: int, rollout: Rollout, comm: ProcessGroup, names: Sequence[str] = ()
 ) -> None:
-    """Write the sample table: one row per response, with its problem, text and grade.
+    """Write the sample table of all ranks: one row per response, with its problem, text and grade.
 
     Each of several rewards has a column, such as `reward_format`; `names` are their names.
     """
@@ -38,13 +37,7 @@ def write_samples(
         "weight_version": [r.sample.weight_version for r in responses],
         "kept": [i < len(rollout.responses) for i in range(len(responses))],
     }
-    _write(run, f"samples/{step_name(step)}.parquet", columns, comm)
-
-
-def _write(run: RunDirectory, name: str, columns: dict[str, Any], comm: ProcessGroup) -> None:
-    """Write one table with the rows of all ranks; the first rank writes it."""
-    parts = [part for part in comm.gather(columns) if part]
-    if comm.rank:
-        return
-    whole = {key: [value for part in parts for value in part[key]] for key in parts[0]}
-    run.write_table(name, whole)
+    parts = comm.gather(columns)
+    if not comm.rank:
+        whole = {key: [value for part in parts for value in part[key]] for key in columns}
+        run.write_table(f"samples/{step_name(step)}.parquet", whole)
