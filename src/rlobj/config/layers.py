@@ -194,11 +194,7 @@ def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
         return PROFILES[source]
     if is_gym(source):
         refuse_missing(source)
-        raise ConfigError(
-            f"data.source: '{source}' needs a model: --model with a hub id or a folder. The "
-            "embedded policy cannot read its problems, which contain words"
-        )
-    if not chosen:
+    if is_gym(source) or not chosen:
         raise ConfigError(
             f"data.source: '{source}' needs a model: --model with a hub id or a folder. Without "
             "--model, rlobj trains its embedded policy on a built-in task: "

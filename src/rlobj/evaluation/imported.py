@@ -44,39 +44,40 @@ FINISH = ("finish", "finish_reason", "stop_reason")
 
 @dataclass
 class _Row:
-    """A row, its place for errors, and the columns that are named for its parts."""
+    """A row: its place for errors, its columns by dotted name, and those named for its parts."""
 
     where: str
     columns: Mapping[str, Any]
     named: Mapping[str, str]
 
-    @cached_property
-    def all(self) -> list[str]:
-        """The names of all columns."""
-        return column_names(self.columns)
-
     def values(self, part: str) -> dict[str, Any]:
         """Column -> value of each column that may hold a part."""
-        names = [self.named[part]] if part in self.named else known_columns(PARTS[part], self.all)
-        found = {name: value_of(self.columns, name) for name in names}
-        found = {name: value for name, value in found.items() if value is not None}
-        if part in self.named and not found:
-            advice = nearest(self.named[part], self.all)
-            raise DataError(f"{self.where}: there is no column '{self.named[part]}'.{advice}")
+        named = self.named.get(part)
+        names = [named] if named else known_columns(PARTS[part], self.columns)
+        found = {n: self.columns[n] for n in names if self.columns.get(n) is not None}
+        if named and not found:
+            advice = nearest(named, self.columns)
+            raise DataError(f"{self.where}: there is no column '{named}'.{advice}")
         return found
 
+    @cached_property
     def id(self) -> str | None:
         """The id of the problem."""
         return next(map(str, self.values("id").values()), None)
 
+    @cached_property
     def prompt(self) -> str:
         """The question, perhaps inside a template; "" if it is not there."""
         return prompt_text(next(iter(self.values("prompt").values()), ""), self.where)
 
     def answers(self) -> list[str]:
         """The gold answers, each of them right."""
-        found = {name: self._answers(name, value) for name, value in self.values("answer").items()}
-        found = {name: answers for name, answers in found.items() if answers}
+        found = {}
+        for name, value in self.values("answer").items():
+            where = f"{self.where}, column '{name}'"
+            texts = (answer_text(each, where) for each in (value if _all(str, value) else [value]))
+            if answers := list(dict.fromkeys(filter(None, texts))):
+                found[name] = answers
         if len(set(map(tuple, found.values()))) > 1:
             listed = ", ".join(f"{name}: {' or '.join(own)[:40]}" for name, own in found.items())
             raise DataError(
@@ -84,12 +85,6 @@ class _Row:
                 "--column answer=COLUMN."
             )
         return next(iter(found.values()), [])
-
-    def _answers(self, name: str, value: Any) -> list[str]:
-        several = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        where = f"{self.where}, column '{name}'"
-        texts = (answer_text(item, where) for item in (value if several else [value]))
-        return list(dict.fromkeys(filter(None, texts)))
 
     def responses(self) -> list[ResponseRecord]:
         """The responses; several in a list, or in the list of lists of lm-eval."""
@@ -99,10 +94,9 @@ class _Row:
                 f"{self.where}: no response. Looked for {', '.join(PARTS['response'])}; the "
                 f"columns are {', '.join(self.columns)}. Name it with --column response=COLUMN."
             )
-        if name == "resps" and _is_list_of(list, found):
+        if name == "resps" and _all(list, found):
             found = [text for each in found for text in each]
-        texts = found if isinstance(found, list) and not _is_list_of(dict, found) else [found]
-        tokens, finish = (self._each(names, len(texts)) for names in (LENGTH, FINISH))
+        texts = found if isinstance(found, list) and not _all(dict, found) else [found]
         seed = self.columns.get("seed")
         return [
             ResponseRecord(
@@ -112,7 +106,9 @@ class _Row:
                 count if isinstance(count, int) else None,
                 ended if ended in ("stop", "length") else None,
             )
-            for text, count, ended in zip(texts, tokens, finish, strict=True)
+            for text, count, ended in zip(
+                texts, self._each(LENGTH, len(texts)), self._each(FINISH, len(texts)), strict=True
+            )
         ]
 
     def _each(self, names: Sequence[str], count: int) -> list[Any]:
@@ -177,12 +173,12 @@ def _rows(file: Path, columns: Mapping[str, str]) -> Iterator[_Row]:
     first: dict[str, Any] = {}
     for where, row in read_file(file):
         if row.get("filter") == first.setdefault("filter", row.get("filter")):
-            yield _Row(where, row, columns)
+            yield _Row(where, {name: value_of(row, name) for name in column_names(row)}, columns)
 
 
 def _own(row: _Row, problems: Mapping[str, Problem]) -> Problem:
     """The problem that a row itself describes."""
-    answers, prompt, name = row.answers(), row.prompt(), row.id()
+    answers, prompt, name = row.answers(), row.prompt, row.id
     if not answers:
         raise DataError(
             f"{row.where}: no gold answer. Name its column with --column answer=COLUMN, or the "
@@ -221,7 +217,7 @@ def _finder(known: Sequence[Problem]) -> Callable[[_Row], Problem]:
     by_question.pop("", None)
 
     def find(row: _Row) -> Problem:
-        name, prompt = row.id(), _squeezed(row.prompt())
+        name, prompt = row.id, _squeezed(row.prompt)
         # Few-shot examples come before the question. Of two questions that end at the same
         # position, one is a part of the other; the longer one is taken.
         ends = {each: prompt.rfind(each) + len(each) for each in by_question if each in prompt}
@@ -255,7 +251,7 @@ def _text(value: Any, where: str) -> str:
     """A text, or the last message of a chat, by the assistant."""
     if isinstance(value, str):
         return value
-    last = value[-1] if _is_list_of(dict, value) else value
+    last = value[-1] if _all(dict, value) else value
     message = last if isinstance(last, dict) else {}
     if message.get("role") == "assistant" and isinstance(message.get("content"), str):
         return message["content"]
@@ -267,7 +263,8 @@ def _text(value: Any, where: str) -> str:
     )
 
 
-def _is_list_of(kind: type, value: Any) -> bool:
+def _all(kind: type, value: Any) -> bool:
+    """Whether a value is a list with items of one kind."""
     return isinstance(value, list) and bool(value) and all(isinstance(x, kind) for x in value)
 
 

@@ -148,13 +148,10 @@ def _unanswered(asked: Sequence[Problem], responses: Mapping[Key, ResponseRecord
     """A note on problems without a response, if there are any."""
     answered = {problem for _, problem, _ in responses}
     missing = [problem.id for problem in asked if problem.id not in answered]
-    if not missing:
-        return []
-    named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
-    return [
-        f"{len(missing):,} of {len(asked):,} problems have no response and count in no number: "
-        f"{named}"
-    ]
+    named = ", ".join(missing[:NAMED]) + ", ..." * (len(missing) > NAMED)
+    count = f"{len(missing):,} of {len(asked):,} problems"
+    note = f"{count} have no response and count in no number: {named}"
+    return [note] if missing else []
 
 
 def _changed(reward: Mapping[str, Any], change: Mapping[str, Any]) -> Reward:

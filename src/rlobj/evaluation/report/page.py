@@ -15,7 +15,6 @@ from rlobj.evaluation.report.tables import (
     facts,
     flat,
     measures,
-    own_settings,
     shared,
     summary_rows,
     undecided_note,
@@ -147,7 +146,7 @@ def _section(index: int, result: BenchmarkResult, common: Mapping[str, str]) -> 
         **{f"maj@{k}": texts[f"maj@{k}"] for k in summary.maj_at},
     }
     names = ("solved always, never", "tokens: median, right, wrong", "in a box")
-    lines |= {name: texts[name] for name in names} | own_settings(result.settings, common)
+    lines |= {name: texts[name] for name in names} | flat(result.settings, common)
     name = escape(summary.benchmark)
     return (
         f"<section id='b{index}' class=benchmark><h2>{name}</h2>{definition_list(lines)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -88,14 +88,10 @@ def shared(settings: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     return {k: v for k, v in first.items() if all(k in each and each[k] == v for each in others)}
 
 
-def own_settings(settings: Mapping[str, Any], common: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a benchmark that are not common, as text by dotted name."""
-    return {name: text for name, text in flat(settings).items() if name not in common}
-
-
-def flat(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Settings by dotted name, each as one line of text."""
-    return {name: _line(value) for name, value in flattened(settings).items()}
+def flat(settings: Mapping[str, Any], common: Container[str] = ()) -> dict[str, str]:
+    """Settings by dotted name, each as one line of text, without the common ones."""
+    found = flattened(settings).items()
+    return {name: _line(value) for name, value in found if name not in common}
 
 
 def _line(value: Any) -> str:
@@ -193,7 +189,7 @@ def _settings(results: Sequence[BenchmarkResult]) -> list[str]:
     common = shared([flat(each.settings) for each in results])
     parts = [_listed(common)] if common else []
     for each in results:
-        own = own_settings(each.settings, common)
+        own = flat(each.settings, common)
         parts += [f"{each.summary.benchmark}: {_listed(own)}"] if own else []
     return [f"Settings: {'. '.join(parts)}."] if parts else []
 
