@@ -52,7 +52,7 @@ def test_evaluation_in_memory_writes_no_file(policy, tmp_path, monkeypatch) -> N
     [summary] = [each.summary for each in result.benchmarks.values()]
     assert result.accuracies == {"problems": summary.accuracy}
     assert (result.accuracy, result.interval) == (summary.accuracy, summary.interval)
-    assert result.to_markdown().startswith("| benchmark |")
+    assert result.to_markdown().startswith("|  | problems |")
     assert result.to_dict()["results"]["problems"]["avg@3"] == summary.accuracy
 
 

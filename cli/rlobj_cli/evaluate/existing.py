@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 
-from rlobj_cli.screen.console import loading
+from rlobj_cli.screen.console import loading, show_markdown
 from rlobj_cli.screen.options import data_dir_option, option
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
@@ -39,7 +38,7 @@ def compare(
     from rlobj.base.files import write_whole
 
     comparison = evaluation.compare(first, second)
-    console.print(Markdown(comparison.to_markdown()))
+    show_markdown(console, comparison.to_markdown())
     if out is not None:
         write_whole(out, comparison.to_markdown().encode())
         console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from rlobj.evaluation import EvaluationCallback, EvaluationResult
-from rlobj_cli.evaluate.tables import show_changes, show_result
-from rlobj_cli.screen.console import facts_grid, preparing_policy, working
+from rlobj_cli.evaluate.tables import show_changes
+from rlobj_cli.screen.console import facts_grid, preparing_policy, show_markdown, working
 
 
 class EvaluationScreen(EvaluationCallback):
@@ -100,7 +100,9 @@ class EvaluationScreen(EvaluationCallback):
         self._clear()
         if result.changes is not None:
             show_changes(self._console, result, result.changes)
-        show_result(self._console, result)
+        show_markdown(self._console, result.to_markdown())
+        if result.unfinished:
+            self._console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
 
     def finished(self, result: EvaluationResult) -> None:
         """Print which files were written."""

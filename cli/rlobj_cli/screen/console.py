@@ -22,6 +22,8 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
+from rlobj.reporting import visible
+
 if TYPE_CHECKING:
     from rlobj.objectives.explanation import Explanation
 
@@ -140,6 +142,13 @@ def facts_grid(facts: Mapping[str, str]) -> Table:
     for name, text in facts.items():
         grid.add_row(f"  {name}", Text(text))
     return grid
+
+
+def show_markdown(console: Console, text: str) -> None:
+    """Print Markdown whose names are data: control characters are shown as symbols."""
+    from rich.markdown import Markdown
+
+    console.print(Markdown("\n".join(map(visible, text.split("\n")))))
 
 
 def show_yaml(console: Console, text: str) -> None:

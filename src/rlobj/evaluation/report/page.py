@@ -11,12 +11,10 @@ from typing import Any
 
 from rlobj.base.files import write_whole
 from rlobj.evaluation.report.tables import (
-    COLUMNS,
     facts,
     flat,
-    measures,
     shared,
-    summary_rows,
+    summary_table,
     undecided_note,
 )
 from rlobj.evaluation.samples import GradedProblem, ResponseRecord
@@ -92,20 +90,21 @@ def _asset(name: str) -> str:
 
 
 def _summary_table(results: Sequence[BenchmarkResult]) -> str:
-    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in ("benchmark", *COLUMNS))
-    rows = ""
-    for index, (name, *texts) in enumerate(summary_rows([each.summary for each in results])):
-        cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
-        mean = index == len(results)
-        title = escape(name) if mean else f"<a href='#b{index}'>{escape(name)}</a>"
-        rows += f"<tr{' class=mean' * mean}><th scope=row>{title}</th>{cells}</tr>"
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    names, rows = summary_table([each.summary for each in results])
+    links = [f"<a href='#b{i}'>{escape(name)}</a>" for i, name in enumerate(names[1:])]
+    links[len(results) :] = map(escape, names[len(results) + 1 :])  # the mean has no section
+    head = "".join(f"<th scope=col>{each}</th>" for each in ["", *links])
+    lines = (
+        f"<tr><th scope=row>{name}</th>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"
+        for name, *texts in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
 def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[str]:
     lines = [
-        "Percent. ± is the standard error and the interval the 95% interval, both for similar "
-        "problems."
+        "Percent of n responses per problem. ± is the standard error for similar problems, and so "
+        "is the interval."
     ]
     if any(each.summary.truncated > 0 for each in results):
         lines.append(
@@ -138,18 +137,9 @@ def _verdict_boxes(results: Sequence[BenchmarkResult]) -> str:
 
 
 def _section(index: int, result: BenchmarkResult, common: Mapping[str, str]) -> str:
-    summary, texts = result.summary, measures(result.summary)
-    lines = {
-        f"avg@{texts['n']}": f"{texts['avg@n']} ± {texts['± problems']}",
-        "± for the same problems": texts["± sampling"],
-        **{f"pass@{k}": texts[f"pass@{k}"] for k in summary.pass_at if k > 1},
-        **{f"maj@{k}": texts[f"maj@{k}"] for k in summary.maj_at},
-    }
-    names = ("solved always, never", "tokens: median, right, wrong", "in a box")
-    lines |= {name: texts[name] for name in names} | flat(result.settings, common)
-    name = escape(summary.benchmark)
+    name, own = escape(result.summary.benchmark), flat(result.settings, common)
     return (
-        f"<section id='b{index}' class=benchmark><h2>{name}</h2>{definition_list(lines)}"
+        f"<section id='b{index}' class=benchmark><h2>{name}</h2>{definition_list(own)}"
         f"<div class=grid role=grid aria-label='{name}: problems and samples'></div></section>"
     )
 

@@ -19,40 +19,47 @@ from rlobj.evaluation.summary import (
 from rlobj.reporting import escaped, markdown_table
 
 UNKNOWN = "–"
-COLUMNS = (
-    *("problems", "n", "avg@n", "95% interval", "pass@n", "maj@n"),
-    *("truncated", "no answer", "undecided", "tokens"),
-)
-"""Measures in a row of a table."""
 COUNTS = ("solve_all", "solve_none", "truncated", "format", "no_answer", "undecided")
 Value = TypeVar("Value")
 
 
-def measures(summary: BenchmarkSummary) -> dict[str, str]:
+def summary_table(summaries: Sequence[BenchmarkSummary]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: benchmarks across and the average of several; their numbers down."""
+    texts = {summary.benchmark: _measures(summary) for summary in summaries}
+    if len(summaries) > 1:
+        macro = macro_average(summaries)
+        texts[f"mean of {len(summaries)}"] = {
+            "avg@n": f"{percent(macro.accuracy)} ± {percent(macro.standard_errors.problems)}",
+            "95% interval": percent_range(*macro.interval[:2]),
+        }
+    most_first = sorted(texts.values(), key=len, reverse=True)
+    names = dict.fromkeys(name for own in most_first for name in own)
+    return ["", *texts], [[name, *(own.get(name, "") for own in texts.values())] for name in names]
+
+
+def _measures(summary: BenchmarkSummary) -> dict[str, str]:
     """The numbers of a benchmark as text, shares in percent, by name."""
-    n, errors = summary.samples_per_problem, summary.standard_errors
-    estimates = {f"pass@{k}": each for k, each in summary.pass_at.items()}
+    errors = summary.standard_errors
+    error = percent(errors.problems or math.nan)  # 0: the problems are alike, and tell nothing
+    estimates = {f"pass@{k}": each for k, each in summary.pass_at.items() if k > 1}
     estimates |= {f"maj@{k}": each for k, each in summary.maj_at.items()}
-    estimates |= {"pass@n": summary.pass_at.get(n), "maj@n": summary.maj_at.get(n)}
-    lengths = summary.lengths
     return {
         "problems": f"{summary.problems:,}",
-        "n": f"{n:,}",
-        "avg@n": percent(summary.accuracy),
+        "n": f"{summary.samples_per_problem:,}",
+        "avg@n": f"{percent(summary.accuracy)} ± {error}",
         "95% interval": percent_range(*summary.interval[:2]),
-        "± problems": percent(errors.problems),
-        "± sampling": percent(errors.sampling),
+        "± for the same problems": percent(errors.sampling),
         **{name: _estimated(each, summary.problems) for name, each in estimates.items()},
+        "solved always": f"{summary.solve_all:,}",
+        "solved never": f"{summary.solve_none:,}",
         "truncated": percent(summary.truncated),
         "no answer": percent(summary.no_answer),
         "in a box": percent(summary.format),
         "undecided": f"{summary.undecided:,}",
-        "solved always, never": f"{summary.solve_all:,}, {summary.solve_none:,}",
-        "tokens": _tokens(lengths.mean),
-        "mean length": _tokens(lengths.mean, 1),
-        "tokens: median, right, wrong": ", ".join(
-            map(_tokens, (lengths.median, lengths.right, lengths.wrong))
-        ),
+        **{
+            f"tokens, {name}": UNKNOWN if math.isnan(value) else f"{value:,.0f}"
+            for name, value in asdict(summary.lengths).items()
+        },
     }
 
 
@@ -111,16 +118,10 @@ def facts(about: Mapping[str, Any]) -> dict[str, str]:
     return lines
 
 
-def _estimated(estimate: Estimate | None, problems: int) -> str:
+def _estimated(estimate: Estimate, problems: int) -> str:
     """The mean in percent, with the number of problems if it is not all of them."""
-    if estimate is None:
-        return UNKNOWN
     fewer = f" (of {estimate.problems:,})" if estimate.problems < problems else ""
     return percent(estimate.mean) + fewer
-
-
-def _tokens(value: float, digits: int = 0) -> str:
-    return UNKNOWN if math.isnan(value) else f"{value:,.{digits}f}"
 
 
 def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,37 +153,16 @@ def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any
         about: as for `results_json`.
     """
     summaries = [each.summary for each in results]
-    sampling = ", ".join(
-        f"{summary.benchmark} ± {percent(summary.standard_errors.sampling)}"
-        for summary in summaries
-    )
     methods = dict.fromkeys(summary.interval.method for summary in summaries)
     notes = [
-        f"Percent. ± is the standard error for similar problems. Standard error for the same "
-        f"problems, sampled again: {sampling}. Intervals: {', '.join(methods)}.",
+        "Percent of n responses per problem. ± is the standard error for similar problems, and so "
+        f"is the interval: {', '.join(methods)}.",
         *undecided_note(summaries),
         *_settings(results),
         *([f"{_listed(facts(about))}."] if about else []),
     ]
-    table = markdown_table(["benchmark", *COLUMNS], summary_rows(summaries))
+    table = markdown_table(*summary_table(summaries))
     return "\n\n".join([table, *map(escaped, notes)]) + "\n"
-
-
-def summary_rows(summaries: Sequence[BenchmarkSummary]) -> list[list[str]]:
-    """The name of each benchmark and its `COLUMNS`; below several benchmarks, their average."""
-    texts = {summary.benchmark: measures(summary) for summary in summaries}
-    if len(summaries) > 1:
-        macro = macro_average(summaries)
-        texts[f"mean of {len(summaries)}"] = {
-            "avg@n": percent(macro.accuracy),
-            "95% interval": percent_range(*macro.interval[:2]),
-            "± problems": percent(macro.standard_errors.problems),
-        }
-    accuracy = {name: f"{own['avg@n']} ± {own['± problems']}" for name, own in texts.items()}
-    return [
-        [name, *({**own, "avg@n": accuracy[name]}.get(column, "") for column in COLUMNS)]
-        for name, own in texts.items()
-    ]
 
 
 def _settings(results: Sequence[BenchmarkResult]) -> list[str]:
