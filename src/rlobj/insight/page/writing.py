@@ -147,10 +147,14 @@ def _bounds(rule: Expr | None) -> Iterator[dict[str, Any]]:
     if isinstance(rule, Compare) and isinstance(rule.left, Column):
         if isinstance(rule.right, Constant):
             below = rule.operator.startswith("<")
-            yield {"column": rule.left.name, "value": rule.right.value, "below": below}
+            yield _bound(rule, rule.left.name, rule.right.value, below)
     elif isinstance(rule, Cut) and isinstance(rule.value, Column):
-        yield {"column": rule.value.name, "value": None, "below": rule.side == "bottom"}
+        yield _bound(rule, rule.value.name, None, rule.side == "bottom")
         yield from _bounds(rule.within)
+
+
+def _bound(rule: Expr, column: str, value: float | None, below: bool) -> dict[str, Any]:
+    return {"text": str(rule), "column": column, "value": value, "below": below}
 
 
 def _examples(page: PageRows, rules: Iterable[Expr]) -> list[str]:

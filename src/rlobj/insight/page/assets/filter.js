@@ -42,41 +42,29 @@ function keep(name, holds) {
   for (let row = 0; row < store.size; row++) chosen.mask[row] &= kept[codes[row]] ?? none;
 }
 
-/* Sums of tokens; a row stands for 1 / inclusion_probability of them. */
-function sums() {
-  const [p, spurious] = ["inclusion_probability", "spurious"].map(column);
-  const found = { tokens: 0, variance: 0, judged: 0, caught: 0, spurious: 0, all: 0 };
-  for (const { step, start, end } of store.updates) {
-    for (let row = start; inRange(step) && row < end; row++) {
-      const weight = 1 / p[row];
-      found.all += weight;
-      if (spurious[row] === 1) found.spurious += weight;
-      if (!chosen.mask[row]) continue;
-      found.tokens += weight;
-      if (p[row] < 1) found.variance += (1 - p[row]) * weight * weight;
-      if (!Number.isNaN(spurious[row])) found.judged += weight;
-      if (spurious[row] === 1) found.caught += weight;
-    }
-  }
-  return found;
-}
-
 function showCount() {
-  const found = sums();
+  const inside = new Uint8Array(store.size);
+  for (const { step, start, end } of store.updates) inside.fill(inRange(step), start, end);
+  const { tokens, variance, sum, known } = tally(
+    2,
+    (row) => (inside[row] ? chosen.mask[row] : -1),
+    ["spurious"],
+  );
   const steps = Object.entries(about.tokens).filter(([step]) => inRange(Number(step)));
-  const exact = steps.reduce((sum, [, tokens]) => sum + tokens, 0);
-  const whole = exact || found.all;
+  const exact = steps.reduce((total, [, count]) => total + count, 0);
+  const whole = exact || tokens[0] + tokens[1];
   const lines = [`${exact ? "" : "≈ "}${number(Math.round(whole))} tokens`];
   if (chosen.narrowed) {
-    const error = Math.round(Math.sqrt(found.variance));
-    const count = `${error ? "≈ " : ""}${number(Math.round(found.tokens))}`;
-    const share = percent(found.tokens / whole);
+    const error = Math.round(Math.sqrt(variance[1]));
+    const count = `${error ? "≈ " : ""}${number(Math.round(tokens[1]))}`;
+    const share = percent(tokens[1] / whole);
     lines[0] = `${count}${error ? ` ± ${number(error)}` : ""} of ${lines[0]} (${share})`;
-    if (found.judged) lines.push(`precision ${percent(found.caught / found.judged)}`);
-    if (found.spurious) lines.push(`recall ${percent(found.caught / found.spurious)}`);
+    const [missed, caught] = sum.spurious;
+    if (known.spurious[1]) lines.push(`precision ${percent(caught / known.spurious[1])}`);
+    if (missed + caught) lines.push(`recall ${percent(caught / (missed + caught))}`);
   }
   byId("found").textContent = lines.join(" · ");
-  byId("matches").hidden = !chosen.narrowed || !found.tokens;
+  byId("matches").hidden = !chosen.narrowed || !tokens[1];
 }
 
 function showProblem(error) {

@@ -113,6 +113,31 @@ function contextOf(row, size = 20) {
   return [before + text(first, row), text(row + 1, last)];
 }
 
+/* Sums over rows by `key(row)`; a key below 0 leaves the row out. A row stands for 1 /
+   inclusion_probability tokens, and `variance` is that of the estimate of `tokens`. */
+function tally(size, key, names = []) {
+  const sums = () => new Float64Array(size);
+  const found = { tokens: sums(), touched: sums(), variance: sums(), sum: {}, known: {} };
+  for (const name of names) [found.sum[name], found.known[name]] = [sums(), sums()];
+  const columns = names.map((name) => [column(name), found.sum[name], found.known[name]]);
+  const [p, touched] = [column("inclusion_probability"), touchedTest()];
+  for (let row = 0; row < store.size; row++) {
+    const k = key(row);
+    if (!(k >= 0)) continue;
+    const weight = 1 / p[row];
+    found.tokens[k] += weight;
+    if (touched(row)) found.touched[k] += weight;
+    if (p[row] < 1) found.variance[k] += (1 - p[row]) * weight * weight;
+    for (const [values, sum, known] of columns) {
+      if (Number.isNaN(values[row])) continue;
+      sum[k] += weight * values[row];
+      known[k] += weight;
+    }
+  }
+  found.mean = (name, k) => found.sum[name][k] / found.known[name][k];
+  return found;
+}
+
 // State: what is shown. The address keeps it, so that a link shows the same.
 
 const DEFAULTS = {

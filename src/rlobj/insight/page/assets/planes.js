@@ -19,77 +19,66 @@ const SAME = {
   surprisal: { prob: [(v) => -Math.log(v), true], logprob: [(v) => -v, true] },
 };
 const HEATS = {
-  mean: ["mean gradient norm", (bin) => bin.gradient / bin.known],
-  sum: ["sum of gradient norms", (bin) => bin.gradient],
-  tokens: ["tokens", (bin) => bin.tokens],
-  touched: ["share of touched tokens", (bin) => bin.touched / bin.tokens],
-  spurious: ["share of spurious tokens", (bin) => bin.spurious / bin.judged],
+  mean: ["mean gradient norm", ({ mean }, key) => mean("gradient_norm", key)],
+  sum: ["sum of gradient norms", ({ sum }, key) => sum.gradient_norm[key]],
+  tokens: ["tokens", ({ tokens }, key) => tokens[key]],
+  touched: ["share of touched tokens", ({ touched, tokens }, key) => touched[key] / tokens[key]],
+  spurious: ["share of spurious tokens", ({ mean }, key) => mean("spurious", key)],
 };
 const SUMS = ["sum", "tokens"]; // their colours are logarithmic
-let drawn = null; // {plane, x, y, bins}: bins by x · (bins of y) + y
+const axes = new Map();
+let drawn = null; // {x, y, bins, keys}; the key of a bin is x · (bins of y) + y
 let cursor = null; // the key of the bin that the arrow keys are at
 
 /* An axis with its bins: `at` makes a coordinate of a number, and `back` a number of a coordinate. */
-function binned({ name, title, log, bins }) {
+function binned({ name, title, log, bins: most }) {
+  const bins = byId("plane-chart").clientWidth < 600 ? Math.round(0.6 * most) : most;
+  const key = `${name} ${bins}`;
+  if (axes.has(key)) return axes.get(key);
   const values = column(name);
   const at = log ? (v) => Math.log10(Math.max(v, 1e-8)) : (v) => v;
   const back = log ? (c) => 10 ** c : (c) => c;
   let [low, high] = [quantile(values, 0.0002, at), quantile(values, 0.9998, at)];
   if (log) [low, high] = [Math.floor(5 * low) / 5, name === "prob" ? 0 : Math.ceil(5 * high) / 5];
   const width = (high - low || 1) / bins;
-  const binOf = (v) => Math.max(0, Math.min(bins - 1, Math.floor((at(v) - low) / width)));
+  const binOf = Int8Array.from(values, (v) =>
+    Number.isNaN(v) ? -1 : Math.max(0, Math.min(bins - 1, Math.floor((at(v) - low) / width))),
+  );
   const edge = (i) => low + i * width;
   const between = (i) => `${title} ${number(back(edge(i)))} to ${number(back(edge(i + 1)))}`;
-  return { name, title, values, bins, at, back, low, high: edge(bins), binOf, edge, between };
+  const found = { name, title, bins, at, back, low, high: edge(bins), binOf, edge, between };
+  axes.set(key, found);
+  return found;
 }
 
-/* The bin of a row; -1 if a number is unknown. */
-function keyOf({ x, y }, row) {
-  const [a, b] = [x.values[row], y.values[row]];
-  return Number.isNaN(a) || Number.isNaN(b) ? -1 : x.binOf(a) * y.bins + y.binOf(b);
-}
+/* The bin of a row; below 0 if a number is unknown. */
+const keyOf = ({ x, y }, row) =>
+  y.binOf[row] < 0 ? -1 : x.binOf[row] * y.bins + y.binOf[row];
 
 function countBins(plane) {
-  const found = { plane, x: binned(plane.x), y: binned(plane.y) };
-  const names = ["tokens", "touched", "known", "gradient", "judged", "spurious"];
-  const sums = names.map(() => new Float64Array(found.x.bins * found.y.bins));
-  const [tokens, acted, known, carried, judged, wrong] = sums;
-  const [p, gradient, spurious] = ["inclusion_probability", "gradient_norm", "spurious"].map(column);
-  const touched = touchedTest();
-  for (let row = 0; row < store.size; row++) {
-    const key = chosen.mask[row] ? keyOf(found, row) : -1;
-    if (key < 0) continue;
-    const weight = 1 / p[row];
-    tokens[key] += weight;
-    if (touched(row)) acted[key] += weight;
-    if (gradient[row] >= 0) {
-      known[key] += weight;
-      carried[key] += weight * gradient[row];
-    }
-    if (spurious[row] >= 0) judged[key] += weight;
-    if (spurious[row] === 1) wrong[key] += weight;
-  }
-  const binAt = (key) => Object.fromEntries(names.map((name, i) => [name, sums[i][key]]));
-  const keys = [...tokens.keys()].filter((key) => tokens[key] > 0);
-  return { ...found, bins: new Map(keys.map((key) => [key, binAt(key)])) };
+  const found = { x: binned(plane.x), y: binned(plane.y) };
+  const key = (row) => (chosen.mask[row] ? keyOf(found, row) : -1);
+  const bins = tally(found.x.bins * found.y.bins, key, ["gradient_norm", "spurious"]);
+  const keys = [...bins.tokens.keys()].filter((each) => bins.tokens[each] > 0);
+  return { ...found, bins, keys };
 }
 
 /* The bounds of the rules on the columns of the plane: {axis, at, below, text}. */
 function bounds() {
   const found = [];
   for (const { field, parts } of about.rules) {
-    for (const { text, bounds: each } of parts) {
-      for (const { column: name, value, below } of each) {
+    for (const { bounds: each } of parts) {
+      for (const { text, column: name, value, below } of each) {
         const cuts = value === null ? cutsOf(text, name, below) : [value];
-        if (!cuts.length) continue;
         const cut = cuts.reduce((sum, each) => sum + each, 0) / cuts.length;
+        const ends = [Math.min(...cuts), Math.max(...cuts)].map(number).join(" to ");
+        const span = value === null ? `, here ${ends} by update, on average ${number(cut)}` : "";
         for (const axis of ["x", "y"]) {
-          const [change, turns] = name === drawn[axis].name ? [(v) => v] : SAME[drawn[axis].name]?.[name] ?? [];
-          if (!change) continue;
-          const ends = [Math.min(...cuts), Math.max(...cuts)].map(number).join(" to ");
-          const words = value === null ? `${text}: ${ends}, mean ${number(cut)}` : text;
-          const line = { axis, at: drawn[axis].at(change(cut)), below: turns ? !below : below };
-          found.push({ ...line, text: visible(`${field}: ${words}`, 80) });
+          const own = name === drawn[axis].name ? [(v) => v, false] : null;
+          const [change, turns] = own ?? SAME[drawn[axis].name]?.[name] ?? [];
+          if (!change || !cuts.length) continue;
+          const line = { axis, at: drawn[axis].at(change(cut)), below: below !== turns };
+          found.push({ ...line, label: visible(text, 32), text: `${field}: ${visible(text, 200)}${span}` });
         }
       }
     }
@@ -117,16 +106,17 @@ function drawPlane() {
   const { x, y } = drawn;
   const [title, value] = HEATS[state.heat] ?? HEATS.mean;
   const log = SUMS.includes(state.heat);
-  const cells = [...drawn.bins].map(([key, bin]) => {
-    const heat = value(bin);
+  const cells = drawn.keys.map((key) => {
+    const heat = value(drawn.bins, key);
     const [i, j] = [Math.floor(key / y.bins), key % y.bins];
     const color = log ? Math.log10(heat) : heat;
     const ends = [x.edge(i), x.edge(i + 1), y.edge(j), y.edge(j + 1)];
-    return [...ends, Number.isFinite(color) ? color : null, bin.touched > 0, key];
+    return [...ends, Number.isFinite(color) ? color : null, drawn.bins.touched[key] > 0, key];
   });
   const colors = cells.map((cell) => cell[4]).filter((color) => color !== null);
   const lines = bounds();
   const mark = css("--touched");
+  const paper = { color: css("--ink"), backgroundColor: css("--page"), padding: [1, 3] };
   const of = (each, rest) =>
     axis(each.title, { type: "value", min: each.low, max: each.high, ...rest }, each.back);
   const instance = chart("plane-chart", {
@@ -159,9 +149,9 @@ function drawPlane() {
       },
       markLine: {
         ...{ symbol: "none", silent: true, lineStyle: { color: mark, type: "dashed", width: 1.5 } },
-        data: lines.map(({ axis: name, at, text }) => ({
+        data: lines.map(({ axis: name, at, label }) => ({
           [`${name}Axis`]: at,
-          label: { formatter: text, color: css("--ink"), ...placeOfLabel(name, at) },
+          label: { formatter: label, ...paper, ...placeOfLabel(name, at) },
         })),
       },
       markArea: {
@@ -172,14 +162,14 @@ function drawPlane() {
   });
   instance.off("click");
   instance.on("click", ({ data }) => go({ cell: `${data[6]}` }));
-  const meaning = "Dashed lines and the tinted area: the run's rules, as far as these two columns tell. ";
-  byId("region").textContent = `${lines.length ? meaning : ""}Framed cells have touched tokens.`;
+  const rule = `Dashed lines: ${lines.map(({ text }) => text).join("; ")}. `;
+  byId("region").textContent = `${lines.length ? rule : ""}Cells with a frame have touched tokens.`;
   drawCell();
 }
 
 /* Labels stay within the chart: above it, or at the end of a line across. */
 function placeOfLabel(name, at) {
-  if (name === "y") return { position: "insideEndTop" };
+  if (name === "y") return { position: "insideEndBottom" };
   const right = at > (drawn.x.low + drawn.x.high) / 2;
   return { position: "end", align: right ? "right" : "left" };
 }
@@ -200,13 +190,11 @@ function regionOf(lines) {
 
 function describe(key, separator) {
   const { x, y, bins } = drawn;
-  const bin = bins.get(key);
   const [title, value] = HEATS[state.heat] ?? HEATS.mean;
+  const [tokens, touched] = [bins.tokens, bins.touched].map((each) => number(Math.round(each[key])));
   const lines = [x.between(Math.floor(key / y.bins)), y.between(key % y.bins)];
-  if (!bin) return [...lines, "no tokens"].join(separator);
-  const counts = [bin.tokens, bin.touched].map((count) => number(Math.round(count)));
-  lines.push(`${counts[0]} tokens, ${counts[1]} touched`);
-  if (!SUMS.includes(state.heat)) lines.push(`${title} ${number(value(bin))}`);
+  lines.push(`tokens ${tokens}, touched ${touched}`);
+  if (!SUMS.includes(state.heat)) lines.push(`${title} ${number(value(bins, key))}`);
   return lines.join(separator);
 }
 
@@ -216,20 +204,17 @@ function drawCell() {
   if (!drawn || !state.cell) return;
   cursor = Number(state.cell);
   byId("cell").textContent = describe(cursor, ", ");
-  const rows = [];
-  for (let row = store.size - 1; row >= 0; row--) {
-    if (chosen.mask[row] && keyOf(drawn, row) === cursor) rows.push(row);
-  }
-  listTokens(byId("cell-tokens"), rows);
+  const inside = (row) => chosen.mask[row] && keyOf(drawn, row) === cursor;
+  listTokens(byId("cell-tokens"), rowsWith(inside));
 }
 
 /* The arrow keys go to the nearest cell with tokens in their direction. */
 function moveInPlane(event) {
   if (event.key === "Enter" && cursor !== null) return go({ cell: `${cursor}` });
   const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
-  if (!by || !drawn?.bins.size) return;
+  if (!by || !drawn?.keys.length) return;
   event.preventDefault();
-  const keys = [...drawn.bins.keys()];
+  const { keys } = drawn;
   const from = cursor ?? keys[0];
   const steps = (key) => {
     const [i, j] = [Math.floor(key / drawn.y.bins) - Math.floor(from / drawn.y.bins), (key % drawn.y.bins) - (from % drawn.y.bins)];
@@ -249,7 +234,7 @@ function moveInPlane(event) {
 
 function buildPlanes() {
   choices(byId("plane"), Object.entries(PLANES).map(([key, { title }]) => [key, title]), state.plane);
-  const heats = Object.entries(HEATS).filter(([key]) => about.judged || key !== "spurious");
+  const heats = Object.entries(HEATS).filter(([key]) => key !== "spurious" || store.has(key));
   choices(byId("heat"), heats.map(([key, [title]]) => [key, title]), state.heat);
   byId("plane").addEventListener("change", (event) => go({ plane: event.target.value, cell: "" }));
   byId("heat").addEventListener("change", (event) => go({ heat: event.target.value }));

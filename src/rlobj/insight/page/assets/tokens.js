@@ -18,49 +18,28 @@ function subject() {
   return ["all tokens", (row) => mask[row]];
 }
 
-/* Counts and means of rows by token text. */
+/* Counts and means of rows by token text, and what touched them. */
 function byText(wanted) {
-  const size = valuesOf("text").length;
-  const sums = Object.fromEntries(
-    ["tokens", "variance", ...AVERAGED, ...AVERAGED.map((name) => `${name} known`)].map((name) => [
-      name,
-      new Float64Array(size),
-    ]),
-  );
-  const [codes, p, effects, clauses] = ["text", "inclusion_probability", "effect", "clause"].map(column);
-  const columns = AVERAGED.map((name) => [column(name), sums[name], sums[`${name} known`]]);
-  const causes = new Map();
-  for (let row = 0; row < store.size; row++) {
-    if (!wanted(row)) continue;
-    const [code, weight] = [codes[row], 1 / p[row]];
-    sums.tokens[code] += weight;
-    if (p[row] < 1) sums.variance[code] += weight;
-    for (const [values, sum, known] of columns) {
-      if (Number.isNaN(values[row])) continue;
-      sum[code] += weight * values[row];
-      known[code] += weight;
-    }
-    const cause = `${code} ${effects[row]} ${clauses[row]}`;
-    causes.set(cause, (causes.get(cause) ?? 0) + weight);
-  }
-  const lines = [];
-  const total = sums.tokens.reduce((sum, each) => sum + each, 0);
-  for (let code = 0; code < size; code++) {
-    const tokens = sums.tokens[code];
-    if (!tokens) continue;
-    const line = { text: valuesOf("text")[code], tokens, share: tokens / total, most: 0, by: "" };
-    for (const name of AVERAGED) line[name] = sums[name][code] / sums[`${name} known`][code];
-    lines[code] = { ...line, estimated: sums.variance[code] > 0 };
-  }
-  for (const [cause, weight] of causes) {
-    const [code, effect, clause] = cause.split(" ").map(Number);
-    const line = lines[code];
-    if (!line || weight <= line.most) continue;
-    line.most = weight;
-    const texts = [valuesOf("effect")[effect] ?? "untouched", valuesOf("clause")[clause]];
-    line.by = texts.filter(Boolean).join(" by ");
-  }
-  return lines.filter(Boolean);
+  const [codes, effects, clauses] = ["text", "effect", "clause"].map(column);
+  const causes = []; // by text: effect and clause in one number
+  const key = (row) => {
+    if (!wanted(row)) return -1;
+    (causes[codes[row]] ??= new Set()).add(effects[row] * 65536 + clauses[row]);
+    return codes[row];
+  };
+  const found = tally(valuesOf("text").length, key, AVERAGED);
+  const total = found.tokens.reduce((sum, each) => sum + each, 0);
+  const textOf = (cause) => {
+    const clause = valuesOf("clause")[cause % 65536];
+    return `${valuesOf("effect")[Math.floor(cause / 65536)] ?? "untouched"}${clause ? ` by ${clause}` : ""}`;
+  };
+  return valuesOf("text").flatMap((text, code) => {
+    const tokens = found.tokens[code];
+    if (!tokens) return [];
+    const means = Object.fromEntries(AVERAGED.map((name) => [name, found.mean(name, code)]));
+    const by = [...causes[code]].map(textOf).join("; ");
+    return { text, tokens, share: tokens / total, estimated: found.variance[code] > 0, by, ...means };
+  });
 }
 
 function shownIn(name, line) {
@@ -82,7 +61,7 @@ function drawTexts() {
     button.addEventListener("click", () => go({ sort: sorted === "descending" ? name : `-${name}` }));
     return make("th", { scope: "col", "aria-sort": sorted }, button);
   });
-  heads.push(make("th", { scope: "col", class: "by" }, "mostly"));
+  heads.push(make("th", { scope: "col", class: "by" }, "by"));
   const body = make("tbody");
   byId("texts").replaceChildren(
     make("caption", {}, `${number(lines.length)} texts of ${what}`),
@@ -112,6 +91,13 @@ function growing(body, foot, items, line) {
   grow();
 }
 
+/* The rows that pass a test, the newest first. */
+function rowsWith(test) {
+  const rows = [];
+  for (let row = store.size - 1; row >= 0; row--) if (test(row)) rows.push(row);
+  return rows;
+}
+
 /* Tokens in their context, each a link to its response. */
 function listTokens(container, rows) {
   const body = make("tbody");
@@ -135,76 +121,70 @@ function listTokens(container, rows) {
 
 function drawWord() {
   const code = valuesOf("text").indexOf(state.word);
+  const other = byId("word-title").dataset.word !== state.word;
+  byId("word-title").dataset.word = state.word;
   byId("word").hidden = !state.word || code < 0;
   if (byId("word").hidden) return;
   const title = make("span", { class: "piece" }, spaced(state.word, 60));
   byId("word-title").replaceChildren(title, " across steps");
   drawWordChart(acrossSteps(code));
-  const rows = [];
   const codes = column("text");
   const [, wanted] = subject();
-  for (let row = store.size - 1; row >= 0; row--) {
-    if (codes[row] === code && wanted(row)) rows.push(row);
-  }
-  listTokens(byId("word-tokens"), rows);
+  const same = rowsWith((row) => codes[row] === code && chosen.mask[row]);
+  const rows = same.filter(wanted);
+  listTokens(byId("word-tokens"), rows.length ? rows : same);
+  if (!other) return;
+  byId("word-title").focus({ preventScroll: true });
+  byId("word-title").scrollIntoView();
 }
 
 /* Per step: the tokens with a text, how many are touched, and their mean probability and entropy. */
 function acrossSteps(code) {
-  const [codes, p, prob, entropy] = ["text", "inclusion_probability", "prob", "entropy"].map(column);
-  const touched = touchedTest();
-  const steps = new Map();
-  for (const { step, start, end, whole } of store.updates) {
-    const line = steps.get(step) ?? { step, whole, tokens: 0, touched: 0, known: 0, prob: 0, entropy: 0 };
-    steps.set(step, line);
-    for (let row = start; row < end; row++) {
-      if (codes[row] !== code) continue;
-      const weight = 1 / p[row];
-      line.tokens += weight;
-      if (touched(row)) line.touched += weight;
-      if (Number.isNaN(prob[row])) continue;
-      line.known += weight;
-      line.prob += weight * prob[row];
-      line.entropy += weight * entropy[row];
-    }
-  }
-  return [...steps.values()];
+  const whole = new Map(store.updates.map((each) => [each.step, each.whole]));
+  const steps = [...whole.keys()];
+  const places = new Int32Array(store.size);
+  for (const { step, start, end } of store.updates) places.fill(steps.indexOf(step), start, end);
+  const codes = column("text");
+  const key = (row) => (codes[row] === code ? places[row] : -1);
+  const found = tally(steps.length, key, ["prob", "entropy"]);
+  return steps.map((step, i) => {
+    const [prob, entropy] = ["prob", "entropy"].map((name) => found.mean(name, i));
+    const [tokens, touched] = [found.tokens[i], found.touched[i]];
+    return { step, whole: whole.get(step), tokens, touched, prob, entropy };
+  });
 }
 
-const CURVES = [
-  ["tokens per step", ({ tokens }) => tokens],
-  ["touched tokens per step", ({ touched }) => touched],
-  ["mean probability", ({ prob, known }) => prob / known],
-  ["mean entropy, nats", ({ entropy, known }) => entropy / known],
-];
+const CURVES = { tokens: "tokens", touched: "touched tokens", prob: "mean probability", entropy: "mean entropy, nats" };
 
 /* A line through the steps with all tokens, and pale points for estimates from a sample. */
 function drawWordChart(lines) {
   const small = byId("word-chart").clientWidth < 600;
-  const places = CURVES.map((_, i) =>
+  const names = Object.keys(CURVES);
+  const places = names.map((_, i) =>
     small
       ? { left: 48, right: 16, top: `${i * 25 + 6}%`, height: "12%" }
       : { left: i % 2 ? "56%" : 48, width: "40%", top: i < 2 ? "9%" : "59%", height: "28%" },
   );
-  const titles = CURVES.map(([text], i) => ({
-    ...{ text, left: places[i].left, top: `${parseFloat(places[i].top) - (small ? 5 : 8)}%` },
+  const titles = names.map((name, i) => ({
+    ...{ text: CURVES[name], left: places[i].left, top: `${parseFloat(places[i].top) - (small ? 5 : 8)}%` },
     textStyle: { fontSize: 12, fontWeight: 500, color: css("--quiet") },
   }));
   const on = (i) => ({ xAxisIndex: i, yAxisIndex: i, color: css("--link") });
-  const points = (value, whole) =>
+  const points = (name, whole) =>
     lines
-      .filter((line) => line.whole === whole && Number.isFinite(value(line)))
-      .map((line) => [line.step, value(line)]);
+      .filter((line) => line.whole === whole && Number.isFinite(line[name]))
+      .map((line) => [line.step, line[name]]);
+  const pale = { type: "scatter", symbolSize: 5, itemStyle: { opacity: 0.35 } };
   const ends = { min: store.updates[0].step, max: store.updates.at(-1).step };
   chart("word-chart", {
     tooltip: { renderMode: "richText", valueFormatter: (value) => number(value[1]) },
     title: titles,
     grid: places,
-    xAxis: CURVES.map((_, i) => axis(i > (small ? 2 : 1) ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 })),
-    yAxis: CURVES.map((_, i) => axis("", { gridIndex: i, splitNumber: 3 })),
-    series: CURVES.flatMap(([name, value], i) => [
-      { ...on(i), name, type: "line", symbolSize: 6, data: points(value, true) },
-      { ...on(i), name, type: "scatter", symbolSize: 5, itemStyle: { opacity: 0.35 }, data: points(value, false) },
+    xAxis: names.map((_, i) => axis(i > 1 ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 })),
+    yAxis: names.map((_, i) => axis("", { gridIndex: i, splitNumber: 3 })),
+    series: names.flatMap((name, i) => [
+      { ...on(i), name: CURVES[name], type: "line", symbolSize: 6, data: points(name, true) },
+      { ...on(i), name: CURVES[name], ...pale, data: points(name, false) },
     ]),
   });
 }
