@@ -9,7 +9,7 @@ import pytest
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.reporting import Figure, Line, Mark, Target, figure_data, save_figure
-from rlobj.reporting.figures import styles
+from rlobj.reporting.figures import COLORS, DASHES, styles
 
 HOSTILE = "_$\\frac{a}$ \x1b[31m </svg><script>alert(1)</script> \u202e" + "x" * 10_000
 
@@ -22,8 +22,10 @@ def test_no_two_lines_of_a_figure_look_the_same() -> None:
     one = [Line(str(i), [1], [1.0]) for i in range(4)]
     each = [Line(str(i), [1], [1.0], run=i) for i in range(4)]
     several = [Line(str(i), [1], [1.0], run=i // 2) for i in range(4)]
-    for lines in (one, each, several):
-        assert len(set(styles(figure(*lines)))) == 4
+    many = [Line(str(i), [1], [1.0], run=i) for i in range(30)]
+    for lines in (one, each, several, many):
+        looks = {(a % len(COLORS), b % len(DASHES)) for a, b in styles(figure(*lines))}
+        assert len(looks) == len(lines)
     assert styles(figure(*one)) == styles(figure(*each)) == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert styles(figure(each[2])) == [(2, 2)], "a run has its colour without the others, too"
     assert styles(figure(*several)) == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -101,7 +101,14 @@ def styles(figure: Figure) -> list[tuple[int, int]]:
     """
     runs = [i if line.run is None else line.run for i, line in enumerate(figure.lines)]
     within = [runs[:i].count(run) for i, run in enumerate(runs)]
-    return list(zip(runs, within if any(within) else runs, strict=True))
+    if any(within):
+        return list(zip(runs, within, strict=True))
+    return [(run, dash_of(run)) for run in runs]
+
+
+def dash_of(run: int) -> int:
+    """The number of a run's dash, another one each time that the colours begin again."""
+    return run + run // len(COLORS)
 
 
 def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
@@ -184,8 +191,9 @@ def _draw(figure: Figure, canvas: Any) -> None:
             axes.fill_between(line.x, *ends, color=look["color"], alpha=0.15, linewidth=0)
         legend.append((drawn, line.name))
     for target in figure.targets:
-        band = axes.axhspan(target.low, target.high, color="#888888", alpha=0.2)
-        legend.append((band, target.text))
+        axes.axhspan(target.low, target.high, color="#888888", alpha=0.2, linewidth=0)
+        drawn = [axes.axhline(y, color="#888888", dashes=(2, 2)) for y in (target.low, target.high)]
+        legend.append((drawn[0], target.text))
     for mark in figure.marks:
         color = COLORS[mark.run % len(COLORS)]
         drawn = axes.axvline(mark.x, color=color, linestyle=":", linewidth=1)

@@ -14,7 +14,7 @@ from rlobj.insight.run_report.plots import Plot, figures, finding_id
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
 from rlobj.reporting import Figure, figure_data, fill, pack, render_page, save_figure, visible
-from rlobj.reporting.figures import COLORS, DASHES
+from rlobj.reporting.figures import COLORS, DASHES, dash_of
 
 _FILE = "report.html"
 
@@ -121,7 +121,7 @@ def _run_boxes(runs: Sequence[Run]) -> str:
 
 
 def _swatch(number: int) -> str:
-    color, dash = COLORS[number % len(COLORS)], DASHES[number % len(DASHES)]
+    color, dash = COLORS[number % len(COLORS)], DASHES[dash_of(number) % len(DASHES)]
     pattern = " ".join(map(str, dash))
     return (
         "<svg class=swatch viewBox='0 0 24 8' aria-hidden=true><path d='M0 4H24' "

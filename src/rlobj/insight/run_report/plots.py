@@ -86,7 +86,6 @@ PLOTS = (
         note="Band: 95% interval, in which a group counts as one response.",
     ),
     Plot("Learning", "rewards", "Several rewards", "reward", {"reward/*/mean": ""}),
-    Plot("Learning", "loss", "Loss", "loss", {"loss/*": ""}),
     Plot("Entropy", "entropy", "Entropy, mean", "nats", {"policy/entropy": "mean"}),
     Plot(
         *("Entropy", "entropy-quantiles", "Entropy, quantiles over tokens", "nats"),
@@ -106,7 +105,7 @@ PLOTS = (
     ),
     Plot("Rule", "kept", "Kept by drop and keep", _OF_TOKENS, {"objective/kept_fraction": "kept"}),
     Plot(
-        *("Rule", "touched", "Silenced, reweighted and other touched tokens", _OF_TOKENS),
+        *("Rule", "touched", "Silenced and reweighted tokens", _OF_TOKENS),
         {"effect/*": ""},
         note="From the record; estimates where it is sampled.",
     ),
@@ -117,12 +116,12 @@ PLOTS = (
         {"spurious/share": "spurious"},
     ),
     Plot(
-        *("Rule", "spurious-caught", "Silenced tokens that are spurious (precision)", "share"),
-        {"spurious/caught / spurious/dropped": "precision"},
+        *("Rule", "precision", "Precision of the rule", "share of silenced tokens"),
+        {"spurious/caught / spurious/dropped": "spurious"},
     ),
     Plot(
-        *("Rule", "spurious-recall", "Spurious tokens that are silenced (recall)", "share"),
-        {"spurious/caught / spurious/tokens": "recall"},
+        *("Rule", "recall", "Recall of the rule", "share of spurious tokens"),
+        {"spurious/caught / spurious/tokens": "silenced"},
     ),
     Plot(
         *("Policy and sampler", "clip", "Clipped tokens", "share of kept tokens"),
@@ -133,15 +132,16 @@ PLOTS = (
         {"policy/ratio_max": "largest"},
     ),
     Plot(
-        *("Policy and sampler", "kl", "KL from the policy at the start of the step", "nats"),
+        *("Policy and sampler", "kl", "KL from π_old", "nats"),
         {"policy/kl_old": "k3"},
     ),
     Plot(
-        *("Policy and sampler", "sampler-gap", "Mismatch: distance of log-probabilities", "nats"),
+        *("Policy and sampler", "sampler-gap", "Mismatch with the sampler", "nats"),
         {"sampler/logprob_gap": "mean"},
+        note="Mean distance between its log-probabilities and the policy's.",
     ),
     Plot(
-        *("Policy and sampler", "sampler-ratio", "Mismatch: largest π/π_sampler", "ratio"),
+        *("Policy and sampler", "sampler-ratio", "Largest ratio π/π_sampler", "ratio"),
         {"sampler/ratio_max": "largest"},
     ),
     Plot("Gradient", "gradient-norm", "Gradient norm", "norm", {"train/grad_norm": "norm"}),
@@ -154,6 +154,7 @@ PLOTS = (
         },
     ),
     Plot("Gradient", "quadrants", "Gradient by quadrant", "share of Σ g", _QUADRANTS),
+    Plot("Gradient", "loss", "Loss", "loss", {"loss/*": ""}),
     Plot("Gradient", "learning-rate", "Learning rate", "", {"train/learning_rate": "rate"}),
     Plot("Responses", "length", "Response length", "tokens", {"response/length_mean": "mean"}),
     Plot(
@@ -242,8 +243,9 @@ def _expanded(metrics: Mapping[str, str], run: Run) -> dict[str, str]:
 def _curve(plot: Plot, run: Run, metric: str) -> dict[str, Any]:
     """Places, values and band of a metric, where a line has it."""
     values = run.values(metric)
-    known = [y is not None for y in values]
-    y, lines = (list(compress(each, known)) for each in (values, run.lines))
+    known = [value is not None for value in values]
+    y = [value for value in values if value is not None]
+    lines = list(compress(run.lines, known))
     curve: dict[str, Any] = {"x": tuple(compress(run.places, known)), "y": y}
     if metric != next(iter(plot.metrics)):
         return curve

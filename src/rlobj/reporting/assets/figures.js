@@ -174,8 +174,20 @@ const drawFigures = (() => {
         xAxis: { ...axis, ...x, type: figure.logX ? "log" : "value", nameTextStyle: { color: ink } },
         yAxis: { ...axis, type: this.log ? "log" : "value", scale: true },
         dataZoom: { type: "inside", disabled: true, filterMode: "filter", startValue: range[0], endValue: range[1] },
-        series: figure.lines.flatMap((each, i) => this.series(each, i)),
+        series: [...figure.lines.flatMap((each, i) => this.series(each, i)), ...this.targets(range)],
       };
+    }
+
+    /* Lines from end to end, so that the axis reaches them. */
+    targets(range) {
+      const ends = this.figure.targets.flatMap(({ low, high }) => [...new Set([low, high])]);
+      return ends.map((y) => ({
+        type: "line",
+        data: range.map((x) => [x, y]),
+        symbol: "none",
+        silent: true,
+        lineStyle: { color: "#888", width: 1.2, type: [2, 2] },
+      }));
     }
 
     series(line, i) {
@@ -215,10 +227,10 @@ const drawFigures = (() => {
 
     marks() {
       const marks = this.figure.marks.filter((mark) => !this.board.hidden.has(mark.run));
-      const line = (color, type) => ({ lineStyle: { color, type, width: 1.2 } });
-      const data = marks.map((mark) => ({ xAxis: mark.x, ...line(this.color(mark.run), [1, 2]) }));
-      for (const { low, high } of this.figure.targets)
-        for (const y of new Set([low, high])) data.push({ yAxis: y, ...line("#888", [2, 2]) });
+      const data = marks.map((mark) => ({
+        xAxis: mark.x,
+        lineStyle: { color: this.color(mark.run), type: [1, 2], width: 1.2 },
+      }));
       return { symbol: "none", label: { show: false }, silent: true, animation: false, data };
     }
 
