@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import torch
+from browser import Browser
 
 from rlobj.insight.filtering import FUNCTIONS_OF_PAGES, OWN_COLUMNS
 from rlobj.insight.page.encoding import store_elements, store_script
@@ -45,6 +46,15 @@ def write_page(path: Path, page: PageRows) -> Path:
     script = f"<script>{store_script()}\nconst store = openStore();</script>".encode()
     path.write_bytes(head + store_elements(page) + script)
     return path
+
+
+def awaited(browser: Browser, script: str) -> Any:
+    """The value of a promise in a page."""
+    sent = browser.send(
+        "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+    )
+    assert "exceptionDetails" not in sent, sent["exceptionDetails"]
+    return sent["result"].get("value")
 
 
 def recorded(rows: Any) -> PageRows:

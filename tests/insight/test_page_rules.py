@@ -18,6 +18,7 @@ from pages import (
     OF_UPDATES,
     TOKEN_COLUMNS,
     Rules,
+    awaited,
     damaged,
     frame_of,
     random_record,
@@ -60,12 +61,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 def evaluate(browser: Browser, path: Path, page: PageRows, texts: list[str]) -> list[Any]:
     browser.open(write_page(path, page))
-    script = EVALUATE % json.dumps(texts)
-    sent = browser.send(
-        "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
-    )
-    assert "exceptionDetails" not in sent, sent["exceptionDetails"]
-    return sent["result"]["value"]
+    return awaited(browser, EVALUATE % json.dumps(texts))
 
 
 def test_thousands_of_rules_select_the_rows_of_a_record_that_python_selects(

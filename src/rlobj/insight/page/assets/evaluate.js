@@ -22,14 +22,30 @@
     return y % 1 === 0 ? (y % 2 ? -size : size) : NaN;
   }
 
-  const NUMBERS = {
-    "+": (x, y) => x + y, "-": (x, y) => x - y, "*": (x, y) => x * y, "/": (x, y) => x / y, "**": power,
-    abs: Math.abs, exp: (x) => round(Math.exp(x)), log: (x) => round(Math.log(x)), sqrt: Math.sqrt, sign: Math.sign,
-    minimum: (x, y) => Math.min(x, y), maximum: (x, y) => Math.max(x, y),
-    clip: (x, low, high) => Math.min(Math.max(x, low), high), negative: (x) => -x,
+  const FUNCTIONS = {
+    "**": power, abs: Math.abs, exp: (x) => round(Math.exp(x)), log: (x) => round(Math.log(x)),
+    sqrt: Math.sqrt, sign: Math.sign, minimum: (x, y) => Math.min(x, y),
+    maximum: (x, y) => Math.max(x, y), clip: (x, low, high) => Math.min(Math.max(x, low), high),
+    "-x": (x) => -x, "~": (x) => (x < UNDEFINED ? 1 - x : x),
   };
-  const RULES = {
-    "<": (x, y) => x < y, "<=": (x, y) => x <= y, ">": (x, y) => x > y, ">=": (x, y) => x >= y,
+  // z = x operator y. A loop for each is much faster than one that calls a function; s and t are 0
+  // for a number that holds everywhere, else 1.
+  const LOOPS = {
+    "+": (z, x, y, s, t) => { for (let i = 0; i < z.length; i++) z[i] = x[i * s] + y[i * t]; },
+    "-": (z, x, y, s, t) => { for (let i = 0; i < z.length; i++) z[i] = x[i * s] - y[i * t]; },
+    "*": (z, x, y, s, t) => { for (let i = 0; i < z.length; i++) z[i] = x[i * s] * y[i * t]; },
+    "/": (z, x, y, s, t) => { for (let i = 0; i < z.length; i++) z[i] = x[i * s] / y[i * t]; },
+    "<": (z, x, y, s, t) => { for (let i = 0; i < z.length; i++) z[i] = +(x[i * s] < y[i * t]); },
+    "<=": (z, x, y, s, t) => { for (let i = 0; i < z.length; i++) z[i] = +(x[i * s] <= y[i * t]); },
+    ">": (z, x, y, s, t) => { for (let i = 0; i < z.length; i++) z[i] = +(x[i * s] > y[i * t]); },
+    ">=": (z, x, y, s, t) => { for (let i = 0; i < z.length; i++) z[i] = +(x[i * s] >= y[i * t]); },
+    "&": (z, x, y, s, t) => {
+      for (let i = 0; i < z.length; i++) z[i] = x[i * s] && y[i * t] && Math.max(x[i * s], y[i * t]);
+    },
+    "|": (z, x, y, s, t) => {
+      for (let i = 0; i < z.length; i++)
+        z[i] = x[i * s] === 1 || y[i * t] === 1 ? 1 : Math.max(x[i * s], y[i * t]);
+    },
   };
 
   // ceil or floor of fraction·n, with the fraction as the decimal that it is written as.
@@ -72,6 +88,27 @@
     return high;
   }
 
+  // The number at a place, from 0, of values[from] to values[to - 1] in order; moves them.
+  function kth(values, from, to, place) {
+    let [low, high] = [from, to - 1];
+    while (low < high) {
+      const pivot = values[low + Math.floor(Math.random() * (high - low + 1))];
+      let [i, j] = [low, high];
+      while (i <= j) {
+        while (values[i] < pivot) i++;
+        while (values[j] > pivot) j--;
+        if (i > j) break;
+        const kept = values[i];
+        values[i++] = values[j];
+        values[j--] = kept;
+      }
+      if (from + place <= j) high = j;
+      else if (from + place >= i) low = i;
+      else break;
+    }
+    return values[from + place];
+  }
+
   class Evaluation {
     constructor(store, wide) {
       [this.store, this.wide] = [store, wide];
@@ -88,34 +125,30 @@
     }
 
     // A function of the values of some parts; where one of them is not known, neither is it.
-    map(node, apply, parts, Kind = this.Floats) {
-      const values = parts.map((part) => this.at(part, node.level));
+    map(node, name, Kind = this.Floats, apply = FUNCTIONS[name]) {
+      const values = node.parts.map((part) => this.at(part, node.level));
       const n = Math.max(...values.map(({ data }) => data.length));
-      const [a, b = a, c = a] = values.map(({ data }) => data);
-      const [s, t, u] = [a, b, c].map((data) => (data.length > 1 ? 1 : 0));
+      const [x, y = x, z = x] = values.map(({ data }) => data);
+      const [s, t, u] = [x, y, z].map((each) => (each.length > 1 ? 1 : 0));
       const data = new Kind(n);
-      if (parts.length === 1) for (let i = 0; i < n; i++) data[i] = apply(a[i]);
-      else if (parts.length === 2) for (let i = 0; i < n; i++) data[i] = apply(a[i * s], b[i * t]);
-      else for (let i = 0; i < n; i++) data[i] = apply(a[i * s], b[i * t], c[i * u]);
+      if (LOOPS[name]) LOOPS[name](data, x, y, s, t);
+      else for (let i = 0; i < n; i++) data[i] = apply(x[i * s], y[i * t], z[i * u]);
       let state = null;
       for (const { state: own } of values) {
         if (!own) continue;
-        if (own.length === n && !state) state = own.slice();
-        else {
-          state ??= new Uint8Array(n);
-          const step = own.length > 1 ? 1 : 0;
-          for (let i = 0; i < n; i++) if (own[i * step] > state[i]) state[i] = own[i * step];
-        }
+        state ??= new Uint8Array(n);
+        const step = own.length > 1 ? 1 : 0;
+        for (let i = 0; i < n; i++) if (own[i * step] > state[i]) state[i] = own[i * step];
       }
       return { data, state };
     }
 
-    // Numbers that are NaN or infinite become WRONG.
-    finite({ data, state }) {
+    // Numbers that are infinite become WRONG, and those that are NaN, too, unless it means null.
+    finite({ data, state }, nan = WRONG) {
       for (let i = 0; i < data.length; i++) {
         if (data[i] - data[i] === 0 || state?.[i]) continue;
         state ??= new Uint8Array(data.length);
-        state[i] = WRONG;
+        state[i] = data[i] === data[i] ? WRONG : nan;
       }
       return { data, state };
     }
@@ -129,13 +162,7 @@
     }
 
     known(data) {
-      let state = null;
-      for (let i = 0; i < data.length; i++) {
-        if (data[i] - data[i] === 0) continue;
-        state ??= new Uint8Array(data.length);
-        state[i] = data[i] === data[i] ? WRONG : UNDEFINED;
-      }
-      return { data, state };
+      return this.finite({ data, state: null }, UNDEFINED);
     }
 
     column(node) {
@@ -143,7 +170,7 @@
       if (name === "covariance") return this.covariance();
       const source = rules.DERIVED[name]?.[0] ?? name;
       const column = this.store[node.level === RESPONSE ? "perResponse" : "column"](source);
-      const data = column instanceof this.Floats ? column : this.Floats.from(column);
+      const data = column instanceof this.Floats ? column : new this.Floats(column);
       return this.known(name === source ? data : data.map((x) => -x));
     }
 
@@ -161,37 +188,33 @@
     }
 
     arithmetic(node) {
-      if (node.operator !== "**" || node.parts[1].level > UPDATE)
-        return this.finite(this.map(node, NUMBERS[node.operator], node.parts));
-      const { data } = this.at(node.parts[1], UPDATE);
+      if (node.operator !== "**") return this.finite(this.map(node, node.operator));
       const exact = EXACT[Number(this.wide)];
-      const known = data.some((y) => exact[y]);
-      return this.finite(this.map(node, known ? (x, y) => (exact[y] ?? power)(x, y) : power, node.parts));
+      const exponents = node.parts[1].level > UPDATE ? [] : this.at(node.parts[1], UPDATE).data;
+      const apply = (x, y) => (exact[y] ?? power)(x, y);
+      return this.finite(this.map(node, "**", this.Floats, exponents.some((y) => exact[y]) ? apply : power));
     }
 
     function(node) {
-      return this.finite(this.map(node, NUMBERS[node.name], node.parts));
+      return this.finite(this.map(node, node.name));
     }
 
     negative(node) {
-      return this.map(node, NUMBERS.negative, node.parts);
+      return this.map(node, "-x");
     }
 
     compare(node) {
-      const { data, state } = this.map(node, RULES[node.operator], node.parts, Uint8Array);
+      const { data, state } = this.map(node, node.operator, Uint8Array);
       if (state) for (let i = 0; i < data.length; i++) if (state[i]) data[i] = state[i];
       return { data, state: null };
     }
 
     logic(node) {
-      const all = node.operator === "&";
-      const decides = all ? 0 : 1;
-      const join = (x, y) => (x === decides || y === decides ? decides : x > y ? x : y);
-      return this.map(node, join, node.parts, Uint8Array);
+      return this.map(node, node.operator, Uint8Array);
     }
 
     not(node) {
-      return this.map(node, (x) => (x < UNDEFINED ? 1 - x : x), node.parts, Uint8Array);
+      return this.map(node, "~", Uint8Array);
     }
 
     when(node) {
@@ -216,10 +239,9 @@
       const values = this.spreadOut(this.at(of, level), n);
       const members = this.store.whole(level).slice();
       if (within) {
-        let chosen;
-        if (level === RESPONSE && within.level === TOKEN) {
-          chosen = this.store.anyByResponse(this.spreadOut(this.at(within, TOKEN), this.store.size).data);
-        } else chosen = this.spreadOut(this.at(within, level), n).data;
+        const finer = Math.max(level, within.level);
+        let chosen = this.spreadOut(this.at(within, finer), this.sizes[finer]).data;
+        if (finer > level) chosen = this.store.anyByResponse(chosen);
         for (let i = 0; i < n; i++) if (chosen[i] !== 1) members[i] = 0;
       }
       const unknown = of.isRule ? values.data : values.state;
@@ -244,16 +266,14 @@
       return { numbers, ends, unit, count };
     }
 
-    // The numbers of the members of each unit from the smallest to the largest; kept for plain columns.
+    // The numbers of the members of each unit, in any order; kept for plain columns.
     ranked(node) {
       const [value, within] = node.parts;
       const key = within || value.kind !== "column" ? "" : `${value.name} ${node.by} ${this.wide}`;
       const kept = this.store.ranks.get(key);
       if (kept) return kept;
       const found = this.population(value, within, TOKEN);
-      const units = this.byUnit(found, node.by, TOKEN);
-      for (let k = 0; k < units.count; k++) units.numbers.subarray(units.ends[k], units.ends[k + 1]).sort();
-      const ranked = { ...found, ...units };
+      const ranked = { ...found, ...this.byUnit(found, node.by, TOKEN) };
       if (key) this.store.ranks.set(key, ranked);
       return ranked;
     }
@@ -266,7 +286,7 @@
         const n = ends[k + 1] - ends[k];
         let size = Math.min(Math.max(share(node.fraction, n, node.round), node.at_least), n);
         if (size < node.none_below) size = 0;
-        limits[k] = size ? numbers[top ? ends[k + 1] - size : ends[k] + size - 1] : NaN;
+        limits[k] = size ? kth(numbers, ends[k], ends[k + 1], top ? n - size : size - 1) : NaN;
       }
       const x = values.data, n = members.length, data = new Uint8Array(n);
       for (let i = 0; i < n; i++) {
@@ -286,7 +306,8 @@
       const found = new this.Floats(count), state = new Uint8Array(count);
       for (let k = 0; k < count; k++) {
         const n = ends[k + 1] - ends[k];
-        if (n) found[k] = numbers[ends[k] + Math.max(share(node.fraction, n, "ceil"), 1) - 1];
+        const place = Math.max(share(node.fraction, n, "ceil"), 1);
+        if (n) found[k] = kth(numbers, ends[k], ends[k + 1], place - 1);
         else state[k] = UNDEFINED;
       }
       return this.perMember(node, found, state);

@@ -17,11 +17,9 @@ class RuleError extends Error {
 }
 
 const rules = (() => {
-  const FUNCTIONS = {
-    abs: ["number"], exp: ["number"], log: ["number"], sqrt: ["number"], sign: ["number"],
-    minimum: ["number", "number"], maximum: ["number", "number"],
-    clip: ["number", "low", "high"], when: ["rule", "number", "number"],
-  };
+  const FUNCTIONS = { clip: ["number", "low", "high"], when: ["rule", "number", "number"] };
+  for (const name of ["abs", "exp", "log", "sqrt", "sign"]) FUNCTIONS[name] = ["number"];
+  for (const name of ["minimum", "maximum"]) FUNCTIONS[name] = ["number", "number"];
   const CUT = ["fraction", "within", "round", "at_least", "none_below", "by"];
   const METHODS = {
     top: CUT, bottom: CUT, quantile: ["q", "within", "by"], prefix_sum: ["decay"],
@@ -43,77 +41,51 @@ const rules = (() => {
       "|(?:[0-9](?:_?[0-9])*\\.(?:[0-9](?:_?[0-9])*)?|\\.[0-9](?:_?[0-9])*|[0-9](?:_?[0-9])*)" +
       "(?:[eE][+-]?[0-9](?:_?[0-9])*)?", "y");
   const NAME = /[\p{XID_Start}_][\p{XID_Continue}]*/uy;
-  const STRING = /([uUrR]?)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')/y;
+  const STRING = /[uUrR]?("[^"\\]*"|'[^'\\]*')/y; // without escapes
   const OPERATOR = /\*\*|\/\/|<<|>>|<=|>=|==|!=|[-+*\/%@<>&|^~().,=]/y;
   const BINARY = [["|"], ["^"], ["&"], ["<<", ">>"], ["+", "-"], ["*", "/", "//", "%", "@"]];
   const NESTED = "is nested more than 100 levels deep";
   const ADVICE = "Put each comparison in parentheses: (advantage > 0) & (prob < 0.002)";
 
+  // The known name with the most pairs of letters in common, if these are most of its letters.
   function nearest(name, names) {
-    let best = "", least = 0.4 * Math.max(name.length, 3);
-    for (const other of name.length < 50 ? names : []) {
-      const row = Array.from({ length: other.length + 1 }, (_, j) => j);
-      for (let i = 1; i <= name.length; i++) {
-        let corner = row[0];
-        row[0] = i;
-        for (let j = 1; j <= other.length; j++) {
-          const above = row[j];
-          row[j] = Math.min(above + 1, row[j - 1] + 1, corner + (name[i - 1] !== other[j - 1]));
-          corner = above;
-        }
-      }
-      if (row[other.length] <= least) [best, least] = [other, row[other.length] - 0.01];
-    }
-    return best && ` Did you mean '${best}'?`;
+    const pairs = (word) => new Set(Array.from(word, (letter, i) => letter + (word[i + 1] ?? "")));
+    const own = pairs(name.slice(0, 50));
+    const score = (other) => [...pairs(other)].filter((pair) => own.has(pair)).length / Math.max(own.size, other.length);
+    const best = [...names].reduce((x, y) => (score(y) > score(x) ? y : x), "");
+    return best && score(best) > 0.4 ? ` Did you mean '${best}'?` : "";
   }
 
-  // Tokens: {kind: "number" | "name" | "string" | "operator" | "end", text, from, to, value}.
+  // Tokens: {kind: "number" | "name" | "keyword" | "string" | "operator" | "end", value, from, to}.
   function tokens(text) {
     const found = [];
     const match = (pattern, at) => ((pattern.lastIndex = at), pattern.exec(text));
-    for (let at = 0; at < text.length; ) {
-      if (text[at] === " ") {
-        at++;
-        continue;
+    const refuse = (why, at) => {
+      throw new RuleError(`cannot be read: ${why}`, at);
+    };
+    for (let at = 0, part; at < text.length; ) {
+      if (text[at] === " ") at++;
+      else {
+        const token = { from: at };
+        if ((part = match(STRING, at))) [token.kind, token.value] = ["string", part[1].slice(1, -1)];
+        else if ((part = match(NUMBER, at))) {
+          const digits = part[0].replaceAll("_", "");
+          if (/^0+[1-9]\d*$/.test(digits)) refuse("leading zeros in an integer", at);
+          [token.kind, token.value] = ["number", Number(digits)];
+          token.whole = /^(0[xob].*|\d+)$/i.test(digits);
+        } else if ((part = match(NAME, at)))
+          [token.kind, token.value] = [KEYWORDS.has(part[0]) ? "keyword" : "name", part[0].normalize("NFKC")];
+        else if ((part = match(OPERATOR, at))) [token.kind, token.value] = ["operator", part[0]];
+        else refuse(`invalid character '${text[at]}'`, at);
+        token.to = at += part[0].length;
+        const next = match(NAME, at);
+        if (token.kind === "number" && next && !KEYWORDS.has(next[0])) refuse("invalid number", token.from);
+        if (token.kind === "name" && /["']/.test(text[at])) refuse("this kind of text", token.from);
+        found.push(token);
       }
-      let kind, part, value;
-      if ((part = match(STRING, at))) [kind, value] = ["string", unquoted(part[1], part[2], at)];
-      else if ((part = match(NUMBER, at))) [kind, value] = ["number", numeral(part[0], at)];
-      else if ((part = match(NAME, at))) [kind, value] = ["name", part[0].normalize("NFKC")];
-      else if ((part = match(OPERATOR, at))) [kind, value] = ["operator", part[0]];
-      else throw new RuleError(`cannot be read: invalid character '${text[at]}'`, at);
-      const to = at + part[0].length;
-      const next = match(NAME, to);
-      if (kind === "number" && next && !/^(and|or|not|in|is|if|else|for)$/.test(next[0]))
-        throw new RuleError("cannot be read: invalid decimal literal", at);
-      if (kind === "name" && KEYWORDS.has(part[0])) kind = "keyword";
-      if (kind === "name" && /^["']/.test(text.slice(to, to + 1)))
-        throw new RuleError("this kind of text is not part of the rule language", at);
-      found.push({ kind, value, from: at, to, whole: kind === "number" && /^(0[xXoObB].*|[\d_]+)$/.test(part[0]) });
-      at = to;
     }
     found.push({ kind: "end", value: "", from: text.length, to: text.length });
     return found;
-  }
-
-  function numeral(text, at) {
-    const digits = text.replaceAll("_", "");
-    if (/^0\d+$/.test(digits) && !/^0+$/.test(digits))
-      throw new RuleError("cannot be read: leading zeros in decimal integer literals are not permitted", at);
-    return Number(digits);
-  }
-
-  function unquoted(prefix, quoted, at) {
-    const inner = quoted.slice(1, -1);
-    if (/[rR]/.test(prefix)) return inner;
-    return inner.replace(/\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[0-7]{1,3}|.)/gu, (whole, code) => {
-      const plain = { "\\": "\\", "'": "'", '"': '"', n: "\n", t: "\t", r: "\r", a: "\x07", b: "\b", f: "\f", v: "\v" };
-      if (code in plain) return plain[code];
-      if (/^[xu]./.test(code)) return String.fromCharCode(parseInt(code.slice(1), 16));
-      if (/^[0-7]/.test(code)) return String.fromCharCode(parseInt(code, 8));
-      if (/^[xuUN]/.test(code)) throw new RuleError("cannot be read: a text with this escape", at);
-      return whole;
-    });
   }
 
   class Parser {
@@ -161,10 +133,7 @@ const rules = (() => {
 
     whole() {
       const node = this.or();
-      if (this.next.kind !== "end") {
-        if (this.is("if", ",")) this.fail("this is not part of the rule language");
-        this.fail("cannot be read: invalid syntax");
-      }
+      if (this.next.kind !== "end") this.fail("cannot be read: invalid syntax");
       return node;
     }
 
@@ -203,11 +172,8 @@ const rules = (() => {
       const parts = [left, this.binary(0)];
       if (this.is("<", "<=", ">", ">=", "==", "!=", "in", "is", "not"))
         this.fail("comparisons do not chain; write (0 < prob) & (prob < 1), each comparison in parentheses");
-      for (const part of parts) {
-        if (part.isRule)
-          this.fail(`'${rules.text(part)}' is a rule and cannot be compared. Comparisons do not ` +
-            "chain: write (0 < prob) & (prob < 1)", part);
-      }
+      const rule = parts.find((part) => part.isRule);
+      if (rule) this.fail(`'${rules.text(rule)}' is a rule and cannot be compared`, rule);
       return this.node("compare", left.from, { operator, parts, isRule: true });
     }
 
@@ -219,21 +185,16 @@ const rules = (() => {
     join({ value, from }, left, right) {
       const parts = [left, right];
       const operator = { and: "&", or: "|" }[value] ?? value;
-      if (operator === "&" || operator === "|") {
-        for (const part of parts) {
-          if (!part.isRule)
-            this.fail(`'${operator}' joins rules, got the number '${rules.text(part)}'. ${ADVICE}`, part);
-        }
-        return this.node("logic", left.from, { operator, parts, isRule: true });
-      }
-      if (!["+", "-", "*", "/", "**"].includes(operator))
+      const isRule = operator === "&" || operator === "|";
+      if (!isRule && !["+", "-", "*", "/", "**"].includes(operator))
         this.fail(`operator ${operator} is not allowed; use + - * / ** & |`, from);
-      for (const part of parts) {
-        if (part.isRule)
-          this.fail(`'${rules.text(part)}' is a rule, not a number; use ` +
-            `when(${rules.text(part)}, 1, 0) to do arithmetic with it`, part);
+      const wrong = parts.find((part) => part.isRule !== isRule);
+      if (wrong) {
+        const text = rules.text(wrong);
+        this.fail(isRule ? `'${operator}' joins rules, got the number '${text}'. ${ADVICE}`
+          : `'${text}' is a rule, not a number; use when(${text}, 1, 0) to do arithmetic with it`, wrong);
       }
-      return this.node("arithmetic", left.from, { operator, parts });
+      return this.node(isRule ? "logic" : "arithmetic", left.from, { operator, parts, isRule });
     }
 
     inverted(from, operand) {
@@ -295,9 +256,8 @@ const rules = (() => {
     }
 
     named({ value, from }) {
-      if (this.known.columns.has(value)) {
+      if (this.known.columns.has(value))
         return this.node("column", from, { name: value, level: BY_RESPONSE.includes(value) ? 1 : 2 });
-      }
       if (Object.hasOwn(FUNCTIONS, value) || Object.hasOwn(METHODS, value))
         this.fail(`'${value}' must be called with arguments in parentheses`, from);
       if (this.known.controllers.has(value)) return this.node("controlled", from, { name: value });
@@ -308,11 +268,10 @@ const rules = (() => {
     called({ value: name, from }) {
       if (name === "custom") this.fail("custom(...) is Python code, which a page cannot run", from);
       if (name === "reward") {
-        const given = this.arguments(["name"], "reward");
-        if (typeof given.name?.value !== "string" || given.name.keyword) this.fail('write reward("format")', from);
-        const column = `reward:${given.name.value}`;
-        if (!this.known.columns.has(column))
-          this.fail(`the page has no ${this.text.slice(from, this.tokens[this.place - 1].to)}`, from);
+        const { name: given } = this.arguments(["name"]);
+        if (typeof given?.value !== "string" || given.keyword) this.fail('write reward("format")', from);
+        const column = `reward:${given.value}`;
+        if (!this.known.columns.has(column)) this.fail(`the page has no reward '${given.value}'`, from);
         return this.node("column", from, { name: column, level: 1 });
       }
       if (!Object.hasOwn(FUNCTIONS, name))
@@ -320,10 +279,7 @@ const rules = (() => {
       const expected = FUNCTIONS[name];
       this.take();
       const parts = [];
-      while (!this.is(")")) {
-        parts.push(this.nested(() => this.or()));
-        if (!this.is(")")) this.expect(",");
-      }
+      for (; !this.is(")"); this.is(")") || this.expect(",")) parts.push(this.nested(() => this.or()));
       this.take();
       if (parts.length !== expected.length)
         this.fail(`write ${name}(${expected.join(", ")}), got ${parts.length} arguments`, from);
@@ -335,8 +291,8 @@ const rules = (() => {
       return this.node(name === "when" ? "when" : "function", from, { name, parts });
     }
 
-    // {name: {value, whole, node, keyword, from}} of a call's arguments.
-    arguments(names, method) {
+    // {name: {value, whole, node, keyword}} of a call's arguments.
+    arguments(names) {
       const given = {};
       let count = 0, keywords = false;
       this.expect("(");
@@ -352,14 +308,14 @@ const rules = (() => {
           this.fail(`too many arguments; expected ${names.join(", ")}`, from);
         if (!names.includes(name)) this.fail(`unknown argument '${name}'.${nearest(name, names)}`, from);
         if (Object.hasOwn(given, name)) this.fail(`argument '${name}' is given twice`, from);
-        given[name] = { ...this.argument(name, method), keyword, from };
+        given[name] = { ...this.argument(name), keyword };
         if (!this.is(")")) this.expect(",");
       }
       this.take();
       return given;
     }
 
-    argument(name, method) {
+    argument(name) {
       const { from, kind, value } = this.next;
       if (name === "within" && !(kind === "keyword" && value === "None")) {
         const node = this.nested(() => this.or());
@@ -372,12 +328,11 @@ const rules = (() => {
       while (this.is("(")) this.take(), open++;
       const token = this.take();
       let found = token.value;
-      if (token.kind === "string") while (this.next.kind === "string") found += this.take().value;
-      const plain = { None: null, True: true, False: false };
-      if (token.kind === "keyword" && Object.hasOwn(plain, found)) found = plain[found];
-      else if (token.kind !== "number" && token.kind !== "string") found = undefined;
-      for (; open; open--) if (found !== undefined) this.expect(")");
-      if (found === undefined || !this.is(",", ")") || (negative && typeof found !== "number"))
+      while (token.kind === "string" && this.next.kind === "string") found += this.take().value;
+      if (found === "None" && token.kind === "keyword") found = null; // others are refused below
+      while (open && this.is(")")) this.take(), open--;
+      const plain = ["number", "string"].includes(token.kind) || found === null;
+      if (!plain || open || !this.is(",", ")") || (negative && token.kind !== "number"))
         this.fail(`'${name}' must be written as a plain value, such as 0.2 or 'group'`, from);
       return { value: negative ? -found : found, whole: token.whole };
     }
@@ -387,23 +342,23 @@ const rules = (() => {
         const kind = owner.isRule ? "numbers" : "rules";
         this.fail(`'.${name}' is for ${kind}, got '${rules.text(owner)}'`, owner);
       }
-      const given = this.arguments(METHODS[name], name);
-      const value = (key, otherwise) => (key in given && "value" in given[key] ? given[key].value : otherwise);
+      if (name === "sample")
+        this.fail("'.sample' is random, and a page does not draw the run's numbers; use `rlobj replay`", from);
+      const given = this.arguments(METHODS[name]);
+      const value = (key, otherwise) => (key in given ? given[key].value : otherwise);
       const check = (right, message) => right || this.fail(message, from);
       const within = given.within?.node;
       const parts = within ? [owner, within] : [owner];
-      if (name === "sample")
-        this.fail("'.sample' is random, and the page does not draw the run's numbers; use " +
-          "`rlobj replay`", from);
       const by = value("by", "update");
       const levels = { update: 0, group: 1, position: 2, response: 1 };
-      const whole = (key) =>
-        check(!(key in given) || (given[key].whole && Number.isInteger(value(key)) && value(key) >= 0),
+      const size = (key) => {
+        check(!(key in given) || (given[key].whole && value(key) >= 0),
           `${name}(${key}=...) must be a whole number of tokens >= 0`);
+        return value(key, 0);
+      };
       if (name.endsWith("_sum")) {
         const decay = value("decay", 1);
-        check(typeof decay === "number" && decay > 0 && decay <= 1,
-          `${name}(): the decay must lie in (0, 1], got ${decay}`);
+        check(typeof decay === "number" && decay > 0 && decay <= 1, `${name}(): the decay must lie in (0, 1]`);
         return this.node("scan", owner.from, { side: name.slice(0, 6), decay, parts, level: 2 });
       }
       const ranks = ["top", "bottom", "quantile"].includes(name);
@@ -424,10 +379,9 @@ const rules = (() => {
         `${name}(): the fraction must lie in [0, 1], got ${fraction}`);
       const round = value("round", "ceil");
       check(round === "ceil" || round === "floor", `round='${round}': expected 'ceil' or 'floor'`);
-      whole("at_least"), whole("none_below");
       const fields = { name, by, within, fraction, parts, isRule: name !== "quantile" };
       if (name === "quantile") return this.node("quantile", owner.from, { ...fields, level: levels[by] });
-      const sizes = { round, at_least: value("at_least", 0), none_below: value("none_below", 0) };
+      const sizes = { round, at_least: size("at_least"), none_below: size("none_below") };
       return this.node("cut", owner.from, { ...fields, ...sizes, level: 2 });
     }
   }

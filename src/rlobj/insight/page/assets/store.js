@@ -56,7 +56,7 @@ function openStore(root = document) {
         for (let i = 0, to = plane; i < length; i++, to += width) bytes[to] = shuffled[from + i];
       }
     }
-    if (type === "bool") data = Float32Array.from(data, (x) => (x === 2 ? NaN : x));
+    if (type === "bool") data = new Float32Array(data).map((x) => (x === 2 ? NaN : x));
     if (values) {
       const bytes = await once(kept, values, () => inflated(values));
       lists.set(name, JSON.parse(new TextDecoder().decode(bytes)));

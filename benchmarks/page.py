@@ -1,0 +1,191 @@
+"""The page of `rlobj inspect RUN --html`: how long it takes to write, to open and to filter.
+
+The run is made up: lognormal lengths, a vocabulary of 16,384 tokens, log-probabilities as a trained
+policy has them, full tables of all steps, planned under STAPO. The page is written by the code that
+`rlobj inspect` runs, and Chromium opens it without a window. Times are seconds by the clock, since
+the browser works on several threads.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.harness import ROOT, Table, main, note, peak_mib
+from benchmarks.rollouts import lognormal_lengths
+from rlobj import TokenBatch, load_preset
+from rlobj.records.observed import Observed
+from rlobj.records.tables import write_tables
+
+VOCABULARY, GROUP, LENGTH, UPDATES = 16384, 8, 250, 2
+FILTERS = {
+    "5 nodes": "(prob < 0.01) & (entropy > 0.3)",
+    "STAPO's rule": "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)",
+    "a cut": "entropy.bottom(0.8)",
+    "a cut by response": "surprisal.top(0.2, by='response')",
+    "a mean by group": "reward > reward.mean(by='group')",
+    "functions": "exp(logprob - old_logprob) > 1 + sqrt(abs(advantage)) * log(1 + entropy)",
+}
+
+
+def made_up_update(place: tuple[int, int], lengths: list[int]) -> Observed:
+    """One update, planned as the trainer plans it."""
+    objective = load_preset("stapo").objective
+    generator = torch.Generator().manual_seed(100 * place[0] + place[1])
+    size, tokens = len(lengths), sum(lengths)
+    entropy = torch.empty(tokens).exponential_(3.0, generator=generator)
+    logprobs = -entropy * torch.empty(tokens).exponential_(1.0, generator=generator)
+    old = logprobs + 0.02 * torch.randn(tokens, generator=generator)
+    probs = logprobs.exp()
+    first = size * (100 * place[0] + place[1])
+    table = TokenBatch(
+        lengths=torch.tensor(lengths),
+        groups=first + torch.arange(size) // GROUP,
+        ids=first + torch.arange(size),
+        rewards=torch.randint(2, (size,), generator=generator).float(),
+        logprobs=logprobs,
+        old_logprobs=old,
+        old_entropy=entropy * 1.01,
+        entropy=entropy,
+        collision=(probs**2 + (1 - probs) ** 2 / 10).clamp(max=1),
+        entropy_sensitivity=torch.randn(tokens, generator=generator) * entropy,
+        sampler_logprobs=old + 0.001 * torch.randn(tokens, generator=generator),
+    )
+    [table] = objective.with_advantages([table])
+    plan = objective.plan([table], {}, clauses=True)
+    words = (torch.rand(tokens, generator=generator) ** 4 * VOCABULARY).long().tolist()
+    ends = torch.tensor(lengths).cumsum(0).tolist()
+    sequences = [
+        (list(range(32)), words[end - n : end]) for n, end in zip(lengths, ends, strict=True)
+    ]
+    assert table.entropy is not None
+    assert table.collision is not None
+    assert table.entropy_sensitivity is not None
+    return Observed(
+        objective,
+        {},
+        table,
+        plan,
+        sequences,
+        table.logprobs,
+        table.entropy,
+        table.collision,
+        table.entropy_sensitivity,
+    )
+
+
+def make_run(run: Path, tokens: int, steps: int) -> None:
+    """A run's folder with full tables of all steps and a tokenizer."""
+    from tokenizers import Tokenizer, models
+
+    each = tokens // (steps * UPDATES)
+    for step in range(1, steps + 1):
+        updates = []
+        for update in range(1, UPDATES + 1):
+            lengths = lognormal_lengths(GROUP * max(each // (GROUP * 345), 1), LENGTH, 0.8)
+            updates.append((update, made_up_update((step, update), lengths)))
+        write_tables(run / "tables", step, updates, (0, 1), {})
+    (run / "config.resolved.yaml").write_text("preset: stapo\n", encoding="utf-8")
+    model = run / "checkpoints" / f"step-{steps:06d}" / "model"
+    model.mkdir(parents=True)
+    words = {f"▁word{i:x}" if i % 3 else f"{i:x}": i for i in range(VOCABULARY)}
+    Tokenizer(models.WordLevel(words, unk_token="0")).save(str(model / "tokenizer.json"))
+
+
+def write_page(run: Path) -> Path:
+    """The page of a run."""
+    from rlobj.insight.page.encoding import store_elements, store_script
+    from rlobj.insight.page.store import read_rows
+
+    path = run / "inspect.html"
+    script = f"{store_script()}\nconst store = openStore();\n" + (
+        "store.load(['text', 'prob', 'entropy', 'advantage'])"
+        ".then(() => requestAnimationFrame(() => (window.drawn = performance.now())));"
+    )
+    head = b"<!doctype html><meta charset=utf-8><title>page</title>"
+    page = head + store_elements(read_rows(run)) + f"<script>{script}</script>".encode()
+    path.write_bytes(page)
+    return path
+
+
+def measure(quick: bool, rounds: int) -> Table:
+    """Write, open and filter pages of some sizes."""
+    sizes = [(100_000, 5)] if quick else [(100_000, 5), (1_000_000, 10)]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for tokens, steps in sizes:
+            note(f"{tokens:,} tokens")
+            run = Path(folder) / str(tokens)
+            make_run(run, tokens, steps)
+            start = time.perf_counter()
+            path = write_page(run)
+            written = time.perf_counter() - start
+            rows.append(
+                {
+                    "tokens": tokens,
+                    "written": written,
+                    "mib": path.stat().st_size / 2**20,
+                    "peak": peak_mib(),
+                    **opened(path, Path(folder) / f"profile-{tokens}", rounds),
+                }
+            )
+    columns = {
+        "tokens": ("tokens", ",d"),
+        "written": ("written, s", ".1f"),
+        "peak": ("largest memory, MiB", ".0f"),
+        "mib": ("file, MiB", ".1f"),
+        "drawn": ("first drawn, s", ".2f"),
+        "loaded": ("all columns, s", ".2f"),
+        **{name: (f"{name}, ms", ".0f") for name in FILTERS},
+    }
+    return Table(
+        name="page",
+        reading=f"{__doc__}\nFilters are timed on loaded columns, the first time that each runs.",
+        columns=columns,
+        rows=rows,
+        settings={"updates a step": UPDATES, "median length": LENGTH} | FILTERS,
+        labels=("tokens",),
+        bars=("written", "drawn"),
+    )
+
+
+def opened(path: Path, profile: Path, rounds: int) -> dict[str, Any]:
+    """Seconds until the page is drawn and loaded, and milliseconds of each filter; the least."""
+    sys.path.append(str(ROOT / "tests"))
+    from browser import Browser
+
+    found: dict[str, list[float]] = {}
+    browser = Browser(profile)
+    try:
+        for _ in range(rounds):
+            browser.open(path)
+            browser.wait("window.drawn", 60)
+            load = "(async () => {await store.load(store.names); return performance.now();})()"
+            times = {"drawn": browser.run("window.drawn"), "loaded": _awaited(browser, load)}
+            for name, rule in FILTERS.items():
+                script = f"""(() => {{ const start = performance.now();
+                    rules.select(rules.parse({rule!r}), store); return performance.now() - start;
+                }})()"""
+                times[name] = browser.run(script)
+            for name, value in times.items():
+                found.setdefault(name, []).append(value)
+    finally:
+        browser.close()
+    scale = {"drawn": 1000, "loaded": 1000}
+    return {name: min(values) / scale.get(name, 1) for name, values in found.items()}
+
+
+def _awaited(browser: Any, script: str) -> Any:
+    sent = browser.send(
+        "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+    )
+    return sent["result"]["value"]
+
+
+if __name__ == "__main__":
+    main(measure)

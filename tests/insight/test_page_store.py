@@ -1,0 +1,299 @@
+"""The rows of a page, and their way into the browser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from browser import CHROMIUM, Browser
+from pages import TEXTS, awaited, random_record, random_update, recorded, whole, write_page
+from record_rows import dropped, write_records
+
+from rlobj.base.errors import ConfigError
+from rlobj.insight.page.encoding import store_elements
+from rlobj.insight.page.store import PageRows, encoded, read_rows, whole_rows
+from rlobj.objectives.objective import Objective
+from rlobj.records.observed import Observed
+from rlobj.records.rows import SCHEMA
+from rlobj.records.tables import UpdateTable, write_tables
+
+HOSTILE = (
+    "</script><script>window.hit = 1</script>",
+    "<!--<script>",
+    "\u202eevil\u2066",
+    "a\x00b",
+    "\x1b[31m\r\n\u2028",
+    "x" * 10_000,
+    "null",
+    "",
+    "\ufeff\U0001f600e\u0301",
+)
+
+needs_browser = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    chromium = Browser(tmp_path_factory.mktemp("profile"))
+    yield chromium
+    chromium.close()
+
+
+def write_step(run: Path, step: int, update: UpdateTable) -> Path:
+    """A full table with one update of a step."""
+    table, objective = update.table, update.objective
+    plan = objective.plan([table], update.state, clauses=True)
+    policy = (getattr(table, name) for name in ("logprobs", "entropy", "collision"))
+    unknown = torch.full_like(table.logprobs, torch.nan)
+    observed = Observed(objective, update.state, table, plan, update.sequences, *policy, unknown)
+    run.mkdir(exist_ok=True)
+    (run / "config.resolved.yaml").touch()
+    write_tables(run / "tables", step, [(update.update, observed)], (0, 1), {})
+    return run / "tables" / f"step-{step:06d}-rank-0.parquet"
+
+
+def count(page: PageRows) -> float:
+    """The number of tokens that the rows stand for."""
+    rows = page.rows.filter(pyarrow.compute.greater_equal(page.rows["position"], 0))
+    return float(np.sum(1 / rows["inclusion_probability"].to_numpy()))
+
+
+def test_full_tables_show_all_tokens_of_decided_responses_with_their_weights(
+    tmp_path: Path,
+) -> None:
+    update = random_update((3, 1), 24, 0)
+    write_step(tmp_path, 3, update)
+    page = read_rows(tmp_path)
+    table = update.table
+    assert count(page) == int(table.decided.sum())
+    rows = page.rows.filter(pyarrow.compute.greater_equal(page.rows["position"], 0))
+    weights = update.objective.plan([table], update.state).weights[0][table.decided]
+    assert torch.equal(torch.tensor(rows["weight"].to_numpy().copy()), weights)
+    assert torch.equal(
+        torch.tensor(rows["logprob"].to_numpy().copy()), table.logprobs[table.decided]
+    )
+    assert page.updates == [{"step": 3, "update": 1, "state": {}}]
+    assert "Only steps with full tables are shown" in page.notes[0]
+
+
+def test_a_token_of_another_phase_is_shown_and_counts_nothing(tmp_path: Path) -> None:
+    update = random_update((1, 1), 24, 0)
+    first, rest = Objective(split="entropy > 0.5", columns=("turn",)).phases
+    tables = [UpdateTable(**{**vars(update), "objective": phase}) for phase in (first, rest)]
+    pages = [PageRows(whole_rows(each, TEXTS), [], []) for each in tables]
+    assert len(pages[0].rows) == len(pages[1].rows)
+    assert sum(map(count, pages)) == int(update.table.decided.sum())
+
+
+def test_the_newest_full_tables_are_whole_and_older_steps_show_their_records(
+    tmp_path: Path,
+) -> None:
+    updates = {step: random_update((step, 1), 24, step) for step in (1, 2, 3)}
+    for step, update in updates.items():
+        write_step(tmp_path, step, update)
+    write_records(tmp_path, [dropped(step=step, position=step) for step in (1, 2, 3, 4)])
+    budget = len(updates[3].table) + len(updates[2].table) + 30
+    page = read_rows(tmp_path, budget)
+    assert [each["step"] for each in page.updates] == [3, 2]
+    assert set(
+        page.rows.filter(pyarrow.compute.equal(page.rows["step"], 1))["position"].to_pylist()
+    ) == {1}
+    assert "1 older steps" in page.notes[0]
+    steps = page.rows["step"].to_pylist()
+    assert steps == sorted(steps)
+    assert set(steps) == {1, 2, 3, 4}
+
+
+def test_too_many_recorded_tokens_become_a_sample_with_the_same_count(tmp_path: Path) -> None:
+    rows = [dropped(response=i, inclusion_probability=0.5) for i in range(4000)]
+    write_records(tmp_path, rows)
+    page = read_rows(tmp_path, 1000)
+    assert 850 < len(page.rows) < 1150
+    assert abs(count(page) - 8000) < 1000
+    assert "25% of 4,000" in page.notes[0]
+
+
+def test_a_damaged_full_table_is_noted_and_its_step_shows_the_record(tmp_path: Path) -> None:
+    file = write_step(tmp_path, 3, random_update((3, 1), 9, 0))
+    file.write_bytes(file.read_bytes()[:-9])
+    write_records(tmp_path, [dropped(step=3)])
+    page = read_rows(tmp_path)
+    assert len(page.rows) == 1
+    assert "Step 3 shows its recorded tokens only" in page.notes[0]
+    assert "not a whole Parquet file" in page.notes[0]
+
+
+def test_damaged_records_and_runs_without_tokens_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        read_rows(tmp_path / "none")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.resolved.yaml").touch()
+    with pytest.raises(ConfigError, match="has no folder records"):
+        read_rows(run)  # ended after step 0
+    (run / "records").mkdir()
+    with pytest.raises(ConfigError, match="no step was recorded yet"):
+        read_rows(run)
+    file = write_records(run, [dropped()])
+    file.write_bytes(file.read_bytes()[:-9])
+    write_step(run, 3, random_update((3, 1), 9, 0))
+    with pytest.raises(ConfigError, match=r"part-0\.parquet is not a whole Parquet file"):
+        read_rows(run)
+
+
+def test_code_that_a_table_names_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_rules.py").write_text(
+        "from dataclasses import dataclass\nfrom rlobj import CustomRule, prob\n"
+        "@dataclass(frozen=True)\nclass Rare(CustomRule):\n"
+        "    def reads(self): return (prob,)\n"
+        "    def select(self, frame): return frame.number(prob) < 0.002\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    update = random_update((3, 1), 9, 0)
+    own = Objective(drop='custom("own_rules:Rare")')
+    write_step(tmp_path, 3, UpdateTable(**{**vars(update), "objective": own}))
+    write_records(tmp_path, [dropped(step=3)])
+    page = read_rows(tmp_path)
+    assert len(page.rows) == 1
+    assert "own_rules:Rare" in page.notes[0]
+    assert len(read_rows(tmp_path, trust=True).rows) > 1
+
+
+def test_texts_come_from_the_record_where_the_tokenizer_is_gone(tmp_path: Path) -> None:
+    write_step(tmp_path, 3, random_update((3, 1), 24, 0))
+    write_records(tmp_path, [dropped(step=2, token=0, text="zero")])
+    rows = read_rows(tmp_path).rows
+    pairs = set(zip(rows["token"].to_pylist(), rows["text"].to_pylist(), strict=True))
+    assert {(0, "zero"), (1, "⟨1⟩")} <= pairs
+    assert "⟨1⟩⟨2⟩" in rows["prompt"].to_pylist()
+
+
+@needs_browser
+def test_hostile_texts_and_names_arrive_as_data(browser: Browser, tmp_path: Path) -> None:
+    columns = [{"text": text, "clause": text, "position": i} for i, text in enumerate(HOSTILE)]
+    write_records(tmp_path, [dropped(**row) for row in columns])
+    rows = read_rows(tmp_path).rows
+    name = 'turn"></script><img src=x onerror=alert(1)>\ud800'
+    rows = rows.append_column("turn", pyarrow.array(np.ones(len(rows), np.float32)))
+    page = PageRows(rows, [{"step": 1, "update": 1, "state": {name: 1.0}}], [HOSTILE[0], name])
+    browser.open(write_page(tmp_path / "page.html", page))
+    found = awaited(
+        browser,
+        "store.load(['text', 'clause']).then(() => [...Array(store.size).keys()].map((i) => "
+        "[store.text(i), store.values('clause')[store.column('clause')[i]]]))",
+    )
+    assert found == [[text, text] for text in HOSTILE]
+    assert browser.run("JSON.stringify(store.meta.notes)") == json.dumps(
+        [HOSTILE[0], name], separators=(",", ":"), ensure_ascii=False
+    ).replace("\ud800", "\\ud800")
+    assert browser.run("window.hit === undefined && !document.querySelector('img')")
+    assert not browser.complaints()
+
+
+@needs_browser
+def test_numbers_arrive_to_the_bit(browser: Browser, tmp_path: Path) -> None:
+    table = random_record(500, 3)
+    special = np.array([-0.0, np.inf, -np.inf, 1e-45, 3.4e38] * 100, np.float32)
+    place = table.schema.get_field_index("entropy")
+    table = table.set_column(place, "entropy", pyarrow.array(special))
+    page = recorded(table)
+    browser.open(write_page(tmp_path / "page.html", page))
+    order = [(name, "ascending") for name in ("step", "update", "group", "response")]
+    for field in SCHEMA.remove(0):
+        script = "store.load([%r]).then(() => Array.from(store.column(%r), (x) => %s))"
+        if field.type == pyarrow.string():
+            found = awaited(
+                browser, script % (field.name, field.name, f"store.values({field.name!r})[x]")
+            )
+            assert found == page.rows.sort_by(order)[field.name].to_pylist(), field.name
+            continue
+        bits = "new Int32Array(Float32Array.of(x).buffer)[0]"
+        found = awaited(browser, script % (field.name, field.name, bits))
+        expected = table[field.name].to_pandas().astype("float32").to_numpy()
+        unknown = np.isnan(expected)
+        assert (np.array(found)[~unknown] == expected.view(np.int32)[~unknown]).all(), field.name
+        assert (np.array(found, np.int32).view(np.float32)[unknown] != 0).all(), field.name
+
+
+@needs_browser
+def test_updates_and_responses_are_ranges_of_rows_with_empty_responses(
+    browser: Browser, tmp_path: Path
+) -> None:
+    update = random_update((2, 1), 24, 0)
+    page = whole([update])
+    browser.open(write_page(tmp_path / "page.html", page))
+    found = awaited(browser, "store.ready.then(() => [store.updates, store.responses])")
+    table = update.table
+    decided = table.decided_responses
+    lengths = table.lengths[decided].tolist()
+    assert [each["end"] - each["start"] for each in found[1]] == lengths
+    assert 0 in lengths
+    assert [each["response"] for each in found[1]] == table.ids[decided].tolist()
+    assert all(each["whole"] for each in found[1])
+    tokens = int(table.decided.sum())
+    assert found[0] == [
+        {"step": 2, "update": 1, "start": 0, "end": tokens, "whole": True, "state": {"W": 0.3}}
+    ]
+
+
+@needs_browser
+def test_deep_and_long_texts_are_refused_at_once(browser: Browser, tmp_path: Path) -> None:
+    browser.open(write_page(tmp_path / "page.html", recorded(random_record(5, 0))))
+    long = 200_000
+    texts = ["(" * long, "~" * long, "not " * long, "-" * long, "prob ** " * long, "prob+" * long]
+    texts += ["abs(" * long, "prob.top(0.1, within=" * long, "[" * long, "a" * long, "1" * long]
+    texts += ["when(" * 101 + "prob < 1" + ", 1, 0) > 0" * 101]
+    texts += ["'" * long, '"' + "\\" * long, "." * long]
+    texts += [" & ".join(["(prob < 1)"] * 101), "\U0001f600" * long, "\ud800", "\x00", "", "#"]
+    script = """%s.map((text) => {
+      const start = performance.now();
+      try { rules.parse(text); return "read"; }
+      catch (error) {
+        return error instanceof RuleError ? performance.now() - start : String(error);
+      }
+    })"""
+    times = browser.run(script % json.dumps(texts))
+    for text, time in zip(texts, times, strict=True):
+        assert isinstance(time, float | int), (text[:50], time)
+        assert time < 3000, text[:50]
+    fine = " & ".join(["(prob < 1)"] * 98) + " & " + "(" * 150 + "prob < 1" + ")" * 150
+    assert browser.run(f"rules.parse({fine!r}).isRule")
+
+
+@needs_browser
+def test_a_refusal_says_where_and_what_to_type(browser: Browser, tmp_path: Path) -> None:
+    browser.open(write_page(tmp_path / "page.html", recorded(random_record(5, 0))))
+    expected = {
+        "(prob < 1) & (entropie > 1)": (
+            14,
+            "the page has no column 'entropie'. Did you mean 'entropy'?",
+        ),
+        "prob < 1 & prob > 2": (7, "'&' joins rules, got the number '1'"),
+        "0 < prob < 1": (9, "comparisons do not chain; write (0 < prob) & (prob < 1)"),
+        "(prob < 1).sample(5)": (11, "'.sample' is random"),
+        'custom("os:system")': (0, "custom(...) is Python code"),
+        "text > 1": (0, "'text' is a text, and a rule compares numbers"),
+        "prob.botom(0.2)": (5, "unknown method '.botom'. Did you mean 'bottom'?"),
+        "prob == 1": (5, "use <, <=, > or >="),
+        "W > 1": (0, "the page has no column 'W'"),
+        "prob.top(0.2, by='position')": (5, "expected one of update, group, response"),
+    }
+    for text, (at, message) in expected.items():
+        script = "(() => { try { rules.parse(%s) } catch (e) { return [e.at, e.message] } })()"
+        found = browser.run(script % json.dumps(text))
+        assert found[0] == at, (text, found)
+        assert message in found[1], (text, found)
+
+
+def test_equal_and_constant_columns_take_no_space() -> None:
+    table = random_record(5000, 0)
+    same = table.set_column(table.schema.get_field_index("old_prob"), "old_prob", table["prob"])
+    sizes = [len(store_elements(PageRows(encoded(each), [], []))) for each in (table, same)]
+    assert sizes[0] - sizes[1] > 5000
