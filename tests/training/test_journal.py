@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import re
 import struct
 from pathlib import Path
 
@@ -82,11 +81,10 @@ def journal(folder: Path) -> Journal:
 
 
 @pytest.mark.parametrize("name", ["rank-0-of-1", "rank-0-of-1.json"])
-def test_a_pickle_in_the_run_folder_is_not_executed(tmp_path, name, caplog):
+def test_a_pickle_in_the_run_folder_is_not_executed(tmp_path, name):
     (tmp_path / "rollouts" / "step-000000").mkdir(parents=True)
     (tmp_path / "rollouts" / "step-000000" / name).write_bytes(pickle.dumps(Executed()))
     assert journal(tmp_path).read(0) is None
-    assert re.search("step 1 (is|and later steps are) sampled again", caplog.text)
 
 
 @pytest.mark.parametrize("how", ["bit", "cut", "empty"])
@@ -117,9 +115,7 @@ def test_random_states_are_read_without_executing_them(policy, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_with_rollouts_of_the_old_format_resumes_to_the_same_weights(
-    policy, whole, tmp_path, caplog
-):
+def test_a_run_with_rollouts_of_the_old_format_resumes_to_the_same_weights(policy, whole, tmp_path):
     """0.1.0 wrote a pickle; the checkpoint's weights sample the same responses again."""
     config = eight_steps(policy)
     with open_parts(config, tmp_path / "run") as parts:
@@ -129,6 +125,5 @@ def test_a_run_with_rollouts_of_the_old_format_resumes_to_the_same_weights(
         file.with_suffix("").write_bytes(pickle.dumps(Executed()))
         file.unlink()
     run_training(config, tmp_path / "run", resume=True)
-    assert caplog.text.count("are in the format of rlobj 0.1.0") == 1
     assert same(weights(tmp_path / "run"), weights(whole))
     assert metrics(tmp_path / "run") == metrics(whole)

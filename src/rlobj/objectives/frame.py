@@ -117,11 +117,9 @@ _VALUES: dict[str, Callable[[Frame], Tensor]] = {
     "logprob": lambda frame: frame.batch("logprobs"),
     "prob": lambda frame: frame.batch("logprobs").exp(),
     "surprisal": lambda frame: -frame.batch("logprobs"),
-    "entropy": lambda frame: frame.batch("entropy"),
     "old_logprob": lambda frame: frame.batch("old_logprobs"),
     "old_prob": lambda frame: frame.batch("old_logprobs").exp(),
     "old_surprisal": lambda frame: -frame.batch("old_logprobs"),
-    "old_entropy": lambda frame: frame.batch("old_entropy"),
     "advantage": lambda frame: frame.batch("advantages"),
     "reward": lambda frame: frame.table.reward().masked_fill(~frame.decided_responses, 0),
     "ratio": lambda frame: functional.log_ratio(
@@ -133,12 +131,12 @@ _VALUES: dict[str, Callable[[Frame], Tensor]] = {
     "proxy_gap": lambda frame: frame.batch("proxy_logprobs") - frame.batch("logprobs"),
     "ref_gap": lambda frame: frame.batch("ref_logprobs") - frame.batch("logprobs"),
     "sampler_gap": lambda frame: frame.batch("old_logprobs") - frame.batch("sampler_logprobs"),
-    "collision": lambda frame: frame.batch("collision"),
     "gradient_norm": lambda frame: functional.gradient_norm(
         frame.batch("logprobs"), frame.batch("collision"), frame.batch("advantages")
     ),
 }
-"""The value of each column of rules on the frame's rows, [N]; rewards and lengths are [B]."""
+"""The value of each column of rules on the frame's rows, [N]; rewards and lengths are [B]. Columns
+that are not listed are those of the TokenBatch with the same name."""
 
 
 def _join(tables: Sequence[TokenBatch], columns: Mapping[str, str]) -> TokenBatch:

@@ -29,15 +29,11 @@ from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.processes import STOPPING, kill_group
 from rlobj.samplers.vllm.settings import ServerSettings, check_extra
 
-_OURS = frozenset(
-    {
-        *("model", "host", "port", "dtype", "seed", "middleware", "api_key", "root_path", "uds"),
-        *("logprobs_mode", "generation_config", "override_generation_config"),
-        *("worker_extension_cls", "worker_cls", "data_parallel_size", "speculative_config"),
-        *("api_server_count", "headless", "config"),
-    }
+_OURS = (
+    *("host", "port", "middleware", "api_key", "root_path", "uds"),
+    *("api_server_count", "headless", "config"),
 )
-"""Arguments that rlobj sets itself, or with which a sync would not reach every worker."""
+"""Arguments of a server that rlobj sets itself, or with which a sync would miss workers."""
 
 
 def command(
@@ -55,7 +51,7 @@ def command(
     Raises:
         ConfigError: rlobj sets one of the arguments itself.
     """
-    check_extra(dict(arguments), _OURS)
+    check_extra(arguments, _OURS)
     given = {name.replace("-", "_"): value for name, value in arguments.items()}
     defaults: dict[str, Any] = {"max_model_len": "auto"}
     if versions.on_cpu():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -10,29 +11,28 @@ from pydantic import Field, field_validator
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model
 
-RESERVED = frozenset(
-    {
-        *("model", "tokenizer", "skip_tokenizer_init", "trust_remote_code", "dtype", "seed"),
-        *("logprobs_mode", "max_logprobs", "generation_config", "override_generation_config"),
-        *(
-            "worker_extension_cls",
-            "worker_cls",
-            "enable_sleep_mode",
-            "distributed_executor_backend",
-        ),
-        *("data_parallel_size", "speculative_config", "gpu_memory_utilization"),
-        *("kv_cache_memory_bytes", "max_model_len", "enforce_eager", "use_tqdm_on_load"),
-    }
+_RESERVED = (
+    *("model", "dtype", "seed", "logprobs_mode", "generation_config", "override_generation_config"),
+    *("worker_extension_cls", "worker_cls", "data_parallel_size", "speculative_config"),
 )
 """Engine arguments that rlobj sets itself: weights, log-probs or seeds depend on them."""
 
+_IN_PROCESS = (
+    *("tokenizer", "skip_tokenizer_init", "trust_remote_code", "max_logprobs", "max_model_len"),
+    *("enable_sleep_mode", "distributed_executor_backend", "gpu_memory_utilization"),
+    *("kv_cache_memory_bytes", "enforce_eager", "use_tqdm_on_load"),
+    *("tensor_parallel_size", "pipeline_parallel_size"),
+)
+"""Others of an engine in the training process."""
 
-def check_extra(arguments: dict[str, Any], reserved: frozenset[str]) -> None:
-    """Refuse engine arguments that would override rlobj's own.
+
+def check_extra(arguments: Iterable[str], others: Iterable[str]) -> None:
+    """Refuse engine arguments that would override rlobj's own, or one of `others`.
 
     Raises:
         ConfigError: an argument is reserved.
     """
+    reserved = {*_RESERVED, *others}
     taken = sorted(name for name in arguments if name.replace("-", "_") in reserved)
     if taken:
         raise ConfigError(f"rlobj sets {', '.join(taken)} itself. Remove it from the arguments.")
@@ -72,7 +72,7 @@ class VllmSettings(Model):
     @field_validator("extra")
     @classmethod
     def _not_reserved(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        check_extra(extra, RESERVED | {"tensor_parallel_size", "pipeline_parallel_size"})
+        check_extra(extra, _IN_PROCESS)
         return extra
 
 

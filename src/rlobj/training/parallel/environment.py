@@ -137,7 +137,8 @@ def _zero_stage(environment: Mapping[str, str]) -> int:
         with open(path, encoding="utf-8") as file:
             zero = json.load(file).get("zero_optimization", {})
         stage = zero.get("stage", 0)
-        offload = [key for key in ("offload_optimizer", "offload_param") if _offloads(zero, key)]
+        parts = {key: zero.get(key) or {} for key in ("offload_optimizer", "offload_param")}
+        offload = [key for key, part in parts.items() if part.get("device", "none") != "none"]
     else:
         stage = environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
         prefix = "ACCELERATE_DEEPSPEED_OFFLOAD_"
@@ -151,10 +152,6 @@ def _zero_stage(environment: Mapping[str, str]) -> int:
     if str(stage) not in ("0", "1", "2", "3"):
         raise ConfigError(f"DeepSpeed's ZeRO stage is '{stage}'; expected 0, 1, 2 or 3.")
     return int(stage)
-
-
-def _offloads(zero: Mapping[str, Any], key: str) -> bool:
-    return (zero.get(key) or {}).get("device", "none") != "none"
 
 
 def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:

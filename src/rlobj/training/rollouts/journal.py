@@ -45,7 +45,6 @@ class Journal:
         self._run = run
         self._comm = comm
         self._recipe = recipe
-        self._warned = False
         self.since = 0
         """The step that the run was resumed from."""
 
@@ -99,18 +98,9 @@ class Journal:
     def _files(self, step: int) -> list[Path]:
         """The files of all ranks that took part, in rank order; [] if one is missing."""
         found: dict[int, dict[int, Path]] = {}
-        folder = self.folder / step_name(step)
-        for path in folder.glob("rank-*-of-*.json"):
+        for path in (self.folder / step_name(step)).glob("rank-*-of-*.json"):
             rank, size = map(int, re.findall(r"\d+", path.name))
             found.setdefault(size, {})[rank] = path
-        old = not found and any(folder.glob("rank-*-of-*"))
-        if old and not self._warned and self._comm.rank == 0:
-            self._warned = True
-            logger.warning(
-                "step %d and later steps are sampled again: their rollouts are in the format of "
-                "rlobj 0.1.0, which this version does not read",
-                step + 1,
-            )
         whole = [size for size, ranks in found.items() if len(ranks) == size]
         if not whole:
             return []
