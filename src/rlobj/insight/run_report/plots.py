@@ -1,17 +1,20 @@
-"""The table of figures, and the curves of runs that they draw.
+"""The table of figures, plots.yaml, and the curves of runs that they draw.
 
-One row of `PLOTS` makes a figure of the page and a file of `--figures`. To add one: add a row.
+A row of the table makes a figure of the page and a file of `--figures`. To add one: add a row.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import compress
 from statistics import pstdev
 from typing import Any
+
+import yaml
 
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.outcomes import Z95, standard_error
@@ -33,6 +36,10 @@ def _sampled(line: MetricLine) -> float:
     return Z95 * math.sqrt(max(p * (1 - p), 0.0) / max(groups, 1.0))
 
 
+_WIDTHS = {"held-out": _held_out, "samples": _sampled}
+"""Half of a 95% interval, from a line."""
+
+
 @dataclass(frozen=True)
 class Plot:
     """A figure before it has runs.
@@ -41,10 +48,10 @@ class Plot:
         section: of the page.
         name: of its file and of its anchor.
         title: what is drawn.
-        unit: of the y axis.
         metrics: expression (see `Run.values`) -> its name in the legend. `*` stands for
-            what each metric of the run has at its place.
-        width: half of the 95% interval of the first metric in a line.
+            what each metric of the run has at its place, which is also its name.
+        unit: of the y axis.
+        interval: the 95% interval around the first metric, by its name in `_WIDTHS`.
         band: the metrics below and above the first metric.
         note: what a reader must know.
     """
@@ -52,137 +59,18 @@ class Plot:
     section: str
     name: str
     title: str
-    unit: str
-    metrics: Mapping[str, str]
-    width: Callable[[MetricLine], float] | None = None
+    metrics: Mapping[str, str | None]
+    unit: str = ""
+    interval: str | None = None
     band: tuple[str, str] | None = None
     note: str = ""
 
 
-_QUADRANTS = {
-    "gradient/positive_likely": "A > 0, likely: entropy falls",
-    "gradient/positive_surprising": "A > 0, surprising: entropy rises",
-    "gradient/negative_likely": "A < 0, likely: entropy rises",
-    "gradient/negative_surprising": "A < 0, surprising: entropy falls",
-}
-_UPDATE = "time/scoring + time/planning + time/forward + time/backward + time/optimizer"
-_RARE = "prob/decade_2 + prob/decade_3 + prob/decade_4 + prob/decade_5"
-_OF_TOKENS = "share of tokens"
-_OF_RESPONSES = "share of responses"
-_PREDICTED = "entropy/predicted_change"
-
-PLOTS = (
-    Plot("Learning", "reward", "Reward", "reward", {"reward/mean": "mean"}),
-    Plot(
-        *("Learning", "held-out-accuracy", "Held-out accuracy", "share of problems"),
-        {"eval/accuracy": "accuracy"},
-        width=_held_out,
-        note="Band: 95% interval.",
-    ),
-    Plot(
-        *("Learning", "training-accuracy", "Accuracy of the samples", _OF_RESPONSES),
-        {"reward/accuracy": "accuracy"},
-        width=_sampled,
-        note="Band: 95% interval, in which a group counts as one response.",
-    ),
-    Plot("Learning", "rewards", "Several rewards", "reward", {"reward/*/mean": ""}),
-    Plot("Entropy", "entropy", "Entropy, mean", "nats", {"policy/entropy": "mean"}),
-    Plot(
-        *("Entropy", "entropy-quantiles", "Entropy, quantiles over tokens", "nats"),
-        {"entropy/q50": "median", "entropy/q05": "5%", "entropy/q95": "95%"},
-        band=("entropy/q25", "entropy/q75"),
-        note="Band: 25% to 75% of the tokens.",
-    ),
-    Plot(
-        *("Entropy", "entropy-change", "Change of the entropy in a step", "nats"),
-        {"entropy/measured_change": "measured", _PREDICTED: "predicted, scaled"},
-        note="The prediction is per unit step. It is scaled to the standard deviation of what was "
-        "measured, so compare sign and course.",
-    ),
-    Plot(
-        *("Entropy", "rare-tokens", "Tokens with a probability up to 0.01", _OF_TOKENS),
-        {_RARE: "tokens"},
-    ),
-    Plot("Rule", "kept", "Kept by drop and keep", _OF_TOKENS, {"objective/kept_fraction": "kept"}),
-    Plot(
-        *("Rule", "touched", "Silenced and reweighted tokens", _OF_TOKENS),
-        {"effect/*": ""},
-        note="From the record; estimates where it is sampled.",
-    ),
-    Plot("Rule", "selected", "Selected by the cuts of rules", "share", {"selected/*": ""}),
-    Plot("Rule", "controllers", "Controllers", "value", {"controller/*": ""}),
-    Plot(
-        *("Rule", "spurious-share", "Spurious tokens", _OF_TOKENS),
-        {"spurious/share": "spurious"},
-    ),
-    Plot(
-        *("Rule", "precision", "Precision of the rule", "share of silenced tokens"),
-        {"spurious/caught / spurious/dropped": "spurious"},
-    ),
-    Plot(
-        *("Rule", "recall", "Recall of the rule", "share of spurious tokens"),
-        {"spurious/caught / spurious/tokens": "silenced"},
-    ),
-    Plot(
-        *("Policy and sampler", "clip", "Clipped tokens", "share of kept tokens"),
-        {"clip/high_fraction": "above", "clip/low_fraction": "below"},
-    ),
-    Plot(
-        *("Policy and sampler", "ratio", "Largest ratio π/π_old", "ratio"),
-        {"policy/ratio_max": "largest"},
-    ),
-    Plot(
-        *("Policy and sampler", "kl", "KL from π_old", "nats"),
-        {"policy/kl_old": "k3"},
-    ),
-    Plot(
-        *("Policy and sampler", "sampler-gap", "Mismatch with the sampler", "nats"),
-        {"sampler/logprob_gap": "mean"},
-        note="Mean distance between its log-probabilities and the policy's.",
-    ),
-    Plot(
-        *("Policy and sampler", "sampler-ratio", "Largest ratio π/π_sampler", "ratio"),
-        {"sampler/ratio_max": "largest"},
-    ),
-    Plot("Gradient", "gradient-norm", "Gradient norm", "norm", {"train/grad_norm": "norm"}),
-    Plot(
-        *("Gradient", "concentration", "Gradient carried by few tokens", "share of Σ g"),
-        {
-            "gradient/top_1pct": "1% of tokens",
-            "gradient/top_0.1pct": "0.1%",
-            "gradient/top_0.01pct": "0.01%",
-        },
-    ),
-    Plot("Gradient", "quadrants", "Gradient by quadrant", "share of Σ g", _QUADRANTS),
-    Plot("Gradient", "loss", "Loss", "loss", {"loss/*": ""}),
-    Plot("Gradient", "learning-rate", "Learning rate", "", {"train/learning_rate": "rate"}),
-    Plot("Responses", "length", "Response length", "tokens", {"response/length_mean": "mean"}),
-    Plot(
-        *("Responses", "truncated", "Truncated responses", _OF_RESPONSES),
-        {"response/truncated": "truncated"},
-    ),
-    Plot(
-        *("Responses", "same", "Responses with the most common text", _OF_RESPONSES),
-        {"response/most_common": "same text", "response/most_common_gold": "same gold answer"},
-    ),
-    Plot(
-        *("Verifier", "undecided", "Responses without a verdict", _OF_RESPONSES),
-        {"reward/undecided / response/count": "undecided"},
-    ),
-    Plot(
-        *("Verifier", "agreed", "Groups whose responses agree", "groups"),
-        {"groups/agreed_right": "right", "groups/agreed_wrong": "graded wrong"},
-    ),
-    Plot(
-        *("Verifier", "without-signal", "Groups without signal", "share of groups"),
-        {"groups/without_signal_share": "equal rewards"},
-    ),
-    Plot("Time", "speed", "Throughput", "tokens/s", {"tokens/per_second": "sampled"}),
-    Plot("Time", "step-time", "Time of a step", "seconds", {"time/step": "step"}),
-    Plot(
-        *("Time", "phases", "Sampling and updating", "seconds"),
-        {"time/sampling": "sampling", _UPDATE: "scoring and updating"},
-    ),
+_FILE = files("rlobj.insight.run_report") / "plots.yaml"
+PLOTS = tuple(
+    Plot(section, name, **keys)
+    for section, plots in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
+    for name, keys in plots.items()
 )
 
 
@@ -231,7 +119,7 @@ def _expanded(metrics: Mapping[str, str], run: Run) -> dict[str, str]:
     found = {}
     for metric, label in metrics.items():
         if "*" not in metric:
-            found[metric] = label
+            found[metric] = label or ""
             continue
         start, end = metric.split("*")
         names = [each for each in run.metrics if each.startswith(start) and each.endswith(end)]
@@ -249,8 +137,8 @@ def _curve(plot: Plot, run: Run, metric: str) -> dict[str, Any]:
     curve: dict[str, Any] = {"x": tuple(compress(run.places, known)), "y": y}
     if metric != next(iter(plot.metrics)):
         return curve
-    if plot.width is not None:
-        widths = list(map(plot.width, lines))
+    if plot.interval is not None:
+        widths = list(map(_WIDTHS[plot.interval], lines))
         curve["low"] = [max(mean - width, 0.0) for mean, width in zip(y, widths, strict=True)]
         curve["high"] = [min(mean + width, 1.0) for mean, width in zip(y, widths, strict=True)]
     if plot.band is not None:
