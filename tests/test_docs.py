@@ -88,7 +88,7 @@ def run_examples(text: str, names: dict[str, Any], page: Path, line: int) -> Non
     assert runner.summarize(verbose=False).failed == 0, "".join(output)
 
 
-SLOW = {"README", "python", "inspect"}  # pages that train a policy
+SLOW = {"README", "python", "inspect", "replay"}  # pages that train a policy
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,23 @@ def test_what_a_run_did_not_record_is_named_with_what_to_type() -> None:
         rlobj.replay([recorded], "stapo")
 
 
+def test_what_is_advised_records_what_was_missing(policy: Path, tmp_path: Path) -> None:
+    def run(name: str, **settings: Any) -> Path:
+        sections = {"training": {"steps": 1}, "output": {"tables_every": 1}}
+        for section, values in settings.items():
+            sections[section] = {**sections.get(section, {}), **values}
+        run_training(tiny_config(policy, "dapo-loss", **sections), tmp_path / name)
+        return tmp_path / name
+
+    plain = rlobj.replay(run("plain"), ["dapo-loss", "ar", "lp-reg", "stapo"])
+    assert set(plain.refused) == {"ar", "lp-reg", "stapo"}
+    penalties = [{"kind": kind, "coefficient": 0} for kind in ("kl", "proxy_kl")]
+    advised = run("advised", training={"skip_inactive": False}, objective={"penalties": penalties})
+    found = rlobj.replay(advised, ["ar", "lp-reg", "stapo"])
+    assert found.refused == {}
+    assert all(row["gradient"] > 0 for row in found.objectives.to_pylist())
+
+
 def test_an_objective_that_fails_late_is_not_counted() -> None:
     table = batch()
     late = update_of(GRPO, table.replace(ref_logprobs=None), step=2)

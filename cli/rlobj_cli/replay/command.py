@@ -60,19 +60,30 @@ def replay(
         bool, option(None, "--trust", "Import the code that objectives name by its path.")
     ] = False,
 ) -> None:
-    """Say what other objectives and rules would have done to the tokens of a run.
+    """Say what other objectives and rules would do to the tokens of a run.
 
-    Objectives are computed again on the full tables of a run, exactly, on a CPU and without a
-    model. Without --preset and --rule, it checks that the recorded objective gives the recorded
-    weights again. Nothing is trained: the tokens are those that the recorded policy sampled.
+    Full tables have all tokens of some steps. On them objectives are planned
+    again, exactly, on a CPU and without a model. Nothing is trained or sampled.
+    Without --preset and --rule, the recorded objective is checked: it gives the
+    recorded weights again.
 
     [bold]Examples[/bold]
 
     \b  rlobj replay runs/stapo-20260101-120000 --preset grpo,stare,20-entropy
       rlobj replay RUN --rule "(advantage > 0) & (prob < 0.01)"
-      rlobj replay RUN --rule "(advantage > 0) & (prob < TAU)" --sweep TAU=1e-4..1e-2
-      rlobj replay RUN --rule "prob < TAU" --sweep TAU=0.1..0.9:9 --figure sweep.svg
-      rlobj replay RUN --records --rule "prob < 0.001"          estimates, all steps
+      rlobj replay RUN --rule "prob < TAU" --sweep TAU=1e-4..1e-2
+      rlobj replay RUN --rule "prob < P" --sweep P=0.1..0.9:9 --figure p.svg
+      rlobj replay RUN --records --rule "prob < 0.001"     estimates, all steps
+
+    [bold]Columns[/bold]
+
+    \b  precision, recall   shares of the judged and of the spurious tokens
+      carry               share of the gradient if no token was left out
+      norms               sum over tokens, relative to the recorded objective
+      up, top 1%          its shares on tokens that become more likely, and
+                          on 1% of the tokens
+      overlap             tokens touched by both, of those touched by either
+      weights, gradients  correlation, and cosine
     """
     console = Console()
     with loading(console):
@@ -102,7 +113,7 @@ def show(console: Console, found: Replay) -> None:
     if found.proof:
         say(console, Text(found.proof))
     rows, pairs = found.objectives.to_pylist(), found.pairs.to_pylist()
-    console.print(_chosen("", ((row["name"], row) for row in rows), found.exact))
+    console.print(_chosen("touched or selected", ((row["name"], row) for row in rows), found.exact))
     if found.exact:
         console.print(_gradients([row for row in rows if row["kept"] is not None]))
     if len(pairs) > MOST_PAIRS:
@@ -136,7 +147,7 @@ def _gradients(rows: Sequence[Mapping[str, Any]]) -> Table:
     from rlobj.insight.replaying.result import share
 
     effects = [name for name in EFFECTS if any(row[name] for row in rows)]
-    shown = table("", right=("kept", *effects, "norms", *PARTS.values()))
+    shown = table("gradient", right=("kept", *effects, "norms", *PARTS.values()))
     for row in rows:
         counts = (f"{row[name]:,.0f}" for name in ("kept", *effects))
         parts = (share(row, part) for part in PARTS)
@@ -148,7 +159,7 @@ def _pairs(rows: Sequence[Mapping[str, Any]]) -> Table:
     """What two objectives have in common."""
     from rlobj.insight.replaying.result import share
 
-    shown = table("", "", right=("overlap", "weights", "gradients"))
+    shown = table("in common", "", right=("overlap", "weights", "gradients"))
     for row in rows:
         numbers = (number(row[name]) for name in ("weights", "gradients"))
         shown.add_row(
