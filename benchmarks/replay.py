@@ -54,6 +54,7 @@ def observed(tokens: int, seed: int) -> Observed:
         columns={"spurious": (logprobs < -6).float()},
     )
     [table] = objective.with_advantages([table])
+    assert table.collision is not None
     plan = objective.plan([table], {"update": seed}, clauses=True)
     sequences = [([1] * 100, range(RESPONSE))] * responses
     columns = (table.logprobs, entropy, table.collision, torch.zeros(tokens))
@@ -67,12 +68,12 @@ def answer(what: str, millions: int, steps: int) -> dict[str, float]:
             update = observed(millions * 10**6 // steps, step)
             write_tables(Path(folder) / "tables", step, [(1, update)], (0, 1), {})
         del update
-        asked = {"sweep": SWEEP} if what == "sweep" else {}
-        objectives = RULE if what == "sweep" else PRESETS[: int(what)]
+        swept = what == "sweep"
+        objectives, sweep = (RULE, SWEEP) if swept else (PRESETS[: int(what)], None)
         return_freed_memory()
         times: list[float] = []
         mib = peak_above(
-            lambda: times.append(cpu_seconds(lambda: replay(folder, objectives, **asked)))
+            lambda: times.append(cpu_seconds(lambda: replay(folder, objectives, sweep=sweep)))
         )
         return {"cpu": times[0], "mib": mib}
 

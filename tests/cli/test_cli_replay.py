@@ -54,7 +54,7 @@ def test_a_sweep_is_a_table_and_a_figure(run: Path, tmp_path: Path) -> None:
     values = [line.split()[0] for line in lines if line.strip().startswith("0.")]
     assert values == ["0.1", "0.2", "0.3", "0.4"]
     assert "prob &lt; TAU" in file.read_text() or "<svg" in file.read_text()
-    assert "written as .svg or .png" in output(run, "--figure", tmp_path / "a.pdf", code=2)
+    assert "written as .svg or .png" in output(run, *words[:-1], tmp_path / "a.pdf", code=2)
 
 
 def test_records_are_labelled_as_estimates(run: Path, tmp_path: Path) -> None:
@@ -79,6 +79,7 @@ def test_json_has_everything(run: Path) -> None:
     [
         (["--preset", "stapp"], "Did you mean 'stapo'"),
         (["--rule", "prob < TAU"], "--sweep TAU=1e-4..1e-2"),
+        (["--figure", "a.svg"], "a figure shows a sweep"),
         (["--sweep", "TAU=1..2"], "no rule reads 'TAU'"),
         (["--step", "9"], "has no step 9; it has 1, 2"),
     ],

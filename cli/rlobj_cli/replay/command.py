@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rlobj.reporting import visible
@@ -18,10 +17,17 @@ from rlobj_cli.screen.options import option
 if TYPE_CHECKING:
     from rlobj.insight import Replay
 
-SHARES = {"share": "share", "precision": "precision", "recall": "recall", "carried": "carry"}
-PARTS = {"gradient_up": "up", "gradient_top": "top 1%", "gradient_spurious": "spurious"}
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
+NUMBERS = ("gradient", "weights", "gradients")
+TOKENS = {"name": "touched by", "touched": "tokens", "share": "share"}
+TOKENS |= {"precision": "precision", "recall": "recall", "carried": "carry"}
+GRADIENT = {"name": "gradient", "kept": "kept", **{effect: effect for effect in EFFECTS}}
+GRADIENT |= {"gradient": "norms", "gradient_up": "up"}
+GRADIENT |= {"gradient_top": "top 1%", "gradient_spurious": "spurious"}
+PAIRS = {"first": "in common", "second": "", "overlap": "overlap"}
+PAIRS |= {"weights": "weights", "gradients": "gradients"}
 MOST_PAIRS = 15
+"""Beyond these, only pairs with the recorded objective are shown."""
 
 
 def replay(
@@ -90,15 +96,10 @@ def replay(
         from rlobj.insight import replay as replay_run
         from rlobj.reporting.figures import save_figure
     names = [name.strip() for name in (preset or "").split(",") if name.strip()]
+    given = [*names, *(rule or ())]
+    run = run / "records" if records else run
     with reading("replaying") as progress:
-        found = replay_run(
-            run / "records" if records else run,
-            [*names, *(rule or ())],
-            sweep=sweep,
-            step=step,
-            trust=trust,
-            progress=progress,
-        )
+        found = replay_run(run, given, sweep=sweep, step=step, trust=trust, progress=progress)
     if figure is not None:
         save_figure(found.figure(), figure)
     if json:
@@ -109,64 +110,49 @@ def replay(
 
 def show(console: Console, found: Replay) -> None:
     """Print the objectives and rules, what they have in common, and the sweep."""
-    say(console, Text.assemble(("rlobj replay", "bold"), "  ", found.title))
-    if found.proof:
-        say(console, Text(found.proof))
+    say(console, Text.assemble(("rlobj replay", "bold"), f"  {found.title}"))
     rows, pairs = found.objectives.to_pylist(), found.pairs.to_pylist()
-    console.print(_chosen("touched or selected", ((row["name"], row) for row in rows), found.exact))
+    show_rows(console, found, TOKENS, rows)
     if found.exact:
-        console.print(_gradients([row for row in rows if row["kept"] is not None]))
+        show_rows(console, found, GRADIENT, [row for row in rows if row["kept"] is not None])
     if len(pairs) > MOST_PAIRS:
         pairs = [row for row in pairs if row["first"] == rows[0]["name"]]
         console.print(Text("pairs without the recorded objective: --json", "dim"))
-    if pairs:
-        console.print(_pairs(pairs))
+    show_rows(console, found, PAIRS, pairs)
     values = found.sweeps.to_pylist()
-    for rule in dict.fromkeys(row["rule"] for row in values):
+    for rule in dict.fromkeys(row["name"] for row in values):
         console.print(Text(visible(rule, 300)))
-        chosen = ((f"{row['value']:g}", row) for row in values if row["rule"] == rule)
-        console.print(_chosen(found.swept, chosen, found.exact))
+        titles = {"value": found.swept} | {key: TOKENS[key] for key in [*TOKENS][1:]}
+        show_rows(console, found, titles, [row for row in values if row["name"] == rule])
     for remark in found.remarks:
         say(console, Text(remark, "yellow"))
     if not found.exact:
         say(console, Text("≈ estimated from a sample; ± is one standard error"))
 
 
-def _chosen(title: str, rows: Iterable[tuple[str, Mapping[str, Any]]], exact: bool) -> Table:
-    """Touched or selected tokens: how many, whether they are spurious, what they carry."""
+def show_rows(
+    console: Console, found: Replay, titles: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Print rows with some of their columns; effects that no row has are left out."""
     from rlobj.insight.replaying.result import count, share
 
-    shown = table(title, right=("tokens", *SHARES.values()))
-    for name, row in rows:
-        shown.add_row(_name(name), count(row, exact), *(share(row, each) for each in SHARES))
-    return shown
+    def cell(row: Mapping[str, Any], key: str) -> str:
+        value = row[key]
+        if isinstance(value, str):
+            return visible(value, 60)
+        if key == "touched":
+            return count(row, found.exact)
+        if key in ("kept", *EFFECTS):
+            return f"{value:,.0f}"
+        if key == "value":
+            return f"{value:g}"
+        return number(value) if key in NUMBERS else share(row, key)
 
-
-def _gradients(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What objectives do to tokens, and who carries their gradient."""
-    from rlobj.insight.replaying.result import share
-
-    effects = [name for name in EFFECTS if any(row[name] for row in rows)]
-    shown = table("gradient", right=("kept", *effects, "norms", *PARTS.values()))
+    shown = [key for key in titles if key not in EFFECTS or any(row[key] for row in rows)]
+    words = [key for key in shown if key in ("name", "first", "second", "value")]
+    numbers = [titles[key] for key in shown if key not in words]
+    grid = table(*(titles[key] for key in words), right=numbers)
     for row in rows:
-        counts = (f"{row[name]:,.0f}" for name in ("kept", *effects))
-        parts = (share(row, part) for part in PARTS)
-        shown.add_row(_name(row["name"]), *counts, number(row["gradient"]), *parts)
-    return shown
-
-
-def _pairs(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What two objectives have in common."""
-    from rlobj.insight.replaying.result import share
-
-    shown = table("in common", "", right=("overlap", "weights", "gradients"))
-    for row in rows:
-        numbers = (number(row[name]) for name in ("weights", "gradients"))
-        shown.add_row(
-            *(_name(row[x]) for x in ("first", "second")), share(row, "overlap"), *numbers
-        )
-    return shown
-
-
-def _name(name: str) -> Text:
-    return Text(visible(name, 60))
+        grid.add_row(*(Text(cell(row, key)) for key in shown))
+    if rows:
+        console.print(grid)

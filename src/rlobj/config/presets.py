@@ -61,12 +61,10 @@ class Preset:
     @cached_property
     def objective(self) -> Objective:
         """The objective, with lengths resolved at the preset's own `sampling.max_tokens`."""
-        sampling = self.config.get("sampling")
-        sampling = sampling if isinstance(sampling, dict) else {}
-        return self.resolved(sampling.get("max_tokens", DEFAULT_MAX_TOKENS))
+        return self.resolved()
 
-    def resolved(self, max_tokens: int) -> Objective:
-        """The objective, with lengths resolved at this number of tokens."""
+    def resolved(self, max_tokens: int | None = None) -> Objective:
+        """The objective, with lengths resolved at so many tokens; None = the preset's own."""
         from rlobj.base.validation import InvalidFields
         from rlobj.objectives.objective import Objective  # torch: only when it is asked for
 
@@ -75,7 +73,10 @@ class Preset:
         except InvalidFields as error:
             problems = [(f"objective.{path}", text) for path, text in error.problems]
             raise ConfigError(f"{self.path}:\n{InvalidFields(problems)}") from None
-        return objective.resolve(max_tokens)
+        sampling = self.config.get("sampling")
+        sampling = sampling if isinstance(sampling, dict) else {}
+        own = sampling.get("max_tokens", DEFAULT_MAX_TOKENS)
+        return objective.resolve(own if max_tokens is None else max_tokens)
 
 
 def preset_folder() -> Path:

@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import length_hint
 from pathlib import Path
 from typing import Any
 
 import pyarrow
+import torch
 from pyarrow import parquet
+from torch import Tensor
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.lazy import arrow_compute
+from rlobj.config.presets import Preset
+from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.inspecting import Progress, record_batches
-from rlobj.insight.replaying.candidates import (
-    RECORDED,
-    Candidates,
-    Sweep,
-    read_candidates,
+from rlobj.insight.replaying.candidates import Candidates, Sweep, read_candidates
+from rlobj.insight.replaying.planned import (
+    EFFECTS,
+    UNSCORED,
+    MiniBatch,
+    Phase,
+    Planned,
+    Replayed,
+    plan_again,
+    reason,
+    rollouts,
 )
-from rlobj.insight.replaying.collecting import Collected
-from rlobj.insight.replaying.exact import Exact
 from rlobj.insight.replaying.result import Replay
-from rlobj.insight.replaying.sampled import Filters, collect_records
+from rlobj.insight.replaying.tallies import RECORDED, Tallies
+from rlobj.objectives.frame import Frame
+from rlobj.objectives.needs import rule_columns
+from rlobj.objectives.penalties import EntropyBonus
+from rlobj.objectives.rules import Controlled, Rule
+from rlobj.objectives.statistics import SingleProcess
 from rlobj.records.reading import checked_files, sound
-from rlobj.records.tables import read_tables
+from rlobj.records.rows import numpy
+from rlobj.records.tables import UpdateTable, read_tables
+
+_WHOLE = (
+    "Full tables have all tokens: leave out --records, or train with --set output.tables_every=10"
+)
+_READ = ("step", "inclusion_probability", "spurious", "effect", "gradient_norm", "kept")
 
 
 def replay(
@@ -59,71 +79,244 @@ def replay(
         ConfigError: nothing recorded there, an unknown preset, a text that is no rule, a sweep that
             no rule reads, code without `trust`, or nothing that can be replayed.
     """
-    candidates, found = read_candidates(objectives, sweep, trust), Collected()
+    found = _Replay(read_candidates(objectives, sweep, trust), tokens)
     path = Path(tables) if isinstance(tables, str | Path) else None
-    steps = None if step is None else [step]
     exact = _has_full_tables(path) if path else not hasattr(tables, "column_names")
-    if exact:
-        replayed = Exact(candidates, found, tokens)
-        if path is None:
-            updates = (each for each in tables if step in (None, each.step))
-            count = length_hint(tables)
-        else:
+    steps = None if step is None else [step]
+    if not exact:
+        columns = found.filters()
+        batches = record_batches(path, columns, step, progress) if path else [tables]
+        for batch in batches:
+            found.records(batch, columns, step)
+    else:
+        updates: Any = tables
+        count = length_hint(tables)
+        if path:
             updates = read_tables(path, steps, trust=trust)
             count = len(checked_files(path, "tables", steps))
+        updates = (update for update in updates if step in (None, update.step))
         with sound(path or "the updates"):
-            for done, _ in enumerate(replayed.steps(updates), 1):
+            for done, batches in enumerate(rollouts(updates), 1):
+                found.rollout(batches)
                 progress(done, max(done, count))
-    else:
-        filters = Filters(candidates, found)
-        batches = [tables]
-        if path is not None:
-            batches = record_batches(path, filters.columns, step, progress)
-        collect_records(filters, batches, step)
-    return _results(str(path or "a table"), exact, found, candidates)
+    return found.result(str(path or "the table"), exact)
 
 
 def _has_full_tables(path: Path) -> bool:
     """Whether a path has full tables, of a run or as files; else it may have records."""
-    if any(path.glob("tables/*.parquet")):
-        return True
     files = [path] if path.is_file() else sorted(path.glob("*.parquet"))
     try:
-        return bool(files) and "tokens" in parquet.read_schema(files[0]).names
+        names = parquet.read_schema(files[0]).names if files else []
     except (pyarrow.ArrowException, OSError):
-        return False  # the reader of records says what is wrong
+        names = []  # the reader of records says what is wrong
+    return "tokens" in names or any(path.glob("tables/*.parquet"))
 
 
-def _results(source: str, exact: bool, found: Collected, candidates: Candidates) -> Replay:
-    """The tables of the results.
+class _Replay:
+    """A replay in progress."""
+
+    def __init__(self, candidates: Candidates, keep: bool) -> None:
+        self.candidates, self.keep = candidates, keep
+        self.tallies = Tallies()
+        self.replayed: dict[str, Replayed] | None = None
+        self.steps: dict[int, None] = {}
+        self.refused: dict[str, str] = {}
+        self.notes: dict[str, None] = {}
+        self.rows: list[Any] = []
+        self.filtered: dict[tuple[str, float | None], Any] = {}
+
+    def refuse(self, name: str, why: str) -> None:
+        """An objective or a rule cannot be replayed."""
+        self.refused[name] = why
+        self.tallies.forget(name)
+
+    # Full tables.
+
+    def rollout(self, batches: list[MiniBatch]) -> None:
+        """Replay the mini-batches of a step."""
+        first = batches[0][0]
+        self.steps[first.step] = None
+        if self.replayed is None:
+            self.replayed = self._begin(first)
+        phases: dict[str, list[list[Phase]]] = {}
+        for name, each in self.replayed.items():
+            try:
+                phases |= {} if name in self.refused else {name: each.phases(batches)}
+            except BatchError as error:
+                self.refuse(name, reason(error, first.table, each.objective.needs.ever))
+        for n, batch in enumerate(batches):
+            self._mini_batch(batch, {name: each[n] for name, each in phases.items()})
+
+    def _begin(self, first: UpdateTable) -> dict[str, Replayed]:
+        """The objectives at the beginning, and notes about them."""
+        longest, own = first.facts.get("max_tokens"), first.objective
+        objectives = {
+            name: each.resolved(longest) if isinstance(each, Preset) else each
+            for name, each in self.candidates.objectives.items()
+        }
+        for name, each in {RECORDED: own, **objectives}.items():
+            if any(isinstance(penalty, EntropyBonus) for penalty in each.penalties):
+                self.notes[f"{name}: its gradient leaves out its entropy bonus"] = None
+            if each.controllers and each.controllers != own.controllers:
+                text = "its controllers begin at their start values and see the recorded steps only"
+                self.notes[f"{name}: {text}"] = None
+        return {name: Replayed(each) for name, each in objectives.items()}
+
+    def _mini_batch(self, batch: MiniBatch, phases: Mapping[str, list[Phase]]) -> None:
+        first, tallies = batch[0], self.tallies
+        rows, spurious = first.table.decided, first.table.columns.get("spurious")
+        if spurious is None:
+            spurious = torch.full_like(first.table.logprobs, torch.nan)
+        recorded = [(each.objective, each.table, each.state) for each in batch]
+        planned = {RECORDED: plan_again(recorded, batch)}
+        for name, each in phases.items():
+            try:
+                planned |= {} if name in self.refused else {name: plan_again(each, batch)}
+            except BatchError as error:
+                self.refuse(name, reason(error, first.table, each[0][0].needs.ever))
+        for name, each in planned.items():
+            tallies.add_planned(name, each, spurious[rows])
+            if bool(each.gradient.isnan().any()):
+                self.notes[f"{name}: its gradient is unknown, because {UNSCORED}"] = None
+        touched = {name: each.effect >= 0 for name, each in planned.items()}
+        for name, value, chosen in self._selected(first):
+            tallies.add_touched((name, value), chosen, spurious[rows], planned[RECORDED].free)
+            touched |= {name: chosen} if value is None else {}
+        tallies.add_pairs(touched, planned)
+        if self.keep:
+            self.rows.append(_rows(first, touched, planned))
+
+    def _selected(self, first: UpdateTable) -> Iterator[tuple[str, float | None, Tensor]]:
+        """The tokens of decided responses that each rule selects."""
+        frames: dict[str, Frame] = {}
+        for name, rules in self.candidates.rules.items():
+            for value, rule in rules.items() if name not in self.refused else ():
+                reads = rule_columns([("rule", rule)], None)
+                try:
+                    yield name, value, _select(rule, reads, first, frames)[first.table.decided]
+                except BatchError as error:
+                    self.refuse(name, reason(error, first.table, reads))
+                    break
+
+    # Records.
+
+    def filters(self) -> list[str]:
+        """Read the rules as filters of a record; the columns of the record that are read."""
+        for name in self.candidates.objectives:
+            self.refuse(name, f"an objective plans whole updates. {_WHOLE}")
+        for name, rules in self.candidates.rules.items():
+            try:
+                self.filtered |= {(name, at): read_filter(rule) for at, rule in rules.items()}
+            except ConfigError as error:
+                self.refuse(name, f"{error}. {_WHOLE}")
+        return sorted({*_READ, *(c for rule in self.filtered.values() for c in columns_of(rule))})
+
+    def records(self, rows: Any, columns: Sequence[str], step: int | None) -> None:
+        """Estimate what the filters select from some recorded tokens."""
+        pc = arrow_compute()
+        if missing := [name for name in columns if name not in rows.column_names]:
+            raise ConfigError(f"the table has no column '{missing[0]}', which the replay reads")
+        rows = rows if step is None else rows.filter(pc.equal(rows["step"], step))
+        self.steps |= dict.fromkeys(pc.unique(rows["step"]).to_pylist())
+        p, spurious, norms = (
+            torch.tensor(rows[name].cast("float64").to_numpy())
+            for name in ("inclusion_probability", "spurious", "gradient_norm")
+        )
+        norms = norms.nan_to_num(0)  # tokens without a gradient were not scored
+        touched = {RECORDED: _mask(pc.is_valid(rows["effect"]))}
+        self.tallies.add_touched((RECORDED, None), touched[RECORDED], spurious, norms, p)
+        counts = {name: _mask(pc.equal(rows["effect"], name)) for name in EFFECTS}
+        self.tallies[RECORDED, None].add({"kept": _mask(rows["kept"]), **counts}, p)
+        for (name, value), rule in self.filtered.items():
+            chosen = _mask(matching(rule, rows))
+            self.tallies.add_touched((name, value), chosen, spurious, norms, p)
+            touched |= {name: chosen} if value is None else {}
+        self.tallies.add_pairs(touched, {}, p)
+
+    def result(self, source: str, exact: bool) -> Replay:
+        """The tables of the results.
+
+        Raises:
+            ConfigError: nothing was recorded, or nothing of what was asked for can be replayed.
+        """
+        if not self.steps:
+            raise ConfigError(f"{source} has no recorded token, or none of this step")
+        names = {*self.candidates.objectives, *self.candidates.rules}
+        if names and names <= self.refused.keys():
+            reasons = "\n".join(f"{name}: {why}" for name, why in self.refused.items())
+            raise ConfigError(f"nothing of this can be replayed on {source}\n{reasons}")
+        own = self.tallies[RECORDED, None].value
+        return Replay(
+            source=source,
+            exact=exact,
+            steps=sorted(self.steps),
+            population=own["tokens"],
+            reproduced=int(own["equal"]) if exact else None,
+            objectives=_table(self.tallies.chosen(swept=False)),
+            pairs=_table(self.tallies.pairs()),
+            sweeps=_table(self.tallies.chosen(swept=True)),
+            tokens=pyarrow.concat_tables(self.rows, promote_options="default")
+            if self.rows
+            else None,
+            refused=self.refused,
+            notes=list(self.notes),
+            swept=self.candidates.swept,
+        )
+
+
+def _select(
+    rule: Rule, reads: Mapping[str, str], first: UpdateTable, frames: dict[str, Frame]
+) -> Tensor:
+    """The tokens that a rule selects, bool [N]; `frames` keeps what rules have read.
 
     Raises:
-        ConfigError: nothing was recorded, or nothing of what was asked for can be replayed.
+        BatchError: the table lacks a column, the rule depends on a number that is not finite, or a
+            name in capitals has no value.
     """
-    if RECORDED not in found.single:
-        raise ConfigError(f"{source} has no recorded token, or none of this step")
-    names = [*candidates.objectives, *candidates.rules, *candidates.swept]
-    if names and all(name in found.refused for name in names):
-        reasons = "\n".join(f"{name}: {why}" for name, why in found.refused.items())
-        raise ConfigError(f"nothing of this can be replayed on {source}\n{reasons}")
-    steps = found.single[RECORDED]
-    rows = (found.objectives(), found.both(), found.values(), found.steps())
-    return Replay(
-        source,
-        exact,
-        sorted(steps),
-        math.fsum(sums["tokens"].value for sums in steps.values()),
-        found.equal if exact else None,
-        *(_table(each) for each in rows),
-        pyarrow.concat_tables(found.rows, promote_options="default") if found.rows else None,
-        found.refused,
-        list(found.notes),
-        candidates.name,
-    )
+    for node in rule.walk():
+        if isinstance(node, Controlled) and node.name not in first.state:
+            raise BatchError(
+                f"'{node.name}' has no value: it is no controller of the recorded objective. To "
+                f"sweep it: --sweep {node.name}=1e-4..1e-2; one name is swept at a time"
+            )
+    key = " ".join(sorted(reads))
+    frame = frames.pop(key, None) or Frame([first.table], reads, SingleProcess(), first.state)
+    chosen = frame.rule(rule)
+    frame.check()
+    frames[key] = frame  # only if the rule left no error in it
+    return chosen
 
 
-def _table(rows: list[dict[str, Any]]) -> Any:
-    """Rows as a table; NaN becomes null."""
+def _rows(first: UpdateTable, touched: Mapping[str, Tensor], planned: Mapping[str, Planned]) -> Any:
+    """One row per token of a mini-batch, as a pyarrow table."""
+    table, rows = first.table, first.table.decided
+    ids = table.responses if table.ids is None else table.spread(table.ids)
+    place = {"response": numpy(ids[rows]), "position": numpy(table.positions[rows])}
+    size = len(place["response"])
+    columns: dict[str, Any] = {
+        "step": [first.step] * size,
+        "update": [first.update] * size,
+        **place,
+    }
+    for name, chosen in touched.items():
+        if name not in planned:
+            columns[f"{name}: selected"] = numpy(chosen)
+            continue
+        codes = numpy(planned[name].effect)
+        effect = pyarrow.array(codes, mask=codes < 0)
+        columns[f"{name}: weight"] = numpy(planned[name].weights)
+        columns[f"{name}: gradient"] = numpy(planned[name].gradient)
+        columns[f"{name}: effect"] = pyarrow.DictionaryArray.from_arrays(effect, list(EFFECTS))
+    return pyarrow.table(columns)
+
+
+def _mask(column: Any) -> Tensor:
+    """True where a boolean column is true, bool [N]."""
+    return torch.tensor(arrow_compute().fill_null(column, False).to_numpy(zero_copy_only=False))
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """Rows as a pyarrow table; NaN becomes null."""
     return pyarrow.Table.from_pylist(
         [{key: None if value != value else value for key, value in row.items()} for row in rows]
     )

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlobj.base.errors import counted
+from rlobj.base.errors import ConfigError, counted
 from rlobj.insight.outcomes import percent
 from rlobj.reporting import visible
 from rlobj.reporting.figures import Figure, Line
 
-_SHOWN = {
+_SHARES = {
     "share": "share of the tokens",
     "precision": "precision",
     "recall": "recall",
@@ -45,7 +45,6 @@ class Replay:
             the correlation of the `weights` within updates; and the cosine of the `gradients` by
             the logits.
         sweeps: one row for each rule and swept value.
-        by_step: the table `objectives` for each step.
         tokens: if asked for, one row per token, with what each objective does to it.
         refused: why something cannot be replayed, by its name.
         notes: what should be known about the numbers.
@@ -60,7 +59,6 @@ class Replay:
     objectives: Any
     pairs: Any
     sweeps: Any
-    by_step: Any
     tokens: Any
     refused: Mapping[str, str]
     notes: Sequence[str]
@@ -68,95 +66,72 @@ class Replay:
 
     @property
     def title(self) -> str:
-        """What was read."""
+        """What was read, and whether the recorded weights were found again."""
         steps = counted(len(self.steps), "step")
         steps += f" ({self.steps[0]} to {self.steps[-1]})" if len(self.steps) > 1 else ""
-        kind = "full tables" if self.exact else "records"
-        about = "" if self.exact else "≈ "
-        return (
-            f"{visible(self.source, 200)}, {kind} of {steps}: {about}{self.population:,.0f} tokens"
-        )
-
-    @property
-    def proof(self) -> str:
-        """Whether the recorded objective gives the recorded weights again; "" for records."""
+        source = visible(self.source, 200)
         if self.reproduced is None:
-            return ""
+            return f"{source}, records of {steps}: ≈ {self.population:,.0f} tokens"
+        title = f"{source}, full tables of {steps}: {self.population:,.0f} tokens"
         if self.reproduced == self.population:
-            return "the recorded objective gives all recorded weights again, to the bit"
-        return (
-            f"the recorded objective gives other weights than the recorded ones to "
-            f"{self.population - self.reproduced:,.0f} tokens"
-        )
+            return f"{title}\nthe recorded objective gives all recorded weights again, to the bit"
+        others = f"{self.population - self.reproduced:,.0f} tokens"
+        return f"{title}\nthe recorded objective gives other weights than recorded to {others}"
 
     @property
     def remarks(self) -> list[str]:
         """What cannot be replayed, and what should be known about the numbers."""
-        refused = [f"{visible(name, 60)}: {why}" for name, why in self.refused.items()]
-        return [*(f"not replayed: {each}" for each in refused), *self.notes]
+        refused = [f"not replayed: {name[:60]}: {why}" for name, why in self.refused.items()]
+        texts = [*refused, *self.notes]
+        return ["\n".join(map(visible, text.split("\n"))) for text in texts]
 
     def to_json(self) -> str:
         """All of it but `tokens` as JSON, with control characters escaped and null for NaN."""
-        names = ("source", "exact", "steps", "population", "reproduced", "swept")
-        plain = {name: getattr(self, name) for name in names}
-        for name in ("objectives", "pairs", "sweeps", "by_step"):
-            plain[name] = getattr(self, name).to_pylist()
-        return json.dumps({**plain, "refused": self.refused, "notes": self.notes}, indent=1)
+        tables = {
+            name: getattr(self, name).to_pylist() for name in ("objectives", "pairs", "sweeps")
+        }
+        return json.dumps({**vars(self), **tables, "tokens": None}, indent=1)
 
     def __repr__(self) -> str:
-        rows = [*self.objectives.to_pylist(), *self.sweeps.to_pylist()]
         lines = [
-            f"{visible(label(row, self.swept), 200)}: {in_words(row, self.exact)}" for row in rows
+            ", ".join([f"{visible(name(row), 200)}: {count(row, self.exact)} tokens", *shares])
+            for row in [*self.objectives.to_pylist(), *self.sweeps.to_pylist()]
+            if (shares := [f"{text} {share(row, each)}" for each, text in _SHARES.items()])
         ]
-        return "\n".join(line for line in [self.title, self.proof, *lines, *self.remarks] if line)
+        return "\n".join([self.title, *lines, *self.remarks])
 
     def figure(self) -> Figure:
-        """A chart of the sweep; without one, the share of touched tokens by step."""
-        if not len(self.sweeps):
-            curves = {row["name"]: [] for row in self.by_step.to_pylist()}
-            for row in self.by_step.to_pylist():
-                curves[row["name"]].append(row)
-            lines = [_line(name, "step", "share", rows) for name, rows in curves.items()]
-            return Figure("replay", "Touched tokens", "share of tokens", lines)
+        """The curves of a sweep.
+
+        Raises:
+            ConfigError: nothing was swept.
+        """
         rows = self.sweeps.to_pylist()
-        by_rule: dict[str, list[Any]] = {}
-        for row in rows:
-            by_rule.setdefault(row["rule"], []).append(row)
-        lines = [
-            _line(f"{title}: {rule}" if len(by_rule) > 1 else title, "value", column, chosen, run)
-            for run, (rule, chosen) in enumerate(by_rule.items())
-            for column, title in _SHOWN.items()
-            if any(row[column] is not None for row in chosen)
-        ]
+        if not rows:
+            raise ConfigError("a figure shows a sweep: --rule 'prob < TAU' --sweep TAU=1e-4..1e-2")
+        rules = list(dict.fromkeys(row["name"] for row in rows))
+        lines = []
+        for run, rule in enumerate(rules):
+            chosen = [row for row in rows if row["name"] == rule]
+            for column, title in _SHARES.items():
+                y = [row[column] for row in chosen]
+                parts = [(v, row[f"{column}_error"] or 0) for v, row in zip(y, chosen, strict=True)]
+                band = {
+                    end: [None if v is None else v + sign * error for v, error in parts]
+                    for end, sign in (("low", -1), ("high", 1))
+                    if not self.exact
+                }
+                text = f"{title}: {rule}" if len(rules) > 1 else title
+                lines.append(Line(text, [row["value"] for row in chosen], y, run=run, **band))
         values = [row["value"] for row in rows]
         wide = min(values) > 0 and max(values) >= 10 * min(values)
-        title = visible(", ".join(by_rule), 48)
+        title = visible(", ".join(rules), 48)
         return Figure("sweep", title, "share", lines, x=self.swept, log_x=wide)
 
 
-def _line(name: str, x: str, y: str, rows: Sequence[Mapping[str, Any]], run: int = 0) -> Line:
-    """A curve, with a band of one standard error if the numbers are estimates."""
-    values, errors = [row[y] for row in rows], [row[f"{y}_error"] or 0.0 for row in rows]
-    ends: dict[str, Any] = {}
-    if any(errors):
-        for end, sign in (("low", -1), ("high", 1)):
-            both = zip(values, errors, strict=True)
-            ends[end] = [None if v is None else v + sign * e for v, e in both]
-    return Line(name, [row[x] for row in rows], values, run=run, **ends)
-
-
-def label(row: Mapping[str, Any], swept: str) -> str:
-    """The name of a row: of an objective or a rule, or the swept value."""
-    return row["name"] if "name" in row else f"{swept} = {row['value']:g}"
-
-
-def in_words(row: Mapping[str, Any], exact: bool) -> str:
-    """The main numbers of a row."""
-    parts = [f"{count(row, exact)} tokens"]
-    for name, text in _SHOWN.items():
-        if row[name] is not None:
-            parts.append(f"{text} {share(row, name)}")
-    return ", ".join(parts)
+def name(row: Mapping[str, Any]) -> str:
+    """The name of a row, with the swept value."""
+    return row["name"] if row.get("value") is None else f"{row['name']} at {row['value']:g}"
 
 
 def count(row: Mapping[str, Any], exact: bool) -> str:
