@@ -16,7 +16,6 @@ from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.logging import RichHandler
-from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.spinner import Spinner
 from rich.table import Column, Table
@@ -165,26 +164,11 @@ def show_yaml(console: Console, text: str) -> None:
 
 def show_explanation(console: Console, explanation: Explanation) -> None:
     """Print the formula, the rules, the columns that are read, and settings without effect."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold cyan")
-    grid.add_column()
-    for line in explanation.formula:
-        symbol, gap, text = line.partition("  ")
-        if gap and symbol:
-            grid.add_row(Text(symbol), Text(text))
-        else:
-            say(console, Text(line, style="bold"))
-    console.print(grid)
-    for field, rule, meaning in explanation.rules:
-        console.print()
-        console.print(Text.assemble((field, "bold cyan"), ": ", rule))
-        for part in meaning.split("; "):
-            console.print(Padding(Text(part), (0, 0, 0, 4)))
-    console.print()
-    for stage, columns in explanation.needs:
-        console.print(Text(f"{stage} reads {columns}", style="dim"))
-    for text in explanation.inert:
-        console.print(Text.assemble(("no effect: ", "bold yellow"), text))
+    text = Text(str(explanation))
+    text.highlight_regex(r"(?m)^(\w+(?=  |:)|loss.* = .*)", "bold cyan")
+    text.highlight_regex(r"(?m)^\w+ reads .*", "dim")
+    text.highlight_regex(r"(?m)^no effect:", "bold yellow")
+    say(console, text)
 
 
 def plain_value(value: Any) -> str:

@@ -14,7 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
@@ -45,19 +45,25 @@ class Graded:
     """Each of several rewards; `reward` is their weighted sum."""
 
 
-class Grader(Protocol):
-    """An open reward: a context manager that grades batches of responses."""
+class Grader:
+    """An open reward: a context manager that grades batches of responses.
 
-    undecided: Counter[str]
-    """Reason -> number of undecided responses since the grader was opened."""
+    Attributes:
+        undecided: reason -> number of undecided responses since the grader was opened.
+    """
 
-    def __enter__(self) -> Self: ...
+    def __init__(self) -> None:
+        self.undecided: Counter[str] = Counter()
 
-    def __exit__(self, *_: object) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response; `responses[i]` is an answer to `problems[i]`."""
-        ...
+        raise NotImplementedError
 
 
 class Reward(Primitive):
@@ -200,7 +206,7 @@ def function_grader(function: Callable[..., Any], name: str) -> Grader:
     return FunctionGrader(functools.partial(_custom, name, function))
 
 
-class _MathGrader:
+class _MathGrader(Grader):
     def __init__(self, verifier: MathVerifier) -> None:
         self._verifier = verifier
         self.undecided = verifier.undecided
@@ -236,7 +242,7 @@ def _best(verdicts: Sequence[Verdict]) -> Graded:
     return Graded(reward, verdict.correct, verdict.reason, verdict.answer)
 
 
-class FunctionGrader:
+class FunctionGrader(Grader):
     """A grader that calls a function for each response.
 
     Args:
@@ -244,14 +250,8 @@ class FunctionGrader:
     """
 
     def __init__(self, grade: Callable[[str, Problem], Graded]) -> None:
+        super().__init__()
         self._grade = grade
-        self.undecided: Counter[str] = Counter()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response."""

@@ -8,7 +8,6 @@ rewards:
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -72,12 +71,10 @@ class Several(Reward):
         return _SeveralGrader(self.of, [opened.get(name) or each.open() for name, each in pairs])
 
 
-class _SeveralGrader:
+class _SeveralGrader(Grader):
     def __init__(self, of: Sequence[Reward], graders: Sequence[Grader]) -> None:
-        self._of = of
-        self._graders = graders
-        self._stack = ExitStack()
-        self.undecided: Counter[str] = Counter()
+        super().__init__()
+        self._of, self._graders, self._stack = of, graders, ExitStack()
 
     def __enter__(self) -> Self:
         for grader in self._graders:
