@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def serve(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model folder, a hub id, or: embedded.")
+        str, typer.Argument(metavar="MODEL", help="A model folder, a hub id, a run, or: embedded.")
     ],
     host: Annotated[
         str, option(None, "--host ADDRESS", "Address to listen on; 0.0.0.0: all addresses.")
@@ -70,15 +70,10 @@ def _interrupt(*_: object) -> None:
 
 def _source(console: Console, model: str) -> str:
     """The folder or hub id that vLLM loads; the embedded policy is made on first use."""
-    from rlobj.config.embedded_profile import DEFAULT_TASK
-    from rlobj.models.embedded import embedded_policy
-    from rlobj.models.location import require_model
+    from rlobj.evaluation.model_source import find_model
 
-    if model != "embedded":
-        require_model(model)
-        return model
     with preparing_policy(console) as progress:
-        return str(embedded_policy(DEFAULT_TASK, progress=progress))
+        return find_model(model).locate(progress)
 
 
 def _last_line(log: Path) -> str:

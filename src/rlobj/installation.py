@@ -99,11 +99,12 @@ class Installation:
 
 def read_installation() -> Installation:
     """Read the packages' metadata and the machine's devices. Imports nothing."""
-    versions = {name: _version(name) for name in PACKAGES}
+    versions = {name: installed_version(name) for name in PACKAGES}
     return Installation({**versions, "python": platform.python_version()}, _supported(), _devices())
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The installed version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -12,6 +12,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.data import Problem
+from rlobj.data.problems import digest
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.engines import Engine, open_engine
 from rlobj.evaluation.identity import (
@@ -21,7 +22,6 @@ from rlobj.evaluation.identity import (
     module_identity,
     now,
     require_same,
-    text_digest,
 )
 from rlobj.evaluation.model_source import ModelSource, find_model
 from rlobj.evaluation.problem_sets import (
@@ -240,7 +240,7 @@ def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> di
         **each.settings.model_dump(mode="json"),
         "template": each.config.data.template,
         "chat": engine.chat,
-        "chat_template": None if template is None else text_digest(str(template)),
+        "chat_template": None if template is None else digest(str(template))[:16],
         "reward": each.config.rewards.recorded(),
         "notes": list(each.notes),
     }

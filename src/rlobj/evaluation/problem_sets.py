@@ -20,9 +20,9 @@ from rlobj.config.run_config import RunConfig, build_config
 from rlobj.data import Problem, load_problems
 from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
 from rlobj.data.named_sources import NAMED_SOURCES
+from rlobj.data.problems import digest
 from rlobj.data.reasoning_gym import REWARD, is_gym
 from rlobj.data.tasks import TASKS
-from rlobj.evaluation.identity import text_digest
 from rlobj.evaluation.protocols import Protocol
 from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import Distribution, SamplingSettings
@@ -120,7 +120,7 @@ class ProblemSet:
             f"{item.id}\0{item.prompt}\0{item.answer}\0{item.extra.get('alternatives', '')}\0"
             for item in self.problems
         )
-        return text_digest("".join(rows))
+        return digest("".join(rows))[:16]
 
     def protocol_name(self, protocol: Protocol | None) -> str | None:
         """The protocol's name, with the settings that were changed."""

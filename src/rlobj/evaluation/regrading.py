@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from rlobj.data import Problem
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.evaluating import AUTO
-from rlobj.evaluation.identity import environment, now
+from rlobj.evaluation.identity import environment, files_digest, now
 from rlobj.evaluation.imported import read_responses
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.result import EvaluationResult, GradeChange
@@ -127,7 +126,7 @@ def score(
         "reward": grader.recorded(),
         "notes": notes,
     }
-    engine = {"name": "made elsewhere", "files": {str(path): _digest(path) for path in paths}}
+    hashes = {str(path): files_digest([path]) for path in paths}
     with samples.locked():
         samples.write_problems({name: problems})
         samples.add(responses)
@@ -135,7 +134,7 @@ def score(
             {
                 "format": 1,
                 "model": {"name": model or "made elsewhere"},
-                "engine": engine,
+                "engine": {"name": "made elsewhere", "files": hashes},
                 "benchmarks": {name: settings},
                 "sessions": [{"started": now(), **environment()}],
             }
@@ -173,8 +172,3 @@ def _grade(
     total = sum(key[0] == name and key[1] in ids for key in samples.responses)
     with reward.open() as grader:
         Grading(grader, problems, name, samples, total, 256, callback).run()
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()[:16]
