@@ -123,7 +123,7 @@ def first_available(
 def _load(candidates: Sequence[HubSource], name: str, instead: str) -> tuple[HubSource, Any]:
     """The first candidate that can be loaded, and what `datasets` gives for it."""
     try:
-        import datasets
+        import datasets.config
     except ImportError:
         raise MissingExtra("datasets", "hub", f"Loading {name} from the hub", instead) from None
     unreachable, failures = _unreachable(datasets, *(source.id for source in candidates)), []
