@@ -56,6 +56,7 @@ def write_table(run: Path) -> None:
     size = 2 * PER_GROUP * LENGTH
     logprobs = -torch.rand(size, generator=generator)
     entropy = torch.rand(size, generator=generator)
+    collision, sensitivity = torch.full((size,), 0.5), torch.zeros(size)
     logprobs[5], entropy[5] = -8.0, 0.01  # its response was right: the rule drops it
     [table] = OBJECTIVE.with_advantages(
         [
@@ -68,15 +69,15 @@ def write_table(run: Path) -> None:
                 old_logprobs=logprobs,
                 sampler_logprobs=logprobs,
                 entropy=entropy,
-                collision=torch.full((size,), 0.5),
-                entropy_sensitivity=torch.zeros(size),
+                collision=collision,
+                entropy_sensitivity=sensitivity,
                 columns={"spurious": (torch.arange(size) % 7 == 5).float()},
             )
         ]
     )
     plan = OBJECTIVE.plan([table], {}, clauses=True)
     ids = [list(range(LENGTH)) for _ in range(2 * PER_GROUP)]
-    columns = (logprobs, entropy, table.collision, table.entropy_sensitivity)
+    columns = (logprobs, entropy, collision, sensitivity)
     seen = Observed(OBJECTIVE, {}, table, plan, [([8, 9], each) for each in ids], *columns)
     write_tables(run / "tables", STEP, [(1, seen)], (0, 1), {})
 
@@ -314,6 +315,28 @@ def test_nothing_jumps_and_nothing_is_wider_than_the_window(
         browser.resize(1280, 900)
 
 
+def test_charts_take_the_colours_of_the_window(browser: Browser, page: Path) -> None:
+    ink = "echarts.getInstanceByDom(byId('plane-chart')).getOption().textStyle.color"
+    try:
+        browser.resize(1280, 900, "light")
+        show(browser, page, view="planes")
+        light = browser.run(ink)
+        browser.resize(1280, 900, "dark")
+        browser.wait(f"{ink} !== '{light}'")
+        assert browser.run(f"{ink} === css('--ink')")
+    finally:
+        browser.resize(1280, 900)
+
+
+def test_a_long_response_is_drawn_only_near_the_window(browser: Browser, tmp_path: Path) -> None:
+    rows = [{"position": i, "text": " word"} for i in range(9_000)]
+    write_records(tmp_path, rows)
+    path = write_inspection_page(tmp_path)
+    show(browser, path, at="1_1_0_8500")
+    browser.wait("document.querySelector('.here')?.getBoundingClientRect().top > 0")
+    assert browser.run("document.querySelectorAll('#group-responses .piece').length") < 4_000
+
+
 def test_a_run_without_tables_shows_recorded_tokens_in_their_context(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -324,6 +347,7 @@ def test_a_run_without_tables_shows_recorded_tokens_in_their_context(
     path = write_inspection_page(tmp_path / "run", tmp_path / "page.html")
     show(browser, path)
     assert "2+9=11" in text_of(browser, "#group-responses")
+    assert text_of(browser, "#found") == "≈ 2 tokens"
     for view in ("planes", "tokens"):
         show(browser, path, view=view)
         quiet(browser, path)

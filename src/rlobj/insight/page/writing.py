@@ -185,8 +185,9 @@ def _facts(
         .aggregate([("tokens", "sum"), ("sampled", "max")])
         for each in (marks["effect"], spurious)
     )
-    total = sum(tokens.get(step) or 0 for step in steps) or pc.sum(weight).as_py() or 1
-    facts["tokens"] = f"{total:,.0f}"
+    exact = tokens.keys() >= {*steps}  # the record may be ahead of metrics.jsonl
+    total = sum(tokens[step] for step in steps) if exact else pc.sum(weight).as_py()
+    facts["tokens"] = f"{'' if exact else '≈ '}{total:,.0f}"
     for row in (*effects.to_pylist(), *judged.to_pylist()):
         if row["effect"] is not None:
             about = "≈ " * bool(row["sampled_max"])

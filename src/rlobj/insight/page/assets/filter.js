@@ -50,9 +50,10 @@ function showCount() {
     (row) => (inside[row] ? chosen.mask[row] : -1),
     ["spurious"],
   );
-  const steps = Object.entries(about.tokens).filter(([step]) => inRange(Number(step)));
-  const exact = steps.reduce((total, [, count]) => total + count, 0);
-  const whole = exact || tokens[0] + tokens[1];
+  const steps = [...new Set(store.updates.map(({ step }) => step))].filter(inRange);
+  const counts = steps.map((step) => about.tokens[step]);
+  const exact = counts.every((count) => count !== undefined);
+  const whole = exact ? counts.reduce((sum, each) => sum + each, 0) : tokens[0] + tokens[1];
   const lines = [`${exact ? "" : "≈ "}${number(Math.round(whole))} tokens`];
   if (chosen.narrowed) {
     const error = Math.round(Math.sqrt(variance[1]));

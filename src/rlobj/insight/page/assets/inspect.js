@@ -4,6 +4,7 @@
 const VIEWS = ["responses", "planes", "tokens"];
 
 function drawView() {
+  if (!VIEWS.includes(state.view)) [state.view] = VIEWS;
   for (const each of VIEWS) {
     byId(each).hidden = each !== state.view;
     byId(`tab-${each}`).setAttribute("aria-selected", each === state.view);

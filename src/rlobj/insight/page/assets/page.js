@@ -189,7 +189,6 @@ function readAddress() {
 // Charts: drawn in the page's colours, and again when these change.
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const resized = new ResizeObserver((entries) =>
   entries.forEach(({ target }) => echarts.getInstanceByDom(target)?.resize()),

@@ -3,7 +3,8 @@
 
    A response is drawn in chunks, and only those near the window. */
 
-const CHUNK = 400; // tokens
+const CHUNK = { flow: 400, lines: 50 }; // tokens
+const HEIGHT = { flow: 0.06, lines: 1.6 }; // of a token before it is drawn, in rem
 const near = new IntersectionObserver((entries) => entries.forEach(fillOrEmpty), {
   rootMargin: "600px",
 });
@@ -89,23 +90,24 @@ function card(response) {
   if (touched) facts.push(`${number(touched)} touched`);
   const name = `response ${response.response}`;
   const label = { role: "listbox", "aria-label": `tokens of ${name}` };
-  const body = make("div", { class: whole ? "flow" : "lines", ...label });
-  for (let from = start; whole && from < end; from += CHUNK) {
-    const to = Math.min(end, from + CHUNK);
+  const kind = whole ? "flow" : "lines";
+  const body = make("div", { class: kind, ...label });
+  for (let from = start; from < end; from += CHUNK[kind]) {
+    const to = Math.min(end, from + CHUNK[kind]);
     const chunk = make("div", { class: "chunk", role: "none", "data-from": from, "data-to": to });
-    chunk.style.minHeight = `${(to - from) / 20}rem`;
+    chunk.style.minHeight = `${(to - from) * HEIGHT[kind]}rem`;
     body.append(chunk);
   }
-  for (let row = start; !whole && row < end; row++) body.append(inContext(row));
   const head = make("header", {}, make("h3", {}, name), make("p", {}, facts.join(" · ")));
   return make("article", { "aria-label": name }, head, body);
 }
 
 function fill(chunk) {
   if (chunk.firstChild) return;
+  const { whole } = responseAt(Number(chunk.dataset.from));
   for (let row = Number(chunk.dataset.from); row < Number(chunk.dataset.to); row++) {
-    chunk.append(piece(row));
-    if (store.text(row).includes("\n")) chunk.append(make("br"));
+    chunk.append(whole ? piece(row) : inContext(row));
+    if (whole && store.text(row).includes("\n")) chunk.append(make("br"));
   }
   chunk.style.minHeight = "";
 }
@@ -113,7 +115,7 @@ function fill(chunk) {
 function fillOrEmpty({ target, isIntersecting }) {
   if (isIntersecting) {
     fill(target);
-    if (!byId("group-responses").querySelector('[tabindex="0"]')) target.firstChild.tabIndex = 0;
+    if (!byId("group-responses").querySelector('[tabindex="0"]')) target.querySelector("[data-row]").tabIndex = 0;
   } else if (target.firstChild && !target.querySelector('[tabindex="0"]')) {
     target.style.minHeight = `${target.offsetHeight}px`;
     target.replaceChildren();
