@@ -114,7 +114,7 @@ def _figure(plot: Plot, runs: Sequence[Run], named: bool) -> Figure:
     )
 
 
-def _expanded(metrics: Mapping[str, str], run: Run) -> dict[str, str]:
+def _expanded(metrics: Mapping[str, str | None], run: Run) -> dict[str, str]:
     """Metrics with their names in the legend; `*` becomes what the run has at its place."""
     found = {}
     for metric, label in metrics.items():
