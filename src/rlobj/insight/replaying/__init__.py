@@ -2,9 +2,7 @@
 
 candidates   what is replayed: presets, objectives, rules, sweeps
 planned      objectives planned again on full tables
-sampled      rules on records
-sums         sums over tokens, and their errors
-collecting   what is added up
+tallies      sums over tokens, their errors, and the rows made of them
 result       Replay
 replaying    replay
 """

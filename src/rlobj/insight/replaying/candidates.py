@@ -16,6 +16,8 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Expr, Rule, read_rule
 from rlobj.reporting import visible
 
+RECORDED = "recorded"
+"""The name of the objective that the run trained."""
 POINTS, MOST_POINTS = 20, 1000
 """Values of a sweep, and the largest number of them."""
 _SWEEP = re.compile(r"([A-Z]\w*)=([^.].*?)\.\.(.+?)(?::(\d{1,9}))?", re.ASCII)
@@ -71,6 +73,8 @@ def read_candidates(given: Any, sweep: Sweep | None, trust: bool) -> Candidates:
                 }
             else:
                 found.rules[name or text] = {None: each if isinstance(each, Rule) else _rule(text)}
+    if RECORDED in {**found.objectives, **found.rules}:
+        raise ConfigError(f"'{RECORDED}' is the run's own objective; choose another name")
     if swept and not any(None not in rules for rules in found.rules.values()):
         raise ConfigError(
             f"no rule reads '{swept}', which is to be swept: --rule 'prob < {swept}' --sweep "

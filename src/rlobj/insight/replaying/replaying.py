@@ -17,7 +17,7 @@ from rlobj.base.lazy import arrow_compute
 from rlobj.config.presets import Preset
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.inspecting import Progress, record_batches
-from rlobj.insight.replaying.candidates import Candidates, Sweep, read_candidates
+from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
 from rlobj.insight.replaying.planned import (
     EFFECTS,
     UNSCORED,
@@ -30,7 +30,7 @@ from rlobj.insight.replaying.planned import (
     rollouts,
 )
 from rlobj.insight.replaying.result import Replay
-from rlobj.insight.replaying.tallies import RECORDED, Tallies
+from rlobj.insight.replaying.tallies import Tallies
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
@@ -217,7 +217,7 @@ class _Replay:
         if missing := [name for name in columns if name not in rows.column_names]:
             raise ConfigError(f"the table has no column '{missing[0]}', which the replay reads")
         rows = rows if step is None else rows.filter(pc.equal(rows["step"], step))
-        self.steps |= dict.fromkeys(pc.unique(rows["step"]).to_pylist())
+        self.steps |= dict.fromkeys(pc.unique(rows["step"].drop_null()).to_pylist())
         p, spurious, norms = (
             torch.tensor(rows[name].cast("float64").to_numpy())
             for name in ("inclusion_probability", "spurious", "gradient_norm")

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlobj.insight.replaying.candidates import RECORDED
 from rlobj.insight.replaying.planned import EFFECTS, Planned
 
-RECORDED = "recorded"
-"""The name of the objective that the run trained."""
 TOP = 0.01
 """The share of the tokens whose part of the gradient is measured."""
 _SHARES = {
