@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import heads, invariance, plan, records, scaling, step, trainer, verifier
+from benchmarks import heads, invariance, page, plan, records, scaling, step, trainer, verifier
 from benchmarks.harness import ROOT, ask
 from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, train
 from benchmarks.trainer_work import EOS, PAD, VOCABULARY, build_policy, even_share, hazard
+from browser import CHROMIUM
 
 from rlobj.samplers import SamplingSettings
 
@@ -180,6 +181,15 @@ def test_records_compares_steps_with_those_of_the_same_number() -> None:
     assert found["record"] == pytest.approx(0.15)
     assert found["record_sum"] == pytest.approx(0.5 / 3)
     assert found["all"] == pytest.approx(0.5)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+def test_a_made_up_page_opens_and_is_filtered_by_every_rule(tmp_path: Path) -> None:
+    page.make_run(tmp_path / "run", 6000, 1)
+    path = page.write_inspection_page(tmp_path / "run")
+    times = page.opened(path, tmp_path / "profile", 1)
+    assert {*page.FILTERS} < {*times}
+    assert all(time > 0 for time in times.values())
 
 
 def test_the_timing_reward_is_the_share_of_even_numbers() -> None:

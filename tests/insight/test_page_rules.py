@@ -6,6 +6,7 @@ import json
 import random
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from pages import (
 from rlobj.base.errors import ConfigError
 from rlobj.insight.filtering import matching, read_filter
 from rlobj.insight.page.store import PageRows
+from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import nodes, parse
 from rlobj.objectives.rules.columns import declared
 
@@ -104,6 +106,19 @@ def test_thousands_of_rules_over_populations_select_the_tokens_that_an_objective
         assert rows == expected, text
         selected += 0 < len(expected) < len(torch.cat(masks))
     assert selected > len(texts) / 3
+
+
+def test_the_rule_of_a_run_selects_in_the_page_what_it_dropped(
+    browser: Browser, tmp_path: Path
+) -> None:
+    rule = "(advantage > 0) & (prob < 0.4) & entropy.bottom(0.8)"
+    made_up = [random_update((2, i), 40, i) for i in (1, 2)]
+    updates = [replace(each, objective=Objective(drop=rule)) for each in made_up]
+    page = whole(updates)
+    [found] = evaluate(browser, tmp_path / "page.html", page, [rule])
+    tokens = [row["effect"] for row in page.rows.to_pylist() if row["position"] >= 0]
+    assert found == [i for i, effect in enumerate(tokens) if effect == "dropped"]
+    assert found
 
 
 def accepted(text: str, names: set[str]) -> bool:

@@ -103,7 +103,7 @@ def test_the_newest_full_tables_are_whole_and_older_steps_show_their_records(
     assert set(
         page.rows.filter(pyarrow.compute.equal(page.rows["step"], 1))["position"].to_pylist()
     ) == {1}
-    assert "1 older steps" in page.notes[0]
+    assert "1 step with full tables" in page.notes[0]
     steps = page.rows["step"].to_pylist()
     assert steps == sorted(steps)
     assert set(steps) == {1, 2, 3, 4}
@@ -281,7 +281,7 @@ def test_a_refusal_says_where_and_what_to_type(browser: Browser, tmp_path: Path)
         'custom("os:system")': (0, "custom(...) is Python code"),
         "text > 1": (0, "'text' is a text, and a rule compares numbers"),
         "prob.botom(0.2)": (5, "unknown method '.botom'. Did you mean 'bottom'?"),
-        "prob == 1": (5, "use <, <=, > or >="),
+        " \n prob\t==  1": (8, "use <, <=, > or >="),
         "W > 1": (0, "the page has no column 'W'"),
         "prob.top(0.2, by='position')": (5, "expected one of update, group, response"),
     }

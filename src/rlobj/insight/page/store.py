@@ -18,7 +18,7 @@ import pyarrow
 import torch
 from pyarrow import parquet
 
-from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import step_of
 from rlobj.base.lazy import arrow_compute
 from rlobj.config.run_folder import checkpoints, read_settings
@@ -93,9 +93,10 @@ def read_rows(
             refused.add(step)
             continue
         try:
-            tables = list(read_tables(run, [step], trust=trust))
-            parts += [whole_rows(table, texts) for table in tables]
-        except (ConfigError, BatchError, KeyError, ValueError) as error:
+            with sound(run):
+                tables = list(read_tables(run, [step], trust=trust))
+                parts += [whole_rows(table, texts) for table in tables]
+        except (ConfigError, BatchError, KeyError, TypeError, ValueError) as error:
             notes.append(f"Step {step} shows its recorded tokens only: {error}")
             continue
         updates += [described(table) for table in tables]
@@ -103,8 +104,8 @@ def read_rows(
         left -= tokens
     if refused:
         notes.append(
-            f"A page has at most {budget:,} rows, so {len(refused)} older steps with full tables "
-            f"show their recorded tokens only: {_listed(refused)}"
+            f"A page has at most {budget:,} rows, so {counted(len(refused), 'step')} with full "
+            f"tables show their recorded tokens only: {_listed(refused)}"
         )
     try:
         parts.append(_recorded(run, whole, left, notes))

@@ -35,7 +35,7 @@ const rules = (() => {
   const DEEPEST = 100; // as MAX_DEPTH of Python's parser
   const KEYWORDS = new Set(
     "and or not in is if else lambda for async await yield None True False from import".split(" "));
-  const SPACE = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/g;
+  const SPACE = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]/; // as Python's
   const NUMBER = new RegExp(
     "0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+" +
       "|(?:[0-9](?:_?[0-9])*\\.(?:[0-9](?:_?[0-9])*)?|\\.[0-9](?:_?[0-9])*|[0-9](?:_?[0-9])*)" +
@@ -64,7 +64,7 @@ const rules = (() => {
       throw new RuleError(`cannot be read: ${why}`, at);
     };
     for (let at = 0, part; at < text.length; ) {
-      if (text[at] === " ") at++;
+      if (SPACE.test(text[at])) at++;
       else {
         const token = { from: at };
         if ((part = match(STRING, at))) [token.kind, token.value] = ["string", part[1].slice(1, -1)];
@@ -91,11 +91,8 @@ const rules = (() => {
   class Parser {
     constructor(text, known) {
       if (!text.isWellFormed()) throw new RuleError("cannot be read: half of a character");
-      this.text = text.replace(SPACE, " ").replace(/^ | $/g, "");
-      if (this.text.includes("#"))
-        throw new RuleError("a rule cannot hold a comment", this.text.indexOf("#"));
-      this.tokens = tokens(this.text);
-      [this.place, this.open, this.known] = [0, 0, known];
+      if (text.includes("#")) throw new RuleError("a rule cannot hold a comment", text.indexOf("#"));
+      [this.text, this.tokens, this.place, this.open, this.known] = [text, tokens(text), 0, 0, known];
     }
 
     get next() {

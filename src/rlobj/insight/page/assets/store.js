@@ -10,6 +10,7 @@
 //   store.values(name)               the different texts of a column, maybe with null among them
 //   store.text(row)                  the token's text ("text" must be loaded)
 //   store.has(name), store.names     columns of the page, with those that are computed
+//   store.loaded(name)               whether it can be read now
 //   store.updates                    [{step, update, start, end, whole, state}], rows start to end - 1
 //   store.responses                  [{step, update, group, response, start, end, whole}]; whole ones
 //                                    may have no rows
@@ -91,7 +92,7 @@ function openStore(root = document) {
     }
   }
 
-  const loaded = (name) => {
+  const mine = (name) => {
     const data = own.get(name);
     if (!data) throw new Error(`column '${name}' is not loaded; await store.load(['${name}'])`);
     return data;
@@ -111,9 +112,9 @@ function openStore(root = document) {
   }
 
   function column(name) {
-    if (name in OPPOSITE) return once(wide, name, () => loaded(OPPOSITE[name]).map((x) => -x));
-    if (meta.columns[name]?.per !== "response") return loaded(name);
-    return once(wide, name, () => spread(loaded(name), 1, 2));
+    if (name in OPPOSITE) return once(wide, name, () => mine(OPPOSITE[name]).map((x) => -x));
+    if (meta.columns[name]?.per !== "response") return mine(name);
+    return once(wide, name, () => spread(mine(name), 1, 2));
   }
 
   // 1 for each update, response or token (level 0, 1, 2) of a whole update.
@@ -171,7 +172,8 @@ function openStore(root = document) {
     ranks: new Map(),
     ready: load([]),
     has: (name) => names.has(name),
-    perResponse: loaded,
+    loaded: (name) => (rules.DERIVED[name] ?? [name]).every((each) => own.has(each)),
+    perResponse: mine,
     values: (name) => lists.get(name),
     text: (row) => lists.get("text")[own.get("text")[row]],
     preload() {
