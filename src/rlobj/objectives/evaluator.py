@@ -24,32 +24,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError
-from rlobj.objectives.rules import (
-    Column,
-    Constant,
-    Controlled,
-    CustomRule,
-    Cut,
-    Expr,
-    Level,
-    Number,
-    Quantile,
-    Rule,
-    Sample,
-    When,
-)
-from rlobj.objectives.rules.nodes import (
-    Aggregate,
-    Arithmetic,
-    Compare,
-    Function,
-    Logic,
-    NamedReward,
-    Negative,
-    Not,
-    Quantified,
-    Scan,
-)
+from rlobj.objectives.rules import Expr, Level, Number, Rule, nodes
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
@@ -94,7 +69,10 @@ _COMPARE: dict[str, Callable[..., Tensor]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_POPULATIONS = (Aggregate, Quantified, Cut, Quantile, Sample, Scan, CustomRule)
+_POPULATIONS = (
+    *(nodes.Aggregate, nodes.Quantified, nodes.Cut, nodes.Quantile, nodes.Sample, nodes.Scan),
+    nodes.CustomRule,
+)
 """Nodes that are evaluated once per update, wherever they occur."""
 
 
@@ -152,7 +130,7 @@ class Evaluator:
         self._populations: dict[Expr, Values] = {}
         self._not_finite: dict[Expr, Tensor] = {}
 
-    def column(self, node: Column | NamedReward) -> Tensor:
+    def column(self, node: nodes.Column | nodes.NamedReward) -> Tensor:
         """The value of a column of rules on each row, [N], or on each response, [B]."""
         raise NotImplementedError
 
@@ -244,20 +222,20 @@ class Evaluator:
         if not isinstance(node, _POPULATIONS):
             return getattr(self, f"_evaluate_{type(node).__name__}")(node)
         if node not in self._populations:
-            name = "CustomRule" if isinstance(node, CustomRule) else type(node).__name__
+            name = "CustomRule" if isinstance(node, nodes.CustomRule) else type(node).__name__
             self._populations[node] = getattr(self, f"_evaluate_{name}")(node)
         return self._populations[node]
 
-    def _evaluate_Column(self, node: Column | NamedReward) -> Values:
+    def _evaluate_Column(self, node: nodes.Column | nodes.NamedReward) -> Values:
         return Values(self.column(node))
 
     _evaluate_NamedReward = _evaluate_Column
 
-    def _evaluate_Constant(self, node: Constant) -> Values:
+    def _evaluate_Constant(self, node: nodes.Constant) -> Values:
         return Values(torch.tensor(node.value, dtype=self.dtype, device=self.decided.device))
 
-    def _evaluate_Controlled(self, node: Controlled) -> Values:
-        return self._evaluate_Constant(Constant(self.state[node.name]["value"]))
+    def _evaluate_Controlled(self, node: nodes.Controlled) -> Values:
+        return self._evaluate_Constant(nodes.Constant(self.state[node.name]["value"]))
 
     def _combine(self, node: Expr, function: Callable[..., Tensor], *parts: Expr) -> Values:
         """A function of the values of some parts, undefined where one of them is."""
@@ -280,30 +258,30 @@ class Evaluator:
         self._not_finite[node] = wrong
         return Values(values.data, _joined(values.undefined, wrong), _joined(values.wrong, wrong))
 
-    def _evaluate_Arithmetic(self, node: Arithmetic) -> Values:
+    def _evaluate_Arithmetic(self, node: nodes.Arithmetic) -> Values:
         function = self.functions[node.operator]
         return self._finite(node, self._combine(node, function, node.left, node.right))
 
-    def _evaluate_Function(self, node: Function) -> Values:
+    def _evaluate_Function(self, node: nodes.Function) -> Values:
         return self._finite(node, self._combine(node, self.functions[node.name], *node.arguments))
 
-    def _evaluate_Negative(self, node: Negative) -> Values:
+    def _evaluate_Negative(self, node: nodes.Negative) -> Values:
         return self._combine(node, torch.neg, node.operand)
 
-    def _evaluate_Compare(self, node: Compare) -> Values:
+    def _evaluate_Compare(self, node: nodes.Compare) -> Values:
         found = self._combine(node, _COMPARE[node.operator], node.left, node.right)
         if found.undefined is None:
             return found
         return Values(found.data & ~found.undefined, found.undefined, found.wrong)
 
-    def _evaluate_Logic(self, node: Logic) -> Values:
+    def _evaluate_Logic(self, node: nodes.Logic) -> Values:
         left, right = self._at(node.left, node.level), self._at(node.right, node.level)
         return left | right if node.operator == "|" else ~(~left | ~right)
 
-    def _evaluate_Not(self, node: Not) -> Values:
+    def _evaluate_Not(self, node: nodes.Not) -> Values:
         return ~self.evaluate(node.operand)
 
-    def _evaluate_When(self, node: When) -> Values:
+    def _evaluate_When(self, node: nodes.When) -> Values:
         rule, then, other = (
             self._at(x, node.level) for x in (node.rule, node.then, node.otherwise)
         )
