@@ -236,8 +236,14 @@ def variants(build: Build) -> dict[str, Any]:
         model.gradient_checkpointing_enable()
         return model
 
+    def frozen() -> Any:
+        model = tiny_policy(tied=False)
+        model.lm_head.requires_grad_(False)
+        return model
+
     results: dict[str, Any] = {}
-    for name, make in {"untied, recomputing": recomputing, "adapters": adapted}.items():
+    kinds = {"untied, recomputing": recomputing, "frozen head": frozen, "adapters": adapted}
+    for name, make in kinds.items():
         parallel = build(None)
         session = Session(parallel, make())
         updates = [session.update(step) for step in range(1, 3)]

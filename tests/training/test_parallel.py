@@ -193,7 +193,7 @@ def assert_alike(folder: Path, ours: str, others: str, tolerance: float) -> None
 
 
 @every_strategy
-@pytest.mark.parametrize("kind", ["untied, recomputing", "adapters"])
+@pytest.mark.parametrize("kind", ["untied, recomputing", "frozen head", "adapters"])
 def test_other_policies_train_as_in_one_process(strategy, kind, ranks, plain):
     alone = plain["variants"][kind]
     for rank in ranks("first", strategy):
