@@ -48,11 +48,12 @@ class EvaluationScreen(EvaluationCallback):
         return self._bar
 
     def started(self, name: str) -> None:
-        """Print the header."""
+        """Print the header, and show a spinner."""
         if self._command:
             self._console.print(
                 Text.assemble((self._command, "bold"), "  ", (name, "bold cyan")), soft_wrap=True
             )
+        self._shown.enter_context(working(self._console, f"loading {name}"))
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """Show the supervised steps that make the embedded policy."""
@@ -60,11 +61,6 @@ class EvaluationScreen(EvaluationCallback):
             self._clear()
             self._prepare = self._shown.enter_context(preparing_policy(self._console))
         self._prepare(done, total, loss)
-
-    def loading(self, name: str) -> None:
-        """Show a spinner."""
-        self._clear()
-        self._shown.enter_context(working(self._console, f"loading {name}"))
 
     def ready(self, facts: Mapping[str, str]) -> None:
         """Print the facts."""
@@ -90,22 +86,14 @@ class EvaluationScreen(EvaluationCallback):
         kept = f"{stored:,} of {total:,} responses are stored"
         self._console.print(Text(f"\n{kept}; the same command continues from there"))
 
-    def summarising(self) -> None:
-        """Show a spinner."""
-        self._clear()
-        self._shown.enter_context(working(self._console, "summarising"))
-
-    def summarised(self, result: EvaluationResult) -> None:
-        """Print the grades that changed, if it was graded again, and the table."""
+    def finished(self, result: EvaluationResult) -> None:
+        """Print the grades that changed, if it was graded again, the table, and the files."""
         self._clear()
         if result.changes is not None:
             show_changes(self._console, result, result.changes)
         show_markdown(self._console, result.to_markdown())
         if result.unfinished:
             self._console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
-
-    def finished(self, result: EvaluationResult) -> None:
-        """Print which files were written."""
         written = f"wrote results.json, results.md and report.html to {result.path}"
         self._console.print(Text(written), soft_wrap=True)
 

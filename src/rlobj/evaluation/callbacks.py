@@ -14,13 +14,13 @@ class EvaluationCallback:
     """Receives the events of an evaluation. Override the methods you need."""
 
     def started(self, name: str) -> None:
-        """Problems and settings are read. `name` is the model's, or of a file of responses."""
+        """Problems and settings are read, and the model is loaded next.
+
+        `name` is the model's, or of a file of responses.
+        """
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """The embedded policy is trained on its first use; `done` of `total` steps."""
-
-    def loading(self, name: str) -> None:
-        """The model is loaded next."""
 
     def ready(self, facts: Mapping[str, str]) -> None:
         """Sampling or grading begins. `facts` are short texts by name: policy, device, folder."""
@@ -41,11 +41,5 @@ class EvaluationCallback:
     def interrupted(self, stored: int, total: int) -> None:
         """Ctrl-C; `stored` of `total` responses are stored."""
 
-    def summarising(self) -> None:
-        """All is graded; the statistics are computed next."""
-
-    def summarised(self, result: EvaluationResult) -> None:
-        """The result is known; its files, if any, are written next."""
-
     def finished(self, result: EvaluationResult) -> None:
-        """The files, if any, are written."""
+        """The result is known, and its files, if any, are written."""

@@ -167,7 +167,6 @@ def _run(
     if out != AUTO:
         Samples(out).require_free()
     with contextlib.ExitStack() as stack:
-        callback.loading(source.name)
         engine = stack.enter_context(open_engine(sets[0].config, model, source.tokenizer))
         sets = [_fitted(each, engine, callback) for each in sets]
         settings = {

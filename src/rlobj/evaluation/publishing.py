@@ -48,11 +48,9 @@ def publish(
         ConfigError: nothing is graded yet.
         RunError: the disk refused.
     """
-    callback.summarising()
     settings = samples.settings()
     benchmarks = _benchmark_results(samples, settings["benchmarks"])
     result = EvaluationResult(benchmarks, settings, samples.path, changes)
-    callback.summarised(result)
     if samples.path is not None:
         text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False)
         samples.write("results.json", text + "\n")
