@@ -70,7 +70,7 @@ def _interrupt(*_: object) -> None:
 
 def _source(console: Console, model: str) -> str:
     """The folder or hub id that vLLM loads; the embedded policy is made on first use."""
-    from rlobj.evaluation.model_source import find_model
+    from rlobj.evaluation.engines import find_model
 
     with preparing_policy(console) as progress:
         return find_model(model).locate(progress)

@@ -13,7 +13,7 @@ from rlobj.config.layers import Layer, nested
 from rlobj.config.run_config import compose
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
 from rlobj.data.tasks import TASKS
-from rlobj.evaluation.model_source import find_model
+from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.problem_sets import (
     LONGEST,
     Overrides,

@@ -9,7 +9,7 @@ import pytest
 from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
-from rlobj.evaluation.model_source import find_model
+from rlobj.evaluation.engines import find_model
 from rlobj.training import RunDirectory, run_training
 from rlobj.training.loop import stages
 from rlobj.training.loop.parts import Parts

@@ -14,7 +14,7 @@ from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.data import Problem
 from rlobj.data.problems import digest
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.engines import Engine, open_engine
+from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
 from rlobj.evaluation.identity import (
     environment,
     fingerprint,
@@ -23,7 +23,6 @@ from rlobj.evaluation.identity import (
     now,
     require_same,
 )
-from rlobj.evaluation.model_source import ModelSource, find_model
 from rlobj.evaluation.problem_sets import (
     Overrides,
     Problems,
