@@ -110,9 +110,3 @@ def test_error_if_the_problems_differ(other: GradedBenchmark, word: str) -> None
 
 def test_whitespace_around_a_question_is_ignored() -> None:
     assert compare_benchmark(A, evaluation({"a": "+"}, prompt=" ?\n")).problems == 1
-
-
-def test_error_if_an_id_occurs_twice() -> None:
-    twice = GradedBenchmark("set", (*A.problems, A.problems[0]))
-    with pytest.raises(DataError, match="the second evaluation has these more than once: 'a'"):
-        compare_benchmark(A, twice)

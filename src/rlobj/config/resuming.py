@@ -44,14 +44,11 @@ def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
     Example:
         >>> refuse_changes("runs/stapo", ["training.steps", "checkpoint.every"])
     """
-    wrong = [name for name in changes if not _resumable(name.rpartition(" ")[2])]
+    allowed = tuple(f"{name}." for name in RESUMABLE_SETTINGS)
+    wrong = [name for name in changes if not f"{name.rpartition(' ')[2]}.".startswith(allowed)]
     if wrong:
         raise ConfigError(
             f"{run} is resumed with the settings it was started with. Only the number of processes "
             "and settings that do not change results may change: "
             f"{', '.join(RESUMABLE_SETTINGS)}. Leave out: {', '.join(wrong)}"
         )
-
-
-def _resumable(name: str) -> bool:
-    return any(name == each or name.startswith(f"{each}.") for each in RESUMABLE_SETTINGS)

@@ -101,10 +101,10 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
         seed: of the bootstrap, and of the sign flips if they are sampled.
 
     Raises:
-        DataError: an id occurs twice, an id has another question or gold answer on the other side,
-            or no problem is left to compare.
+        DataError: an id has another question or gold answer on the other side, or no problem is
+            left to compare.
     """
-    left, right = _by_id(a, "the first"), _by_id(b, "the second")
+    left, right = ({each.problem.id: each for each in side.problems} for side in (a, b))
     shared = [name for name in left if name in right]
     _check_same(left, right, shared)
     pairs = {name: (left[name], right[name]) for name in shared}
@@ -139,18 +139,6 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
         only_b=tuple(name for name in right if name not in left),
         undecided=tuple(name for name in shared if name not in decided),
     )
-
-
-def _by_id(evaluation: GradedBenchmark, which: str) -> dict[str, GradedProblem]:
-    problems = {each.problem.id: each for each in evaluation.problems}
-    if len(problems) < len(evaluation.problems):
-        ids = [each.problem.id for each in evaluation.problems]
-        twice = sorted({name for name in ids if ids.count(name) > 1})
-        raise DataError(
-            f"Problems are matched by id, and {which} evaluation has these more than once: "
-            f"{_named(twice)}."
-        )
-    return problems
 
 
 def _check_same(

@@ -10,7 +10,6 @@ decided has `correct=None`; it is never counted as wrong.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import queue
 import threading
@@ -79,7 +78,7 @@ class MathVerifier:
         True
 
     Raises:
-        ConfigError: math-verify is not installed, or a setting is not positive.
+        ConfigError: a setting is not positive.
     """
 
     def __init__(
@@ -90,11 +89,6 @@ class MathVerifier:
         memory_gib: float = 4.0,
         recycle_after: int = 1000,
     ) -> None:
-        if importlib.util.find_spec("math_verify") is None:
-            raise ConfigError(
-                "Checking mathematics needs the package 'math-verify'. "
-                "Install it with: pip install 'math-verify[antlr4_13_2]'"
-            )
         if deadline <= 0 or workers < 1 or memory_gib <= 0 or recycle_after < 1:
             raise ConfigError(
                 "MathVerifier expects deadline and memory_gib above 0, workers and recycle_after "
