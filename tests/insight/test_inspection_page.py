@@ -212,6 +212,16 @@ def test_the_panel_has_every_column_and_every_part_of_the_rule(
     assert browser.run(parts)[3] == "entropy.bottom(0.8)?"  # the record is a sample
 
 
+def test_a_part_with_a_computed_column_is_known_too(browser: Browser, page: Path) -> None:
+    show(browser, page, step="2")
+    browser.run("void loadMask('covariance.top(0.1)')")
+    browser.wait("masks.get('covariance.top(0.1)')")
+    part = "{text: 'covariance.top(0.1)', population: true}"
+    row = browser.run("document.querySelector('#group-responses .piece').dataset.row")
+    assert browser.run(f"holds({part}, {row})[0]") in ("✓", "✗")
+    quiet(browser, page)
+
+
 def test_keys_move_from_token_to_token_and_from_match_to_match(
     browser: Browser, page: Path
 ) -> None:

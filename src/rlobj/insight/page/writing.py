@@ -134,7 +134,6 @@ def _parts(expression: Expr) -> list[dict[str, Any]]:
     return [
         {
             "text": str(part),
-            "columns": sorted({node.name for node in part.walk() if isinstance(node, Column)}),
             "population": not all(isinstance(node, TOKEN_BY_TOKEN) for node in part.walk()),
             "bounds": list(_bounds(part)),
         }

@@ -2,7 +2,8 @@
 /* The panel with every column of one token, in a fixed place with a fixed order. */
 
 const PLACE = ["step", "update", "group", "response", "position", "token"];
-const masks = new Map(); // part of a rule -> {mask} or {problem}
+const ruled = about.rules.flatMap(({ parts }) => parts);
+const masks = new Map(); // by the text of a part of a rule
 const cells = new Map(); // name -> the element of its value
 let shown = -1; // row in the panel; the one of the address, or one under the pointer
 
@@ -48,6 +49,7 @@ async function showDetails(row) {
   if (row < 0) return;
   shown = row;
   await load([...store.names]);
+  for (const { text } of ruled) await loadMask(text);
   if (shown !== row) return;
   const place = responseAt(row);
   const [before, after] = contextOf(row);
@@ -79,29 +81,31 @@ async function showDetails(row) {
   }
 }
 
-/* The rows on which a part of a rule holds; its columns are loaded. */
-function maskOf(text) {
-  if (!masks.has(text)) {
-    try {
-      masks.set(text, { mask: rules.select(rules.parse(text), store) });
-    } catch (error) {
-      if (!(error instanceof RuleError)) throw error;
-      masks.set(text, { problem: visible(error.message, 300) });
-    }
+/* The rows on which a part of a rule holds and the columns it reads, or the problem it has. */
+async function loadMask(text) {
+  if (masks.has(text)) return;
+  try {
+    const rule = rules.parse(text);
+    const names = rules.names(rule);
+    await load(names);
+    masks.set(text, { names, mask: rules.select(rule, store) });
+  } catch (error) {
+    if (!(error instanceof RuleError)) throw error;
+    masks.set(text, { problem: visible(error.message, 300) });
   }
-  return masks.get(text);
+  await new Promise((done) => setTimeout(done)); // the page answers before the next one
 }
 
 /* Whether a part of a rule holds for a token: a sign, and its meaning. */
-function holds({ text, columns, population }, row) {
+function holds({ text, population }, row) {
+  const { mask, names, problem } = masks.get(text);
+  if (problem) return ["?", problem];
   if (population && !responseAt(row).whole) {
     return ["?", "not known: the page has only a sample of this update's tokens"];
   }
-  if (columns.some((name) => store.has(name) && Number.isNaN(column(name)[row]))) {
+  if (names.some((name) => Number.isNaN(column(name)[row]))) {
     return ["?", "not known: it reads a number that was not recorded"];
   }
-  const { mask, problem } = maskOf(text);
-  if (problem) return ["?", problem];
   return mask[row] ? ["✓", "holds"] : ["✗", "does not hold"];
 }
 

@@ -41,9 +41,11 @@ function binned({ name, title, log, bins: most }) {
   let [low, high] = [quantile(values, 0.0002, at), quantile(values, 0.9998, at)];
   if (log) [low, high] = [Math.floor(5 * low) / 5, name === "prob" ? 0 : Math.ceil(5 * high) / 5];
   const width = (high - low || 1) / bins;
-  const binOf = Int8Array.from(values, (v) =>
-    Number.isNaN(v) ? -1 : Math.max(0, Math.min(bins - 1, Math.floor((at(v) - low) / width))),
-  );
+  const binOf = new Int8Array(values.length);
+  for (let row = 0; row < values.length; row++) {
+    const bin = Math.max(0, Math.min(bins - 1, Math.floor((at(values[row]) - low) / width)));
+    binOf[row] = Number.isNaN(bin) ? -1 : bin;
+  }
   const edge = (i) => low + i * width;
   const between = (i) => `${title} ${number(back(edge(i)))} to ${number(back(edge(i + 1)))}`;
   const found = { name, title, bins, at, back, low, high: edge(bins), binOf, edge, between };
@@ -69,14 +71,14 @@ function bounds() {
   for (const { field, parts } of about.rules) {
     for (const { bounds: each } of parts) {
       for (const { text, column: name, value, below } of each) {
-        const cuts = value === null ? cutsOf(text, name, below) : [value];
-        const cut = cuts.reduce((sum, each) => sum + each, 0) / cuts.length;
-        const ends = [Math.min(...cuts), Math.max(...cuts)].map(number).join(" to ");
-        const span = value === null ? `, here ${ends} by update, on average ${number(cut)}` : "";
         for (const axis of ["x", "y"]) {
           const own = name === drawn[axis].name ? [(v) => v, false] : null;
           const [change, turns] = own ?? SAME[drawn[axis].name]?.[name] ?? [];
-          if (!change || !cuts.length) continue;
+          const cuts = !change ? [] : value === null ? cutsOf(text, name, below) : [value];
+          if (!cuts.length) continue;
+          const cut = cuts.reduce((sum, each) => sum + each, 0) / cuts.length;
+          const ends = [Math.min(...cuts), Math.max(...cuts)].map(number).join(" to ");
+          const span = value === null ? `, here ${ends} by update, on average ${number(cut)}` : "";
           const line = { axis, at: drawn[axis].at(change(cut)), below: below !== turns };
           found.push({ ...line, label: visible(text, 32), text: `${field}: ${visible(text, 200)}${span}` });
         }
@@ -88,7 +90,7 @@ function bounds() {
 
 /* The bounds that a cut such as entropy.bottom(0.8) comes to, one for each whole update. */
 function cutsOf(text, name, below) {
-  const { mask } = maskOf(text);
+  const { mask } = masks.get(text) ?? {};
   const values = column(name);
   const found = [];
   for (const { start, end, whole } of mask ? store.updates : []) {
@@ -241,6 +243,11 @@ function buildPlanes() {
   byId("plane-chart").addEventListener("keydown", moveInPlane);
   explainRows(byId("cell-tokens"));
   const names = ["prob", "surprisal", "entropy", "advantage", "gradient_norm"];
-  on("plane heat mask theme", loaded(drawPlane, names), "planes");
+  const draw = async () => {
+    await load(names);
+    for (const { text } of ruled) await loadMask(text);
+    drawPlane();
+  };
+  on("plane heat mask theme", draw, "planes");
   on("cell", drawCell, "planes");
 }
