@@ -15,6 +15,9 @@ from rlobj.evaluation import EvaluationCallback, EvaluationResult
 from rlobj_cli.evaluate.tables import show_changes
 from rlobj_cli.screen.console import facts_grid, preparing_policy, show_markdown, working
 
+EVERY = 30.0
+"""Seconds between two lines without a terminal."""
+
 
 class EvaluationScreen(EvaluationCallback):
     """Shows the events of an evaluation.
@@ -28,7 +31,8 @@ class EvaluationScreen(EvaluationCallback):
     def __init__(self, console: Console, command: str | None = None, doing: str = "") -> None:
         self._console, self._command, self._doing = console, command, doing
         self._shown = contextlib.ExitStack()
-        self._bar: Bar | None = None
+        self._benchmark, self._drawn = "", 0
+        self._printed = time.monotonic()
 
     def __enter__(self) -> EvaluationScreen:
         return self
@@ -39,13 +43,33 @@ class EvaluationScreen(EvaluationCallback):
     def _clear(self) -> None:
         """Remove the bar or spinner that is shown."""
         self._shown.close()
-        self._bar = None
+        self._benchmark = ""
 
-    def _progress(self, name: str) -> Bar:
-        if self._bar is None or self._bar.name != name:
-            self._clear()
-            self._bar = self._shown.enter_context(Bar(self._console, name))
-        return self._bar
+    def _follow(self, benchmark: str) -> None:
+        """Show a bar for a benchmark; it appears with its first update."""
+        if self._benchmark == benchmark:
+            return
+        self._clear()
+        self._benchmark, self._drawn = benchmark, 0
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_interactive,
+        )
+        self._shown.enter_context(self._bar)
+        self._task = self._bar.add_task(self._doing + benchmark, note="", visible=False)
+
+    def _line(self, text: str) -> None:
+        """Without a terminal, print a line now and then."""
+        if not self._console.is_interactive and time.monotonic() - self._printed > EVERY:
+            self._printed = time.monotonic()
+            self._console.print(Text(f"  {self._doing}{self._benchmark}: {text}"))
 
     def started(self, name: str) -> None:
         """Print the header, and show a spinner."""
@@ -73,12 +97,16 @@ class EvaluationScreen(EvaluationCallback):
 
     def sampled(self, benchmark: str, responses: int) -> None:
         """Count the responses; they count as done when they are graded."""
-        self._progress(self._doing + benchmark).drew(responses)
+        self._follow(benchmark)
+        self._drawn += responses
+        self._line(f"{self._drawn:,} responses sampled")
 
     def graded(self, benchmark: str, done: int, total: int, accuracy: float) -> None:
         """Move the bar."""
         note = "" if math.isnan(accuracy) or self._doing else f"{accuracy:.1%} right"
-        self._progress(self._doing + benchmark).move(done, total, note)
+        self._follow(benchmark)
+        self._bar.update(self._task, completed=done, total=total, note=note, visible=True)
+        self._line(f"{done:,}/{total:,}  {note}")
 
     def interrupted(self, stored: int, total: int) -> None:
         """Print how much is stored."""
@@ -96,51 +124,3 @@ class EvaluationScreen(EvaluationCallback):
             self._console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
         written = f"wrote results.json, results.md and report.html to {result.path}"
         self._console.print(Text(written), soft_wrap=True)
-
-
-class Bar:
-    """A bar that appears with its first move; without a terminal, a line now and then."""
-
-    EVERY = 30.0
-    """Seconds between two lines without a terminal."""
-
-    def __init__(self, console: Console, name: str) -> None:
-        self._console, self.name = console, name
-        self._drawn = 0
-        self._printed = time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_interactive,
-        )
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def drew(self, more: int) -> None:
-        """So many more responses are sampled."""
-        self._drawn += more
-        self._print(f"{self._drawn:,} responses sampled")
-
-    def move(self, done: int, total: int, note: str = "") -> None:
-        """So many are done."""
-        if not self._bar.task_ids:
-            self._bar.add_task(self.name, total=total, note=note)
-            self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=done, note=note)
-        self._print(f"{done:,}/{total:,}  {note}")
-
-    def _print(self, text: str) -> None:
-        if self._console.is_interactive or time.monotonic() - self._printed < self.EVERY:
-            return
-        self._printed = time.monotonic()
-        self._console.print(Text(f"  {self.name}: {text}"))

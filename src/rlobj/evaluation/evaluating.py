@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.data import Problem
@@ -35,6 +34,7 @@ from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.sampling import sample_and_grade
+from rlobj.samplers.types import check_prompts
 
 AUTO = "auto"
 """As a folder: one under evals/ whose name belongs to the model and all settings."""
@@ -197,25 +197,15 @@ def _fitted(each: ProblemSet, engine: Engine, callback: EvaluationCallback) -> P
     Raises:
         ConfigError: a prompt that does not fit.
     """
-    config = each.config
-    encode = engine.encoder(config.data.template)
-    lengths = {problem.id: len(encode(problem)) for problem in each.problems}
-    if engine.context is None:
-        return each
-    longest = max(lengths, key=lambda name: lengths[name])
-    room = engine.context - lengths[longest]
-    if room >= config.sampling.max_tokens:
-        return each
-    if room < 1 or not each.lower_to_context:
-        advice = f"Give --max-tokens {room} or less" if room > 0 else "Leave that problem out"
-        raise ConfigError(
-            f"{each.name}: the prompt of problem {longest} has {lengths[longest]} tokens. "
-            f"Together with {config.sampling.max_tokens} tokens for the response, they exceed the "
-            f"{engine.context} positions of this model. {advice}"
-        )
-    callback.noted(f"{each.name}: at most {room} tokens per response, the rest of the context")
-    sampling = config.sampling.model_copy(update={"max_tokens": room})
-    return dataclasses.replace(each, config=config.model_copy(update={"sampling": sampling}))
+    config, context = each.config, engine.context
+    prompts = list(map(engine.encoder(config.data.template), each.problems))
+    room = 0 if context is None else context - max(map(len, prompts))
+    if each.lower_to_context and 0 < room < config.sampling.max_tokens:
+        callback.noted(f"{each.name}: at most {room} tokens per response, the rest of the context")
+        sampling = config.sampling.model_copy(update={"max_tokens": room})
+        return dataclasses.replace(each, config=config.model_copy(update={"sampling": sampling}))
+    check_prompts(prompts, config.sampling.max_tokens, context, f"model, on {each.name}")
+    return each
 
 
 def _identity(model: Any, out: Path | str | None) -> dict[str, Any]:
