@@ -199,7 +199,9 @@ function chart(id, option) {
   const drawn = known ?? echarts.init(byId(id), null, { renderer: "canvas" });
   if (!known) resized.observe(byId(id));
   const look = { color: css("--ink"), fontFamily: getComputedStyle(document.body).fontFamily };
-  drawn.setOption({ animation: false, textStyle: look, ...option }, true);
+  const paper = { backgroundColor: css("--panel"), borderColor: css("--line"), textStyle: look };
+  const tooltip = { ...paper, renderMode: "richText", confine: true, ...option.tooltip };
+  drawn.setOption({ animation: false, textStyle: look, ...option, tooltip }, true);
   return drawn;
 }
 

@@ -123,7 +123,7 @@ function drawPlane() {
     axis(each.title, { type: "value", min: each.low, max: each.high, ...rest }, each.back);
   const instance = chart("plane-chart", {
     grid: { left: 70, right: 20, top: 76, bottom: 48 },
-    tooltip: { renderMode: "richText", confine: true, formatter: ({ data }) => describe(data[6], "\n") },
+    tooltip: { formatter: ({ data }) => describe(data[6], "\n") },
     visualMap: {
       ...{ type: "continuous", dimension: 4, orient: "horizontal", left: 60, top: 0 },
       ...{ min: log ? Math.min(...colors) : 0, max: Math.max(...colors, log ? -8 : 0) || 1 },

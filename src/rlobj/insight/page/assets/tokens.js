@@ -177,10 +177,10 @@ function drawWordChart(lines) {
   const pale = { type: "scatter", symbolSize: 5, itemStyle: { opacity: 0.35 } };
   const ends = { min: store.updates[0].step, max: store.updates.at(-1).step };
   chart("word-chart", {
-    tooltip: { renderMode: "richText", valueFormatter: (value) => number(value[1]) },
+    tooltip: { valueFormatter: (value) => number(value[1]) },
     title: titles,
     grid: places,
-    xAxis: names.map((_, i) => axis(i > 1 ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 })),
+    xAxis: names.map((_, i) => axis(i > (small ? 2 : 1) ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 })),
     yAxis: names.map((_, i) => axis("", { gridIndex: i, splitNumber: 3 })),
     series: names.flatMap((name, i) => [
       { ...on(i), name: CURVES[name], type: "line", symbolSize: 6, data: points(name, true) },
