@@ -147,7 +147,7 @@ def measure(quick: bool, rounds: int) -> Table:
 def opened(path: Path, profile: Path, rounds: int) -> dict[str, Any]:
     """Seconds until the page is drawn and loaded, and milliseconds of each filter; the least."""
     sys.path.append(str(ROOT / "tests"))
-    from browser import Browser
+    from browser import Browser  # pyright: ignore[reportMissingImports]
 
     found: dict[str, list[float]] = {}
     browser = Browser(profile)

@@ -40,9 +40,10 @@ class Letters:
 TEXTS = TokenTexts(Letters())
 
 
-def write_page(path: Path, page: PageRows) -> Path:
-    """A page with a store and nothing else."""
+def write_page(path: Path, page: PageRows, first: str = "") -> Path:
+    """A page with a store and nothing else; `first` is a script that runs before its own."""
     head = b"<!doctype html><meta charset=utf-8><title>store</title>"
+    head += f"<script>{first}</script>".encode()
     script = f"<script>{store_script()}\nconst store = openStore();</script>".encode()
     path.write_bytes(head + store_elements(page) + script)
     return path

@@ -223,6 +223,20 @@ def test_numbers_arrive_to_the_bit(browser: Browser, tmp_path: Path) -> None:
 
 
 @needs_browser
+def test_a_browser_without_base64_of_its_own_reads_the_same(
+    browser: Browser, tmp_path: Path
+) -> None:
+    page = recorded(random_record(500, 3))
+    script = "store.load(['prob']).then(() => [...new Int32Array(store.column('prob').buffer)])"
+    found = []
+    for first in ("", "delete Uint8Array.fromBase64; delete window.requestIdleCallback"):
+        browser.open(write_page(tmp_path / "page.html", page, first))
+        found.append(awaited(browser, script))
+    assert browser.run("Uint8Array.fromBase64 === undefined")
+    assert found[0] == found[1]
+
+
+@needs_browser
 def test_updates_and_responses_are_ranges_of_rows_with_empty_responses(
     browser: Browser, tmp_path: Path
 ) -> None:

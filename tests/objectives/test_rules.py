@@ -136,6 +136,7 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("entropy.top(0.1, round='up')", "entropy", "expected one of ceil, floor"),
         ("entropy.top(0.1, at_least=1.5)", "entropy", "must be a whole number of tokens"),
         ("entropy.top(prob)", "prob)", "'fraction' must be written as a plain value"),
+        ("entropy.top(-'a')", "'a')", "'fraction' must be written as a plain value"),
         ("entropy.top(0.1, by=response)", "response)", "such as 0.2 or 'group'"),
         ("entropy.top(0.2", "(0.2", "In a YAML list, put quotes around a rule that has a comma"),
         ("W.top(0.1)", "W", "needs a column to rank by, got 'W'"),

@@ -123,15 +123,17 @@ def _table_sizes(run: Path) -> list[tuple[int, int]]:
     """The steps with full tables, the newest first, each with its number of tokens."""
     sizes: dict[int, int] = {}
     for path in (run / "tables").glob("step-*.parquet"):
-        step, count = step_of(path), 0
-        try:
+        count = 0
+        with contextlib.suppress(
+            pyarrow.ArrowException, OSError
+        ):  # `read_tables` says what is wrong
             metadata = parquet.read_metadata(path)
-        except (pyarrow.ArrowException, OSError):
-            metadata = None  # `read_tables` says what is wrong
-        for group in range(metadata.num_row_groups if metadata else 0):
-            columns = map(metadata.row_group(group).column, range(metadata.num_columns))
-            count += sum(c.num_values for c in columns if c.path_in_schema.startswith("tokens."))
-        sizes[step] = sizes.get(step, 0) + count
+            for group in map(metadata.row_group, range(metadata.num_row_groups)):
+                columns = map(group.column, range(group.num_columns))
+                count += sum(
+                    c.num_values for c in columns if c.path_in_schema.startswith("tokens.")
+                )
+        sizes[step_of(path)] = sizes.get(step_of(path), 0) + count
     return sorted(sizes.items(), reverse=True)
 
 

@@ -251,7 +251,8 @@ class Parser:
         given, sign = node, 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             node, sign = node.operand, -1
-        if not isinstance(node, ast.Constant):
+        plain = isinstance(node, ast.Constant)
+        if not plain or (sign < 0 and not isinstance(node.value, (int, float))):
             if or_rule:  # a setting of a custom rule may be an expression
                 return self.build(given)
             self.fail(f"'{name}' must be written as a plain value, such as 0.2 or 'group'", node)
