@@ -95,6 +95,7 @@ def replay(
             updates = read_tables(path, steps, trust=trust)
             count = len(checked_files(path, "tables", steps))
         updates = (update for update in updates if step in (None, update.step))
+        progress(0, count)
         with sound(path or "the updates"):
             for done, batches in enumerate(rollouts(updates), 1):
                 found.rollout(batches)
