@@ -98,7 +98,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
     lines = [{"step": 1, "tokens/step": 112}, {"step": STEP, "tokens/step": 96}]
     written = "\n".join(map(json.dumps, lines))
-    (folder / "metrics.jsonl").write_text(written + '\n{"step": 3, "tok')
+    (folder / "metrics.jsonl").write_text(
+        written + '\n{"step": 7, "tokens/step": NaN}\n{"step": 3, "tok'
+    )
     write_table(folder)
     return folder
 

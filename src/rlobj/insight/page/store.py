@@ -105,7 +105,7 @@ def read_rows(
     if refused:
         notes.append(
             f"A page has at most {budget:,} rows, so {counted(len(refused), 'step')} with full "
-            f"tables show their recorded tokens only: {_listed(refused)}"
+            f"tables show their recorded tokens only: {listed(refused)}"
         )
     try:
         parts.append(_recorded(run, whole, left, notes))
@@ -137,7 +137,7 @@ def _table_sizes(run: Path) -> list[tuple[int, int]]:
     return sorted(sizes.items(), reverse=True)
 
 
-def _listed(steps: set[int]) -> str:
+def listed(steps: set[int]) -> str:
     """The first and last of some steps."""
     found = sorted(steps)
     return ", ".join(map(str, found)) if len(found) < 9 else f"{found[0]} to {found[-1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from importlib.resources import files
@@ -19,7 +20,7 @@ from rlobj.insight.filtering import TOKEN_BY_TOKEN
 from rlobj.insight.inspecting import Progress
 from rlobj.insight.outcomes import share
 from rlobj.insight.page.encoding import store_elements, store_script
-from rlobj.insight.page.store import PageRows, read_rows
+from rlobj.insight.page.store import PageRows, listed, read_rows
 from rlobj.objectives.clauses import flat
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Column, Constant, Cut, Expr, Rule, When
@@ -60,9 +61,11 @@ def write_inspection_page(
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     page = read_rows(run, progress=progress)
-    steps = {line.get("step"): line.get("tokens/step") for line in read_metrics(run)}
+    steps = [(line.get("step"), line.get("tokens/step")) for line in read_metrics(run)]
     tokens = {
-        at: n for at, n in steps.items() if isinstance(at, int) and isinstance(n, int | float)
+        at: n
+        for at, n in steps
+        if isinstance(at, int) and isinstance(n, int | float) and math.isfinite(n)
     }
     rules = _rules(run)
     name = visible(run.resolve().name, 100)
@@ -171,7 +174,9 @@ def _facts(
     import pyarrow
 
     pc, rows = arrow_compute(), page.rows
-    facts = {field: str(rule) for rule, field in rules.items()}
+    facts: dict[str, str] = {}
+    for rule, field in rules.items():
+        facts[field] = f"{facts[field]}; {rule}" if field in facts else str(rule)
     steps = pc.unique(rows["step"]).to_pylist()
     facts["steps"] = f"{min(steps)} to {max(steps)}" if len(steps) > 1 else f"{steps[0]}"
     weight = pc.divide(1.0, rows["inclusion_probability"])
@@ -196,11 +201,9 @@ def _facts(
 
 def _notes(page: PageRows) -> list[str]:
     """What is exact and what is estimated, and what is left out."""
-    whole = sorted({update["step"] for update in page.updates})
-    others = set(arrow_compute().unique(page.rows["step"]).to_pylist()) - {*whole}
-    lines = []
-    if whole:
-        lines.append(f"All tokens are here of {_steps(whole)}.")
+    whole = {update["step"] for update in page.updates}
+    others = {*arrow_compute().unique(page.rows["step"]).to_pylist()} - whole
+    lines = [f"Of step {listed(whole)}, all tokens are here."] if whole else []
     if others:
         lines.append(
             f"{'Of the other steps' if whole else 'Of each step'}, this page has what was "
@@ -208,9 +211,3 @@ def _notes(page: PageRows) -> list[str]:
             "a sample is marked ≈."
         )
     return [*lines, *page.notes]
-
-
-def _steps(steps: list[int]) -> str:
-    if len(steps) < 9:
-        return f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
-    return f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
