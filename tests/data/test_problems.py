@@ -201,7 +201,8 @@ def test_single_file_has_no_test_split(tmp_path):
 def test_built_in_tasks_have_both_splits():
     from rlobj.data.tasks import TASKS
 
-    for name, task in TASKS.items():
+    for name in ("scratchpad", "addition", "max-digits"):
+        task = TASKS[name]
         assert load(name, limit=3) == list(task.problems("train"))[:3]
         assert load(name, "test", limit=3) == list(task.problems("test"))[:3]
 

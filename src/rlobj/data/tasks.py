@@ -11,6 +11,7 @@ be answered from a reordered training problem.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -85,9 +86,7 @@ class Task:
 
     def _test_families(self) -> set[tuple[int, ...]]:
         """Families in the order of a hash, until they have the share `held_out` of the problems."""
-        sizes: dict[tuple[int, ...], int] = {}
-        for digits in itertools.product(range(10), repeat=self.operands):
-            sizes[_family(digits)] = sizes.get(_family(digits), 0) + 1
+        sizes = Counter(map(_family, itertools.product(range(10), repeat=self.operands)))
         chosen: set[tuple[int, ...]] = set()
         missing = self.held_out * 10**self.operands
         for family in sorted(sizes, key=lambda family: digest(f"{self.name}/{family}")):
