@@ -412,6 +412,42 @@ def diagnosis_table() -> str:
     return f"{about}\n\n{_table(header, [[_cell(cell) for cell in row] for row in rows])}"
 
 
+def collapse_table() -> str:
+    """The runs of the page about a collapse: one row for each, with all seeds."""
+    file = Path(__file__).parents[1] / "benchmarks" / "results" / "collapse.json"
+    titles = {
+        "sick": "with the weight",
+        "cured": "the same, with `drop: (advantage > 0) & (prob < 0.1)`",
+        "stapo": "the same, with STAPO's rule",
+        "grpo": "GRPO without the weight",
+    }
+    study, rows = json.loads(file.read_text(encoding="utf-8"))["rows"], []
+    for name, title in titles.items():
+        seeds = [row for row in study if row["run"] == name]
+        dropped, judged, tokens, caught, spurious = (
+            sum(row[key] for row in seeds)
+            for key in ("dropped", "judged", "tokens", "caught", "spurious_tokens")
+        )
+        rows.append(
+            [
+                title,
+                *(", ".join(f"{row[key]:.3f}" for row in seeds) for key in ("before", "after")),
+                ", ".join(f"{row['entropy']:.2f}" for row in seeds),
+                ", ".join(f"{row['spurious']:.1%}" for row in seeds),
+                f"{dropped / tokens:.2%}" if dropped else "0",
+                f"{caught / judged:.1%}" if judged else "–",
+                f"{caught / spurious:.0%}" if judged else "–",
+                ", ".join(dict.fromkeys(found for row in seeds for found in row["findings"]))
+                or "–",
+            ]
+        )
+    header = (
+        *("run", "held-out accuracy before", "after", "entropy, nats", "spurious tokens"),
+        *("dropped tokens", "precision", "recall", "findings"),
+    )
+    return _table(header, rows)
+
+
 def records_table() -> str:
     """List the columns of records/."""
     rows = [
@@ -431,6 +467,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "methods-of-rules": methods_of_rules,
     "functions": functions,
     "configuration": configuration,
+    "collapse": collapse_table,
     "diagnosis": diagnosis_table,
     "primitives": primitives,
     "records": records_table,

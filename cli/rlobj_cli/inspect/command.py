@@ -141,7 +141,7 @@ def _groups(found: Inspection, groups: int, width: int) -> Table:
     titles = ["gradient" if name == "gradient_norm" else name for name in digits]
     shown = table("", right=("tokens", *titles))
     tokens = found.examples(groups)
-    lines = in_context(tokens, width - 14 - sum(len(title) + 3 for title in titles))
+    lines = in_context(tokens, width - 14 - sum(max(len(title), 7) + 3 for title in titles))
     for row in found.groups.slice(0, groups).to_pylist():
         key = row["text"], row["effect"], row["clause"]
         by = f" by {clauses.index(key[1:]) + 1}" if len(clauses) > 1 else ""

@@ -111,7 +111,8 @@ class Replay:
             raise ConfigError("a figure shows a sweep: --rule 'prob < TAU' --sweep TAU=1e-4..1e-2")
         rules = list(dict.fromkeys(row["name"] for row in rows))
         lines = []
-        for run, rule in enumerate(rules):
+        for number, rule in enumerate(rules):
+            run = number if len(rules) > 1 else None
             chosen = [row for row in rows if row["name"] == rule]
             for column, title in _SHARES.items():
                 y = [row[column] for row in chosen]
