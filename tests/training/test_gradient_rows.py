@@ -21,6 +21,7 @@ from rlobj.models.embedded import build_policy
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring import policy_scorer as scoring
+from rlobj.training import run_training
 from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.step import train_on
@@ -312,24 +313,30 @@ def test_a_packed_step_is_the_padded_step(parallel, skip):
         assert one == pytest.approx(other, rel=1e-11, abs=1e-13)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("zero3", marks=pytest.mark.deepspeed)])
-def test_processes_leave_out_their_own_and_train_what_one_does(policy, tmp_path, strategy):
-    """With a micro-batch for each response the ranks have unequal numbers of them, some none."""
-    config = tiny_config(
+def short_run(policy: Path, **training: Any) -> Any:
+    """With a micro-batch for each response, ranks have unequal numbers of them, some none."""
+    return tiny_config(
         policy,
         "20-entropy",
         sampling={"max_tokens": 6, "dynamic": None, "prompts_per_step": 3, "group_size": 3},
-        training={"steps": 3, "updates_per_step": 2, "micro_batch_tokens": 8},
+        training={"steps": 3, "updates_per_step": 2, "micro_batch_tokens": 8, **training},
         checkpoint={"every": 3},
     )
-    file = write_config(config, tmp_path / "run.yaml")
-    for name, processes, setting in (
-        ("alone", 1, "training.skip_inactive=false"),
-        ("few", 2, f"training.strategy={strategy}"),
-    ):
-        words = ["train", "--config", file, "--out", tmp_path / name, "--set", setting]
-        words += ["--processes", str(processes)]
-        finish(program(words, tmp_path / "log"), tmp_path / "log")
+
+
+@pytest.fixture(scope="module")
+def alone(policy, tmp_path_factory) -> Path:
+    """The run in one process that leaves out nothing."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    run_training(short_run(policy, skip_inactive=False), folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("zero3", marks=pytest.mark.deepspeed)])
+def test_processes_leave_out_their_own_and_train_what_one_does(policy, alone, tmp_path, strategy):
+    file = write_config(short_run(policy, strategy=strategy), tmp_path / "run.yaml")
+    words = ["train", "--config", file, "--out", tmp_path / "few", "--processes", "2"]
+    finish(program(words, tmp_path / "log"), tmp_path / "log")
     assert max(line["tokens/skipped_logits_share"] for line in metrics(tmp_path / "few")) > 0.7
-    assert distance(weights(tmp_path / "few"), weights(tmp_path / "alone")) < 5e-6
+    assert distance(weights(tmp_path / "few"), weights(alone)) < 5e-6

@@ -34,11 +34,12 @@ open(f"{folder}/signals-{rank}", "w").write(" ".join(map(str, got)))
 """
 ON_TERMINAL = "import os, sys; assert sys.stdout.isatty() == (os.environ['RANK'] == '0')"
 LAUNCH = """
-import signal, sys
+import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from rlobj.training.parallel.launcher import launch
+launch = runpy.run_path({file!r}, run_name="launcher")["launch"]
 sys.exit(launch(sys.argv[2:], 2, program=[sys.executable, "-c", sys.argv[1]]))
-"""
+""".replace("{file!r}", repr(launching.__file__))
+"""The file alone, because `import rlobj.training` takes seconds."""
 
 
 def python(code: str) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 from runs import distance, finish, metrics, program, same, wait_for_step, weights, write_config
 from tiny import tiny_config
 
+import rlobj
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.records import read_records, read_tables
 from rlobj.training import RunDirectory, run_training
@@ -119,32 +120,31 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, al
     cut = ["--set", "training.steps=2"]
     words = ["train", "--config", file, "--out", run, "--processes", "2", "--strategy", "zero2"]
     finish(program([*words, *cut], log), log)
-    words = ["train", "--resume", run, "--strategy", "ddp", "--set", "training.steps=4"]
-    finish(program(words, log), log)
+    rlobj.resume(run, settings={"training.strategy": "ddp", "training.steps": 4})
     words = ["train", "--resume", run, "--processes", "2", "--strategy", "zero3"]
     finish(program([*words, "--set", f"training.steps={STEPS}"], log), log)
     assert distance(weights(alone), weights(run)) < 2e-6
     assert read_state(RunDirectory(run).latest())["strategy"] == "zero3"
 
 
-def default_run(folder: Path, *words: str) -> list[dict]:
-    """The metrics of a short run without a model, as the first command of the README starts it."""
-    small = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every": 0}
-    options = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
-    command = ["train", "--preset", "stapo", *options, "--out", folder / "run", *words]
-    finish(program(command, folder / "log"), folder / "log")
-    return metrics(folder / "run")
+SMALL = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every": 0}
 
 
 @pytest.fixture(scope="module")
 def default_alone(tmp_path_factory) -> list[dict]:
-    return default_run(tmp_path_factory.mktemp("default"))
+    folder = tmp_path_factory.mktemp("default") / "run"
+    rlobj.train("stapo", out=folder, settings=SMALL)
+    return metrics(folder)
 
 
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
 def test_the_default_task_trains_alike_under_every_strategy(default_alone, tmp_path, strategy):
-    found = default_run(tmp_path, "--processes", "2", "--strategy", strategy)
+    options = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    command = ["train", "--preset", "stapo", *options, "--out", tmp_path / "run"]
+    command += ["--processes", "2", "--strategy", strategy]
+    finish(program(command, tmp_path / "log"), tmp_path / "log")
+    found = metrics(tmp_path / "run")
     assert_close(found, default_alone)
     assert all(line["spurious/tokens"] > 0 for line in found)
 
