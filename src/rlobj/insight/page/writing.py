@@ -67,11 +67,15 @@ def write_inspection_page(
         for at, n in steps
         if isinstance(at, int) and isinstance(n, int | float) and math.isfinite(n)
     }
-    rules = _rules(run)
+    objective = _objective(run)
+    rules = _rules(objective) if objective else {}
+    given: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
+    if objective and objective.mismatch:
+        given.append(("mismatch", objective.mismatch))
     name = visible(run.resolve().name, 100)
     body = {
         "title": escape(name),
-        "facts": definition_list(_facts(page, tokens, rules)),
+        "facts": definition_list(_facts(page, tokens, given)),
         "notes": escape(" ".join(visible(note, 500) for note in _notes(page))),
     }
     about = {
@@ -99,16 +103,17 @@ def _asset(name: str) -> str:
     return (files("rlobj.insight.page") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _rules(run: Path) -> dict[Expr, str]:
-    """What decides about tokens in the objective of a run, each with its fields.
-
-    Empty if this version or this computer cannot read the objective.
-    """
+def _objective(run: Path) -> Objective | None:
+    """The objective of a run; None if this version or this computer cannot read it."""
     try:
         with importing(False):  # a run's folder is not trusted
-            objective = Objective(**read_settings(run)["objective"])
+            return Objective(**read_settings(run)["objective"])
     except (ConfigError, ValidationError, TypeError, KeyError):
-        return {}
+        return None
+
+
+def _rules(objective: Objective) -> dict[Expr, str]:
+    """What decides about tokens in an objective, each with its fields."""
     fields = [
         ("drop", objective.drop_rule),
         ("keep", objective.keep_rule),
@@ -168,15 +173,15 @@ def _examples(page: PageRows, rules: Iterable[Expr]) -> list[str]:
 
 
 def _facts(
-    page: PageRows, tokens: Mapping[int, float], rules: Mapping[Expr, str]
+    page: PageRows, tokens: Mapping[int, float], given: Iterable[tuple[str, Any]]
 ) -> dict[str, str]:
-    """The head of the page: rules, steps, and counts of touched and spurious tokens."""
+    """The head of the page: what decides, steps, and counts of touched and spurious tokens."""
     import pyarrow
 
     pc, rows = arrow_compute(), page.rows
     facts: dict[str, str] = {}
-    for rule, field in rules.items():
-        facts[field] = f"{facts[field]}; {rule}" if field in facts else str(rule)
+    for field, each in given:
+        facts[field] = f"{facts[field]}; {each}" if field in facts else str(each)
     steps = pc.unique(rows["step"]).to_pylist()
     facts["steps"] = f"{min(steps)} to {max(steps)}" if len(steps) > 1 else f"{steps[0]}"
     weight = pc.divide(1.0, rows["inclusion_probability"])
@@ -203,7 +208,7 @@ def _notes(page: PageRows) -> list[str]:
     """What is exact and what is estimated, and what is left out."""
     whole = {update["step"] for update in page.updates}
     others = {*arrow_compute().unique(page.rows["step"]).to_pylist()} - whole
-    lines = [f"Of step {listed(whole)}, all tokens are here."] if whole else []
+    lines = [f"Steps with all their tokens: {listed(whole)}."] if whole else []
     if others:
         lines.append(
             f"{'Of the other steps' if whole else 'Of each step'}, this page has what was "

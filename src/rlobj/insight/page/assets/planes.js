@@ -216,10 +216,11 @@ function moveInPlane(event) {
   const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
   if (!by || !drawn?.keys.length) return;
   event.preventDefault();
-  const { keys } = drawn;
+  const { keys, y } = drawn;
   const from = cursor ?? keys[0];
   const steps = (key) => {
-    const [i, j] = [Math.floor(key / drawn.y.bins) - Math.floor(from / drawn.y.bins), (key % drawn.y.bins) - (from % drawn.y.bins)];
+    const i = Math.floor(key / y.bins) - Math.floor(from / y.bins);
+    const j = (key % y.bins) - (from % y.bins);
     const ahead = i * by[0] + j * by[1];
     return ahead > 0 ? ahead + 3 * Math.abs(by[0] ? j : i) : Infinity;
   };
@@ -238,7 +239,10 @@ function buildPlanes() {
   choices(byId("plane"), Object.entries(PLANES).map(([key, { title }]) => [key, title]), state.plane);
   const heats = Object.entries(HEATS).filter(([key]) => key !== "spurious" || store.has(key));
   choices(byId("heat"), heats.map(([key, [title]]) => [key, title]), state.heat);
-  byId("plane").addEventListener("change", (event) => go({ plane: event.target.value, cell: "" }));
+  byId("plane").addEventListener("change", (event) => {
+    cursor = null;
+    go({ plane: event.target.value, cell: "" });
+  });
   byId("heat").addEventListener("change", (event) => go({ heat: event.target.value }));
   byId("plane-chart").addEventListener("keydown", moveInPlane);
   explainRows(byId("cell-tokens"));

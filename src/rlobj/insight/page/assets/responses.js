@@ -115,7 +115,8 @@ function fill(chunk) {
 function fillOrEmpty({ target, isIntersecting }) {
   if (isIntersecting) {
     fill(target);
-    if (!byId("group-responses").querySelector('[tabindex="0"]')) target.querySelector("[data-row]").tabIndex = 0;
+    const entry = byId("group-responses").querySelector('[tabindex="0"]'); // of the Tab key
+    if (!entry) target.querySelector("[data-row]").tabIndex = 0;
   } else if (target.firstChild && !target.querySelector('[tabindex="0"]')) {
     target.style.minHeight = `${target.offsetHeight}px`;
     target.replaceChildren();

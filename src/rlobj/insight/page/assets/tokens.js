@@ -114,8 +114,8 @@ function listTokens(container, rows) {
     link.append(side("before", before.slice(-40)), token, side("after", after.slice(0, 40)));
     const values = ["prob", "entropy", "advantage"].map((name) => number(column(name)[row]));
     const texts = [...values, visible(word("effect", row) ?? "untouched", 40)];
-    const step = make("td", {}, `${responseAt(row).step}`);
-    return make("tr", { "data-row": row }, step, make("td", {}, link), ...texts.map((text) => make("td", {}, text)));
+    const cells = [`${responseAt(row).step}`, link, ...texts].map((each) => make("td", {}, each));
+    return make("tr", { "data-row": row }, ...cells);
   });
 }
 
@@ -154,7 +154,10 @@ function acrossSteps(code) {
   });
 }
 
-const CURVES = { tokens: "tokens", touched: "touched tokens", prob: "mean probability", entropy: "mean entropy, nats" };
+const CURVES = {
+  ...{ tokens: "tokens", touched: "touched tokens" },
+  ...{ prob: "mean probability", entropy: "mean entropy, nats" },
+};
 
 /* A line through the steps with all tokens, and pale points for estimates from a sample. */
 function drawWordChart(lines) {
@@ -180,7 +183,10 @@ function drawWordChart(lines) {
     tooltip: { valueFormatter: (value) => number(value[1]) },
     title: titles,
     grid: places,
-    xAxis: names.map((_, i) => axis(i > (small ? 2 : 1) ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 })),
+    xAxis: names.map((_, i) => {
+      const last = i > (small ? 2 : 1);
+      return axis(last ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 });
+    }),
     yAxis: names.map((_, i) => axis("", { gridIndex: i, splitNumber: 3 })),
     series: names.flatMap((name, i) => [
       { ...on(i), name: CURVES[name], type: "line", symbolSize: 6, data: points(name, true) },
