@@ -10,7 +10,9 @@ the lowest bytes of all numbers, and so on, which makes them a fifth smaller. Th
     notes              sentences
 
 type is float32 (null is NaN), int32, float64, bool (0, 1, 2 = null) or text; then the numbers are
-places in the list of `values`, an element of its own. `per` is "token" or "response".
+places in the list of `values`, an element of its own. `per` is "token" or "response". With the key
+`beside`, the numbers are int32: the difference of a column's bits from those of the column that it
+names.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from rlobj.base.lazy import arrow_compute
 from rlobj.insight.page.store import ORDER, PER_RESPONSE, PageRows
 from rlobj.reporting import script_safe
 
+BESIDE = {"old_prob": "prob", "old_logprob": "logprob", "old_entropy": "entropy"}
+"""Columns that are equal to another on many tokens, and near it on the others."""
 SCRIPTS = ("rules.js", "evaluate.js", "store.js")
 
 
@@ -53,7 +57,12 @@ def store_elements(page: PageRows) -> bytes:
         each = name in PER_RESPONSE or name.startswith("reward:")
         column = (responses if each else tokens)[name].combine_chunks()
         if column.null_count < len(column):
-            described = elements.column(name, column)
+            beside = BESIDE.get(name, "")
+            if beside in columns:
+                other = tokens[beside].combine_chunks()
+                described = {"beside": beside, **elements.difference(name, column, other)}
+            else:
+                described = elements.column(name, column)
             columns[name] = {"per": "response" if each else "token", **described}
     meta = {
         "size": len(tokens),
@@ -94,6 +103,11 @@ class _Elements:
             small = abs(values).max(initial=0) < 2**31
             values = values.astype(np.int32 if small else np.float64)
         return {"type": str(values.dtype), **self._data(name, values)}
+
+    def difference(self, name: str, column: Any, other: Any) -> dict[str, Any]:
+        """How to read a column of float32, after its difference from another was written."""
+        bits, base = (_numbers(each).view(np.int32) for each in (column, other))
+        return {"type": "float32", **self._data(name, bits - base)}
 
     def _data(self, name: str, values: NDArray[Any]) -> dict[str, Any]:
         width = values.dtype.itemsize

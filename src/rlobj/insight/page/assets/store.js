@@ -44,11 +44,12 @@ function openStore(root = document) {
   }
 
   async function decode(name) {
-    const { type, per, width, element, constant, values } = meta.columns[name];
+    const { type, per, width, element, constant, values, beside } = meta.columns[name];
     const length = per === "token" ? size : meta.responses;
     const Kind = ARRAYS[type] ?? CODES[width];
     let data = new Kind(length);
-    if (element === undefined) data.fill(constant ?? NaN);
+    const bits = beside && new Int32Array(data.buffer); // the difference from another column
+    if (element === undefined) (bits ?? data).fill(constant ?? NaN);
     else {
       const shuffled = await once(kept, element, () => inflated(element));
       const bytes = new Uint8Array(data.buffer);
@@ -56,6 +57,11 @@ function openStore(root = document) {
         const from = plane * length;
         for (let i = 0, to = plane; i < length; i++, to += width) bytes[to] = shuffled[from + i];
       }
+    }
+    if (beside) {
+      await once(loading, beside, () => decode(beside));
+      const base = new Int32Array(own.get(beside).buffer);
+      for (let i = 0; i < length; i++) bits[i] += base[i];
     }
     if (type === "bool") data = new Float32Array(data).map((x) => (x === 2 ? NaN : x));
     if (values) {
