@@ -151,7 +151,7 @@ def photograph(page: Path, fragment: str, size: tuple[int, int], heading: str, o
     from PIL import Image
 
     sys.path.append(str(ROOT / "tests"))
-    from browser import Browser
+    from browser import Browser  # pyright: ignore[reportMissingImports]
 
     with tempfile.TemporaryDirectory() as profile:
         browser = Browser(Path(profile))
