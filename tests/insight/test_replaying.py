@@ -445,8 +445,16 @@ def test_files_folders_and_tables_are_read_alike(tmp_path: Path) -> None:
     expected = rlobj.replay(run, "prob < 0.01").objectives
     for source in (run / "records", file, str(foreign), table):
         assert rlobj.replay(source, "prob < 0.01").objectives.equals(expected)
+    views = table.set_column(7, "text", table["text"].cast("string_view"))
+    assert rlobj.replay(views, "prob < 0.01").objectives.equals(expected)
+    unjudged = table.drop(["spurious", "clause", "before"])
+    assert rows(rlobj.replay(unjudged, "prob < 0.01").objectives)["prob < 0.01"]["recall"] is None
     nulls = table.set_column(1, "step", [[1, 1, 1, None]])
-    assert rlobj.replay(nulls).steps == [1]
+    with pytest.raises(ConfigError, match="'step' is None in row 3"):
+        rlobj.replay(nulls)
+    large = table.set_column(1, "step", [[1, 1, 1, 2**40]])
+    with pytest.raises(ConfigError, match="'step' is no int32"):
+        rlobj.replay(large)
     with pytest.raises(ConfigError, match="no column 'effect'"):
         rlobj.replay(table.drop(["effect"]), "prob < 0.01")
     with pytest.raises(ConfigError, match="is not a run: there is no such folder"):

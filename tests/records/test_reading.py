@@ -82,6 +82,87 @@ def test_files_of_other_programs_have_their_version_in_a_column(run):
     assert len(read_records(file)) < len(whole)
 
 
+def replace(run, table):
+    """Write a table in place of the files of a record."""
+    for file in (run / "records").iterdir():
+        file.unlink()
+    parquet.write_table(table, run / "records" / "all.parquet")
+
+
+def rewritten(run, change):
+    """The record with changed types, as another program writes it in one file."""
+    table = read_records(run)
+    columns = {name: change(table[name]) for name in table.column_names}
+    replace(run, pyarrow.table(columns))
+    return table
+
+
+def wide(column):
+    if pyarrow.types.is_integer(column.type):
+        return column.cast("int64")
+    return column.cast("double") if pyarrow.types.is_floating(column.type) else column
+
+
+def text_as(kind):
+    def change(column):
+        return kind(column) if pyarrow.types.is_string(column.type) else column
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        wide,
+        text_as(lambda column: column.cast("large_string")),
+        text_as(lambda column: column.cast("string_view")),
+        text_as(lambda column: column.dictionary_encode()),
+    ],
+    ids=["wide numbers", "large_string", "string_view", "dictionary"],
+)
+def test_types_of_other_programs_are_read_as_the_documented_ones(run, change):
+    whole = rewritten(run, change)
+    assert read_records(run).equals(whole)
+    some = whole.filter(pc.field("step") == 2).select(["text", "effect"])
+    assert read_records(run, ["text", "effect"], steps=[2]).equals(some)
+
+
+def test_only_columns_that_are_read_must_be_in_a_file(run):
+    whole = read_records(run)
+    some = whole.drop_columns(["clause", "before", "spurious"])
+    replace(run, some)
+    assert read_records(run, ["prob", "spurious"]).column("spurious").null_count == len(whole)
+    assert read_records(run, ["prob"]).equals(whole.select(["prob"]))
+    refused("has no column 'clause', which is read here", run, ["prob", "clause"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("inclusion_probability", 0.0, "0.0 in row 1"),
+        ("inclusion_probability", float("nan"), "nan in row 1"),
+        ("inclusion_probability", None, "None in row 1"),
+        ("inclusion_probability", -1.0, "-1.0 in row 1"),
+        ("inclusion_probability", 2.0, "2.0 in row 1"),
+        ("step", None, "None in row 1"),
+        ("step", 0, "0 in row 1"),
+    ],
+)
+def test_numbers_that_no_record_has_are_refused_with_their_row(run, name, value, shown):
+    table = read_records(run)
+    values = table[name].to_pylist()
+    values[1] = value
+    wrong = table.set_column(table.column_names.index(name), name, [values])
+    replace(run, wrong)
+    refused(f"'{name}' is {shown}", run)
+
+
+def test_an_empty_file_of_another_program_has_no_rows(run):
+    empty = read_records(run).slice(0, 0).replace_schema_metadata(None)
+    replace(run, empty)
+    assert len(read_records(run)) == 0
+
+
 def test_files_with_damaged_pages_or_other_columns_are_refused(run):
     first, second = sorted((run / "records").iterdir())
     content, table = first.read_bytes(), parquet.read_table(second)
@@ -91,7 +172,7 @@ def test_files_with_damaged_pages_or_other_columns_are_refused(run):
     refused(r"cannot be read: .* A file is damaged", run)
     first.write_bytes(content)
     parquet.write_table(table.drop(["effect"]), second)
-    refused(r"its column 'effect' is missing; expected string", run)
+    refused(r"step-000003-rank-0.parquet has no column 'effect', which is read here", run)
     place = table.schema.get_field_index("prob")
     texts = table.set_column(place, "prob", table["prob"].cast("string"))
     parquet.write_table(texts, second)

@@ -16,7 +16,7 @@ from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.outcomes import percent, share
 from rlobj.insight.samples import in_responses
 from rlobj.objectives.rules import Expr
-from rlobj.records.reading import open_records, sound
+from rlobj.records.reading import checked_rows, open_records, sound
 from rlobj.records.schema import COLUMNS
 from rlobj.reporting import visible
 
@@ -275,17 +275,19 @@ def record_batches(
     """The records of a run, some thousand rows at a time, as pyarrow tables.
 
     Raises:
-        ConfigError: no run or no records there, or files that are damaged or of another version.
+        ConfigError: no run or no records there, files that are damaged or of another version, or
+            numbers that no record has.
     """
     import pyarrow
     import pyarrow.dataset as ds
 
-    dataset = open_records(run)
+    dataset = open_records(run, columns)
     chosen = None if step is None else ds.field("step") == step
     reading = {"batch_readahead": 2, "fragment_readahead": 1}  # memory for few batches
     with sound(run):
         total, done = dataset.count_rows(), 0
         for batch in dataset.to_batches(columns=list(columns), filter=chosen, **reading):
+            rows = checked_rows(pyarrow.Table.from_batches([batch]), columns, done)
             done += len(batch)
             progress(done, total)
-            yield pyarrow.Table.from_batches([batch])
+            yield rows

@@ -9,7 +9,8 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.files import step_of
-from rlobj.records.schema import COLUMNS, SCHEMA_VERSION, VERSION_KEY
+from rlobj.base.lazy import arrow_compute
+from rlobj.records.schema import COLUMNS, OPTIONAL, SCHEMA_VERSION, VERSION_KEY
 
 _OFF = {"records": "output.records_mb=0", "tables": "output.tables_every=0"}
 
@@ -25,7 +26,7 @@ def read_records(
 
     Args:
         run: the run's folder.
-        columns: names of columns; None = all.
+        columns: names of columns; None = all. A file of another program needs only these.
         steps: only these steps, from 1; None = all.
         where: an expression of pyarrow, such as `pyarrow.compute.field("effect") == "dropped"`.
 
@@ -38,15 +39,16 @@ def read_records(
     """
     from pyarrow import compute
 
-    dataset = open_records(run)
     for name in columns or ():
-        if name not in dataset.schema.names:
+        if name not in COLUMNS:
             raise ConfigError(f"records have no column '{name}'.{nearest(name, COLUMNS)}")
+    dataset = open_records(run, columns)
     chosen = None if steps is None else compute.field("step").isin(list(steps))
     if where is not None:
         chosen = where if chosen is None else chosen & where
+    names = list(COLUMNS if columns is None else columns)
     with sound(run):
-        return dataset.to_table(columns=None if columns is None else list(columns), filter=chosen)
+        return checked_rows(dataset.to_table(columns=names, filter=chosen), names)
 
 
 @contextmanager
@@ -58,36 +60,87 @@ def sound(run: Path | str) -> Iterator[None]:
         yield
     except (pyarrow.ArrowException, OSError) as error:
         raise ConfigError(
-            f"the tables of {run} cannot be read: {error}. A file is damaged: if a copy was "
-            "interrupted, copy it again; else delete the file"
+            f"the tables of {run} cannot be read: {error}. A file is damaged, or of another kind. "
+            "If a copy was interrupted, copy it again; else delete the file"
         ) from error
 
 
-def open_records(run: Path | str) -> Any:
-    """The records of a run as a pyarrow.dataset, whose files were checked.
+def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
+    """The records of a run as a pyarrow.dataset with the documented columns and types.
+
+    Args:
+        run: the run's folder.
+        columns: the files must have these columns; None = all but `OPTIONAL`. Others may be
+            missing, and are null then.
 
     Raises:
         ConfigError: as `read_records`.
     """
     import pyarrow.dataset
 
-    files = checked_files(Path(run), "records")
-    return pyarrow.dataset.dataset([str(file) for file in files], format="parquet")
+    files = checked_files(Path(run), "records", columns=COLUMNS if columns is None else columns)
+    schema = pyarrow.schema([(name, _type(name)) for name in COLUMNS])
+    return pyarrow.dataset.dataset([str(file) for file in files], schema=schema, format="parquet")
 
 
-def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> list[Path]:
+def checked_rows(rows: Any, columns: Iterable[str], before: int = 0) -> Any:
+    """Some columns of recorded tokens, with their documented types.
+
+    Args:
+        rows: a pyarrow table.
+        columns: their names; those of `OPTIONAL` may be missing, and are null then.
+        before: the number of rows that were read before, for messages.
+
+    Raises:
+        ConfigError: a column is missing or of another kind, a step is null, or an inclusion
+            probability is not above 0 and at most 1.
+    """
+    import pyarrow
+
+    pc = arrow_compute()
+    _check_columns("the table", rows.schema, columns)
+    found: dict[str, Any] = {}
+    for name in columns:
+        known = name in rows.column_names
+        try:
+            column = (
+                rows[name].cast(_type(name)) if known else pyarrow.nulls(len(rows), _type(name))
+            )
+        except pyarrow.ArrowException as error:
+            raise ConfigError(f"'{name}' is no {COLUMNS[name].type}: {error}") from error
+        found[name] = column
+    valid: dict[str, Any] = {}
+    if "step" in found:
+        valid["step"] = pc.greater(found["step"], 0)
+    if "inclusion_probability" in found:
+        p = found["inclusion_probability"]
+        valid["inclusion_probability"] = pc.and_(pc.greater(p, 0), pc.less_equal(p, 1))
+    for name, good in valid.items():
+        row = pc.index(pc.fill_null(good, False), False).as_py()
+        if row >= 0:
+            raise ConfigError(
+                f"'{name}' is {found[name][row].as_py()} in row {before + row}, from 0; expected "
+                + ("a step, from 1" if name == "step" else "a probability above 0, at most 1")
+            )
+    return pyarrow.table(found)
+
+
+def checked_files(
+    run: Path, kind: str, steps: Iterable[int] | None = None, columns: Iterable[str] = ()
+) -> list[Path]:
     """The files of RUN/records or RUN/tables, the oldest step first.
 
     Args:
         run: the run's folder, a folder with such files in it, or one such file.
         kind: "records" or "tables".
         steps: only files that begin with these steps; None = all.
+        columns: of records that the files must have.
 
     Raises:
         ConfigError: no run or no such files there, or files that are damaged or of another version.
     """
     if run.is_file():
-        _check(run, COLUMNS if kind == "records" else ())
+        _check(run, columns)
         return [run]
     if not run.is_dir():
         raise ConfigError(f"{run} is not a run: there is no such folder")
@@ -111,7 +164,7 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> l
             )
         files = [file for file in files if step_of(file) in wanted]
     for file in files:
-        _check(file, COLUMNS if kind == "records" else ())
+        _check(file, columns)
     return files
 
 
@@ -127,23 +180,50 @@ def _check(file: Path, columns: Iterable[str]) -> None:
             f"{file} is not a whole Parquet file: {error}. If a copy was interrupted, copy it "
             "again; else delete the file"
         ) from error
-    version = (schema.metadata or {}).get(VERSION_KEY.encode())
-    if version is None and "schema_version" in columns and "schema_version" in schema.names:
-        found = parquet.read_table(file, columns=["schema_version"])["schema_version"].unique()
-        version = ", ".join(map(str, found.to_pylist())).encode()  # another program wrote it
-    if version is None:
-        raise ConfigError(
-            f"{file} was not written by rlobj: its metadata have no {VERSION_KEY}. Expected "
-            f"version {SCHEMA_VERSION}"
-        )
-    if version != str(SCHEMA_VERSION).encode():
-        raise ConfigError(
-            f"{file} has schema version {version.decode(errors='replace')}; this rlobj reads "
-            f"version {SCHEMA_VERSION}. Read it with the rlobj that wrote it"
-        )
-    for name in columns:
-        found = str(schema.field(name).type) if name in schema.names else "missing"
-        if found != COLUMNS[name].type:
+    versions = {(schema.metadata or {}).get(VERSION_KEY.encode(), b"").decode(errors="replace")}
+    if versions == {""}:  # another program may have written it
+        if "schema_version" not in schema.names:
             raise ConfigError(
-                f"{file} is damaged: its column '{name}' is {found}; expected {COLUMNS[name].type}"
+                f"{file} was not written by rlobj: its metadata have no {VERSION_KEY}. Expected "
+                f"it, or a column schema_version, with {SCHEMA_VERSION}"
             )
+        found = parquet.read_table(file, columns=["schema_version"])["schema_version"].unique()
+        versions = {str(version).removesuffix(".0") for version in found.to_pylist()}
+    if versions - {str(SCHEMA_VERSION)}:
+        raise ConfigError(
+            f"{file} has schema version {', '.join(sorted(versions)) or 'unknown'}; this rlobj "
+            f"reads version {SCHEMA_VERSION}. Read it with the rlobj that wrote it"
+        )
+    _check_columns(str(file), schema, columns)
+
+
+def _type(name: str) -> Any:
+    """The documented type of a column, as pyarrow has it."""
+    import pyarrow
+
+    return pyarrow.type_for_alias(COLUMNS[name].type)
+
+
+def _check_columns(source: str, schema: Any, columns: Iterable[str]) -> None:
+    """Refuse columns that are missing, or that hold neither null nor values of their kind."""
+    for name in columns:
+        if name not in schema.names:
+            if name not in OPTIONAL:
+                raise ConfigError(f"{source} has no column '{name}', which is read here")
+        elif _kind(schema.field(name).type) not in (_kind(_type(name)), "null"):
+            raise ConfigError(
+                f"{source} is no record: its column '{name}' is {schema.field(name).type}; "
+                f"expected {COLUMNS[name].type}"
+            )
+
+
+def _kind(kind: Any) -> str:
+    """What values of a type are, without their size: number, text, ..."""
+    import pyarrow.types as types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_integer(kind) or types.is_floating(kind):
+        return "number"
+    texts = types.is_string, types.is_large_string, types.is_string_view
+    return "text" if any(is_text(kind) for is_text in texts) else str(kind)

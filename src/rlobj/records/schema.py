@@ -96,3 +96,6 @@ COLUMNS: dict[str, RecordColumn] = {
     ),
 }
 """Name -> column, in the order of the files."""
+
+OPTIONAL = ("sampler_gap", "spurious")
+"""Columns that files of other programs may leave out: null in each row."""

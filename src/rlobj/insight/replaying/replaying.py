@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.rules import Controlled, Rule
 from rlobj.objectives.statistics import SingleProcess
-from rlobj.records.reading import checked_files, sound
+from rlobj.records.reading import checked_files, checked_rows, sound
 from rlobj.records.rows import numpy
 from rlobj.records.tables import UpdateTable, read_tables
 
@@ -85,9 +85,9 @@ def replay(
     steps = None if step is None else [step]
     if not exact:
         columns = found.filters()
-        batches = record_batches(path, columns, step, progress) if path else [tables]
-        for batch in batches:
-            found.records(batch, columns, step)
+        read = record_batches(path, columns, step, progress) if path else None
+        for batch in read or [checked_rows(tables, columns)]:
+            found.records(batch, step)
     else:
         updates: Any = tables
         count = length_hint(tables)
@@ -212,13 +212,11 @@ class _Replay:
                 self.refuse(name, f"{error}. {_WHOLE}")
         return sorted({*_READ, *(c for rule in self.filtered.values() for c in columns_of(rule))})
 
-    def records(self, rows: Any, columns: Sequence[str], step: int | None) -> None:
+    def records(self, rows: Any, step: int | None) -> None:
         """Estimate what the filters select from some recorded tokens."""
         pc = arrow_compute()
-        if missing := [name for name in columns if name not in rows.column_names]:
-            raise ConfigError(f"the table has no column '{missing[0]}', which the replay reads")
         rows = rows if step is None else rows.filter(pc.equal(rows["step"], step))
-        self.steps |= dict.fromkeys(pc.unique(rows["step"].drop_null()).to_pylist())
+        self.steps |= dict.fromkeys(pc.unique(rows["step"]).to_pylist())
         p, spurious, norms = (
             torch.tensor(rows[name].cast("float64").to_numpy())
             for name in ("inclusion_probability", "spurious", "gradient_norm")
