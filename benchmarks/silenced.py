@@ -89,6 +89,7 @@ def responses(run: Path) -> Iterator[Response]:
     for update in read_tables(run, [step]):
         table, end = update.table, 0
         assert table.logprobs is not None
+        assert table.rewards is not None
         for i, (prompt, ids) in enumerate(update.sequences):
             start, end = end, end + len(ids)
             texts = [tokenizer.decode([x]) for x in ids if x not in tokenizer.all_special_ids]
