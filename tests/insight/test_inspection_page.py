@@ -182,7 +182,9 @@ def test_the_filter_counts_tokens_and_judges_them(browser: Browser, page: Path) 
     show(browser, page, step="2")
     assert text_of(browser, "#found") == "208 tokens"
     enter(browser, "where", RULE)
-    assert text_of(browser, "#found") == "1 of 208 tokens (0.48%) · precision 100% · recall 5.6%"
+    assert text_of(browser, "#found") == (
+        "1 of 96 tokens of the step with all tokens (1.0%) · precision 100% · recall 7.7%"
+    )
     assert browser.run("document.querySelectorAll('#group-responses .match').length") == 1
     enter(browser, "where", "")
     enter(browser, "text", '"7"')
@@ -196,8 +198,13 @@ def test_a_mistake_in_the_filter_is_shown_with_its_place(browser: Browser, page:
     code, caret = text_of(browser, "#problem pre").split("\n")
     assert code[caret.index("^") :].startswith("entropi")
     assert "Did you mean 'entropy'?" in text_of(browser, "#problem")
+    assert text_of(browser, "#found") == ""  # not the count of another rule
     enter(browser, "where", "prob < 0.1")
     assert browser.run("byId('problem').hidden")
+    assert "of 208 tokens" in text_of(browser, "#found")
+    show(browser, page, where="prob <")
+    assert text_of(browser, "#found") == ""
+    assert browser.run("!byId('problem').hidden")
 
 
 def test_the_panel_has_every_column_and_every_part_of_the_rule(

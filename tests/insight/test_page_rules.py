@@ -18,6 +18,7 @@ from pages import (
     OF_RECORDS,
     OF_UPDATES,
     TOKEN_COLUMNS,
+    PageFrame,
     Rules,
     awaited,
     damaged,
@@ -28,13 +29,18 @@ from pages import (
     whole,
     write_page,
 )
+from tiny import tiny_config
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import BatchError, ConfigError
 from rlobj.insight.filtering import matching, read_filter
-from rlobj.insight.page.store import PageRows
+from rlobj.insight.page.store import PageRows, read_rows
+from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import nodes, parse
 from rlobj.objectives.rules.columns import declared
+from rlobj.objectives.statistics import SingleProcess
+from rlobj.records.tables import read_tables
+from rlobj.training import run_training
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
 
@@ -119,6 +125,56 @@ def test_the_rule_of_a_run_selects_in_the_page_what_it_dropped(
     tokens = [row["effect"] for row in page.rows.to_pylist() if row["position"] >= 0]
     assert found == [i for i, effect in enumerate(tokens) if effect == "dropped"]
     assert found
+
+
+def test_rules_over_populations_select_in_a_real_run_what_an_objective_selects_or_say_where_not(
+    browser: Browser, policy: Path, tmp_path: Path
+) -> None:
+    training = {"steps": 3, "updates_per_step": 2, "learning_rate": 1e-3}
+    run_training(tiny_config(policy, "justrl", training=training, output=EVERY_OTHER), tmp_path)
+    page = read_rows(tmp_path)
+    browser.open(write_page(tmp_path / "page.html", page))
+    script = """store.load(store.names).then(() => %s.map((text) => {
+      const rule = rules.parse(text), held = rules.select(rule, store);
+      const answers = store.answers(rule);
+      const found = {};
+      store.updates.forEach(({step, update, start, end}, i) => {
+        if (answers[i]) found[`${step} ${update}`] = [...held.subarray(start, end)];
+      });
+      return found;
+    }))"""
+    found = awaited(browser, script % json.dumps(COMPARING))
+    updates, refused, selected = list(read_tables(tmp_path)), 0, 0
+    assert 0 < len(updates) < browser.run("store.updates.length")  # others have a record only
+    for text, answered in zip(COMPARING, found, strict=True):
+        expected = {}
+        for each in updates:
+            rule, reads = parse(text), rule_columns([("test", parse(text))], None)
+            try:
+                frame = PageFrame([each.table], reads, SingleProcess(), each.state)
+            except BatchError:  # it did not score all tokens
+                refused += 1
+                continue
+            held = frame.rule(rule)[frame.decided]
+            expected[f"{each.step} {each.update}"] = held.int().tolist()
+            selected += int(held.sum()) > 0
+        assert answered == expected, text
+    assert selected > len(COMPARING)
+    assert 0 < refused < len(COMPARING) * len(updates)
+
+
+COMPARING = (
+    "entropy > entropy.mean()",
+    "entropy < entropy.quantile(0.8)",
+    "(advantage > 0) & (prob < 0.02) & entropy.bottom(0.8)",
+    "entropy > entropy.mean(by='response')",
+    "reward.mean() >= 0",
+    "(advantage > advantage.mean()) | (old_entropy > old_entropy.max(by='group') / 2)",
+    "covariance > covariance.mean()",
+    "logprob.suffix_sum(0.9) < logprob.suffix_sum(0.9).min(by='group') + 5",
+    "(prob < 0.05).share(by='response') > (prob < 0.05).share()",
+)
+EVERY_OTHER = {"tables_every": 2}
 
 
 def accepted(text: str, names: set[str]) -> bool:

@@ -2,10 +2,12 @@
 /* The filter above all views: a rule, a text, an effect and a range of steps. */
 
 const FIELDS = ["where", "text", "effect", "from", "to"];
-const chosen = { mask: null, narrowed: false }; // mask: 1 for the rows that the filter finds
+/* mask: 1 for the rows that the filter finds; answers: 1 for the updates that can answer its rule. */
+const chosen = { mask: null, answers: null, narrowed: false };
 let turns = 0; // number of the newest filter; older ones end when they notice
 
-const inRange = (step) => step >= Number(state.from) && step <= Number(state.to || Infinity);
+const inRange = ({ step }) => step >= Number(state.from) && step <= Number(state.to || Infinity);
+const counted = (update, i) => inRange(update) && (chosen.answers?.[i] ?? true);
 
 async function applyFilter() {
   const turn = ++turns;
@@ -14,16 +16,19 @@ async function applyFilter() {
     await load(rule ? rules.names(rule) : []);
     if (turn !== turns) return;
     chosen.mask = rule ? rules.select(rule, store) : new Uint8Array(store.size).fill(1);
+    chosen.answers = rule && store.answers(rule);
     showProblem(null);
   } catch (error) {
     if (!(error instanceof RuleError)) throw error;
     showProblem(error);
-    chosen.mask ??= new Uint8Array(store.size);
+    chosen.mask ??= new Uint8Array(store.size).fill(1);
+    byId("found").textContent = "";
+    byId("matches").hidden = true;
     return;
   }
-  for (const { step, start, end } of store.updates) {
-    if (!inRange(step)) chosen.mask.fill(0, start, end);
-  }
+  store.updates.forEach((each, i) => {
+    if (!counted(each, i)) chosen.mask.fill(0, each.start, each.end);
+  });
   const { text, effect } = state;
   const quoted = /^"(.*)"$/s.exec(text);
   if (text) keep("text", (each) => (quoted ? each === quoted[1] : each?.includes(text)));
@@ -44,28 +49,45 @@ function keep(name, holds) {
 
 function showCount() {
   const inside = new Uint8Array(store.size);
-  for (const { step, start, end } of store.updates) inside.fill(inRange(step), start, end);
+  store.updates.forEach((each, i) => inside.fill(counted(each, i), each.start, each.end));
   const { tokens, variance, sum, known } = tally(
     2,
     (row) => (inside[row] ? chosen.mask[row] : -1),
     ["spurious"],
   );
-  const steps = [...new Set(store.updates.map(({ step }) => step))].filter(inRange);
-  const counts = steps.map((step) => about.tokens[step]);
-  const exact = counts.every((count) => count !== undefined);
-  const whole = exact ? counts.reduce((sum, each) => sum + each, 0) : tokens[0] + tokens[1];
+  const asked = store.updates.filter(inRange);
+  const used = store.updates.filter(counted);
+  const counts = [...stepsOf(asked)].map((step) => about.tokens[step]);
+  const some = used.length < asked.length;
+  const exact = some || counts.every((count) => count !== undefined);
+  const whole = some || !exact ? tokens[0] + tokens[1] : counts.reduce((sum, each) => sum + each, 0);
   const lines = [`${exact ? "" : "≈ "}${number(Math.round(whole))} tokens`];
   if (chosen.narrowed) {
     const error = Math.round(Math.sqrt(variance[1]));
-    const count = `${error ? "≈ " : ""}${number(Math.round(tokens[1]))}`;
+    const sampled = variance[0] + variance[1] && ["", "untouched"].includes(state.effect);
+    const approx = error || sampled ? "≈ " : ""; // the sample may lack tokens that the rule finds
+    const count = `${approx}${number(Math.round(tokens[1]))}`;
     const share = percent(tokens[1] / whole);
-    lines[0] = `${count}${error ? ` ± ${number(error)}` : ""} of ${lines[0]} (${share})`;
+    const where = some ? ` of ${saidOf(used, asked)}` : "";
+    lines[0] = `${count}${error ? ` ± ${number(error)}` : ""} of ${lines[0]}${where} (${share})`;
     const [missed, caught] = sum.spurious;
-    if (known.spurious[1]) lines.push(`precision ${percent(caught / known.spurious[1])}`);
+    if (known.spurious[1]) lines.push(`precision ${approx}${percent(caught / known.spurious[1])}`);
     if (missed + caught) lines.push(`recall ${percent(caught / (missed + caught))}`);
   }
+  if (!used.length && some) lines.splice(0, 3, "No step here has all tokens, which this rule compares");
   byId("found").textContent = lines.join(" · ");
   byId("matches").hidden = !chosen.narrowed || !tokens[1];
+}
+
+const stepsOf = (updates) => new Set(updates.map(({ step }) => step));
+
+/* "the 6 steps with all tokens", or the updates if others of these steps lack numbers. */
+function saidOf(used, asked) {
+  const steps = stepsOf(used);
+  const all = asked.every((each) => !steps.has(each.step) || used.includes(each));
+  const [size, noun] = all ? [steps.size, "step"] : [used.length, "update"];
+  const name = size === 1 ? noun : `${number(size)} ${noun}s`;
+  return `the ${name} with all tokens${all ? "" : " scored"}`;
 }
 
 function showProblem(error) {

@@ -14,6 +14,7 @@
 //   store.updates                    [{step, update, start, end, whole, state}], rows start to end - 1
 //   store.responses                  [{step, update, group, response, start, end, whole}]; whole ones
 //                                    may have no rows
+//   store.answers(rule)              1 for each update that can answer a rule, else 0
 //   store.preload()                  loads all columns whenever the browser is idle
 
 function openStore(root = document) {
@@ -21,6 +22,7 @@ function openStore(root = document) {
   const KEYS = ["start", "step", "update", "group", "response"];
   const ARRAYS = { float32: Float32Array, float64: Float64Array, int32: Int32Array };
   const CODES = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
+  const POPULATIONS = ["aggregate", "cut", "quantile", "scan"];
   const OPPOSITE = { surprisal: "logprob", old_surprisal: "old_logprob" };
   const own = new Map(); // as the page has them, per token or per response
   const loading = new Map(), lists = new Map(), wide = new Map(), kept = new Map();
@@ -107,11 +109,12 @@ function openStore(root = document) {
   // An array per update (0) or response (1) as one per response or token (2).
   function spread(values, from, to) {
     let found = values;
+    if (from === to) return found;
     if (from === 0) {
       found = new values.constructor(responses.length);
       for (let i = 0; i < found.length; i++) found[i] = values[updateOf[i]];
     }
-    if (to < 2 || from === 2) return found;
+    if (to === 1) return found;
     const rows = new values.constructor(size);
     for (let i = 0; i < found.length; i++) rows.fill(found[i], responses[i].start, responses[i].end);
     return rows;
@@ -126,6 +129,29 @@ function openStore(root = document) {
   // 1 for each update, response or token (level 0, 1, 2) of a whole update.
   const whole = (level) =>
     once(kept, `whole ${level}`, () => spread(Uint8Array.from(updates, (each) => each.whole), 0, level));
+
+  // For each update: 0 if a number is known in none of its rows, 1 in some, 2 in all.
+  const knows = (name) =>
+    once(kept, `knows ${name}`, () => {
+      const values = column(name);
+      return Uint8Array.from(updates, ({ start, end }) => {
+        let count = 0;
+        for (let row = start; row < end; row++) count += values[row] === values[row];
+        return count === end - start ? 2 : +(count > 0);
+      });
+    });
+
+  // 1 for each update that can answer a rule. Where a rule compares tokens, the update must have all of
+  // them, with the numbers that the rule reads; some columns are known in whole updates only.
+  function answers(rule) {
+    const nodes = rules.walk(rule);
+    const compares = nodes.some(({ kind, name }) => POPULATIONS.includes(kind) || name === "covariance");
+    const names = rules.names(rule).filter((name) => name !== "spurious"); // null = not judged
+    const lacks = (name) => updates.every(({ whole }, i) => whole || !knows(name)[i]);
+    const limited = compares || nodes.some(({ kind }) => kind === "controlled") || names.some(lacks);
+    const complete = (i) => !compares || names.every((name) => knows(name)[i] === 2);
+    return Uint8Array.from(updates, (each, i) => !limited || (each.whole && complete(i)));
+  }
 
   // The unit of each update, response or token: {unit, count}.
   function units(by, level) {
@@ -173,7 +199,7 @@ function openStore(root = document) {
 
   const idle = window.requestIdleCallback ?? ((act) => setTimeout(act, 50));
   return {
-    size, meta, load, column, spread, whole, units, anyByResponse,
+    size, meta, load, column, spread, whole, knows, units, anyByResponse, answers,
     names: [...names],
     ranks: new Map(),
     ready: load([]),
