@@ -435,15 +435,14 @@ def collapse_table() -> str:
                 ", ".join(f"{row['entropy']:.2f}" for row in seeds),
                 ", ".join(f"{row['spurious']:.1%}" for row in seeds),
                 f"{dropped / tokens:.2%}" if dropped else "0",
-                f"{caught / judged:.1%}" if judged else "–",
-                f"{caught / spurious:.0%}" if judged else "–",
-                ", ".join(dict.fromkeys(found for row in seeds for found in row["findings"]))
+                f"{caught / judged:.1%}, {caught / spurious:.0%}" if judged else "–",
+                "<br>".join(dict.fromkeys(found for row in seeds for found in row["findings"]))
                 or "–",
             ]
         )
     header = (
         *("run", "held-out accuracy before", "after", "entropy, nats", "spurious tokens"),
-        *("dropped tokens", "precision", "recall", "findings"),
+        *("dropped tokens", "precision, recall", "findings"),
     )
     return _table(header, rows)
 
