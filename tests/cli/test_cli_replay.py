@@ -38,13 +38,39 @@ def test_without_objectives_the_recorded_one_is_checked(run: Path) -> None:
 
 
 def test_objectives_rules_and_pairs_have_tables_of_80_columns(run: Path) -> None:
-    text = output(run, "--preset", "grpo, stapo", "--rule", "prob < 0.1", "--rule", "entropy > 1")
+    text = output(run, "--preset", "grpo, stapo", "--rule", "prob < 0.1")
     assert max(map(len, text.splitlines()[1:])) <= 80
-    for part in ("grpo", "stapo", "prob < 0.1", "precision", "norms", "overlap", "dropped"):
+    for part in ("grpo", "stapo", "prob < 0.1", "tokens", "size", "overlap", "dropped"):
         assert part in text
-    assert len([line for line in text.splitlines() if line.split()[:1] == ["grpo"]]) == 5
+    assert not {"precision", "spurious"} & set(text.split())  # this task judges no tokens
+    for meaning in ("left no token out", "recorded objective = 1", "touched by either"):
+        assert meaning in text
+    assert len([line for line in text.splitlines() if line.split()[:1] == ["grpo"]]) == 4
     many = output(run, "--preset", "grpo,stapo,dapo,dapo-loss,gspo,cispo")
     assert "pairs without the recorded objective: --json" in many
+
+
+def test_no_word_is_broken_at_80_columns(run: Path) -> None:
+    presets = ("reinforce-pp-baseline", "20-entropy", "entropy-shaped", "kl-cov", "stare")
+    text = output(run, "--preset", ",".join(presets))
+    for name in (*presets[1:], "recorded", "penalised", "touched", "gradient", "overlap"):
+        assert name in text.split()
+    rule = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
+    lines = output(run, "--preset", presets[1], "--rule", rule).splitlines()
+    assert f"3  {rule}" in lines
+    assert [line.split()[0] for line in lines if line.startswith(" 3 ")] == ["3"]
+    estimated = output(run, "--records", "--rule", rule.replace(" & entropy.bottom(0.8)", ""))
+    assert max(map(len, estimated.splitlines()[6:])) <= 80
+    assert "gradient" in estimated.split()
+
+
+def test_a_table_that_says_nothing_new_is_left_out(run: Path) -> None:
+    swept = output(run, "--rule", "prob < TAU", "--sweep", "TAU=0.1..0.4:4")
+    assert "touched by" not in swept
+    assert "in common" not in swept
+    ruled = output(run, "--rule", "prob < 0.1")
+    assert "overlap" in ruled
+    assert "cosine" not in ruled
 
 
 def test_a_sweep_is_a_table_and_a_figure(run: Path, tmp_path: Path) -> None:
@@ -82,6 +108,7 @@ def test_json_has_everything(run: Path) -> None:
         (["--figure", "a.svg"], "a figure shows a sweep"),
         (["--sweep", "TAU=1..2"], "no rule reads 'TAU'"),
         (["--step", "9"], "has no step 9; it has 1, 2"),
+        (["--sweep", "A=1..2", "--sweep", "B=1..2"], "--sweep was given twice"),
     ],
 )
 def test_mistakes_are_answered_with_what_to_type(run: Path, words: list[str], message: str) -> None:

@@ -346,7 +346,7 @@ def test_code_that_a_run_names_is_imported_only_if_it_is_trusted(
     if setting == "preset":
         rlobj.diagnose(run)
     else:
-        with pytest.raises(ConfigError, match="which is not imported from a run's folder"):
+        with pytest.raises(ConfigError, match="It is imported only if you trust it"):
             rlobj.diagnose(run)
     assert not marker.exists()
     if setting == "surrogate":

@@ -222,6 +222,8 @@ def test_what_a_run_did_not_record_is_named_with_what_to_type() -> None:
     )
     assert "proxy_kl" in found.refused["lp-reg"]
     assert set(rows(found.objectives)) == {"recorded", "dapo-loss"}
+    both = rlobj.replay([update_of(GRPO, table)], ["ar", "ar-lopti", "grpo"])
+    assert "not replayed: ar, ar-lopti: the run did not record" in both.remarks[0]
     recorded = update_of(GRPO, table.replace(logprobs=unscored, old_logprobs=None))
     found = rlobj.replay([recorded], ["stapo", "dapo-loss"])
     assert "training.skip_inactive=false" in found.refused["stapo"]
@@ -294,16 +296,17 @@ def test_pairs_have_their_overlap_correlation_and_cosine() -> None:
     found = rlobj.replay(updates, ["20-entropy", "grpo", rule], tokens=True)
     tokens = found.tokens
     pairs = {(r["first"], r["second"]): r for r in found.pairs.to_pylist()}
-    a, b = (tokens[f"{x}: gradient"].to_numpy().astype(float) for x in ("20-entropy", "grpo"))
-    cosine = a @ b / math.sqrt((a @ a) * (b @ b))
-    assert pairs["20-entropy", "grpo"]["gradients"] == pytest.approx(cosine, rel=1e-6)
     step = tokens["step"].to_numpy()
-    a, b = (tokens[f"{x}: weight"].to_numpy().astype(float) for x in ("20-entropy", "grpo"))
-    for x in (a, b):
+    for what, column in (("gradients", "gradient"), ("weights", "weight")):
+        by_update = []
         for each in (1, 2):
-            x[step == each] -= x[step == each].mean()
-    weights = a @ b / math.sqrt((a @ a) * (b @ b))
-    assert pairs["20-entropy", "grpo"]["weights"] == pytest.approx(weights, rel=1e-6)
+            columns = (tokens[f"{x}: {column}"].to_numpy() for x in ("20-entropy", "grpo"))
+            a, b = (x[step == each].astype(float) for x in columns)
+            if what == "weights":
+                a, b = a - a.mean(), b - b.mean()
+            by_update.append(a @ b / math.sqrt((a @ a) * (b @ b)))
+        assert pairs["20-entropy", "grpo"][what] == pytest.approx(np.mean(by_update), rel=1e-6)
+        assert abs(by_update[0] - by_update[1]) > 1e-3
     touched = np.array(tokens["20-entropy: effect"].to_pylist()) == "dropped"
     chosen = tokens[f"{rule}: selected"].to_numpy(zero_copy_only=False)
     overlap = (touched & chosen).sum() / (touched | chosen).sum()
@@ -356,6 +359,9 @@ def test_sweeps_are_spaced_by_factors_or_by_distance() -> None:
         ("prob < TAU", {"A": [1.0], "B": [1.0]}, "one number is swept at a time"),
         ("stapp", None, r"unknown preset 'stapp'. Did you mean 'stapo'"),
         ("prob <", None, "cannot be read"),
+        ("prob", None, "expected a rule such as"),
+        ("prob<0.01 & advantage>0", None, "bind more tightly.*parentheses"),
+        ("prob < TAU", "tau=0.1..0.2", "a name in capitals and two numbers"),
         ("prob + 1", None, "expected a rule"),
     ],
 )
@@ -380,12 +386,12 @@ def test_a_rule_may_read_a_controller_of_the_recorded_objective() -> None:
 
 
 def sampled(run: Path) -> Path:
-    """Four tokens of two responses that stand for thirteen."""
+    """Eight tokens that stand for 29."""
     write_records(
         run,
         [
             dropped(spurious=True, gradient_norm=2.0),
-            {"prob": 0.0001, "inclusion_probability": 0.25, "spurious": False},
+            *[{"prob": 0.0001, "inclusion_probability": 0.25, "spurious": False}] * 5,
             {"prob": 0.5, "inclusion_probability": 0.25, "gradient_norm": None},
             {"prob": 0.5, "inclusion_probability": 0.25, "step": 2, "spurious": True},
         ],
@@ -396,19 +402,19 @@ def sampled(run: Path) -> Path:
 def test_records_give_estimates_with_their_standard_errors(tmp_path: Path) -> None:
     found = rlobj.replay(sampled(tmp_path), ["prob < 0.01"], sweep=None)
     assert not found.exact
-    assert found.population == 13
+    assert (found.population, found.counted) == (29, False)
     row = rows(found.objectives)["prob < 0.01"]
-    assert (row["touched"], row["touched_error"]) == (5, pytest.approx(math.sqrt(0.75 / 0.0625)))
-    assert row["precision"] == pytest.approx(1 / 5)
-    # precision = Σ y/p over Σ x/p; residuals y − R·x are 0.8 with p = 1, and −0.2 with p = 0.25
-    assert row["precision_error"] == pytest.approx(math.sqrt(12 * 0.2**2) / 5)
+    assert (row["touched"], row["touched_error"]) == (21, pytest.approx(math.sqrt(5 * 12)))
+    assert row["precision"] == pytest.approx(1 / 21)
+    # precision = R = Σ y/p over Σ x/p; with p = 0.25 the residuals y − R·x are −R
+    assert row["precision_error"] == pytest.approx(math.sqrt(5 * 12) / 21 / 21)
     assert row["recall"] == pytest.approx(1 / 5)
-    assert row["carried"] == pytest.approx((2 + 4 * 0.5) / (2 + 8 * 0.5))
+    assert row["carried"] == pytest.approx((2 + 20 * 0.5) / (2 + 24 * 0.5))
     named = rows(found.objectives)["recorded"]
-    assert (named["touched"], named["dropped"], named["kept"]) == (1, 1, 12)
-    assert "≈ 5 ± 3 tokens" in repr(found)
+    assert (named["touched"], named["dropped"], named["kept"]) == (1, 1, 28)
+    assert "≈ 21 ± 8 tokens" in repr(found)
     [pair] = found.pairs.to_pylist()
-    assert pair["overlap"] == pytest.approx(1 / 5)
+    assert pair["overlap"] == pytest.approx(1 / 21)
     assert rlobj.replay(tmp_path, step=2).population == 4
 
 
@@ -424,13 +430,47 @@ def test_an_estimate_agrees_with_the_exact_numbers(policy: Path, tmp_path: Path)
         assert abs(found[name] - exact[name]) < 4 * found[f"{name}_error"], name
 
 
+def test_precision_is_unknown_where_too_few_sampled_tokens_are_selected(tmp_path: Path) -> None:
+    rare = {"inclusion_probability": 0.01, "spurious": False}
+    caught = [dropped(spurious=True)] * 40
+    few, enough = ([*caught, *[{**rare, "prob": 0.02}] * n, {**rare, "prob": 0.9}] for n in (2, 5))
+    write_records(tmp_path / "few", few)
+    write_records(tmp_path / "enough", enough)
+    found = rlobj.replay(tmp_path / "few", ["prob < 0.01", "prob < 0.1"])
+    named = rows(found.objectives)
+    assert named["prob < 0.01"]["precision"] is None
+    assert named["prob < 0.1"]["precision"] is None
+    assert named["recorded"]["precision"] == 1  # what it touches is in the record
+    assert "It selects 0 tokens of the sample of untouched tokens" in found.remarks[0]
+    assert "probability 0.01. Up to 300 others may be missing (95%)" in found.remarks[0]
+    assert "It selects 2 tokens" in found.remarks[1]
+    named = rows(rlobj.replay(tmp_path / "enough", "prob < 0.1").objectives)
+    assert named["prob < 0.1"]["precision"] == pytest.approx(40 / 540)
+    swept = rlobj.replay(tmp_path / "few", "prob < TAU", sweep={"TAU": [0.01, 0.1]})
+    assert "unknown at 2 values" in swept.remarks[0]
+
+
+def test_the_number_of_tokens_is_that_of_the_metrics(tmp_path: Path) -> None:
+    run = sampled(tmp_path)
+    lines = [{"step": step, "tokens/step": 15} for step in (1, 2)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for source in (run, run / "records"):
+        found = rlobj.replay(source, "prob < 0.01")
+        assert (found.population, found.counted) == (30, True)
+        row = rows(found.objectives)["prob < 0.01"]
+        assert row["share"] == pytest.approx(21 / 30)
+        assert row["share_error"] == pytest.approx(row["touched_error"] / 30)
+        assert ": 30 tokens" in found.title
+    assert rlobj.replay(run, step=1).population == 15
+
+
 def test_what_needs_whole_updates_is_refused_on_records(tmp_path: Path) -> None:
     run = sampled(tmp_path)
     found = rlobj.replay(run, ["grpo", "entropy.top(0.2)", "prob < 0.1"])
     assert "output.tables_every" in found.refused["grpo"]
     assert "depends on other tokens" in found.refused["entropy.top(0.2)"]
     swept = rlobj.replay(run, "prob < TAU", sweep="TAU=0.001..0.6:2").sweeps.to_pylist()
-    assert [row["touched"] for row in swept] == [4, 13]
+    assert [row["touched"] for row in swept] == [20, 29]
 
 
 # What is read.
@@ -449,10 +489,10 @@ def test_files_folders_and_tables_are_read_alike(tmp_path: Path) -> None:
     assert rlobj.replay(views, "prob < 0.01").objectives.equals(expected)
     unjudged = table.drop(["spurious", "clause", "before"])
     assert rows(rlobj.replay(unjudged, "prob < 0.01").objectives)["prob < 0.01"]["recall"] is None
-    nulls = table.set_column(1, "step", [[1, 1, 1, None]])
-    with pytest.raises(ConfigError, match="'step' is None in row 3"):
+    nulls = table.set_column(1, "step", [[1] * 7 + [None]])
+    with pytest.raises(ConfigError, match="'step' is None in row 7"):
         rlobj.replay(nulls)
-    large = table.set_column(1, "step", [[1, 1, 1, 2**40]])
+    large = table.set_column(1, "step", [[1] * 7 + [2**40]])
     with pytest.raises(ConfigError, match="'step' is no int32"):
         rlobj.replay(large)
     with pytest.raises(ConfigError, match="no column 'effect'"):
@@ -539,6 +579,7 @@ def test_the_figure_has_a_curve_for_each_share() -> None:
         "share of the gradient",
     ]
     assert (figure.x, figure.log_x, len(figure.lines[0].x)) == ("TAU", True, 4)
+    assert {line.run for line in figure.lines} == {None}  # each has its own colour
     with pytest.raises(ConfigError, match="a figure shows a sweep"):
         rlobj.replay(updates, "grpo").figure()
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import loading, number, reading, say, table
 from rlobj_cli.screen.options import option
@@ -17,17 +18,29 @@ from rlobj_cli.screen.options import option
 if TYPE_CHECKING:
     from rlobj.insight import Replay
 
+TOKENS = {
+    "touched": ("tokens", ""),
+    "share": ("share", ""),
+    "precision": ("precision", "share of spurious tokens among those of them that were judged"),
+    "recall": ("recall", "their share of all spurious tokens"),
+    "carried": ("gradient", "their share of the gradient if the objective left no token out"),
+}
+GRADIENT = {
+    "effect": ("effect", ""),
+    "gradient": ("size", "sum of the norms of the tokens' gradients; recorded objective = 1"),
+    "gradient_up": ("raised", "share of it on tokens that become more likely"),
+    "gradient_top": ("top 1%", "share of it on the 1% of the tokens that have most of it"),
+    "gradient_spurious": ("spurious", "share of it on spurious tokens"),
+}
+PAIRS = {
+    "overlap": ("overlap", "tokens touched by both, of those touched by either"),
+    "weights": ("weights", "correlation of the tokens' weights, mean over updates"),
+    "gradients": ("gradients", "cosine of the two gradients, mean over updates"),
+}
+"""Column -> head, and what it means."""
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
-NUMBERS = ("gradient", "weights", "gradients")
-TOKENS = {"name": "touched by", "touched": "tokens", "share": "share"}
-TOKENS |= {"precision": "precision", "recall": "recall", "carried": "carry"}
-GRADIENT = {"name": "gradient", "kept": "kept", **{effect: effect for effect in EFFECTS}}
-GRADIENT |= {"gradient": "norms", "gradient_up": "up"}
-GRADIENT |= {"gradient_top": "top 1%", "gradient_spurious": "spurious"}
-PAIRS = {"first": "in common", "second": "", "overlap": "overlap"}
-PAIRS |= {"weights": "weights", "gradients": "gradients"}
-MOST_PAIRS = 15
-"""Beyond these, only pairs with the recorded objective are shown."""
+LONGEST, MOST = 21, 4
+"""Longer names are numbered. With more names, pairs without the recorded objective are left out."""
 
 
 def replay(
@@ -44,7 +57,7 @@ def replay(
         option(None, "--rule RULE", "The tokens that a rule selects. Can be repeated."),
     ] = None,
     sweep: Annotated[
-        str | None,
+        list[str] | None,
         option(
             None,
             "--sweep NAME=FROM..TO[:COUNT]",
@@ -80,16 +93,6 @@ def replay(
       rlobj replay RUN --rule "prob < TAU" --sweep TAU=1e-4..1e-2
       rlobj replay RUN --rule "prob < P" --sweep P=0.1..0.9:9 --figure p.svg
       rlobj replay RUN --records --rule "prob < 0.001"     estimates, all steps
-
-    [bold]Columns[/bold]
-
-    \b  precision, recall   shares of the judged and of the spurious tokens
-      carry               share of the gradient if no token was left out
-      norms               sum over tokens, relative to the recorded objective
-      up, top 1%          its shares on tokens that become more likely, and
-                          on 1% of the tokens
-      overlap             tokens touched by both, of those touched by either
-      weights, gradients  correlation, and cosine
     """
     console = Console()
     with loading(console):
@@ -98,8 +101,11 @@ def replay(
     names = [name.strip() for name in (preset or "").split(",") if name.strip()]
     given = [*names, *(rule or ())]
     run = run / "records" if records else run
+    if len(sweep or ()) > 1:
+        raise ConfigError("--sweep was given twice; one number is swept at a time")
+    swept = sweep[0] if sweep else None
     with reading("replaying") as progress:
-        found = replay_run(run, given, sweep=sweep, step=step, trust=trust, progress=progress)
+        found = replay_run(run, given, sweep=swept, step=step, trust=trust, progress=progress)
     if figure is not None:
         save_figure(found.figure(), figure)
     if json:
@@ -111,48 +117,75 @@ def replay(
 def show(console: Console, found: Replay) -> None:
     """Print the objectives and rules, what they have in common, and the sweep."""
     say(console, Text.assemble(("rlobj replay", "bold"), f"  {found.title}"))
-    rows, pairs = found.objectives.to_pylist(), found.pairs.to_pylist()
-    show_rows(console, found, TOKENS, rows)
-    if found.exact:
-        show_rows(console, found, GRADIENT, [row for row in rows if row["kept"] is not None])
-    if len(pairs) > MOST_PAIRS:
-        pairs = [row for row in pairs if row["first"] == rows[0]["name"]]
-        console.print(Text("pairs without the recorded objective: --json", "dim"))
-    show_rows(console, found, PAIRS, pairs)
-    values = found.sweeps.to_pylist()
-    for rule in dict.fromkeys(row["name"] for row in values):
-        console.print(Text(visible(rule, 300)))
-        titles = {"value": found.swept} | {key: TOKENS[key] for key in [*TOKENS][1:]}
-        show_rows(console, found, titles, [row for row in values if row["name"] == rule])
     for remark in found.remarks:
         say(console, Text(remark, "yellow"))
     if not found.exact:
         say(console, Text("≈ estimated from a sample; ± is one standard error"))
+    rows, sweeps = found.objectives.to_pylist(), found.sweeps.to_pylist()
+    names = [row["name"] for row in rows]
+    shown = {name: visible(name, 60) for name in names}
+    if not found.exact or max(map(len, names)) > LONGEST:
+        console.print()
+        for i, name in enumerate(names, 1):
+            console.print(Text(f"{i}  {visible(name, 300)}"))
+            shown[name] = str(i)
+    if len(rows) > 1 or not sweeps:
+        show_rows(console, found, "touched by", TOKENS, [([shown[x["name"]]], x) for x in rows])
+    planned = [row for row in rows if row["gradient"] is not None]
+    for row in planned:
+        counts = {effect: row[effect] for effect in EFFECTS if row[effect]}
+        row["effect"] = ", ".join(f"{name} {n:,.0f}" for name, n in counts.items()) or "none"
+    show_rows(console, found, "gradient of", GRADIENT, [([shown[x["name"]]], x) for x in planned])
+    pairs = found.pairs.to_pylist()
+    if len(names) > MOST:
+        pairs = [row for row in pairs if row["first"] == names[0]]
+    named = [([shown[row["first"]], shown[row["second"]]], row) for row in pairs]
+    show_rows(console, found, "in common", PAIRS, named)
+    if len(names) > MOST:
+        console.print(Text("pairs without the recorded objective: --json", "dim"))
+    for rule in dict.fromkeys(row["name"] for row in sweeps):
+        console.print(Text(f"\n{visible(rule, 300)}"))
+        chosen = [([f"{row['value']:g}"], row) for row in sweeps if row["name"] == rule]
+        show_rows(console, found, found.swept, TOKENS, chosen)
 
 
 def show_rows(
-    console: Console, found: Replay, titles: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
+    console: Console,
+    found: Replay,
+    title: str,
+    heads: Mapping[str, tuple[str, str]],
+    rows: Sequence[tuple[Sequence[str], Mapping[str, Any]]],
 ) -> None:
-    """Print rows with some of their columns; effects that no row has are left out."""
+    """Print rows, each after its names, and what their columns mean; unknown columns are left out.
+
+    Args:
+        console: the screen.
+        found: the replay.
+        title: of the names.
+        heads: for each column its head and its meaning.
+        rows: the names of each row, and its values.
+    """
     from rlobj.insight.replaying.result import count, share
 
     def cell(row: Mapping[str, Any], key: str) -> str:
-        value = row[key]
-        if isinstance(value, str):
-            return visible(value, 60)
         if key == "touched":
             return count(row, found.exact)
-        if key in ("kept", *EFFECTS):
-            return f"{value:,.0f}"
-        if key == "value":
-            return f"{value:g}"
-        return number(value) if key in NUMBERS else share(row, key)
+        if key == "effect":
+            return row[key]
+        numbers = ("gradient", "weights", "gradients")
+        return number(row[key]) if key in numbers else share(row, key)
 
-    shown = [key for key in titles if key not in EFFECTS or any(row[key] for row in rows)]
-    words = [key for key in shown if key in ("name", "first", "second", "value")]
-    numbers = [titles[key] for key in shown if key not in words]
-    grid = table(*(titles[key] for key in words), right=numbers)
-    for row in rows:
-        grid.add_row(*(Text(cell(row, key)) for key in shown))
-    if rows:
-        console.print(grid)
+    if not rows:
+        return
+    known = [key for key in heads if any(row[key] is not None for _, row in rows)]
+    names = [title, *[""] * (len(rows[0][0]) - 1)]
+    grid = table(*names, right=[heads[key][0] for key in known])
+    for column in grid.columns[len(names) :]:
+        column.no_wrap = column.header.plain != "effect"
+    for texts, row in rows:
+        grid.add_row(*map(Text, texts), *(Text(cell(row, key)) for key in known))
+    console.print(grid)
+    width = max(len(heads[key][0]) for key in known)
+    for head, meaning in (heads[key] for key in known):
+        if meaning:
+            console.print(Text(f"{head:<{width}}  {meaning}", "dim"))

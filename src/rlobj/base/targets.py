@@ -62,8 +62,8 @@ def import_target(target: str | None) -> Any:
     assert target is not None
     if not _IMPORTING.get():
         raise ConfigError(
-            f"the settings name code by its path, {target!r}, which is not imported from a run's "
-            "folder. If you trust it: --trust on the command line, trust=True in Python"
+            f"the settings name code by its path, {target!r}. It is imported only if you trust it: "
+            "--trust on the command line, trust=True in Python"
         )
     try:
         from_file = source.endswith(".py")

@@ -85,8 +85,8 @@ def read_filter(where: str | Expr) -> Expr:
         if not isinstance(node, TOKEN_BY_TOKEN):
             raise ConfigError(
                 f"'{node}' depends on other tokens of the update, and the record is only a sample "
-                "of them. Compare with a number instead, such as entropy < 0.5, or read whole "
-                "updates with rlobj.records.read_tables"
+                "of them. Compare with a number instead, such as entropy < 0.5, or evaluate the "
+                "rule on whole updates: rlobj replay RUN --rule RULE, or rlobj inspect RUN --html"
             )
     return rule
 

@@ -183,18 +183,23 @@ def inspect(
         if name not in known:
             meaning = COLUMNS[name].meaning
             raise ConfigError(f"'{name}' is unknown for all tokens of {run}: {meaning}")
-    lines = [(line.get("step"), line.get("tokens/step")) for line in read_metrics(run)]
-    tokens = {at: n for at, n in lines if isinstance(at, int) and isinstance(n, int | float)}
-    read = {each for each in tokens if step in (None, each)}
-    exact = steps <= read
-    population = math.fsum(tokens[each] for each in read) if exact else estimated
+    read = tokens_by_step(run, step)
+    exact = steps <= read.keys()
+    population = math.fsum(read.values()) if exact else estimated
     words = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
     words += "" if text is None else f" {visible(text, 40)!r}"
     words += "" if rule is None else f" with {rule}"
     table = pyarrow.concat_tables(parts)
     by_clause, by_text = (_summed(table, keys, population) for keys in (KEYS[1:], KEYS))
-    ends = (min(steps | read), max(steps | read))
+    ends = (min(steps | read.keys()), max(steps | read.keys()))
     return Inspection(run, words, ends, population, exact, by_clause, by_text, found)
+
+
+def tokens_by_step(run: Path, step: int | None = None) -> dict[int, float]:
+    """The number of tokens of each step, or of one, as metrics.jsonl counts them."""
+    lines = [(line.get("step"), line.get("tokens/step")) for line in read_metrics(run)]
+    known = {at: n for at, n in lines if isinstance(at, int) and isinstance(n, int | float)}
+    return {at: n for at, n in known.items() if step in (None, at)}
 
 
 def _nothing(run: Path, step: int | None) -> str:

@@ -14,6 +14,7 @@ from rlobj.base.targets import importing
 from rlobj.config.presets import Preset, load_preset
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Expr, Rule, read_rule
+from rlobj.objectives.rules.columns import COLUMNS
 from rlobj.reporting import visible
 
 RECORDED = "recorded"
@@ -21,7 +22,10 @@ RECORDED = "recorded"
 POINTS, MOST_POINTS = 20, 1000
 """Values of a sweep, and the largest number of them."""
 _SWEEP = re.compile(r"([A-Z]\w*)=([^.].*?)\.\.(.+?)(?::(\d{1,9}))?", re.ASCII)
-_USAGE = "Expected NAME=FROM..TO or NAME=FROM..TO:COUNT, such as TAU=1e-4..1e-2"
+_USAGE = (
+    "Expected NAME=FROM..TO or NAME=FROM..TO:COUNT, a name in capitals and two numbers, such as "
+    "TAU=1e-4..1e-2"
+)
 
 Sweep = str | Mapping[str, Sequence[float]]
 
@@ -62,7 +66,7 @@ def read_candidates(given: Any, sweep: Sweep | None, trust: bool) -> Candidates:
             text = each if isinstance(each, Objective) else " ".join(str(each).split())
             if isinstance(text, Objective):
                 found.objectives[name or f"objective {len(found.objectives) + 1}"] = text
-            elif re.fullmatch(r"[\w.+-]+|.+\.ya?ml", text):  # no rule is a single name
+            elif re.fullmatch(r"[\w.+-]+|.+\.ya?ml", text) and text not in COLUMNS:
                 preset = load_preset(text)
                 preset.resolved()  # finds errors before anything is read
                 found.objectives[name or preset.name] = preset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from operator import length_hint
 from pathlib import Path
@@ -16,7 +17,7 @@ from rlobj.base.errors import BatchError, ConfigError
 from rlobj.base.lazy import arrow_compute
 from rlobj.config.presets import Preset
 from rlobj.insight.filtering import columns_of, matching, read_filter
-from rlobj.insight.inspecting import Progress, record_batches
+from rlobj.insight.inspecting import Progress, record_batches, tokens_by_step
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
 from rlobj.insight.replaying.planned import (
     EFFECTS,
@@ -88,6 +89,9 @@ def replay(
         read = record_batches(path, columns, step, progress) if path else None
         for batch in read or [checked_rows(tables, columns)]:
             found.records(batch, step)
+        if path:
+            run = path.parent if path.name == "records" else path
+            found.know(tokens_by_step(run, step))
     else:
         updates: Any = tables
         count = length_hint(tables)
@@ -125,6 +129,8 @@ class _Replay:
         self.notes: dict[str, None] = {}
         self.rows: list[Any] = []
         self.filtered: dict[tuple[str, float | None], Any] = {}
+        self.least = 1.0
+        self.counted = False
 
     def refuse(self, name: str, why: str) -> None:
         """An objective or a rule cannot be replayed."""
@@ -226,11 +232,21 @@ class _Replay:
         self.tallies.add_touched((RECORDED, None), touched[RECORDED], spurious, norms, p)
         counts = {name: _mask(pc.equal(rows["effect"], name)) for name in EFFECTS}
         self.tallies[RECORDED, None].add({"kept": _mask(rows["kept"]), **counts}, p)
+        rare = ~touched[RECORDED] & (spurious != 1) & (p < 1)
+        self.least = min([self.least, *p[rare].tolist()])
         for (name, value), rule in self.filtered.items():
             chosen = _mask(matching(rule, rows))
+            self.tallies[name, value].add({"seen": chosen & rare})
             self.tallies.add_touched((name, value), chosen, spurious, norms, p)
             touched |= {name: chosen} if value is None else {}
         self.tallies.add_pairs(touched, {}, p)
+
+    def know(self, tokens: Mapping[int, float]) -> None:
+        """Use the number of tokens of each step instead of an estimate, if all are known."""
+        if self.steps and self.steps.keys() <= tokens.keys():
+            self.steps, self.counted = dict.fromkeys(tokens), True
+            for tally in self.tallies.values():
+                tally.value["tokens"], tally.variance["tokens"] = math.fsum(tokens.values()), 0.0
 
     def result(self, source: str, exact: bool) -> Replay:
         """The tables of the results.
@@ -244,10 +260,15 @@ class _Replay:
         if names and names <= self.refused.keys():
             reasons = "\n".join(f"{name}: {why}" for name, why in self.refused.items())
             raise ConfigError(f"nothing of this can be replayed on {source}\n{reasons}")
+        if self.least == 1:  # all tokens are recorded
+            for tally in self.tallies.values():
+                tally.value.pop("seen", None)
+        self.notes |= dict.fromkeys(self.tallies.unseen(self.least))
         own = self.tallies[RECORDED, None].value
         return Replay(
             source=source,
             exact=exact,
+            counted=exact or self.counted,
             steps=sorted(self.steps),
             population=own["tokens"],
             reproduced=int(own["equal"]) if exact else None,

@@ -30,8 +30,9 @@ class Replay:
     Attributes:
         source: what was read.
         exact: full tables were read.
+        counted: the population is a count, of full tables or of metrics.jsonl, not an estimate.
         steps: the steps that were read.
-        population: the number of tokens of these steps, maybe an estimate.
+        population: the number of tokens of these steps.
         reproduced: tokens to which the recorded objective gives the recorded weight again, to the
             bit; None for records.
         objectives: one row for the recorded objective, each other and each rule: `touched` tokens
@@ -42,8 +43,8 @@ class Replay:
             the parts of it that make tokens more likely, that 1% of the tokens have, and that
             spurious tokens have.
         pairs: of each two: `overlap`, the tokens that both touch over those that either touches;
-            the correlation of the `weights` within updates; and the cosine of the `gradients` by
-            the logits.
+            the correlation of the `weights`; and the cosine of the `gradients` by the logits. The
+            last two are means over updates.
         sweeps: one row for each rule and swept value.
         tokens: if asked for, one row per token, with what each objective does to it.
         refused: why something cannot be replayed, by its name.
@@ -53,6 +54,7 @@ class Replay:
 
     source: str
     exact: bool
+    counted: bool
     steps: Sequence[int]
     population: float
     reproduced: int | None
@@ -71,7 +73,8 @@ class Replay:
         steps += f" ({self.steps[0]} to {self.steps[-1]})" if len(self.steps) > 1 else ""
         source = visible(self.source, 200)
         if self.reproduced is None:
-            return f"{source}, records of {steps}: ≈ {self.population:,.0f} tokens"
+            about = "" if self.counted else "≈ "
+            return f"{source}, records of {steps}: {about}{self.population:,.0f} tokens"
         title = f"{source}, full tables of {steps}: {self.population:,.0f} tokens"
         if self.reproduced == self.population:
             return f"{title}\nthe recorded objective gives all recorded weights again, to the bit"
@@ -81,7 +84,10 @@ class Replay:
     @property
     def remarks(self) -> list[str]:
         """What cannot be replayed, and what should be known about the numbers."""
-        refused = [f"not replayed: {name[:60]}: {why}" for name, why in self.refused.items()]
+        names: dict[str, list[str]] = {}
+        for name, why in self.refused.items():
+            names.setdefault(why, []).append(name[:60])
+        refused = [f"not replayed: {', '.join(each)}: {why}" for why, each in names.items()]
         texts = [*refused, *self.notes]
         return ["\n".join(map(visible, text.split("\n"))) for text in texts]
 
@@ -93,11 +99,12 @@ class Replay:
         return json.dumps({**vars(self), **tables, "tokens": None}, indent=1)
 
     def __repr__(self) -> str:
-        lines = [
-            ", ".join([f"{visible(name(row), 200)}: {count(row, self.exact)} tokens", *shares])
-            for row in [*self.objectives.to_pylist(), *self.sweeps.to_pylist()]
-            if (shares := [f"{text} {share(row, each)}" for each, text in _SHARES.items()])
-        ]
+        lines = []
+        for row in [*self.objectives.to_pylist(), *self.sweeps.to_pylist()]:
+            name = row["name"] + (f" at {row['value']:g}" if "value" in row else "")
+            shares = [f"{text} {share(row, each)}" for each, text in _SHARES.items()]
+            tokens = f"{visible(name, 200)}: {count(row, self.exact)} tokens"
+            lines.append(", ".join([tokens, *shares]))
         return "\n".join([self.title, *lines, *self.remarks])
 
     def figure(self) -> Figure:
@@ -123,16 +130,12 @@ class Replay:
                     if not self.exact
                 }
                 text = f"{title}: {rule}" if len(rules) > 1 else title
-                lines.append(Line(text, [row["value"] for row in chosen], y, run=run, **band))
+                x = [row["value"] for row in chosen]
+                lines.append(Line(text, x, y, run=run if len(rules) > 1 else None, **band))
         values = [row["value"] for row in rows]
         wide = min(values) > 0 and max(values) >= 10 * min(values)
         title = visible(", ".join(rules), 48)
         return Figure("sweep", title, "share", lines, x=self.swept, log_x=wide)
-
-
-def name(row: Mapping[str, Any]) -> str:
-    """The name of a row, with the swept value."""
-    return row["name"] if row.get("value") is None else f"{row['name']} at {row['value']:g}"
 
 
 def count(row: Mapping[str, Any], exact: bool) -> str:

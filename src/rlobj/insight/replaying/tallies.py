@@ -11,11 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlobj.base.errors import counted
 from rlobj.insight.replaying.candidates import RECORDED
 from rlobj.insight.replaying.planned import EFFECTS, Planned
 
 TOP = 0.01
 """The share of the tokens whose part of the gradient is measured."""
+FEW = 5
+"""With fewer sampled tokens that a rule selects wrongly, its precision is unknown."""
+MISSED = (3.0, 4.7, 6.3, 7.8, 9.2)
+"""Numbers of such tokens, times their probability, of which 0, 1, ... or fewer are recorded in 5%
+of the records (Poisson)."""
 _SHARES = {
     "share": ("touched", "tokens"),
     "precision": ("caught", "judged"),
@@ -48,13 +54,14 @@ class Tally:
     def share(self, part: str, whole: str) -> tuple[float, float]:
         """R = Σ part / Σ whole, where the part is some of the tokens of the whole, and its error.
 
-        The variance is that of Σ (x_part − R·x)/Σ x, to first order.
+        The variance is that of Σ (x_part − R·x)/Σ x, to first order; of Σ x_part if Σ x is known.
         """
         total = self.value[whole]
         if not total:
             return math.nan, 0.0
-        share = self.value[part] / total
-        variance = self.variance[part] * (1 - 2 * share) + share**2 * self.variance[whole]
+        share, variance = self.value[part] / total, self.variance[part]
+        if self.variance[whole]:
+            variance += share**2 * self.variance[whole] - 2 * share * variance
         return share, math.sqrt(max(variance, 0.0)) / abs(total)
 
 
@@ -125,19 +132,38 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
             planned: the results of objectives.
             p: with which each token is recorded, [N].
         """
-        columns = {
+        vectors = {
             name: {"weights": _centred(each.weights), "gradients": each.gradient.double()}
             for name, each in planned.items()
         }
         for a, b in combinations(touched, 2):
             both, either = touched[a] & touched[b], touched[a] | touched[b]
             self[a, b].add({"both": both, "either": either}, p)
-            if a in planned and b in planned:
-                for what, x in columns[a].items():
-                    y = columns[b][what]
-                    self[a, b].add({what: x * y, f"{what} a": x * x, f"{what} b": y * y})
+            for what in ("weights", "gradients") if {a, b} <= planned.keys() else ():
+                x, y = vectors[a][what], vectors[b][what]
+                size = (x @ x * (y @ y)).sqrt()
+                if size != 0:  # also NaN
+                    self[a, b].add({what: x @ y / size, f"updates {what}": torch.ones(())})
 
     # Rows of the results.
+
+    def unseen(self, least: float) -> list[str]:
+        """Notes about rules that may select many tokens that are not in the record.
+
+        Args:
+            least: the probability with which other than touched and spurious tokens are recorded.
+        """
+        seen: dict[str, list[int]] = {}
+        for key, tally in self.items():
+            if tally.value.get("seen", FEW) < FEW:
+                seen.setdefault(key[0], []).append(int(tally.value["seen"]))
+        return [
+            f"{name}: its precision is unknown{f' at {len(counts)} values' * (len(counts) > 1)}. "
+            f"It selects {counted(min(counts), 'token')} of the sample of untouched tokens, which "
+            f"has each with probability {least:g}. Up to {MISSED[min(counts)] / least:,.0f} others "
+            "may be missing (95%)"
+            for name, counts in seen.items()
+        ]
 
     def chosen(self, swept: bool) -> list[dict[str, Any]]:
         """One row for each objective and rule, or for each swept value of a rule."""
@@ -150,11 +176,15 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
             row |= {"touched_error": math.sqrt(tally.variance["touched"])}
             for column, (part, whole) in _SHARES.items():
                 row[column], row[f"{column}_error"] = tally.share(part, whole)
+            if tally.value.get("seen", FEW) < FEW:
+                row["precision"] = math.nan
             if not swept:
                 row |= {each: tally.value.get(each, math.nan) for each in ("kept", *EFFECTS)}
                 base = self[RECORDED, None].value.get("gradient") or math.nan
                 row["gradient"] = tally.value.get("gradient", math.nan) / base
                 row |= {part: tally.share(part, "gradient")[0] for part in _PARTS}
+                if not tally.value["spurious"]:  # nobody judged, or there is none
+                    row["gradient_spurious"] = math.nan
             rows.append(row)
         return rows
 
@@ -166,8 +196,7 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
                 row: dict[str, Any] = {"first": a, "second": b}
                 row["overlap"], row["overlap_error"] = tally.share("both", "either")
                 for what in ("weights", "gradients"):
-                    size = math.sqrt(tally.value[f"{what} a"] * tally.value[f"{what} b"])
-                    row[what] = tally.value[what] / size if size else math.nan
+                    row[what], _ = tally.share(what, f"updates {what}")
                 rows.append(row)
         return rows
 

@@ -173,6 +173,12 @@ class Parser:
 
     def build_Compare(self, node: ast.Compare) -> Expr:
         if len(node.ops) > 1:
+            if isinstance(getattr(node.comparators[0], "op", None), (ast.BitAnd, ast.BitOr)):
+                self.fail(
+                    "'&' and '|' bind more tightly than a comparison. Put each comparison in "
+                    "parentheses: (advantage > 0) & (prob < 0.002)",
+                    node.comparators[0],
+                )
             self.fail(
                 "comparisons do not chain; write (0 < prob) & (prob < 1), each comparison in "
                 "parentheses",
