@@ -1,6 +1,8 @@
 "use strict";
 /* The panel with every column of one token, in a fixed place with a fixed order. */
 
+const HINT =
+  "Point at a token, or press Tab and the arrows. Keys: / to the filter, n and p from match to match.";
 const PLACE = ["step", "update", "group", "response", "position", "token"];
 const ruled = about.rules.flatMap(({ parts }) => parts);
 const masks = new Map(); // by the text of a part of a rule
@@ -26,7 +28,7 @@ function buildDetails() {
     line(name, make("span", {}, visible(name, 40), " ", make("small", {}, unit)), meaning),
   );
   byId("details-body").append(
-    make("p", { id: "details-context", class: "context" }),
+    make("p", { id: "details-context", class: "context" }, HINT),
     make(
       "p",
       { class: "links" },
@@ -55,9 +57,10 @@ async function showDetails(row) {
   const [before, after] = contextOf(row);
   const [text, effect] = [store.text(row), word("effect", row) ?? "untouched"];
   const spurious = column("spurious")[row];
+  byId("details").classList.remove("empty");
   byId("details-title").replaceChildren(
     make("span", { class: "piece" }, spaced(text, 40)),
-    make("small", {}, `p ${number(column("prob")[row])}, ${visible(effect, 20)}`),
+    make("small", {}, `prob ${number(column("prob")[row])}, ${visible(effect, 20)}`),
   );
   byId("details-context").replaceChildren(
     make("span", {}, visible(before.slice(-80))),

@@ -4,6 +4,14 @@
 const FIELDS = ["where", "text", "effect", "from", "to"];
 /* mask: 1 for the rows that the filter finds; answers: 1 for the updates that can answer its rule. */
 const chosen = { mask: null, answers: null, narrowed: false };
+/* What was probably meant where a rule cannot be read. */
+const HINTS = [
+  [/&&|\|\|/, "write & or | once"],
+  [/^.{0,2}!/, "write ~ before a rule in parentheses"],
+  [/^.{0,2}[^<>=]=[^=]/, "compare with < or >, such as kept < 1"],
+  [/\d,\d/, "write a point in a number: 0.01"],
+  [/^.{0,2}\d+%/, "write a share as a number: 0.8"],
+];
 let turns = 0; // number of the newest filter; older ones end when they notice
 
 const inRange = ({ step }) => step >= Number(state.from) && step <= Number(state.to || Infinity);
@@ -100,15 +108,19 @@ function showProblem(error) {
   const caret = `${" ".repeat(visible(state.where.slice(start, at)).length)}^`;
   const line = visible(state.where.slice(start, start + 80));
   const code = make("pre", {}, error.at === undefined ? line : `${line}\n${caret}`);
-  box.replaceChildren(code, visible(error.message, 600));
+  const near = state.where.slice(Math.max(0, at - 2), at + 6);
+  const hint = HINTS.find(([pattern]) => pattern.test(near))?.[1];
+  box.replaceChildren(code, visible(hint ? `${error.message}: ${hint}` : error.message, 600));
 }
 
-/* Go to the nearest match after or before the token that is shown. */
-function toMatch(by) {
+/* Go to the nearest match after or before the token that is shown; keys then move from there. */
+function toMatch(by, keys = false) {
   const here = rowOf(state.at);
   let row = here < 0 ? (shownRows()[0] ?? 0) - (by > 0) : here;
   for (row += by; row >= 0 && row < store.size; row += by) {
-    if (chosen.mask[row]) return go(placeOf(row));
+    if (!chosen.mask[row]) continue;
+    chosen.focus = keys;
+    return go(placeOf(row));
   }
 }
 
@@ -132,9 +144,13 @@ function buildFilter() {
     clearTimeout(waiting);
     waiting = setTimeout(read, 150);
   });
-  byId("filter").addEventListener("submit", (event) => {
-    event.preventDefault();
+  byId("filter").addEventListener("keydown", async (event) => {
+    if (!event.target.matches("input") || !["Enter", "Escape"].includes(event.key)) return;
+    event.preventDefault(); // Escape would empty the field
+    if (event.key === "Escape") return event.target.blur();
     read();
+    await applyFilter();
+    if (byId("problem").hidden && chosen.narrowed) toMatch(1, true);
   });
   byId("previous-match").addEventListener("click", () => toMatch(-1));
   byId("next-match").addEventListener("click", () => toMatch(1));

@@ -27,8 +27,8 @@ function listen() {
   document.addEventListener("keydown", (event) => {
     if (event.target.matches("input, select") || event.ctrlKey || event.metaKey) return;
     if (event.key === "/") byId("where").focus();
-    else if (event.key === "n") toMatch(1);
-    else if (event.key === "p") toMatch(-1);
+    else if (event.key === "n") toMatch(1, true);
+    else if (event.key === "p") toMatch(-1, true);
     else return;
     event.preventDefault();
   });

@@ -40,14 +40,15 @@ function visible(text, most = Infinity) {
 
 const spaced = (text, most) => visible(text, most).replaceAll(" ", "·") || "∅";
 
-function number(value) {
+/* Three digits; with `all`, zeros at the end stay. */
+function number(value, all = false) {
   if (value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
   let text = Number(value.toPrecision(3)).toExponential();
   if (Number.isInteger(value) || size >= 1e5) text = Math.round(value).toLocaleString("en");
-  else if (size >= 1e-3) text = String(Number(value.toPrecision(3)));
-  return text.replace("-", "−");
+  else if (size >= 1e-3) text = all ? value.toPrecision(3) : String(Number(value.toPrecision(3)));
+  return text.replaceAll("-", "−");
 }
 
 function percent(share) {
@@ -60,7 +61,8 @@ function percent(share) {
 /* The columns of numbers, with their units and meanings. */
 const COLUMNS = Object.entries(store.meta.columns)
   .filter(([name, { type }]) => type === "float32" || name === "reward")
-  .map(([name]) => ({ name, unit: "", meaning: "", ...about.columns[name] }));
+  .map(([name]) => ({ name, unit: "", meaning: "", ...about.columns[name] }))
+  .map((each) => ({ ...each, unit: /^(nats|tokens)$/.test(each.unit) ? each.unit : "" }));
 
 // Places of tokens
 
@@ -114,10 +116,11 @@ function contextOf(row, size = 20) {
 }
 
 /* Sums over rows by `key(row)`; a key below 0 leaves the row out. A row stands for 1 /
-   inclusion_probability tokens, and `variance` is that of the estimate of `tokens`. */
+   inclusion_probability tokens, `variance` is that of the estimate of `tokens`, and `sampled` has the
+   number of rows that were drawn. */
 function tally(size, key, names = []) {
   const sums = () => new Float64Array(size);
-  const found = { tokens: sums(), touched: sums(), variance: sums(), sum: {}, known: {} };
+  const found = { tokens: sums(), touched: sums(), variance: sums(), sampled: sums(), sum: {}, known: {} };
   for (const name of names) [found.sum[name], found.known[name]] = [sums(), sums()];
   const columns = names.map((name) => [column(name), found.sum[name], found.known[name]]);
   const [p, touched] = [column("inclusion_probability"), touchedTest()];
@@ -127,6 +130,7 @@ function tally(size, key, names = []) {
     const weight = 1 / p[row];
     found.tokens[k] += weight;
     if (touched(row)) found.touched[k] += weight;
+    if (p[row] < 1) found.sampled[k]++;
     if (p[row] < 1) found.variance[k] += (1 - p[row]) * weight * weight;
     for (const [values, sum, known] of columns) {
       if (Number.isNaN(values[row])) continue;
@@ -207,7 +211,7 @@ function chart(id, option) {
 
 const axis = (name, rest, shown = (value) => value) => ({
   ...{ name, nameLocation: "middle", nameGap: 28, nameTextStyle: { color: css("--quiet") } },
-  axisLabel: { color: css("--quiet"), hideOverlap: true, formatter: (v) => number(shown(v)) },
+  axisLabel: { color: css("--quiet"), hideOverlap: true, showMinLabel: rest.min === undefined, showMaxLabel: rest.max === undefined || rest.max === 1, formatter: (v) => number(shown(v)) },
   axisLine: { lineStyle: { color: css("--line") } },
   splitLine: { lineStyle: { color: css("--line"), opacity: 0.6 } },
   ...rest,

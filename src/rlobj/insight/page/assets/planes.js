@@ -4,12 +4,12 @@
 const PLANES = {
   entropy: {
     title: "probability × entropy",
-    x: { name: "prob", title: "probability", log: true, bins: 44 },
-    y: { name: "entropy", title: "entropy, nats", log: true, bins: 30 },
+    x: { name: "prob", title: "prob", log: true, bins: 44 },
+    y: { name: "entropy", title: "entropy", unit: "nats", log: true, bins: 30 },
   },
   surprisal: {
     title: "surprisal × advantage",
-    x: { name: "surprisal", title: "surprisal, nats", bins: 44 },
+    x: { name: "surprisal", title: "surprisal", unit: "nats", bins: 44 },
     y: { name: "advantage", title: "advantage", bins: 31 },
   },
 };
@@ -31,7 +31,7 @@ let drawn = null; // {x, y, bins, keys}; the key of a bin is x · (bins of y) + 
 let cursor = null; // the key of the bin that the arrow keys are at
 
 /* An axis with its bins: `at` makes a coordinate of a number, and `back` a number of a coordinate. */
-function binned({ name, title, log, bins: most }) {
+function binned({ name, title, unit = "", log, bins: most }) {
   const bins = byId("plane-chart").clientWidth < 600 ? Math.round(0.6 * most) : most;
   const key = `${name} ${bins}`;
   if (axes.has(key)) return axes.get(key);
@@ -47,8 +47,9 @@ function binned({ name, title, log, bins: most }) {
     binOf[row] = Number.isNaN(bin) ? -1 : bin;
   }
   const edge = (i) => low + i * width;
-  const between = (i) => `${title} ${number(back(edge(i)))} to ${number(back(edge(i + 1)))}`;
-  const found = { name, title, bins, at, back, low, high: edge(bins), binOf, edge, between };
+  const between = (i) => `${title} ${number(back(edge(i)))} to ${number(back(edge(i + 1)))} ${unit}`.trim();
+  const label = unit ? `${title}, ${unit}` : title;
+  const found = { name, label, bins, at, back, low, high: edge(bins), binOf, edge, between };
   axes.set(key, found);
   return found;
 }
@@ -78,7 +79,9 @@ function bounds() {
           if (!cuts.length) continue;
           const cut = cuts.reduce((sum, each) => sum + each, 0) / cuts.length;
           const ends = [Math.min(...cuts), Math.max(...cuts)].map(number).join(" to ");
-          const span = value === null ? `, here ${ends} by update, on average ${number(cut)}` : "";
+          const { unit } = COLUMNS.find((column) => column.name === name) ?? {};
+          const far = unit ? `${number(cut)} ${unit}` : number(cut);
+          const span = value === null && cuts.length > 1 ? ` (${ends} by update; the line is the mean, ${far})` : "";
           const line = { axis, at: drawn[axis].at(change(cut)), below: below !== turns };
           found.push({ ...line, label: visible(text, 32), text: `${field}: ${visible(text, 200)}${span}` });
         }
@@ -104,6 +107,7 @@ function cutsOf(text, name, below) {
 }
 
 function drawPlane() {
+  for (const id of ["plane", "heat"]) byId(id).value = state[id];
   drawn = countBins(PLANES[state.plane] ?? PLANES.entropy);
   const { x, y } = drawn;
   const [title, value] = HEATS[state.heat] ?? HEATS.mean;
@@ -116,20 +120,21 @@ function drawPlane() {
     return [...ends, Number.isFinite(color) ? color : null, drawn.bins.touched[key] > 0, key];
   });
   const colors = cells.map((cell) => cell[4]).filter((color) => color !== null);
+  const gaps = state.heat === "spurious" && colors.length < cells.length;
   const lines = bounds();
   const mark = css("--touched");
   const paper = { color: css("--ink"), backgroundColor: css("--page"), padding: [1, 3] };
   const of = (each, rest) =>
-    axis(each.title, { type: "value", min: each.low, max: each.high, ...rest }, each.back);
+    axis(each.label, { type: "value", min: each.low, max: each.high, ...rest }, each.back);
   const instance = chart("plane-chart", {
     grid: { left: 70, right: 20, top: 76, bottom: 48 },
     tooltip: { formatter: ({ data }) => describe(data[6], "\n") },
     visualMap: {
       ...{ type: "continuous", dimension: 4, orient: "horizontal", left: 60, top: 0 },
       ...{ min: log ? Math.min(...colors) : 0, max: Math.max(...colors, log ? -8 : 0) || 1 },
-      ...{ itemHeight: 160, itemWidth: 11, text: ["", ""], textStyle: { color: css("--quiet") } },
+      ...{ itemHeight: 160, itemWidth: 11, text: [title, ""], textStyle: { color: css("--quiet") } },
       calculable: true,
-      formatter: (color) => number(log ? 10 ** color : color),
+      formatter: (color) => heatText(log ? 10 ** color : color),
       inRange: { color: ["--heat-0", "--heat-1", "--heat-2", "--heat-3"].map(css) },
     },
     xAxis: of(x),
@@ -164,8 +169,8 @@ function drawPlane() {
   });
   instance.off("click");
   instance.on("click", ({ data }) => go({ cell: `${data[6]}` }));
-  const rule = `Dashed lines: ${lines.map(({ text }) => text).join("; ")}. `;
-  byId("region").textContent = `${lines.length ? rule : ""}Cells with a frame have touched tokens.`;
+  const rule = `Dashed lines are the bounds of ${lines.map(({ text }) => text).join("; ")}. `;
+  byId("region").textContent = `${lines.length ? rule : ""}Cells with a frame have touched tokens.${gaps ? " Cells without a colour have no judged token." : ""}`;
   drawCell();
 }
 
@@ -190,13 +195,20 @@ function regionOf(lines) {
   ];
 }
 
+const SHARES = ["touched", "spurious"];
+
+function heatText(heat) {
+  if (Number.isNaN(heat)) return state.heat === "spurious" ? "not judged" : "–";
+  return SHARES.includes(state.heat) ? percent(heat) : number(heat);
+}
+
 function describe(key, separator) {
   const { x, y, bins } = drawn;
   const [title, value] = HEATS[state.heat] ?? HEATS.mean;
   const [tokens, touched] = [bins.tokens, bins.touched].map((each) => number(Math.round(each[key])));
   const lines = [x.between(Math.floor(key / y.bins)), y.between(key % y.bins)];
   lines.push(`tokens ${tokens}, touched ${touched}`);
-  if (!SUMS.includes(state.heat)) lines.push(`${title} ${number(value(bins, key))}`);
+  if (!SUMS.includes(state.heat)) lines.push(`${title} ${heatText(value(bins, key))}`);
   return lines.join(separator);
 }
 

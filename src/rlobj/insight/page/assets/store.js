@@ -193,8 +193,9 @@ function openStore(root = document) {
   rules.known.columns = new Set(numbers);
   rules.known.controllers = new Set(meta.updates.flatMap(({ state }) => Object.keys(state)));
   for (const name of names) {
+    const field = ["text", "effect"].includes(name) ? `; choose it in the field '${name}' beside` : "";
     if (meta.columns[name]?.type === "text")
-      rules.known.notes[name] = `'${name}' is a text, and a rule compares numbers`;
+      rules.known.notes[name] = `'${name}' is a text, and a rule compares numbers${field}`;
   }
 
   const idle = window.requestIdleCallback ?? ((act) => setTimeout(act, 50));

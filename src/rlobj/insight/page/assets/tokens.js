@@ -2,9 +2,10 @@
 /* The token texts that are touched most, the same token across steps, and tokens in their context. */
 
 const MORE = 30; // lines that are added at a time
+const ENOUGH = 5; // sampled tokens of a step for a mean
 const TITLES = {
-  ...{ text: "token", tokens: "tokens", share: "share", prob: "probability" },
-  ...{ entropy: "entropy, nats", advantage: "advantage", gradient_norm: "gradient" },
+  ...{ text: "token", tokens: "tokens", share: "of these", prob: "prob" },
+  ...{ entropy: "entropy, nats", advantage: "advantage", gradient_norm: "gradient norm" },
   ...{ factor: "factor", spurious: "spurious" },
 };
 const AVERAGED = ["prob", "entropy", "advantage", "gradient_norm", "factor", "spurious"];
@@ -45,7 +46,7 @@ function byText(wanted) {
 function shownIn(name, line) {
   if (name === "text") return spaced(line.text, 24);
   if (name === "tokens") return `${line.estimated ? "≈ " : ""}${number(Math.round(line.tokens))}`;
-  return name === "share" || name === "spurious" ? percent(line[name]) : number(line[name]);
+  return name === "share" || name === "spurious" ? percent(line[name]) : number(line[name], true);
 }
 
 function drawTexts() {
@@ -101,7 +102,7 @@ function rowsWith(test) {
 /* Tokens in their context, each a link to its response. */
 function listTokens(container, rows) {
   const body = make("tbody");
-  const titles = ["step", "in its context", "probability", "entropy, nats", "advantage", "effect"];
+  const titles = ["step", "in its context", "prob", "entropy, nats", "advantage", "effect"];
   const head = make("tr", {}, ...titles.map((title) => make("th", { scope: "col" }, title)));
   const foot = make("p", { class: "notes" });
   const table = make("table", { class: "occurrences" }, make("thead", {}, head), body);
@@ -127,7 +128,9 @@ function drawWord() {
   if (byId("word").hidden) return;
   const title = make("span", { class: "piece" }, spaced(state.word, 60));
   byId("word-title").replaceChildren(title, " across steps");
-  drawWordChart(acrossSteps(code));
+  const lines = acrossSteps(code);
+  drawWordChart(lines);
+  byId("word-note").hidden = lines.every(({ exact }) => exact.prob);
   const codes = column("text");
   const [, wanted] = subject();
   const same = rowsWith((row) => codes[row] === code && chosen.mask[row]);
@@ -147,10 +150,16 @@ function acrossSteps(code) {
   const codes = column("text");
   const key = (row) => (codes[row] === code ? places[row] : -1);
   const found = tally(steps.length, key, ["prob", "entropy"]);
+  const touchedHere = touchedTest();
+  const acted = tally(steps.length, (row) => (touchedHere(row) ? key(row) : -1));
   return steps.map((step, i) => {
     const [prob, entropy] = ["prob", "entropy"].map((name) => found.mean(name, i));
     const [tokens, touched] = [found.tokens[i], found.touched[i]];
-    return { step, whole: whole.get(step), tokens, touched, prob, entropy };
+    const known = whole.get(step);
+    const exact = { tokens: known, touched: !acted.sampled[i], prob: known, entropy: known };
+    const few = found.sampled[i] < ENOUGH && !known;
+    const means = few ? {} : { prob, entropy };
+    return { step, exact, tokens, touched, ...means };
   });
 }
 
@@ -173,9 +182,9 @@ function drawWordChart(lines) {
     textStyle: { fontSize: 12, fontWeight: 500, color: css("--quiet") },
   }));
   const on = (i) => ({ xAxisIndex: i, yAxisIndex: i, color: css("--link") });
-  const points = (name, whole) =>
+  const points = (name, exact) =>
     lines
-      .filter((line) => line.whole === whole && Number.isFinite(line[name]))
+      .filter((line) => Boolean(line.exact[name]) === exact && Number.isFinite(line[name]))
       .map((line) => [line.step, line[name]]);
   const pale = { type: "scatter", symbolSize: 5, itemStyle: { opacity: 0.35 } };
   const ends = { min: store.updates[0].step, max: store.updates.at(-1).step };
@@ -187,7 +196,9 @@ function drawWordChart(lines) {
       const last = i > (small ? 2 : 1);
       return axis(last ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 });
     }),
-    yAxis: names.map((_, i) => axis("", { gridIndex: i, splitNumber: 3 })),
+    yAxis: names.map((name, i) =>
+      axis("", { gridIndex: i, splitNumber: 3, ...(name === "prob" ? { max: 1, interval: 0.5 } : {}) }),
+    ),
     series: names.flatMap((name, i) => [
       { ...on(i), name: CURVES[name], type: "line", symbolSize: 6, data: points(name, true) },
       { ...on(i), name: CURVES[name], ...pale, data: points(name, false) },
