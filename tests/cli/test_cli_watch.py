@@ -27,6 +27,7 @@ from rlobj_cli.watch import following
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "POLL", 0.01)
+    monkeypatch.setattr(following, "PATIENCE", 0.0)
 
 
 def line(step: int, **more: object) -> str:
@@ -181,14 +182,55 @@ def test_a_terminal_shows_the_panel_and_keeps_its_last_numbers(tmp_path: Path) -
 
 def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = LiveScreen(console(100, terminal=True), 50, 0, [])
-    assert screen.times() == ("0:00", "–")
+    assert screen.times() == ("0:00", "– left")
     for step in range(1, 31):
         screen.add({"step": step, "time/step": 100.0 if step <= 10 else 2.0})
     now = screen.ended
     monkeypatch.setattr(time, "time", lambda: now + 1)
-    assert screen.times() == ("17:21", "0:39")  # 10·100 + 20·2 + 1 seconds; 20·2 − 1 left
+    assert screen.times() == ("17:21", "0:39 left")  # 10·100 + 20·2 + 1 seconds; 20·2 − 1 left
     monkeypatch.setattr(time, "time", lambda: now + 60)
-    assert screen.times() == ("18:20", "0:38")  # a step that takes longer: the others are left
+    assert screen.times() == ("18:20", "0:38 left")  # a step that takes longer: the others are left
+
+
+def test_the_last_step_is_named_when_it_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = LiveScreen(console(100, terminal=True), 3, 0, [])
+    for step in (1, 2):
+        screen.add({"step": step, "time/step": 2.0})
+    now = screen.ended
+    monkeypatch.setattr(time, "time", lambda: now + 1)
+    assert screen.times()[1] == "0:01 left"
+    monkeypatch.setattr(time, "time", lambda: now + 9)
+    assert screen.times()[1] == "last step"
+
+
+def test_a_metric_of_some_steps_has_the_same_time_axis_as_the_others() -> None:
+    screen = LiveScreen(console(100, terminal=True), 8, 0, [])
+    for step in range(1, 9):
+        accuracy = {"eval/accuracy": step / 8} if step in (1, 4) else {}
+        screen.add({"step": step, "reward/mean": 0.5, **accuracy})
+    assert screen.course("eval/accuracy") == [0.125] * 3 + [0.5] * 5
+    assert len(screen.course("reward/mean")) == 8
+
+
+def test_a_run_that_is_just_starting_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "PATIENCE", 30.0)
+    run = tmp_path / "run"
+    start = threading.Timer(0.3, lambda: make_run(tmp_path / "new", line(1), steps=1).rename(run))
+    start.start()
+    text = watched(run)
+    start.join()
+    assert text.count(f"waiting for {run}, which does not exist yet") == 1
+    assert "Finished: 1 steps." in text
+
+
+def test_the_rule_of_the_run_is_in_the_title(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", line(1), steps=1)
+    settings = yaml.safe_load((run / "config.resolved.yaml").read_text())
+    settings["objective"]["drop"] = "prob < 0.01"
+    (run / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
+    assert "prob < 0.01" in watched(run).split("step 1/1")[0]
 
 
 def test_settings_that_name_code_are_imported_only_if_they_are_trusted(tmp_path: Path) -> None:

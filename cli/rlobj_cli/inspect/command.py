@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import loading, number, reading, table
+from rlobj_cli.screen.console import loading, number, reading, show_page, table
 from rlobj_cli.screen.options import option
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def _write_page(console: Console, run: Path, out: Path | None) -> None:
         from rlobj.insight import write_inspection_page
     with reading("reading the tokens") as progress:
         path = write_inspection_page(run, out, progress=progress)
-    size = path.stat().st_size / 1e6
-    console.print(Text(f"{path}  {size:.1f} MB, opens in a browser"), soft_wrap=True)
+    show_page(console, path)
 
 
 def show(console: Console, found: Inspection, groups: int) -> None:

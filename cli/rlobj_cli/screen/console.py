@@ -8,8 +8,9 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -124,6 +125,32 @@ def preparation_line(done: int, total: int, loss: float) -> str:
 def say(console: Console, text: Text) -> None:
     """Print prose: in lines of whole words on a terminal, and as one line in a log."""
     console.print(text, soft_wrap=not console.is_terminal)
+
+
+def looks(run: Path, name: str) -> list[str]:
+    """The commands that show a run: a page that compares runs, and what its record has.
+
+    Args:
+        run: the run's folder.
+        name: the folder as it is typed.
+    """
+    found = [f"report {name}"]
+    if (run / "records").is_dir():
+        found += [f"inspect {name}", f"inspect {name} --html", f"replay {name} --preset grpo,stare"]
+    return found
+
+
+def show_next(console: Console, commands: Iterable[str]) -> None:
+    """Print commands of rlobj to type next."""
+    console.print("Next:")
+    for command in commands:
+        console.print(Text(f"  rlobj {command}", style="cyan"), soft_wrap=True)
+
+
+def show_page(console: Console, path: Path) -> None:
+    """Print where a page was written."""
+    size = path.stat().st_size / 1e6
+    console.print(Text(f"{path}  {size:.1f} MB, opens in a browser"), soft_wrap=True)
 
 
 def table(*left: str, right: Sequence[str] = ()) -> Table:

@@ -22,10 +22,12 @@ from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.diagnose.command import show_findings
 from rlobj_cli.screen.console import (
     facts_grid,
+    looks,
     number,
     plain_value,
     say,
     show_explanation,
+    show_next,
     show_yaml,
     table,
 )
@@ -118,18 +120,15 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     samples = 4 if embedded else 32  # a built-in task has thousands of problems
     found = diagnose(result.path, trust=True).findings if result.steps else ()
     show_findings(console, found)
-    console.print("Next:")
     ill = any(finding.holds for finding in found)
     chosen = " --checkpoint best" if ill and best else ""
+    resumed = train_on(result.path, config.training.steps).removeprefix("rlobj ")
     commands = [
-        f"rlobj report {result.path}",
-        f"rlobj eval {result.path}{on} -n {samples}{chosen}",
-        f"rlobj diagnose {result.path}" if ill else train_on(result.path, config.training.steps),
+        *looks(result.path, str(result.path)),
+        f"eval {result.path}{on} -n {samples}{chosen}",
+        f"diagnose {result.path}" if ill else resumed,
     ]
-    if (result.path / "records").is_dir():
-        commands.insert(0, f"rlobj inspect {result.path}")
-    for command in commands:
-        console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+    show_next(console, commands)
 
 
 def show_history(console: Console, config: RunConfig, run: Path, history: Sequence[Line]) -> None:

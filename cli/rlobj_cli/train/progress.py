@@ -158,13 +158,23 @@ class Screen(Callback):
         values = [line.get(key) for line in self.history]
         return [value for value in values if value is not None and value == value]
 
+    def course(self, key: str) -> list[float]:
+        """A value for each step since the first one; the last one where a step has none."""
+        known: list[float] = []
+        for line in self.history:
+            value = line.get(key)
+            known += known[-1:] if value is None or value != value else [value]
+        return known
+
     def times(self) -> tuple[str, str]:
-        """How long the steps took until now, and how long the others will take; "–" if unknown."""
+        """How long the steps took until now, and how long the others will take, in words."""
         seconds, waiting = self.series("time/step"), time.time() - self.ended
-        left = "–"
+        left = "– left"
         if recent := seconds[-RECENT:]:
-            mean = sum(recent) / len(recent)
-            left = clock(mean * (self.steps - self.done) - min(waiting, mean))
+            mean, steps = sum(recent) / len(recent), self.steps - self.done
+            left = f"{clock(mean * steps - min(waiting, mean))} left"
+            if steps == 1 and waiting > mean:
+                left = "last step"
         return clock(sum(seconds) + waiting * (self.done < self.steps)), left
 
     def wait_for(self, what: str) -> None:
@@ -214,7 +224,7 @@ class PlainScreen(Screen):
             f"length {number(line.get('response/length_mean'), 1)}",
             f"gap {number(line.get('sampler/logprob_gap'))}",
             f"{number(line.get('tokens/per_second'), 0)} tokens/s",
-            f"{self.times()[1]} left",
+            self.times()[1],
         ]
         self._line("  ".join(part for part in parts if part))
 
@@ -298,7 +308,7 @@ class LiveScreen(Screen):
     def panel(self) -> Group:
         """The bar, and a table of the metrics."""
         elapsed, left = self.times()
-        times = f"{elapsed}  {left} left"
+        times = f"{elapsed}  {left}"
         self._bar.update(self._task, completed=self.done, total=self.steps, times=times)
         return Group(self._bar, self._table())
 
@@ -313,7 +323,7 @@ class LiveScreen(Screen):
         for name, key, digits in (MEASURES[0], *several, *MEASURES[1:]):
             values = self.series(key)
             first, now = (number(values[i], digits) if values else "–" for i in (0, -1))
-            table.add_row(Text(name), first, now, sparkline(values, room))
+            table.add_row(Text(name), first, now, sparkline(self.course(key), room))
         return table
 
 

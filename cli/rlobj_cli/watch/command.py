@@ -22,7 +22,7 @@ def watch(
     """Follow a run: its metrics, the time left, and what the diagnosis finds.
 
     It shows what rlobj train shows, from any other terminal, and reads only RUN/metrics.jsonl.
-    In a pipe it prints plain lines. It ends when the run ends.
+    In a pipe it prints plain lines. It waits for a run that is just starting, and ends with it.
     Ctrl-C ends the watching and leaves the run alone.
 
     [bold]Examples[/bold]

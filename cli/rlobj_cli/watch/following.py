@@ -16,13 +16,16 @@ from rlobj.base.files import is_locked, step_of
 from rlobj.base.targets import importing
 from rlobj.config.run_folder import newest_checkpoint, read_run_config, read_stop
 from rlobj.insight.diagnosis import Watch
+from rlobj.insight.run_report.runs import rule_of
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import say
+from rlobj_cli.screen.console import looks, say, show_next
 from rlobj_cli.screen.errors import FAILED
 from rlobj_cli.train.progress import Screen, open_screen
 
 POLL = 0.5
 """Seconds between two looks at the folder."""
+PATIENCE = 60.0
+"""Seconds to wait for the folder of a run that was just started."""
 MOST = 1e100
 """Larger numbers, which no metric has, are left out."""
 
@@ -41,10 +44,12 @@ def follow(console: Console, run: Path, trust: bool = False) -> int:
     Raises:
         ConfigError: the folder has no run, or its settings name code without `trust`.
     """
+    _wait_for(console, run)
     with importing(trust):
         config = read_run_config(run)
         watch = Watch(config)
-    say(console, Text.assemble(("rlobj watch", "bold"), f"  {visible(str(run))}"))
+    rule = visible(rule_of(config.model_dump(mode="json", by_alias=True)), 200)
+    say(console, Text.assemble(("rlobj watch", "bold"), f"  {visible(str(run))}  ", (rule, "cyan")))
     with importing(trust), open_screen(console, config.training.steps, 0, []) as screen:
         seen = -1
         for lines in _polled(run):
@@ -61,6 +66,20 @@ def follow(console: Console, run: Path, trust: bool = False) -> int:
                     screen.ended = (run / "metrics.jsonl").stat().st_mtime
     screen.close()
     return _tell(console, run, screen)
+
+
+def _wait_for(console: Console, run: Path) -> None:
+    """Wait a while for a run that is just starting: it needs seconds to make its folder."""
+    end, told = time.monotonic() + PATIENCE, False
+    while not (run.is_dir() and any(run.iterdir())) or (
+        is_locked(run) and not (run / "config.resolved.yaml").exists()
+    ):
+        if time.monotonic() > end:
+            return  # `read_run_config` says what is wrong
+        if not told:
+            say(console, Text(f"waiting for {visible(str(run))}, which does not exist yet", "dim"))
+        told = True
+        time.sleep(POLL)
 
 
 def _polled(run: Path) -> Iterator[list[dict[str, Any]]]:
@@ -117,13 +136,11 @@ def _tell(console: Console, run: Path, screen: Screen) -> int:
         )
     for line in text.split("\n"):
         say(console, Text(visible(line), "bold red" if code else "bold green"))
+    name = visible(str(run))
     commands = {
-        "train --resume": done < steps and "rlobj train" not in text,
-        "diagnose": bool(screen.told),
-        "report": done > 0,
-        "inspect": done > 0 and (run / "records").is_dir(),
+        f"train --resume {name}": done < steps and "rlobj train" not in text,
+        f"diagnose {name}": bool(screen.told),
+        **dict.fromkeys(looks(run, name), done > 0),
     }
-    console.print("Next:")
-    for command in (name for name, useful in commands.items() if useful):
-        console.print(Text(f"  rlobj {command} {visible(str(run))}", "cyan"), soft_wrap=True)
+    show_next(console, [command for command, useful in commands.items() if useful])
     return code

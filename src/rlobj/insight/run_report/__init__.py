@@ -8,6 +8,6 @@ PLOTS       the table of figures
 from rlobj.insight.run_report.page import report, write_report
 from rlobj.insight.run_report.plots import PLOTS
 from rlobj.insight.run_report.runs import Run, read_runs
-from rlobj.insight.run_report.tables import times
+from rlobj.insight.run_report.tables import summary, times
 
-__all__ = ["PLOTS", "Run", "read_runs", "report", "times", "write_report"]
+__all__ = ["PLOTS", "Run", "read_runs", "report", "summary", "times", "write_report"]
