@@ -17,7 +17,7 @@ from report_runs import HOSTILE, evaluation, step_line, write_run
 
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.insight.run_report import PLOTS, read_runs, times
+from rlobj.insight.run_report import PLOTS, notes, read_runs, times
 from rlobj.insight.run_report.plots import figures
 from rlobj.insight.run_report.runs import rule_of
 from rlobj.insight.run_report.tables import different_settings, summary
@@ -26,8 +26,8 @@ from rlobj.reporting import Figure, Target
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def drawn(*folders: Path, named: bool = False) -> dict[str, Figure]:
-    found = figures(read_runs(folders), named=named)
+def drawn(*folders: Path) -> dict[str, Figure]:
+    found = figures(read_runs(folders))
     return {plot.name: figure for plot, figure in found}
 
 
@@ -60,7 +60,7 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     assert (held_out.x, held_out.y) == ((0, 3), [0.25, 0.75])
     assert held_out.low == pytest.approx([0.25 - 1.959964 * 0.01, 0.75 - 1.959964 * 0.01])
     [entropy] = found["entropy"].lines
-    assert (entropy.x, entropy.y) == ((1, 3), [1 / (1 + 1 / 50), 1 / (1 + 3 / 50)])
+    assert (entropy.x, entropy.y) == ((1, 2, 3), [1 / (1 + 1 / 50), None, 1 / (1 + 3 / 50)])
     [undecided] = found["undecided"].lines
     assert (undecided.x, undecided.y) == ((1,), [0.25])
     median, low, high = found["entropy-quantiles"].lines
@@ -144,6 +144,35 @@ def test_findings_are_marks_of_the_figures_that_show_their_metrics(tmp_path: Pat
     assert "ratio-spike" in page
 
 
+def test_values_that_are_not_finite_are_gaps_and_are_counted_in_a_note(tmp_path: Path) -> None:
+    lines = [step_line(step, **{"train/grad_norm": 1.0}) for step in range(1, 6)]
+    lines[1] |= {"train/grad_norm": math.inf, "reward/accuracy": math.nan}
+    lines[2] |= {"train/grad_norm": None, "entropy/q25": math.nan, "reward/mean": -math.inf}
+    del lines[3]["train/grad_norm"]
+    run = write_run(tmp_path / "run", lines)
+    found = drawn(run)
+    [norm], [accuracy] = found["gradient-norm"].lines, found["training-accuracy"].lines
+    assert (norm.x, norm.y) == ((1, 2, 3, 5), [1.0, None, None, 1.0])
+    assert (accuracy.y[1], accuracy.low[1], accuracy.high[1]) == (None, None, None)  # type: ignore[index]
+    assert found["entropy-quantiles"].lines[0].low == [0.2, 0.2, None, 0.2, 0.2]
+    [read] = read_runs([run])
+    assert notes(read)[-1] == "not finite: 5 values of 4 metrics; their curves have gaps"
+    assert "not finite: 5 values" in rlobj.report(run).read_text("utf-8")
+    assert summary([read])["reward of the best step"][0].endswith("at step 5")
+    broken = write_run(tmp_path / "broken", [{"step": 1, "reward/mean": math.nan}])
+    assert drawn(broken) == {}
+    assert notes(read_runs([broken])[0])[-1].startswith("not finite: 1 value of 1 metric")
+
+
+def test_the_total_loss_is_left_out_if_it_is_that_of_the_policy(tmp_path: Path) -> None:
+    equal = [step_line(1, **{"loss/policy": 1.0, "loss/total": 1.0})]
+    other = [step_line(1, **{"loss/policy": 1.0, "loss/total": 2.0})]
+    assert [line.name for line in drawn(write_run(tmp_path / "a", equal))["loss"].lines] == [
+        "policy"
+    ]
+    assert len(drawn(write_run(tmp_path / "b", other))["loss"].lines) == 2
+
+
 def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
     rule = "(advantage > 0) & (prob < 0.002)"
     a = write_run(tmp_path / "a", objective={"drop": rule})
@@ -151,13 +180,16 @@ def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
     runs = read_runs([a, b, c, a])
     assert [run.label for run in runs] == ["a", "x/run", "y/run"]
     clip = "clip(low=0.2, high=0.28)"
-    titles = [f"drop {rule}", f"x/run: {clip}", f"y/run: {clip}"]
-    assert [run.title for run in runs] == titles
-    assert [line.name for line in drawn(a, b, c)["reward"].lines] == titles
+    reward = drawn(a, b, c)["reward"]
+    assert reward.caption == [f"a: drop {rule}", f"x/run: {clip}", f"y/run: {clip}"]
+    assert [line.name for line in reward.lines] == ["a", "x/run", "y/run"]
+    assert drawn(a, b)["entropy-quantiles"].lines[0].name == "median: a"
+    assert summary(runs)["rule"] == [f"drop {rule}", clip, clip]
     assert [line.run for line in drawn(a, b, c)["reward"].lines] == [0, 1, 2]
     assert [line.name for line in drawn(a)["reward"].lines] == ["mean"]
-    assert [line.name for line in drawn(a, named=True)["reward"].lines] == [titles[0]]
-    text = rlobj.report([a, b]).read_text("utf-8")
+    assert drawn(a)["reward"].caption == [f"drop {rule}"]
+    assert "<h1>Comparison of 2 runs</h1>" in rlobj.report([a, b]).read_text("utf-8")
+    text = rlobj.report(a).read_text("utf-8")
     assert (
         f"<title>drop {rule.replace('>', '&gt;').replace('<', '&lt;').replace(' & ', ' &amp; ')}"
         in text
@@ -192,11 +224,15 @@ def test_only_settings_that_differ_are_compared(tmp_path: Path) -> None:
 def test_the_summary_has_the_last_and_the_best_numbers(tmp_path: Path) -> None:
     lines = [evaluation(0, 0.25), step_line(1) | evaluation(1, 0.75), step_line(2)]
     lines[-1] |= {"eval/accuracy": 0.5, "spurious/caught": 3, "spurious/dropped": 4}
-    rows = summary(read_runs([write_run(tmp_path / "a", lines), write_run(tmp_path / "b")]))
-    assert rows["steps"] == ["2", "5"]
+    rule = {"drop": "prob < 0.1"}
+    a, b = write_run(tmp_path / "a", lines, rule), write_run(tmp_path / "b", lines)
+    rows = summary(read_runs([a, write_run(tmp_path / "c"), b]))
+    assert rows["steps"] == ["2", "5", "2"]
+    assert rows["entropy, nats, mean of the last 10 steps"][0] == f"{(50 / 51 + 50 / 52) / 2:.3g}"
+    assert rows["time"] == ["0 min 8 s", "0 min 20 s", "0 min 8 s"]
     assert rows["held-out accuracy, last"][0].startswith("0.500 ± ")
     assert rows["held-out accuracy, best"][0] == "0.750 ± 0.020 at step 1"
-    assert rows["precision of the rule"] == ["75%", "–"]
+    assert rows["precision of the rule"] == ["75%", "–", "–"], "the last run has no rule"
 
 
 def test_times_come_longest_first_with_what_was_parallel_last(tmp_path: Path) -> None:
@@ -205,7 +241,7 @@ def test_times_come_longest_first_with_what_was_parallel_last(tmp_path: Path) ->
     )
     assert list(rows) == [
         *("sampling", "forward", "backward", "other", "step", "grading, beside sampling"),
-        *("tokens/s without evaluating and writing", "useful tokens of forward passes"),
+        *("tokens/s without evaluating and writing", "tokens that are no padding"),
     ]
     assert rows["sampling"] == ["2.000 s (50.0%)", "–"]
     assert rows["tokens/s without evaluating and writing"] == ["50", "–"]
@@ -264,7 +300,8 @@ def test_runs_of_other_versions_are_shown_without_a_diagnosis(tmp_path: Path) ->
     runs = read_runs([old, code, tmp_path / "strange"])
     assert all(run.notes[0].startswith("no diagnosis: ") for run in runs)
     assert "evil.py:run" in runs[1].notes[0]
-    assert runs[2].title == "strange"
+    assert runs[2].rule == ""
+    assert "<h1>strange</h1>" in rlobj.report(tmp_path / "strange").read_text("utf-8")
     assert rlobj.report([run.path for run in runs]).is_file()
 
 
@@ -281,7 +318,7 @@ def test_hostile_values_and_names_are_numbers_or_text(tmp_path: Path) -> None:
     rule = {"drop": HOSTILE, "controllers": {HOSTILE: {"target": 0.3}}}
     other = write_run(tmp_path / "other", lines, objective=rule, seed=HOSTILE)
     [reward, _] = drawn(evil, other)["reward"].lines
-    assert reward.x == (1, 4)
+    assert reward.x == (1, 4), "a list is no value"
     assert len(drawn(evil)["selected"].lines) <= 12
     text = rlobj.report([evil, other]).read_text("utf-8")
     for bad in ("<script>window", "<img src=x", "\x1b", "\u202e"):

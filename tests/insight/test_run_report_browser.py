@@ -63,7 +63,9 @@ def change(selector: str, script: str) -> str:
 
 def test_hostile_names_are_text_and_do_nothing(browser: Browser, page: Path) -> None:
     opened(browser, page)
-    assert "</script><script>" in browser.run("document.querySelector('h1').textContent")
+    assert "</script><script>" in browser.run(
+        "[...document.querySelectorAll('.chip code')].map(e => e.textContent).join()"
+    )
     names = "[...document.querySelectorAll('.legend span')].map(e => e.textContent).join()"
     assert "<img src=x onerror" in browser.run(names)
     browser.run("document.getElementById('figure-selected').scrollIntoView()")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,19 @@ def test_a_figure_becomes_a_file(tmp_path: Path, suffix: str) -> None:
     assert first.startswith(b"<?xml" if suffix == ".svg" else b"\x89PNG")
     save_figure(figure(line, targets=[Target(0.1, 0.2, "t")], marks=[Mark(2, "m")]), path)
     assert path.read_bytes() == first, "a file that is made again differs"
+
+
+def test_a_file_has_the_whole_caption_and_names_that_differ_at_their_ends(tmp_path: Path) -> None:
+    names = [f"{'prob < 0.1 & ' * 12}entropy > {end}" for end in (1, 2)]
+    lines = [Line(name, [1], [1.0]) for name in names]
+    save_figure(figure(lines[0], caption=["drop prob < 0.5"]), tmp_path / "one.svg")
+    save_figure(figure(*lines, caption=names), tmp_path / "two.svg")
+    one, two = ((tmp_path / f"{name}.svg").read_text("utf-8") for name in ("one", "two"))
+    assert "<!-- drop prob &lt; 0.5 -->" in one
+    assert "drop prob" not in two
+    for end in (1, 2):
+        assert len(re.findall(f"<!-- .*entropy &gt; {end} -->", two, re.DOTALL)) == 1
+    assert two.count("&amp; entropy &gt; ") + two.count("entropy &gt; ") >= 4
 
 
 @pytest.mark.parametrize("log", [False, True])

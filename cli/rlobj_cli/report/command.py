@@ -1,4 +1,4 @@
-"""`rlobj report`: runs compared on one page, and where their time went."""
+"""`rlobj report`: runs compared on one page, with their numbers in the terminal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def report(
     """
     console = Console()
     with loading(console):
-        from rlobj.insight.run_report import read_runs, summary, times, write_report
+        from rlobj.insight.run_report import notes, read_runs, summary, times, write_report
     with working(console, "reading the runs"):
         read = read_runs(runs)
     with working(console, "writing the page"):
@@ -60,7 +60,7 @@ def report(
         if shown.row_count:
             console.print(shown)
     for run in read:
-        for note in run.notes:
+        for note in notes(run):
             say(console, Text(f"{run.label}: {note}", style="yellow"))
     if figures is not None:
         say(console, Text.assemble("figures: ", (str(figures), "bold")))

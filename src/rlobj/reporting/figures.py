@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
@@ -17,6 +18,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ((), (6, 2), (2, 2), (8, 2, 2, 2), (4, 4), (1, 3))
 """Lengths of strokes and gaps in pixels; () is a solid line."""
 
+_WIDTH, _LONGEST = 95, 400
+"""Characters in a line of small text in a file, and in a whole text."""
 _FEW = 12
 """Points that are drawn as dots as well."""
 
@@ -79,6 +82,7 @@ class Figure:
         marks: events.
         targets: bands.
         x: title of the x axis, with its unit.
+        caption: lines below the title in files, such as the rules of the runs.
         log_x, log_y: a logarithmic axis; values that are not positive are gaps.
     """
 
@@ -91,6 +95,7 @@ class Figure:
     x: str = "step"
     log_x: bool = False
     log_y: bool = False
+    caption: Sequence[str] = ()
 
 
 def styles(figure: Figure) -> list[tuple[int, int]]:
@@ -203,23 +208,25 @@ def _draw(figure: Figure, canvas: Any) -> None:
     if figure.log_y:
         axes.set_yscale("log", nonpositive="mask")
     axes.grid(alpha=0.3)
-    texts = [axes.set_title(_plain(figure.title)), axes.set_xlabel(_plain(figure.x))]
-    texts.append(axes.set_ylabel(_plain(figure.unit)))
+    caption, names = (
+        [fill(visible(text, _LONGEST), _WIDTH) for text in texts]
+        for texts in (figure.caption, [name for _, name in legend])
+    )
+    texts = [canvas.suptitle(visible(figure.title, _WIDTH)), axes.set_xlabel(visible(figure.x, 60))]
+    texts.append(axes.set_ylabel(visible(figure.unit, 60)))
+    texts.append(axes.set_title("\n".join(caption), fontsize=7, color="#555555"))
+    rows = caption + (names if len(legend) > 1 else [])
+    canvas.set_figheight(3 + 0.16 * sum(text.count("\n") + 1 for text in rows))
     if len(legend) > 1:
-        canvas.set_figheight(3 + 0.16 * len(legend))
         drawings = [drawn for drawn, _ in legend]
         box = canvas.legend(
             drawings, [" "] * len(legend), loc="outside lower left", fontsize=7, frameon=False
         )
-        for text, (_, name) in zip(box.get_texts(), legend, strict=True):
-            text.set_text(_plain(name))  # not as a label: one with a leading _ would be left out
+        for text, name in zip(box.get_texts(), names, strict=True):
+            text.set_text(name)  # not as a label: one with a leading _ would be left out
             texts.append(text)
     for text in texts:
         text.set_parse_math(False)
-
-
-def _plain(text: str) -> str:
-    return visible(text, 60)
 
 
 def _rounded(values: Sequence[float | None]) -> list[float | None]:

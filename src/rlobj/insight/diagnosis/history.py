@@ -57,6 +57,8 @@ class History:
             value = line.get(name)
             if not isinstance(value, float | int) or not abs(value) < MOST:
                 value = math.nan
+            elif name not in self._first:
+                self._first[name] = value
             values.append(value)
             self._totals[name] += 0.0 if value != value else value
         self.best = self._better(self.best, "reward/accuracy")
@@ -88,12 +90,7 @@ class History:
 
     def first(self, name: str) -> float:
         """The first known value; NaN if there is none."""
-        if name not in self._first:
-            value = next((value for value in self._series[name] if value == value), math.nan)
-            if value != value:
-                return value
-            self._first[name] = value
-        return self._first[name]
+        return self._first.get(name, math.nan)
 
     def knows(self, name: str) -> bool:
         """Whether some step has the metric."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError, RunError, counted
 from rlobj.base.files import write_whole
-from rlobj.insight.run_report.plots import Plot, figures, finding_id
+from rlobj.insight.run_report.plots import Plot, figures, finding_id, gaps
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
 from rlobj.reporting import Figure, figure_data, fill, pack, render_page, save_figure, visible
@@ -67,22 +67,28 @@ def write_report(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot write to {folder}: {error}") from error
-        for _, figure in figures(runs, named=True):
+        for _, figure in figures(runs):
             for suffix in (".svg", ".png"):
                 save_figure(figure, folder / f"{figure.name}{suffix}")
     return path
 
 
+def notes(run: Run) -> list[str]:
+    """What could not be read or drawn, in words."""
+    return [*run.notes, *gaps(run)]
+
+
 def _page(runs: Sequence[Run]) -> bytes:
-    drawn = figures(runs, named=False)
-    title = " · ".join(run.title for run in runs)
+    drawn = figures(runs)
+    several, first = len(runs) > 1, runs[0]
+    title = f"Comparison of {len(runs)} runs" if several else first.rule or first.label
     parts = {
         "title": escape(title),
-        "runs": _run_boxes(runs) if len(runs) > 1 else "",
+        "runs": _run_boxes(runs) if several else "",
         "notes": "".join(
             f"<p>{escape(f'{run.label}: {visible(note, 400)}')}</p>"
             for run in runs
-            for note in run.notes
+            for note in notes(run)
         ),
         "summary": _table(summary(runs), runs),
         "findings": "".join(map(_findings, range(len(runs)), runs)),

@@ -10,13 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import compress
 from statistics import pstdev
 from typing import Any
 
 import yaml
 
+from rlobj.base.errors import counted
 from rlobj.insight.diagnosis.checks import CHECKS
+from rlobj.insight.diagnosis.run_checks import SAMPLER_GAP
 from rlobj.insight.outcomes import Z95, standard_error
 from rlobj.insight.run_report.runs import Run, is_number
 from rlobj.reporting import Figure, Line, Mark, Target, visible
@@ -74,15 +75,27 @@ PLOTS = tuple(
 )
 
 
-def figures(runs: Sequence[Run], *, named: bool) -> list[tuple[Plot, Figure]]:
-    """The figures that have a curve.
-
-    Args:
-        runs: the runs.
-        named: name the rule in the legend even if there is one run.
-    """
-    drawn = [(plot, _figure(plot, runs, named or len(runs) > 1)) for plot in PLOTS]
+def figures(runs: Sequence[Run]) -> list[tuple[Plot, Figure]]:
+    """The figures that have a curve."""
+    drawn = [(plot, _figure(plot, runs)) for plot in PLOTS]
     return [(plot, figure) for plot, figure in drawn if figure.lines]
+
+
+def gaps(run: Run) -> list[str]:
+    """A note if a metric of a figure has values that are not finite."""
+    names = {
+        name
+        for plot in PLOTS
+        for each in (*_expanded(plot.metrics, run), *(plot.band or ()))
+        for name in _parts(each)
+    }
+    counts = [
+        count
+        for name in names
+        if (count := sum(name in line and line[name] is None for line in run.lines))
+    ]
+    values, metrics = counted(sum(counts), "value"), counted(len(counts), "metric")
+    return [f"not finite: {values} of {metrics}; their curves have gaps"] if counts else []
 
 
 def finding_id(run: int, name: str) -> str:
@@ -90,20 +103,27 @@ def finding_id(run: int, name: str) -> str:
     return f"finding-{run}-{name}"
 
 
-def _figure(plot: Plot, runs: Sequence[Run], named: bool) -> Figure:
-    lines = []
+def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
+    lines, compared = [], len(runs) > 1
     for number, run in enumerate(runs):
         metrics = _expanded(plot.metrics, run)
         found = {label: _curve(plot, run, metric) for metric, label in metrics.items()}
         if plot.name == "entropy-change":
             found = _scaled(found)
+        if (
+            plot.name == "loss"
+            and len(found) == 2
+            and found.get("total") in list(found.values())[:1]
+        ):
+            del found["total"]
         for label, curve in found.items():
             several = len(plot.metrics) > 1 or "*" in "".join(plot.metrics)
-            parts = (label if several or not named else "", run.title if named else "")
-            if curve["x"]:
-                color = number if len(runs) > 1 else None
+            parts = (label if several or not compared else "", run.label if compared else "")
+            if any(value is not None for value in curve["y"]):
+                color = number if compared else None
                 lines.append(Line(": ".join(filter(None, parts)), **curve, run=color))
-    targets = [each for run in runs for each in _targets(run)] if plot.name == "entropy" else []
+    targets = [each for run in runs for each in _targets(plot, run)]
+    rules = [(run.label if compared else "", run.rule) for run in runs]
     return Figure(
         name=plot.name,
         title=plot.title,
@@ -111,7 +131,12 @@ def _figure(plot: Plot, runs: Sequence[Run], named: bool) -> Figure:
         lines=lines,
         marks=[mark for number, run in enumerate(runs) for mark in _marks(plot, run, number)],
         targets=list(dict.fromkeys(targets)),
+        caption=[": ".join(filter(None, each)) for each in rules],
     )
+
+
+def _parts(expression: str) -> list[str]:
+    return re.split(" [+/] ", expression)
 
 
 def _expanded(metrics: Mapping[str, str | None], run: Run) -> dict[str, str]:
@@ -130,34 +155,40 @@ def _expanded(metrics: Mapping[str, str | None], run: Run) -> dict[str, str]:
 
 def _curve(plot: Plot, run: Run, metric: str) -> dict[str, Any]:
     """Places, values and band of a metric, where a line has it."""
-    values = run.values(metric)
-    known = [value is not None for value in values]
-    y = [value for value in values if value is not None]
-    lines = list(compress(run.lines, known))
-    curve: dict[str, Any] = {"x": tuple(compress(run.places, known)), "y": y}
+    found = run.values(metric)
+    y = [value for _, value in found]
+    curve: dict[str, Any] = {"x": tuple(line["step"] for line, _ in found), "y": y}
     if metric != next(iter(plot.metrics)):
         return curve
     if plot.interval is not None:
-        widths = list(map(_WIDTHS[plot.interval], lines))
-        curve["low"] = [max(mean - width, 0.0) for mean, width in zip(y, widths, strict=True)]
-        curve["high"] = [min(mean + width, 1.0) for mean, width in zip(y, widths, strict=True)]
+        width = _WIDTHS[plot.interval]
+        ends = [
+            (None, None) if y is None else (max(y - width(line), 0.0), min(y + width(line), 1.0))
+            for line, y in found
+        ]
+        curve["low"], curve["high"] = map(list, zip(*ends, strict=True)) if ends else ([], [])
     if plot.band is not None:
         ends = zip(("low", "high"), plot.band, strict=True)
-        curve |= {end: [line.get(name) for line in lines] for end, name in ends}
+        curve |= {end: [line.get(name) for line, _ in found] for end, name in ends}
     return curve
 
 
 def _scaled(curves: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The second curve with the standard deviation of the first."""
     (_, first), (label, second) = curves.items()
-    if len(first["y"]) < 2 or not (deviation := pstdev(second["y"] or [0.0])):
+    spread = [pstdev([y for y in each["y"] if y is not None] or [0.0]) for each in (first, second)]
+    if len(first["y"]) < 2 or not spread[1]:
         return curves
-    factor = pstdev(first["y"]) / deviation
-    return curves | {label: second | {"y": [factor * y for y in second["y"]]}}
+    y = [None if y is None else y * spread[0] / spread[1] for y in second["y"]]
+    return curves | {label: second | {"y": y}}
 
 
-def _targets(run: Run) -> list[Target]:
-    """The entropies at which a gate of the objective opens."""
+def _targets(plot: Plot, run: Run) -> list[Target]:
+    """The entropies at which a gate of the objective opens; the least gap that is a finding."""
+    if plot.name == "sampler-gap":
+        return [Target(SAMPLER_GAP, SAMPLER_GAP, "no finding below")]
+    if plot.name != "entropy":
+        return []
     objective = run.settings.get("objective")
     controllers = objective.get("controllers") if isinstance(objective, Mapping) else None
     return [
@@ -169,7 +200,7 @@ def _targets(run: Run) -> list[Target]:
 
 def _marks(plot: Plot, run: Run, number: int) -> list[Mark]:
     """The findings whose checks read a metric of the figure, and that began at some step."""
-    drawn = {name for metric in plot.metrics for name in re.split(" [+/] ", metric)}
+    drawn = {name for metric in plot.metrics for name in _parts(metric)}
     known = [each for each in run.findings if each.name in CHECKS and each.name != "inert-setting"]
     return [
         Mark(each.since, f"{each.name}, {each.when}", number, finding_id(number, each.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,8 @@ from rlobj.insight.diagnosis.history import MOST
 from rlobj.records.reading import read_records
 from rlobj.reporting import visible
 
-Lines = Sequence[dict[str, Any]]
+Line = dict[str, Any]
+Lines = Sequence[Line]
 _RULES = ("drop", "keep", "reweight", "shape", "split")
 
 
@@ -28,12 +30,11 @@ class Run:
     Attributes:
         path: its folder.
         settings: config.resolved.yaml.
-        lines: metrics.jsonl in the order of steps, without values that are no finite numbers.
+        lines: metrics.jsonl in the order of steps, only numbers; None = not finite.
         findings: of the diagnosis.
         notes: what could not be read, in words.
         label: short name, which no other run of the report has.
-        rule: the rule that ran.
-        title: the rule, with the label if other runs have the same one.
+        rule: the rule that ran; "" if it is unknown.
     """
 
     path: Path
@@ -43,32 +44,43 @@ class Run:
     notes: tuple[str, ...] = ()
     label: str = ""
     rule: str = ""
-    title: str = ""
 
     @property
     def steps(self) -> Lines:
         """The lines of finished steps, without the evaluation before the first."""
         return [line for line in self.lines if line["step"] > 0]
 
-    @cached_property
-    def places(self) -> tuple[float, ...]:
-        """The step of each line."""
-        return tuple(line["step"] for line in self.lines)
+    @property
+    def ruled(self) -> bool:
+        """Whether the objective can silence tokens, as far as it is known."""
+        objective = self.settings.get("objective")
+        names = (*_RULES, "mismatch")
+        return not isinstance(objective, Mapping) or any(map(objective.get, names))
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """The names of all metrics, in the order of their first lines."""
         return tuple(dict.fromkeys(name for line in self.lines for name in line))
 
-    def values(self, expression: str) -> list[float | None]:
-        """A metric of each line, a sum `a + b + c` or a quotient `a / b`; None without a part."""
+    def values(self, expression: str) -> list[tuple[Line, float | None]]:
+        """A metric, a sum `a + b + c` or a quotient `a / b`, with the lines that have its parts.
+
+        None where a part is not finite. A quotient by 0 is left out.
+        """
         sign = next((sign for sign in (" + ", " / ") if sign in expression), " + ")
-        columns = [[line.get(name) for line in self.lines] for name in expression.split(sign)]
-        if len(columns) == 1:
-            return columns[0]
+        names = expression.split(sign)
+        if len(names) == 1:
+            return [(line, line[expression]) for line in self.lines if expression in line]
+        rows = [
+            (line, [line[name] for name in names])
+            for line in self.lines
+            if all(name in line for name in names)
+        ]
         if sign == " + ":
-            return [None if None in row else sum(row) for row in zip(*columns, strict=True)]
-        return [a / b if a is not None and b else None for a, b in zip(*columns, strict=True)]
+            return [(line, None if None in row else math.fsum(row)) for line, row in rows]
+        return [
+            (line, None if None in row else row[0] / row[1]) for line, row in rows if row[1] != 0
+        ]
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -85,10 +97,6 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     for run, label in zip(runs, _labels(paths), strict=True):
         run.label = visible(label, 60)
         run.rule = visible(rule_of(run.settings), 300)
-    rules = [run.rule for run in runs]
-    for run in runs:
-        parts = (run.label, run.rule) if rules.count(run.rule) > 1 else (run.rule or run.label,)
-        run.title = ": ".join(filter(None, parts))
     return runs
 
 
@@ -138,7 +146,11 @@ def _read(path: Path) -> Run:
     notes: list[str] = []
     settings, raw = read_settings(path), list(read_lines(path, notes))
     lines = [
-        {key: value for key, value in line.items() if is_number(value)}
+        {
+            key: value if is_number(value) else None
+            for key, value in line.items()
+            if value is None or isinstance(value, int | float)
+        }
         for line in raw
         if isinstance(line, dict) and is_number(line.get("step"))
     ]

@@ -18,10 +18,10 @@ _NAMES = {
 """Rows below the phases. The last two are work at the same time as other phases."""
 _MEANS = {
     "tokens/per_second": "tokens/s without evaluating and writing",
-    "tokens/useful_share": "useful tokens of forward passes",
-    "tokens/rank_balance": "most loaded process over the mean",
-    "tokens/skipped_share": "tokens left out of updates",
-    "tokens/skipped_logits_share": "response tokens without logits in updates",
+    "tokens/useful_share": "tokens that are no padding",
+    "tokens/rank_balance": "largest load over mean load",
+    "tokens/skipped_share": "tokens skipped in updates",
+    "tokens/skipped_logits_share": "logits skipped in updates",
 }
 _LAST = 10
 """Steps at the end of a run that its last numbers are means of."""
@@ -35,6 +35,8 @@ def summary(runs: Sequence[Run]) -> Table:
     """The last and the best numbers of each run; rows that no run has are left out."""
     columns = [_numbers(run) for run in runs]
     rows = {name: [column[name] or UNKNOWN for column in columns] for name in columns[0]}
+    if len(runs) > 1:
+        rows = {"rule": [run.rule or UNKNOWN for run in runs]} | rows
     return {name: cells for name, cells in rows.items() if set(cells) != {UNKNOWN}}
 
 
@@ -53,8 +55,9 @@ def times(runs: Sequence[Run]) -> Table:
     }
     for metric, name in _MEANS.items():
         found = [mean(steps, metric) for steps in timed]
-        digits = 0 if metric == "tokens/per_second" else 3
-        rows[name] = [UNKNOWN if each is None else f"{each:,.{digits}f}" for each in found]
+        text = percent if metric.endswith("share") else "{:,.3g}".format
+        text = "{:,.0f}".format if metric == "tokens/per_second" else text
+        rows[name] = [UNKNOWN if each is None else text(each) for each in found]
     return {name: cells for name, cells in rows.items() if set(cells) != {UNKNOWN}}
 
 
@@ -90,23 +93,31 @@ _SHARE_OF_ALL = {
 
 def _numbers(run: Run) -> dict[str, str]:
     """The same rows for each run; "" where it has no number."""
-    steps, evaluated = run.steps, [line for line in run.lines if "eval/accuracy" in line]
+    steps, evaluated = (
+        run.steps,
+        [line for line in run.lines if line.get("eval/accuracy") is not None],
+    )
+    rewarded = [line for line in steps if line.get("reward/mean") is not None]
+    best = max(rewarded, key=lambda line: line["reward/mean"], default=None)
     found = {
         "steps": f"{steps[-1]['step']:,.0f}" if steps else "0",
         "held-out accuracy, last": _accuracy(evaluated[-1:]),
         "held-out accuracy, best": _accuracy(evaluated),
+        "reward of the best step": (
+            f"{best['reward/mean']:.3f} at step {best['step']:,.0f}" if best else ""
+        ),
     }
     for name, (metric, form) in _MEAN_OF_LAST.items():
         number = mean(steps[-_LAST:], metric)
-        found[name] = "" if number is None else f"{number:{form}}"
+        found[f"{name}, mean of the last {_LAST} steps"] = (
+            "" if number is None else f"{number:{form}}"
+        )
     for name, (part, whole) in _SHARE_OF_ALL.items():
-        count = total(steps, whole) if any(part in line for line in steps) else 0
+        known = any(part in line for line in steps) and (run.ruled or part == "spurious/tokens")
+        count = total(steps, whole) if known else 0
         found[name] = percent(total(steps, part) / count) if count else ""
-    rewards = [(line["reward/mean"], line["step"]) for line in steps if "reward/mean" in line]
-    best = max(rewards, key=lambda pair: pair[0], default=None)
-    found["reward of the best step"] = f"{best[0]:.3f} at step {best[1]:,.0f}" if best else ""
     minutes, seconds = divmod(round(total(steps, "time/step")), 60)
-    found["time, minutes"] = f"{minutes:,}:{seconds:02}" if minutes or seconds else ""
+    found["time"] = f"{minutes:,} min {seconds} s" if minutes or seconds else ""
     names = ", ".join(each.name for each in run.findings)
     found["findings"] = names or ("none" if steps else "")
     return found

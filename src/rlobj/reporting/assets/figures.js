@@ -87,6 +87,7 @@ const drawFigures = (() => {
     constructor(board, figure, element) {
       Object.assign(this, { board, figure, element, plot: element.querySelector(".plot") });
       this.hidden = new Set(); // numbers of lines
+      this.signed = figure.lines.some((line) => line.y.some((y) => y < 0));
       this.log = figure.logY;
       this.cursor = make("div", { class: "cursor", hidden: "" });
       this.selection = make("div", { class: "selection", hidden: "" });
@@ -122,12 +123,12 @@ const drawFigures = (() => {
       this.switch = make("button", { type: "button", class: "log", "aria-pressed": String(this.log) });
       this.switch.append("log");
       this.switch.addEventListener("click", () => this.setLog(!this.log));
-      this.element.querySelector("figcaption").append(this.switch);
+      if (!this.signed) this.element.querySelector("figcaption").append(this.switch);
       this.point(null);
     }
 
     setLog(log) {
-      this.log = log;
+      this.log = log && !this.signed; // a logarithmic axis has no negative values
       this.switch.setAttribute("aria-pressed", String(log));
       this.draw();
     }
