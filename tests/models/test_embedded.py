@@ -90,7 +90,7 @@ def test_the_split_is_the_same_on_every_machine():
 
 
 def test_an_unknown_split_is_refused():
-    with pytest.raises(ValueError, match="expected 'train' or 'test'"):
+    with pytest.raises(ValueError, match="splits train and test, not 'validation'"):
         TASKS["addition"].problems("validation")  # type: ignore[arg-type]
 
 
