@@ -360,6 +360,7 @@ def test_sweeps_are_spaced_by_factors_or_by_distance() -> None:
         ("stapp", None, r"unknown preset 'stapp'. Did you mean 'stapo'"),
         ("prob <", None, "cannot be read"),
         ("prob", None, "expected a rule such as"),
+        ("probability < 0.1", None, "Did you mean 'prob'"),
         ("prob<0.01 & advantage>0", None, "bind more tightly.*parentheses"),
         ("prob < TAU", "tau=0.1..0.2", "a name in capitals and two numbers"),
         ("prob + 1", None, "expected a rule"),
@@ -368,6 +369,23 @@ def test_sweeps_are_spaced_by_factors_or_by_distance() -> None:
 def test_wrong_rules_and_sweeps_are_refused_in_words(rule: str, sweep: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         rlobj.replay([update_of(STAPO, batch())], rule, sweep=sweep)
+
+
+def test_what_python_passes_wrongly_is_answered_in_words() -> None:
+    update = update_of(STAPO, batch())
+    assert [*rows(rlobj.replay([update], "grpo, dapo-loss").objectives)][1:] == [
+        "grpo",
+        "dapo-loss",
+    ]
+    wrong = [
+        (["runs/first"], "grpo", None, "one run is replayed at a time"),
+        ([update], 42, None, "objectives is 42; expected names"),
+        ([update], "prob < TAU", {"TAU": 0.1}, r"sweep needs values.*'TAU': \[0.01, 0.1\]"),
+        ([update], "prob < TAU", {"TAU": []}, "sweep needs values"),
+    ]
+    for tables, objectives, sweep, message in wrong:
+        with pytest.raises(ConfigError, match=message):
+            rlobj.replay(tables, objectives, sweep=sweep)
 
 
 def test_the_name_of_the_recorded_objective_is_taken() -> None:

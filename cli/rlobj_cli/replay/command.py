@@ -180,8 +180,8 @@ def show_rows(
     known = [key for key in heads if any(row[key] is not None for _, row in rows)]
     names = [title, *[""] * (len(rows[0][0]) - 1)]
     grid = table(*names, right=[heads[key][0] for key in known])
-    for column in grid.columns[len(names) :]:
-        column.no_wrap = column.header.plain != "effect"
+    for column, key in zip(grid.columns[len(names) :], known, strict=True):
+        column.no_wrap = key != "effect"
     for texts, row in rows:
         grid.add_row(*map(Text, texts), *(Text(cell(row, key)) for key in known))
     console.print(grid)

@@ -86,6 +86,8 @@ def nearest(name: str, known: Iterable[str], *, spell_out: bool = True) -> str:
     """
     known = sorted(known)
     folded = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    begins = [each for each in folded if len(each) > 3 and name.lower().startswith(each)]
+    near = [difflib.get_close_matches(name.lower(), folded, n=1, cutoff=x) for x in (0.8, 0.5)]
+    close = near[0] or begins or near[1]
     question = f" Did you mean '{folded[close[0]]}'?" if close else ""
     return f"{question} Known: {', '.join(known)}." if spell_out else question

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +57,14 @@ def read_candidates(given: Any, sweep: Sweep | None, trust: bool) -> Candidates:
         ConfigError: an unknown preset, a text that is no rule, a sweep that no rule reads, or code
             without `trust`.
     """
+    if isinstance(given, str) and re.fullmatch(r"[\w.+-]+(,\s*[\w.+-]+)+", given):
+        given = re.split(r",\s*", given)  # names of presets, as on the command line
     given = [given] if isinstance(given, str | Objective | Expr) else given
+    if not isinstance(given, Iterable):
+        raise ConfigError(
+            f"objectives is {given!r}; expected names of presets, objectives and rules, such as "
+            "['grpo', 'prob < 0.01']"
+        )
     named = given.items() if isinstance(given, Mapping) else ((None, each) for each in given)
     swept, values = read_sweep(sweep)
     found = Candidates({}, {}, swept)
@@ -116,7 +123,9 @@ def read_sweep(sweep: Sweep | None) -> tuple[str, Sequence[float]]:
         [(name, values), *more] = sweep.items()
         if more:
             raise ConfigError(f"one number is swept at a time, got {', '.join(sweep)}")
-        return name, [float(value) for value in values]
+        if not isinstance(values, Iterable) or not (values := [float(each) for each in values]):
+            raise ConfigError(f"sweep needs values, such as {{'{name}': [0.01, 0.1]}}")
+        return name, values
     match = _SWEEP.fullmatch(sweep.replace(" ", ""))
     name, low, high, count = match.groups() if match else ("", "", "", "")
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,12 @@ def replay(
     """
     found = _Replay(read_candidates(objectives, sweep, trust), tokens)
     path = Path(tables) if isinstance(tables, str | Path) else None
+    if (
+        isinstance(tables, Sequence)
+        and not path
+        and isinstance(next(iter(tables), None), str | Path)
+    ):
+        raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     exact = _has_full_tables(path) if path else not hasattr(tables, "column_names")
     steps = None if step is None else [step]
     if not exact:
