@@ -38,7 +38,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs: rewards 0.1 to 0.9 with a finding, and 0.5 with only hostile names."""
     folder = tmp_path_factory.mktemp("runs")
     ratio = {"policy/ratio_max": 200.0}
-    lines = [step_line(i, **{"reward/mean": i / 10}, **ratio) for i in range(1, 10)]
+    lines = [
+        step_line(i, **{"reward/mean": i / 10, "train/grad_norm": 1e20 if i == 3 else 1.0}, **ratio)
+        for i in range(1, 10)
+    ]
     first = write_run(folder / "first", [evaluation(0, 0.5), *lines])
     more = {f"selected/{HOSTILE}": 0.5, "reward/mean": 0.5}
     second = write_run(
@@ -90,6 +93,15 @@ def test_the_cursor_shows_the_values_of_all_figures_at_its_step(
     others = "#figure-held-out-accuracy .cursor, #figure-training-accuracy .cursor"
     shown = f"[...document.querySelectorAll('{others}')].map(e => !e.hidden && e.dataset.x)"
     assert browser.run(shown) == [False, "6"]  # the evaluation is at step 0 alone
+
+
+def test_a_huge_value_leaves_no_trace_outside_its_window(browser: Browser, page: Path) -> None:
+    opened(browser, page)
+    browser.run(change("#smooth", "e.value = '5'"))
+    browser.run("document.getElementById('figure-gradient-norm').scrollIntoView()")
+    browser.wait("document.querySelector('#figure-gradient-norm canvas')")
+    assert browser.run(VALUES.replace("reward", "gradient-norm")) == ["1"]
+    browser.run(change("#smooth", "e.value = '0'"))
 
 
 def test_smoothing_zoom_and_hiding_change_all_figures(browser: Browser, page: Path) -> None:

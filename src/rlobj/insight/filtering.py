@@ -74,8 +74,7 @@ def read_filter(where: str | Expr) -> Expr:
                 "with rlobj.records.read_records"
             )
         if name not in (*_READABLE, *FUNCTIONS):
-            close = " Did you mean 'prob'?" if name == "probability" else nearest(name, _READABLE)
-            raise ConfigError(f"the record has no column '{name}'.{close}")
+            raise ConfigError(f"the record has no column '{name}'.{nearest(name, _READABLE)}")
     with declared(OWN_COLUMNS):
         rule = parse(where) if isinstance(where, str) else where
     if not rule.is_rule:

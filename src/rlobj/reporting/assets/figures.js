@@ -54,12 +54,12 @@ const drawFigures = (() => {
   /* Means of the values whose places are less than half the width away; gaps stay. */
   function smoothed(xs, ys, width) {
     if (!width || !ys) return ys;
-    let [from, to, sum, count] = [0, 0, 0, 0];
+    let from = 0;
     return ys.map((y, i) => {
-      for (; to < xs.length && xs[to] - xs[i] <= width / 2; to++)
-        if (ys[to] !== null) [sum, count] = [sum + ys[to], count + 1];
-      for (; xs[i] - xs[from] > width / 2; from++)
-        if (ys[from] !== null) [sum, count] = [sum - ys[from], count - 1];
+      while (xs[i] - xs[from] > width / 2) from++;
+      let [sum, count] = [0, 0]; // of this window alone: a huge value leaves no trace in others
+      for (let k = from; k < xs.length && xs[k] - xs[i] <= width / 2; k++)
+        if (ys[k] !== null) [sum, count] = [sum + ys[k], count + 1];
       return y === null ? null : sum / count;
     });
   }
