@@ -137,6 +137,22 @@ def test_smoothing_zoom_and_hiding_change_all_figures(browser: Browser, page: Pa
     assert browser.complaints() == []
 
 
+def test_only_figures_without_negative_values_have_a_logarithmic_axis(
+    browser: Browser, tmp_path: Path
+) -> None:
+    lines = [step_line(i, **{"loss/policy": (-1.0) ** i}) for i in range(1, 4)]
+    opened(browser, rlobj.report(write_run(tmp_path / "run", lines)))
+    browser.run("document.getElementById('figure-loss').scrollIntoView()")
+    browser.wait("document.querySelector('#figure-loss canvas')")
+    browser.run(change("#log", "e.checked = true"))
+    chart = "echarts.getInstanceByDom(document.querySelector('#figure-{} .plot'))"
+    axis = f"{chart}.getOption().yAxis[0].type"
+    assert browser.run(axis.format("loss")) == "value"
+    assert browser.run("document.querySelector('#figure-loss .log') === null")
+    browser.run("document.getElementById('figure-reward').scrollIntoView()")
+    browser.wait(f"{axis.format('reward')} === 'log'")
+
+
 def test_a_mark_leads_to_its_finding(browser: Browser, page: Path) -> None:
     opened(browser, page)
     link = "document.querySelector('#figure-ratio .legend a')"

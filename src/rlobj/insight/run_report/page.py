@@ -167,7 +167,11 @@ def _differences(runs: Sequence[Run]) -> str:
     if not rows:
         return "<p>All settings are equal.</p>"
     table = f"<div class=wide tabindex=0 role=region aria-label=Settings>{_table(rows, runs)}</div>"
-    title = f"{counted(len(rows), 'setting')} that differ" if len(runs) > 1 else "Settings"
+    title = (
+        f"{counted(len(rows), 'setting')} that differ{'s' * (len(rows) == 1)}"
+        if len(runs) > 1
+        else "Settings"
+    )
     return f"<details><summary><h2>{title}</h2></summary>{table}</details>"
 
 

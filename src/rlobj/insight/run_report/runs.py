@@ -145,7 +145,7 @@ def _text(value: Any) -> str:
 def _read(path: Path) -> Run:
     notes: list[str] = []
     settings, raw = read_settings(path), list(read_lines(path, notes))
-    lines = [
+    lines: list[dict[str, Any]] = [
         {
             key: value if is_number(value) else None
             for key, value in line.items()
