@@ -36,7 +36,7 @@ from rlobj.insight.filtering import matching, read_filter
 from rlobj.insight.page.store import PageRows, read_rows
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.rules import nodes, parse
+from rlobj.objectives.rules import Rule, nodes, parse
 from rlobj.objectives.rules.columns import declared
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records.tables import read_tables
@@ -149,7 +149,9 @@ def test_rules_over_populations_select_in_a_real_run_what_an_objective_selects_o
     for text, answered in zip(COMPARING, found, strict=True):
         expected = {}
         for each in updates:
-            rule, reads = parse(text), rule_columns([("test", parse(text))], None)
+            rule = parse(text)
+            assert isinstance(rule, Rule)
+            reads = rule_columns([("test", rule)], None)
             try:
                 frame = PageFrame([each.table], reads, SingleProcess(), each.state)
             except BatchError:  # it did not score all tokens

@@ -132,7 +132,7 @@ function drawPlane() {
     visualMap: {
       ...{ type: "continuous", dimension: 4, orient: "horizontal", left: 60, top: 0 },
       ...{ min: log ? Math.min(...colors) : 0, max: Math.max(...colors, log ? -8 : 0) || 1 },
-      ...{ itemHeight: 160, itemWidth: 11, text: [title, ""], textStyle: { color: css("--quiet") } },
+      ...{ itemHeight: 160, itemWidth: 11, text: [byId("plane-chart").clientWidth < 600 ? "" : title, ""], textStyle: { color: css("--quiet") } },
       calculable: true,
       formatter: (color) => heatText(log ? 10 ** color : color),
       inRange: { color: ["--heat-0", "--heat-1", "--heat-2", "--heat-3"].map(css) },
