@@ -158,7 +158,7 @@ def test_values_that_are_not_finite_are_gaps_and_are_counted_in_a_note(tmp_path:
     [read] = read_runs([run])
     assert notes(read)[-1] == "not finite: 5 values of 4 metrics; their curves have gaps"
     assert "not finite: 5 values" in rlobj.report(run).read_text("utf-8")
-    assert summary([read])["reward of the best step"][0].endswith("at step 5")
+    assert summary([read])["reward of the best step"][0].endswith(", step 5")
     broken = write_run(tmp_path / "broken", [{"step": 1, "reward/mean": math.nan}])
     assert drawn(broken) == {}
     assert notes(read_runs([broken])[0])[-1].startswith("not finite: 1 value of 1 metric")
@@ -231,10 +231,10 @@ def test_the_summary_has_the_last_and_the_best_numbers(tmp_path: Path) -> None:
     a, b = write_run(tmp_path / "a", lines, rule), write_run(tmp_path / "b", lines)
     rows = summary(read_runs([a, write_run(tmp_path / "c"), b]))
     assert rows["steps"] == ["2", "5", "2"]
-    assert rows["entropy, nats, mean of the last 10 steps"][0] == f"{(50 / 51 + 50 / 52) / 2:.3g}"
+    assert rows["entropy, nats, last 10 steps"][0] == f"{(50 / 51 + 50 / 52) / 2:.3g}"
     assert rows["time"] == ["0 min 8 s", "0 min 20 s", "0 min 8 s"]
     assert rows["held-out accuracy, last"][0].startswith("0.500 ± ")
-    assert rows["held-out accuracy, best"][0] == "0.750 ± 0.020 at step 1"
+    assert rows["held-out accuracy, best"][0] == "0.750 ± 0.020, step 1"
     assert rows["precision of the rule"] == ["75%", "–", "–"], "the last run has no rule"
 
 

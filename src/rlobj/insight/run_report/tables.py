@@ -79,13 +79,13 @@ def different_settings(runs: Sequence[Run]) -> Table:
 
 _MEAN_OF_LAST = {
     "reward": ("reward/mean", ".3f"),
-    "accuracy of the samples": ("reward/accuracy", ".3f"),
+    "accuracy of samples": ("reward/accuracy", ".3f"),
     "entropy, nats": ("policy/entropy", ".3g"),
     "response length, tokens": ("response/length_mean", ",.1f"),
 }
 _SHARE_OF_ALL = {
-    "silenced tokens, all steps": ("tokens/dropped", "tokens/step"),
-    "spurious tokens, all steps": ("spurious/tokens", "tokens/step"),
+    "silenced tokens": ("tokens/dropped", "tokens/step"),
+    "spurious tokens": ("spurious/tokens", "tokens/step"),
     "precision of the rule": ("spurious/caught", "spurious/dropped"),
     "recall of the rule": ("spurious/caught", "spurious/tokens"),
 }
@@ -104,14 +104,12 @@ def _numbers(run: Run) -> dict[str, str]:
         "held-out accuracy, last": _accuracy(evaluated[-1:]),
         "held-out accuracy, best": _accuracy(evaluated),
         "reward of the best step": (
-            f"{best['reward/mean']:.3f} at step {best['step']:,.0f}" if best else ""
+            f"{best['reward/mean']:.3f}, step {best['step']:,.0f}" if best else ""
         ),
     }
     for name, (metric, form) in _MEAN_OF_LAST.items():
         number = mean(steps[-_LAST:], metric)
-        found[f"{name}, mean of the last {_LAST} steps"] = (
-            "" if number is None else f"{number:{form}}"
-        )
+        found[f"{name}, last {_LAST} steps"] = "" if number is None else f"{number:{form}}"
     for name, (part, whole) in _SHARE_OF_ALL.items():
         known = any(part in line for line in steps) and (run.ruled or part == "spurious/tokens")
         count = total(steps, whole) if known else 0
@@ -129,7 +127,7 @@ def _accuracy(lines: Sequence[Line]) -> str:
     if best is None:
         return ""
     width = Z95 * standard_error(best)
-    return f"{best['eval/accuracy']:.3f} ± {width:.3f} at step {best['step']:,.0f}"
+    return f"{best['eval/accuracy']:.3f} ± {width:.3f}, step {best['step']:,.0f}"
 
 
 def _setting(settings: Mapping[str, Any], path: str) -> str:
