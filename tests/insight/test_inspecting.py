@@ -84,6 +84,14 @@ def test_examples_are_those_that_were_changed_most(tmp_path: Path) -> None:
     assert [round(each, 2) for each in tokens["factor"].to_pylist()] == [0.7, 1.1]
 
 
+def test_mixed_examples_have_each_effect_though_one_has_larger_groups(tmp_path: Path) -> None:
+    rows = [{"text": text, "effect": "reweighted", "factor": 2.0} for text in "aabbccdd"]
+    write_records(tmp_path, [*rows, dropped("x"), dropped("y")])
+    found = rlobj.inspect(tmp_path)
+    assert {row["effect"] for row in found.examples(3)} == {"reweighted"}
+    assert {row["text"] for row in found.examples(3, mixed=True)} == {"a", "b", "x"}
+
+
 def test_the_population_is_the_count_of_the_metrics(tmp_path: Path) -> None:
     write_records(tmp_path, [dropped(step=step) for step in (2, 3)])
     lines = [{"step": step, "tokens/step": 10.0 * step} for step in (1, 2, 3)]

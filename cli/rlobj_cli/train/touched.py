@@ -75,8 +75,8 @@ def _rules(objective: Objective) -> dict[str, list[Any]]:
 
 
 def _show_examples(console: Console, found: Inspection) -> None:
-    """A token of each of the largest groups, in its response, the newest first."""
-    tokens = sorted(found.examples(SHOWN), key=lambda row: -row["step"])
+    """A token of each of the largest groups of each effect, in its response, the newest first."""
+    tokens = sorted(found.examples(SHOWN, mixed=True), key=lambda row: -row["step"])
     names = ["prob", "entropy"] + ["factor"] * any(row["effect"] == "reweighted" for row in tokens)
     shown = table("step", "prompt │ response, the token in [ ]", right=names)
     lines = in_context(tokens, console.width - 9 - 10 * len(names))

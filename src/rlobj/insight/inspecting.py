@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +73,18 @@ class Inspection:
         """The number of tokens that were asked for, maybe an estimate."""
         return math.fsum(self.clauses["tokens"].to_pylist())
 
-    def examples(self, groups: int) -> list[dict[str, Any]]:
-        """The examples of the largest groups in their responses, group by group."""
-        order = {_key(row): i for i, row in enumerate(self.groups.slice(0, groups).to_pylist())}
+    def examples(self, groups: int, mixed: bool = False) -> list[dict[str, Any]]:
+        """The examples of the largest groups in their responses, group by group.
+
+        Args:
+            groups: the number of groups.
+            mixed: take the largest group of each effect, then the second ones, and so on.
+        """
+        keys = list(map(_key, self.groups.to_pylist()))
+        if mixed:
+            numbers = defaultdict[str, Iterator[int]](itertools.count)
+            keys = sorted(keys, key={key: next(numbers[key[1]]) for key in keys}.__getitem__)
+        order = {key: i for i, key in enumerate(keys[:groups])}
         rows = [row for row in self.tokens.to_pylist() if _key(row) in order]
         return in_responses(self.run, sorted(rows, key=lambda row: order[_key(row)]))
 
