@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -35,6 +36,15 @@ _COMPARE: dict[type, Callable[[Any, Any], Expr]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_HINTS = {
+    r"&&|\|\|": "write & or | once",
+    r"!(?!=)": "write ~ before a rule in parentheses",
+    r"(?<![<>=!])=(?!=)": "compare with < or >, such as reward < 1",
+    r"\d,\d": "write a point in a number: 0.01",
+    r"\d%": "write a share as a number: 0.8",
+    r"unmatched|never closed": "in a YAML list, put quotes around a rule that has a comma",
+}
+"""What was probably meant, by a pattern of the text around the error, or of Python's message."""
 _RULE_METHODS = ("sample", "any", "all", "count", "share")
 _METHODS = (
     *("top", "bottom", "quantile", "mean", "sum", "min", "max", "prefix_sum", "suffix_sum"),
@@ -92,9 +102,10 @@ class Parser:
         try:
             tree = ast.parse(self.text, mode="eval").body
         except SyntaxError as error:
-            comma = ". In a YAML list, put quotes around a rule that has a comma"
-            advice = comma if "never closed" in error.msg or "unmatched" in error.msg else ""
-            self.fail(f"cannot be read: {error.msg}{advice}", (error.offset or 1) - 1)
+            at = (error.offset or 1) - 1
+            around = f"{self.text[max(at - 2, 0) : at + 3]} {error.msg}"
+            hints = [f"; {hint}" for sign, hint in _HINTS.items() if re.search(sign, around)]
+            self.fail(f"cannot be read: {error.msg}{''.join(hints[:1])}", at)
         except (ValueError, RecursionError, MemoryError) as error:
             self.fail(f"cannot be read: {str(error) or 'nested too deeply'}", 0)
         try:
