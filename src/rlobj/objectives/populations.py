@@ -94,6 +94,8 @@ class Populations(Evaluator):
 
     def _count(self, mask: Tensor, by: str, level: Level) -> Tensor:
         """The number of True tokens or responses in each unit, int64."""
+        if by == "update":
+            return self.comm.sum(mask.sum(dtype=torch.int64)[None])
         units = self._units(by)
         return statistics.count_by(mask, self._unit(by, level), units.count, units.comm)
 
@@ -118,6 +120,10 @@ class Populations(Evaluator):
         keys = statistics.order_keys(values.data.expand(len(self.table)))
         sizes = self._count(population, node.by, Level.TOKEN)
         places = torch.tensor([place(n) for n in sizes.tolist()], device=keys.device)
+        if node.by == "update":
+            k = int(places)
+            cut = statistics.kth_smallest(keys, k, self.comm, population) if k else 0
+            return keys, torch.tensor([cut], device=keys.device), places
         unit = self._unit(node.by, Level.TOKEN)[population]
         cuts = statistics.kth_smallest_by(keys[population], places, unit, self._units(node.by).comm)
         return keys, cuts, places
