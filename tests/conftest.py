@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from browser import Browser
 from hypothesis import HealthCheck, settings
 
 # Tests start some hundred processes: with this in the environment each compiles all anew.
@@ -28,6 +30,15 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("rlobj")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless Chromium with a window of 1280 px."""
+    driven = Browser(tmp_path_factory.mktemp("profile"))
+    driven.resize(1280, 900)
+    yield driven
+    driven.close()
 
 
 @pytest.fixture(scope="session")

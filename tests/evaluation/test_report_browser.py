@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,6 @@ HOSTILE = (
     r"$\includegraphics{http://127.0.0.1:9/x.png}$ $\htmlStyle{position:fixed}{x}$ "
     r"$\def\a{\a\a}\a$ $\rule{9999em}{9999em}$ " + "$" + "{" * 3000 + "$ $x^2$"
 )
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    driven = Browser(tmp_path_factory.mktemp("profile"))
-    driven.resize(1280, 900)
-    yield driven
-    driven.close()
 
 
 def answered(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -108,14 +107,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(run: Path) -> Path:
     return write_inspection_page(run)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    driven = Browser(tmp_path_factory.mktemp("profile"))
-    driven.resize(1280, 900)
-    yield driven
-    driven.close()
 
 
 def show(browser: Browser, page: Path, **state: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,13 +57,6 @@ EVALUATE = """(async (texts) => {
     }
   });
 })(%s)"""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    chromium = Browser(tmp_path_factory.mktemp("profile"))
-    yield chromium
-    chromium.close()
 
 
 def evaluate(browser: Browser, path: Path, page: PageRows, texts: list[str]) -> list[Any]:

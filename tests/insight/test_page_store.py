@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -35,13 +34,6 @@ HOSTILE = (
 )
 
 needs_browser = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    chromium = Browser(tmp_path_factory.mktemp("profile"))
-    yield chromium
-    chromium.close()
 
 
 def write_step(run: Path, step: int, update: UpdateTable) -> Path:

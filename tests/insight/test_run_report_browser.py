@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,6 @@ READY = (
     "document.body.dataset.ready !== undefined && document.querySelector('#figure-reward canvas')"
 )
 VALUES = "[...document.querySelectorAll('#figure-reward output')].map(e => e.textContent)"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    driven = Browser(tmp_path_factory.mktemp("profile"))
-    driven.resize(1280, 900)
-    yield driven
-    driven.close()
 
 
 @pytest.fixture(scope="module")
