@@ -22,6 +22,7 @@ FLOORS = (
     {"insight", "models"},
     {"evaluation"},
     {"training"},
+    {"integrations"},
     {"rlobj_cli"},
 )
 """Rooms from the ground up: a module or package of rlobj, or the command line. A room may use the

@@ -361,6 +361,15 @@ class Objective(Model):
             rewards=Needs.rewards_of([*expressions_of(self), *measured]),
         )
 
+    def reader(self, column: str) -> str | None:
+        """The part of the objective that reads a TokenBatch column; None = no part reads it."""
+        readers = {"rewards": f"the advantage {self.advantage}"}
+        if self.reward_kl:
+            readers |= dict.fromkeys(("old_logprobs", "ref_logprobs"), f"reward_kl {self.reward_kl}")
+        for stage in self._columns.values():
+            readers = {**stage, **readers}
+        return readers.get(column)
+
     def explain(self, updates_per_step: int | None = None) -> Explanation:
         """Describe the objective in words: formula, rules, and settings without effect.
 

@@ -1,0 +1,45 @@
+"""The check at the start of a run that a trainer has every column that the objective reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from rlobj.base.errors import ConfigError
+from rlobj.objectives.objective import Objective
+
+_ADVICE = {
+    "proxy_logprobs": "`rlobj train` computes it: Lp-Reg's proxy needs the whole distribution of "
+    "each token",
+    "collision": "`rlobj train` computes it: it needs the whole distribution of each token",
+    "sampler_logprobs": "it must come from a sampler that returns log-probs, such as vLLM",
+    "ref_logprobs": "it needs a reference model",
+}
+_OWN = "it is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
+
+
+def check_columns(
+    objective: Objective,
+    provided: Collection[str],
+    trainer: str,
+    advice: Mapping[str, str] | None = None,
+) -> None:
+    """Refuse an objective that reads a column which the trainer does not provide.
+
+    Args:
+        objective: of the run.
+        provided: the TokenBatch columns that the trainer provides; "logprobs" need not be named.
+        trainer: its name, for the message.
+        advice: what would provide a column, by column; it goes before the general advice.
+
+    Raises:
+        ConfigError: names each missing column, what reads it, and what would provide it.
+    """
+    known = {**_ADVICE, **(advice or {})}
+    missing = sorted(objective.needs.ever - {"logprobs", *provided})
+    if missing:
+        lines = [
+            f"{trainer} does not provide the column '{column}', which "
+            f"{objective.reader(column)} reads: {known.get(column, _OWN)}"
+            for column in missing
+        ]
+        raise ConfigError("\n".join(lines))
