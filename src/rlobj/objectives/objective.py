@@ -365,7 +365,8 @@ class Objective(Model):
         """The part of the objective that reads a TokenBatch column; None = no part reads it."""
         readers = {"rewards": f"the advantage {self.advantage}"}
         if self.reward_kl:
-            readers |= dict.fromkeys(("old_logprobs", "ref_logprobs"), f"reward_kl {self.reward_kl}")
+            kl = f"reward_kl {self.reward_kl}"
+            readers |= {"old_logprobs": kl, "ref_logprobs": kl}
         for stage in self._columns.values():
             readers = {**stage, **readers}
         return readers.get(column)
