@@ -80,7 +80,7 @@ def open_parts(
         )
         stack.enter_context(parts.pipeline)
         _prepare_folder(parts, newest, resume, stack)
-        stack.callback(parts.recorder.close)
+        stack.callback(parts.recording.close)
         with together(comm, "opening the trackers"):
             parts.trackers = open_trackers(
                 parallel.accelerator,
@@ -131,7 +131,7 @@ def _prepare_folder(parts: Parts, newest: Path | None, resume: bool, stack: Exit
         learner.steps = parts.saved = state["step"]
         learner.state = state["objective"]
         parts.skips.restore(state["failures"])
-        parts.recorder.restore(state.get("records", {}))  # runs of 0.1.0 have none
+        parts.recording.restore(state.get("records", {}))  # runs of 0.1.0 have none
         parts.stream.restore(state["stream"])
         checkpoint.restore_optimizer(newest, parts.parallel, parts.policy.model)
         checkpoint.restore_random(newest, rank)

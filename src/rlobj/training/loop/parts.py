@@ -12,8 +12,6 @@ from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, ProblemStream
 from rlobj.insight.diagnosis import Finding, Watch
 from rlobj.models.policy import Policy
-from rlobj.records.observed import Observed
-from rlobj.records.recorder import Recorder
 from rlobj.rewards import Grader
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.training.loop.callbacks import Callback
@@ -26,6 +24,7 @@ from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.journal import Journal
 from rlobj.training.rollouts.pipeline import Pipeline
 from rlobj.training.rollouts.synchronizer import Synchronizer
+from rlobj.training.storage.recording import Recording
 from rlobj.training.storage.run_directory import RunDirectory
 from rlobj.training.storage.trackers import Trackers
 
@@ -55,8 +54,7 @@ class Parts:
         pipeline: the rollouts in the order of their steps; a context manager, to be entered.
         synchronizer: gives the sampler the policy's weights.
         skips: counts updates and steps that changed nothing.
-        recorder: records what updates did to tokens.
-        observed: the updates of the step in progress, if it gets a full table.
+        recording: what updates did to tokens, in records/ and tables/.
         watch: checks the metrics of each step; on the first rank.
         begun: findings of the last step that the step before did not have; on the first rank.
     """
@@ -79,8 +77,7 @@ class Parts:
     pipeline: Pipeline = field(init=False)
     synchronizer: Synchronizer = field(init=False)
     skips: Skips = field(init=False)
-    recorder: Recorder = field(init=False)
-    observed: list[tuple[int, Observed]] = field(default_factory=list)
+    recording: Recording = field(init=False)
     watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,14 +94,7 @@ class Parts:
         )
         self.watch = Watch(config)
         self.skips = Skips(self.run, self.comm, config.training.max_skipped)
-        self.recorder = Recorder(
-            self.run.path / "records",
-            config.output.records_mb,
-            config.output.records_share,
-            config.seed,
-            self.policy.tokenizer,
-            self.comm.rank,
-        )
+        self.recording = Recording(self.run.path, config, self.policy.tokenizer, self.comm)
 
     @property
     def comm(self) -> ProcessGroup:

@@ -13,7 +13,6 @@ from rlobj.config.run_folder import best_checkpoint, held_out_accuracies
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
 from rlobj.records.observed import Observed
 from rlobj.samplers import derive_seed
-from rlobj.training.loop import recording
 from rlobj.training.loop.metrics import rollout_metrics
 from rlobj.training.loop.parts import Parts
 from rlobj.training.parallel.agreement import together
@@ -79,7 +78,8 @@ def after_update(
 ) -> None:
     """Count an update, and record it."""
     if observed is not None:
-        recording.record_update(parts, index, observed)
+        with parts.learner.clock.inside("writing"):
+            parts.recording.update(parts.learner.steps + 1, index, observed)
     parts.skips.count_update(parts.learner.steps, index, batch, metrics)
 
 
@@ -93,7 +93,8 @@ def record_rollout(parts: Parts, rollout: Rollout) -> None:
     parts.skips.count_step(done - 1, parts.metrics, parts.grader.undecided)
     parts.metrics.pop("train/updates", None)
     parts.metrics |= parts.learner.tally.metrics(parts.comm)
-    recording.end_step(parts)
+    with parts.learner.clock.inside("writing"):
+        parts.recording.end_step(done)
     if _due(done, parts.config.output.samples_every):
         with parts.learner.clock.inside("writing"):
             names = parts.config.rewards.names or ()
@@ -197,7 +198,7 @@ def save(parts: Parts, *, now: bool = False) -> None:
         "objective": parts.learner.state,
         "stream": parts.stream.state(),
         "failures": parts.skips.state(),
-        "records": parts.recorder.state(),
+        "records": parts.recording.state(),
         "strategy": parts.parallel.strategy,
         "processes": comm.size,
     }
@@ -207,8 +208,7 @@ def save(parts: Parts, *, now: bool = False) -> None:
         parts.journal.copy_into(folder / "rollouts", ahead)
 
     with parts.learner.clock.inside("writing"):
-        with together(comm, "writing the record"):
-            parts.recorder.close_file()  # a resumed run deletes the files of later steps
+        parts.recording.close_file()  # a resumed run deletes the files of later steps
         path = checkpoint.write(parts.run, done, parts.parallel, parts.policy, state, add_rollouts)
         parts.saved = done
         with together(comm, "removing old checkpoints"):
