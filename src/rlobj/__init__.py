@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rlobj.samplers import Sampler
     from rlobj.scoring import score_tokens
     from rlobj.training.loop.callbacks import Callback
+    from rlobj.training.parallel.process_group import ProcessGroup
     from rlobj.training.run import resume, train
 
 __version__ = "0.1.0"
@@ -88,6 +89,7 @@ _NAMES = {
     "samplers": "Sampler",
     "scoring": "score_tokens",
     "training.loop.callbacks": "Callback",
+    "training.parallel.process_group": "ProcessGroup",
     "training.run": "resume train",
 }
 _HOMES = {name: f"rlobj.{home}" for home, names in _NAMES.items() for name in names.split()}

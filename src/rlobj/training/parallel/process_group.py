@@ -23,7 +23,7 @@ class ProcessGroup:
         size: number of processes in the group.
     """
 
-    def __init__(self, device: torch.device, group: Any = None) -> None:
+    def __init__(self, device: torch.device | str = "cpu", group: Any = None) -> None:
         self._device = device
         self._group = group
         active = torch.distributed.is_available() and torch.distributed.is_initialized()
