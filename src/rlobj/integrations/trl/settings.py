@@ -1,0 +1,205 @@
+"""What the settings of GRPOConfig mean beside an objective of rlobj: used, replaced, or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trl import GRPOConfig
+
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.config.presets import load_preset
+from rlobj.integrations.columns import check_columns
+from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
+from rlobj.objectives.mismatch import Mask, Mismatch, Truncate
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.penalties import KL
+
+logger = logging.getLogger(__name__)
+
+Settings = Mapping[str, Any]
+
+PROVIDED = frozenset({"rewards", "old_logprobs", "entropy", "old_entropy"})
+"""The columns that TRL always provides, besides `logprobs`."""
+
+REFUSED = {
+    "use_liger_kernel": "Liger's loss does not return log-probs of tokens. Leave it False",
+    "delta": "the surrogate has this bound: objective.surrogate.dual",
+    "top_entropy_quantile": "write a rule: Objective.keep(entropy.top(0.2)), or keep: "
+    "entropy.top(0.2) in a preset file",
+    "off_policy_mask_threshold": "write a rule: see `rlobj presets show opsm`",
+    "entropy_coef": "write a penalty: penalties: [{kind: entropy_bonus, coefficient: 0.001}]",
+    "use_adaptive_entropy": "write an entropy_bonus with a controller as its coefficient",
+}
+"""Terms that TRL would add to its own loss, which is not used. Each with what to type instead."""
+
+REPLACED = (
+    *("loss_type", "epsilon", "epsilon_high", "importance_sampling_level"),
+    *("sapo_temperature_neg", "sapo_temperature_pos"),
+    *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+)
+"""Settings of TRL's loss, which the objective replaces."""
+
+ADVICE = {
+    "ref_logprobs": "set GRPOConfig(beta=...) to a number above 0, so that TRL loads a reference. "
+    "The objective's own coefficient counts",
+    "sampler_logprobs": "set GRPOConfig(use_vllm=True), or pass a rollout_func that returns "
+    "logprobs",
+}
+
+
+def defaults() -> Settings:
+    """The default of each setting of GRPOConfig."""
+    return {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
+
+
+def fitted(
+    objective: str | Path | Objective, settings: Settings, sampler_logprobs: bool
+) -> Objective:
+    """The objective of a run in TRL, with the terms that its settings add.
+
+    `beta` adds a KL to an objective that reads no reference. TRL's importance sampling correction
+    for vLLM becomes the objective's mismatch correction.
+
+    Args:
+        objective: a preset's name, a preset file, or an objective.
+        settings: of GRPOConfig.
+        sampler_logprobs: the sampler returns log-probs.
+
+    Raises:
+        ConfigError: the objective or a setting cannot be used.
+    """
+    objective = _read(objective, settings["max_completion_length"])
+    usual = defaults()
+    wrong = [
+        f"GRPOConfig({name}={settings[name]!r}) has no effect on an objective: {advice}"
+        for name, advice in REFUSED.items()
+        if name in settings and settings[name] != usual[name]
+    ]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    reads = objective.needs.ever
+    if settings["beta"] and "ref_logprobs" not in reads:
+        kl = KL(
+            coefficient=settings["beta"],
+            max_gap=None,
+            unbiased=settings["use_bias_correction_kl"],
+        )
+        objective = objective.replace(penalties=(*objective.penalties, kl))
+    if settings["use_vllm"] and settings["vllm_importance_sampling_correction"]:
+        if "sampler_logprobs" in reads:
+            raise ConfigError(
+                f"{objective.reader('sampler_logprobs')} corrects for the sampler, and so does "
+                "TRL's correction: set GRPOConfig(vllm_importance_sampling_correction=False)"
+            )
+        objective = objective.replace(mismatch=_correction(settings))
+    reference = {"ref_logprobs"} if settings["beta"] else set()
+    sampler = {"sampler_logprobs"} if sampler_logprobs else set()
+    check_columns(objective, PROVIDED | reference | sampler, "TRL", ADVICE)
+    _check_phases(objective, settings)
+    return objective
+
+
+def _read(objective: Any, max_tokens: int) -> Objective:
+    if isinstance(objective, Objective):
+        return objective.resolve(max_tokens)
+    if not isinstance(objective, str | Path):
+        raise ConfigError(
+            f"the objective is a {type(objective).__name__}; expected a preset's name, such as "
+            "'stapo', the path of a preset file, or an rlobj.Objective"
+        )
+    preset = load_preset(objective)
+    sampling, rewards = preset.config.get("sampling") or {}, preset.config.get("rewards")
+    unused = ["sampling.dynamic"] if sampling.get("dynamic") else []
+    unused += ["rewards"] if rewards else []
+    if unused:
+        logger.warning(
+            "preset %s: TRL samples and grades by its own settings, so that %s of the preset has "
+            "no effect",
+            preset.name,
+            " and ".join(unused),
+        )
+    return preset.resolved(max_tokens)
+
+
+def _correction(settings: Settings) -> Mismatch:
+    """TRL's correction between vLLM and the trainer, as a mismatch of rlobj."""
+    level, _, way = settings["vllm_importance_sampling_mode"].partition("_")
+    low = settings["vllm_importance_sampling_clip_min"]
+    high = settings["vllm_importance_sampling_clip_max"]
+    if way == "mask":
+        return Mask(level=level, low=low or 0.0, high=1e9 if high is None else high)
+    if low is not None:
+        raise ConfigError(
+            f"GRPOConfig(vllm_importance_sampling_clip_min={low}) truncates small ratios, which no "
+            "mismatch correction of rlobj does: use a mode that ends in _mask, or None"
+        )
+    return Truncate(level=level, cap=high)
+
+
+def _check_phases(objective: Objective, settings: Settings) -> None:
+    """Each phase is one round over the rollout; a window of updates has one phase."""
+    phases, rounds = len(objective.phases), settings["num_iterations"]
+    if phases == 1:
+        return
+    if rounds % phases:
+        raise ConfigError(
+            f"the objective has {phases} phases, each of them one round over the rollout: set "
+            f"GRPOConfig(num_iterations={phases}), or a multiple of it; it is {rounds}"
+        )
+    steps, window = settings["steps_per_generation"], settings["gradient_accumulation_steps"]
+    if (steps or window) % window:
+        raise ConfigError(
+            f"GRPOConfig(gradient_accumulation_steps={window}, steps_per_generation={steps}): an "
+            "update would cover two phases of the objective. Expected a steps_per_generation that "
+            "is a multiple of gradient_accumulation_steps"
+        )
+
+
+def scaled_as(objective: Objective, settings: Settings) -> bool:
+    """Whether TRL's own advantages have the objective's formula, up to ε."""
+    advantage, scale = objective.advantage, settings["scale_rewards"]
+    if objective.reward_kl:
+        return False
+    if settings["multi_objective_aggregation"] == "normalize_then_sum":
+        parts = (advantage.each, advantage.then) if isinstance(advantage, Decoupled) else ()
+        scales = [part.scale for part in parts if isinstance(part, GroupNormalized)]
+        return scales == ["group", "batch"]
+    if isinstance(advantage, GroupNormalized):
+        return advantage.scale == scale
+    return isinstance(advantage, GroupCentered) and scale == "none"
+
+
+def report_replaced(objective: Objective, settings: Settings, own_advantages: bool) -> None:
+    """Log the settings that somebody has changed, and that have no effect beside the objective."""
+    usual, names = defaults(), list(REPLACED)
+    names += ["scale_rewards", "multi_objective_aggregation"] if own_advantages else []
+    changed = [
+        f"{name}={settings[name]!r}"
+        for name in names
+        if name in settings and settings[name] != usual[name]
+    ]
+    if changed:
+        logger.warning(
+            "GRPOConfig(%s) has no effect: the objective's surrogate is %s, its divisor %s, and "
+            "its advantage %s",
+            ", ".join(changed),
+            objective.surrogate,
+            objective.divisor,
+            objective.advantage,
+        )
+
+
+def check_rewards(objective: Objective, names: Sequence[str]) -> None:
+    """Check that the rewards that rules read by name exist.
+
+    Raises:
+        ConfigError: there is no such reward function, or two have this name.
+    """
+    for name, field in objective.needs.rewards.items():
+        if names.count(name) != 1:
+            advice = nearest(name, set(names)) if name not in names else " Several have this name."
+            raise ConfigError(f"{field} reads the reward '{name}' of a reward function.{advice}")

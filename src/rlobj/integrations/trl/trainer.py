@@ -1,0 +1,359 @@
+"""ObjectiveTrainer: TRL's GRPOTrainer, in which an objective of rlobj makes the loss.
+
+An update is one window of gradient accumulation, over all processes. At its first micro-batch, TRL
+prepares the inputs of the whole window, and `Objective.plan` reads them. Each `_compute_loss` is
+then `Objective.loss` on one micro-batch. The losses add up to the objective of the update.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+from trl.models.utils import disable_gradient_checkpointing
+
+from rlobj.base.errors import BatchError, ConfigError, RunError, counted
+from rlobj.integrations.trl import settings
+from rlobj.integrations.trl.window import Inputs, Progress, Window
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.training.loop.metrics import combine
+from rlobj.training.parallel.agreement import agree
+from rlobj.training.parallel.process_group import ProcessGroup
+
+STATE_FILE = "rlobj.json"
+"""The file in TRL's checkpoints with the objective's state."""
+
+_POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
+_ENTROPY = {"entropy", "old_entropy"}
+_MODEL_INPUTS = (
+    *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes"),
+    *("num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
+)
+"""The inputs of TRL's forward pass besides token ids and masks."""
+
+
+if TYPE_CHECKING:
+    _Trainer = GRPOTrainer
+else:
+    _Trainer = object
+
+
+class ObjectiveMixin(_Trainer):
+    """Gives a subclass of GRPOTrainer an objective: `class Mine(ObjectiveMixin, MyTrainer)`.
+
+    Args:
+        objective: a preset's name, such as "stapo", the path of a preset file, or an Objective.
+        advantages: "auto" uses TRL's advantages where `scale_rewards` names the objective's
+            formula, and else the objective's own; "trl" and "objective" force one of them.
+        arguments: of GRPOTrainer, also by name.
+
+    Attributes:
+        objective: with the terms that the settings of TRL add; see `settings.fitted`.
+
+    Raises:
+        ConfigError: the objective or a setting of TRL cannot be used; says what to type.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        objective: str | Path | Objective,
+        advantages: Literal["auto", "trl", "objective"] = "auto",
+        **named: Any,
+    ) -> None:
+        if advantages not in ("auto", "trl", "objective"):
+            raise ConfigError(f"advantages={advantages!r}; expected 'auto', 'trl' or 'objective'")
+        given = named.get("args", arguments[2] if len(arguments) > 2 else None)
+        config = settings.defaults() if given is None else vars(given)
+        sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
+        self.objective = settings.fitted(objective, config, sampler_logprobs)
+        self._whole = self.objective.replace(split=())
+        needs = self.objective.needs
+        matches = settings.scaled_as(self.objective, config)
+        self._own_advantages = not matches if advantages == "auto" else advantages == "objective"
+        self._reads = needs.plan | needs.observe
+        self._progress = Progress({**self.objective.init(), "update": 0})
+        super().__init__(*arguments, **named)
+        settings.check_rewards(self.objective, self.reward_func_names)
+        if self.accelerator.is_main_process:
+            settings.report_replaced(self.objective, vars(self.args), self._own_advantages)
+        self._comm = ProcessGroup(self.accelerator.device)
+        self._entropy_bonus_enabled = "entropy" in needs.loss  # else TRL 1.13 detaches entropies
+
+    # The rollout.
+
+    def _calculate_rewards(self, *arguments: Any, **named: Any) -> Tensor:
+        rewards = super()._calculate_rewards(*arguments, **named)
+        self._progress.rewards = rewards
+        return rewards
+
+    def _generate_and_score_completions(self, inputs: Any) -> Inputs:
+        """TRL's rollout, with `rlobj_rewards` [B, K], `rlobj_groups` and `rlobj_ids` [B]."""
+        progress = self._progress
+        progress.entropies = [] if self._reads & _ENTROPY else None
+        try:
+            output = super()._generate_and_score_completions(inputs)
+        finally:
+            entropies, progress.entropies = progress.entropies, None
+        if entropies and "old_per_token_logps" in output:  # the first pass was the policy's
+            output["rlobj_old_entropy"] = entropies[0]
+        training, rewards = self.model.training, progress.rewards
+        assert rewards is not None
+        size = len(output["completion_ids"])
+        rows = torch.arange(size, device=rewards.device) + self.accelerator.process_index * size
+        ids = rows + progress.rows if training else rows
+        output["rlobj_ids"] = ids
+        output["rlobj_groups"] = ids // (
+            self.num_generations if training else self.num_generations_eval
+        )
+        output["rlobj_rewards"] = self._rewards(rewards)[rows]
+        if training:
+            progress.rows += len(rewards)
+        return output
+
+    def _rewards(self, rewards: Tensor) -> Tensor:
+        """Rewards as rlobj reads them: TRL adds up those that a response has.
+
+        A response is undecided (NaN) if no function gave it a reward.
+        """
+        unknown = rewards.isnan()
+        undecided = unknown.all(1, keepdim=True)
+        reads_each = self.objective.needs.rewards or (
+            self._own_advantages and self.objective.advantage.decoupled
+        )
+        if reads_each and (unknown & ~undecided).any():
+            place = int((unknown & ~undecided).any(0).nonzero()[0])
+            raise BatchError(
+                f"the reward function '{self.reward_func_names[place]}' returned None for a "
+                "response that other functions gave a reward. The objective reads each reward by "
+                "itself: return a number, or None from all of them"
+            )
+        return torch.where(unknown & ~undecided, 0.0, rewards)
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *arguments: Any, **named: Any) -> Any:
+        entropies = self._progress.entropies
+        if entropies is None or model is self.ref_model:
+            return super()._get_per_token_logps_and_entropies(model, *arguments, **named)
+        named["compute_entropy"] = True
+        scores = super()._get_per_token_logps_and_entropies(model, *arguments, **named)
+        entropies.append(scores[1])
+        return scores
+
+    # The window.
+
+    def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
+        batches, items = super().get_batch_samples(*arguments, **named)
+        self._progress.batches, self._progress.window = batches, None
+        return batches, items
+
+    def _prepare_inputs(self, generation_batch: Any) -> Inputs:
+        if not self.model.training:
+            return super()._prepare_inputs(generation_batch)
+        progress = self._progress
+        if progress.window is None:
+            progress.window = window = self._open_window()
+            if len(window.inputs) > 1:  # else the plan shares the forward pass of the loss
+                self._plan(window)
+        if progress.window.position == len(progress.window.inputs):
+            raise RunError(
+                f"the update has {counted(len(progress.window.inputs), 'micro-batch')}, and the "
+                "training loop asks for one more. It must call get_batch_samples before each update"
+            )
+        return progress.window.inputs[progress.window.position]
+
+    def _open_window(self) -> Window:
+        """The inputs of all micro-batches of the next update, sampled where TRL would sample."""
+        batches, first = self._progress.batches, self._step
+        if not batches:
+            raise RunError(
+                "the training loop prepares inputs for which it did not call get_batch_samples"
+            )
+        inputs, rollouts = [], []
+        try:
+            for step, batch in enumerate(batches, first):
+                self._step, before = step, self._buffered_inputs
+                inputs.append(super()._prepare_inputs(batch))
+                if self._buffered_inputs is not before:
+                    rollouts.append(self._buffered_inputs)
+        finally:
+            self._step = first
+        phases, rounds = (
+            self.objective.phases,
+            {
+                step // self.args.steps_per_generation % self.num_iterations
+                for step in range(first, first + len(inputs))
+            },
+        )
+        places = {each % len(phases) for each in rounds}
+        if len(places) > 1:
+            raise RunError("an update covers two phases of the objective; see num_iterations")
+        return Window(inputs, rollouts, phases[places.pop()])
+
+    def _plan(self, window: Window) -> None:
+        """Observe the rollouts that are new, and plan the update; all processes together."""
+        objective, progress = self.objective, self._progress
+        for rollout in window.rollouts:
+            tables = [self._read(window, inputs) for inputs in rollout]
+            if self._own_advantages:
+                tables = objective.with_advantages(tables, self._comm)
+                for inputs, table in zip(rollout, tables, strict=True):
+                    assert table.advantages is not None
+                    inputs["rlobj_advantages"] = table.to_padded(table.advantages)
+            progress.state = objective.observe(tables, progress.state, self._comm)
+        tables = [self._read(window, inputs) for inputs in window.inputs]
+        window.plan = window.phase.plan(tables, progress.state, self._comm)
+
+    def _read(self, window: Window, inputs: Inputs) -> TokenBatch:
+        """A micro-batch as the rules read it; scored without gradient if they read the policy."""
+        new = any(inputs is each for rollout in window.rollouts for each in rollout)
+        old = inputs.get("old_per_token_logps")
+        if id(inputs) not in window.scored and self._reads & _POLICY:
+            if new and old is not None:  # the rollout's policy is the present one
+                window.scored[id(inputs)] = old, inputs.get("rlobj_old_entropy")
+            elif old is None or self._reads & {"logprobs", "entropy"}:
+                with (
+                    torch.no_grad(),
+                    disable_gradient_checkpointing(
+                        self.model, self.args.gradient_checkpointing_kwargs
+                    ),
+                ):
+                    logprobs, entropies, _ = self._forward(self.model, inputs)
+                window.scored[id(inputs)] = logprobs, entropies
+        unknown = torch.zeros_like(inputs["completion_ids"], dtype=torch.float32)
+        return self._table(inputs, *window.scored.get(id(inputs), (unknown, None)))
+
+    # The loss.
+
+    def _compute_loss(self, model: Any, inputs: Inputs) -> Tensor:
+        """TRL's forward pass, and the objective's loss of this micro-batch."""
+        logprobs, entropies, auxiliary = self._forward(
+            model, inputs, compute_aux_loss=self.aux_loss_enabled
+        )
+        window = self._due(inputs, (logprobs.detach(), entropies.detach()))
+        loss = self._add(window, self._table(inputs, logprobs, entropies))
+        if self.aux_loss_enabled:
+            self._log("aux_loss", self.accelerator.gather_for_metrics(auxiliary).mean().item())
+            loss = loss + self.router_aux_loss_coef * auxiliary / len(window.inputs)
+        return loss
+
+    def _due(self, inputs: Inputs, scores: tuple[Tensor, Tensor]) -> Window:
+        """The window of a micro-batch, planned; `scores` are those of its loss, detached."""
+        progress, window = self._progress, self._progress.window
+        if not self.model.training:  # an update of its own, which changes no state
+            window, tables = Window([inputs], [], self._whole), [self._table(inputs, *scores)]
+            window.plan = self._whole.plan(tables, progress.state, self._comm)
+        elif window is None or window.position == len(window.inputs):
+            raise RunError("a loss is due for which _prepare_inputs was not called")
+        elif window.plan is None:  # its only micro-batch: rules and loss share a forward pass
+            window.scored[id(inputs)] = scores
+            self._plan(window)
+        return window
+
+    def _add(self, window: Window, table: TokenBatch) -> Tensor:
+        """The loss of the window's next micro-batch, as it is differentiated; the last one ends it.
+
+        The losses of all micro-batches and processes add up to the objective. The processes'
+        gradients are averaged, and TRL scales nothing else: so the loss is multiplied by their
+        number.
+        """
+        last = window.position == len(window.inputs) - 1
+        if self.model.training and self.accelerator.sync_gradients != last:
+            raise RunError(
+                f"the update was planned for {counted(len(window.inputs), 'micro-batch')}, but "
+                "the optimizer's step does not come after the last of them"
+            )
+        assert window.plan is not None
+        place = (table, window.plan, window.position)
+        try:
+            output = window.phase.loss(*place)
+        except BatchError as error:  # raised below on all processes together
+            window.error = window.error or error
+            output = window.phase.loss(*place, check=False)
+        window.add(table, output)
+        if last:
+            agree(window.error, "the loss", self._comm)  # before the optimizer's step
+            self._log_update(window)
+            self._progress.state["update"] += self.model.training
+        return output.loss * self.accelerator.num_processes
+
+    def _log_update(self, window: Window) -> None:
+        assert window.plan is not None
+        metrics = combine(window.measured, window.phase, window.plan, True, self._comm)
+        for name, value in {**window.plan.metrics, **metrics}.items():
+            self._log(f"rlobj/{name}", value)
+
+    def _log(self, name: str, value: float) -> None:
+        self._metrics["train" if self.model.training else "eval"][name].append(value)
+
+    # Forward passes and tables.
+
+    def _forward(self, model: Any, inputs: Inputs, **named: Any) -> Any:
+        """Log-probs and entropies [B, T], and the loss of a router."""
+        prompt, completion = inputs["prompt_ids"], inputs["completion_ids"]
+        return self._get_per_token_logps_and_entropies(
+            model,
+            torch.cat([prompt, completion], dim=1),
+            torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1),
+            completion.size(1),
+            compute_entropy=True,
+            **{name: inputs[name] for name in _MODEL_INPUTS if name in inputs},
+            **named,
+        )
+
+    def _table(self, inputs: Inputs, logprobs: Tensor, entropies: Tensor | None) -> TokenBatch:
+        """TRL's inputs as a TokenBatch."""
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        own = inputs.get("rlobj_advantages")
+        names = self.reward_func_names
+        return TokenBatch.from_padded(
+            mask,
+            logprobs,
+            entropy=entropies,
+            groups=inputs["rlobj_groups"],
+            ids=inputs["rlobj_ids"],
+            rewards=inputs["rlobj_rewards"],
+            reward_names=names if len(set(names)) == len(names) else None,
+            reward_weights=self.reward_weights.tolist(),
+            advantages=own if self._own_advantages else inputs["advantages"],
+            old_logprobs=inputs.get("old_per_token_logps"),
+            old_entropy=inputs.get("rlobj_old_entropy"),
+            ref_logprobs=inputs.get("ref_per_token_logps"),
+            sampler_logprobs=inputs.get("sampling_per_token_logps"),
+        )
+
+    # Checkpoints.
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            folder = Path(self._get_output_dir(trial=trial))
+            path = folder / f"checkpoint-{self.state.global_step}" / STATE_FILE
+            saved = {"state": self._progress.state, "rows": self._progress.rows}
+            path.write_text(json.dumps(saved), encoding="utf-8")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        path = Path(checkpoint) / STATE_FILE
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            self._progress.state, self._progress.rows = dict(saved["state"]), int(saved["rows"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read ({error}): resume from a checkpoint of an ObjectiveTrainer"
+            ) from None
+        names = set(self.objective.init()) ^ (set(self._progress.state) - {"update"})
+        if names:
+            raise ConfigError(
+                f"{path} is of an objective with other controllers: {', '.join(sorted(names))}"
+            )
+
+
+class ObjectiveTrainer(ObjectiveMixin, GRPOTrainer):
+    """TRL's GRPOTrainer with an objective of rlobj: `ObjectiveTrainer(..., objective="stapo")`."""
