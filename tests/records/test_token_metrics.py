@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
+from ranks import on_ranks
 from torch import Tensor
 
 from rlobj import Clip, Objective, TokenBatch, load_preset
@@ -80,27 +78,6 @@ class Softmax:
             for column in kept.values():
                 column[skip(plan.weights[0] * plan.advantages[0])] = math.nan
         return Observed(objective, {}, table, plan, [], **kept)
-
-
-def on_ranks(count: int, work: Callable[[Any], Any]) -> list[Any]:
-    """The results of `work(comm)` on each rank; ranks are threads."""
-    barrier, values = threading.Barrier(count, timeout=20), [torch.zeros(0)] * count
-
-    class Rank:
-        size = count
-
-        def __init__(self, rank: int) -> None:
-            self.rank = rank
-
-        def sum(self, tensor: Tensor) -> Tensor:
-            values[self.rank] = tensor.clone()
-            barrier.wait()
-            total = torch.stack(values).sum(0)
-            barrier.wait()
-            return total
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(lambda rank: work(Rank(rank)), range(count)))
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ class Plan:
         planned = [ids for _, ids in self.responses]
         if index is None and ids is not None and planned and all(x is not None for x in planned):
             if place is None or not self._holds(table, place):
-                return self._joined.part(self._rows(table))
+                return self.joined.part(self._rows(table))
         elif place is None and len(self.weights) != 1:
             raise BatchError(
                 f"the plan was made for {len(self.weights)} tables, and it is not known which of "
@@ -207,9 +207,9 @@ class Plan:
         )
 
     @cached_property
-    def _joined(self) -> Plan:
-        """The plan of all tables as one table."""
-        return self._one(lambda columns: torch.cat(list(columns)))
+    def joined(self) -> Plan:
+        """The plan of all tables as one table, with its clauses."""
+        return replace(self._one(lambda columns: torch.cat(list(columns))), clauses=self.clauses)
 
     def _holds(self, table: TokenBatch, place: int) -> bool:
         """Whether the plan's table at this place has the same responses, as far as is known."""

@@ -72,7 +72,7 @@ def token_metrics(observed: Observed, comm: Comm) -> dict[str, float]:
     return {
         **{name: value / total for name, (value, total) in fractions.items() if total},
         **({f"entropy/q{100 * q:02.0f}": value for q, value in named} if scored else {}),
-        **({"entropy/predicted_change": predicted} if weighed else {}),
+        **({"entropy/predicted_change": predicted} if sum(carried) else {}),
         "tokens/dropped": float(left_out),
         "tokens/unscored": float(tokens - scored),
         **(spurious if judged else {}),

@@ -23,6 +23,8 @@ UNSCORED = (
     "the run did not score all tokens; train with --set training.skip_inactive=false to score "
     "those without a gradient, too"
 )
+UNKNOWN = "its trainer does not compute Σ π², the column collision; `rlobj train` does"
+"""Why the gradients of a run in another trainer are unknown."""
 _NOT_RECORDED = (
     "the run did not record {}_logprobs; train with --set 'objective.penalties=[{{kind: {}, "
     "coefficient: 0}}]' to record them"

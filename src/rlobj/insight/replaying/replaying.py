@@ -21,6 +21,7 @@ from rlobj.insight.inspecting import Progress, record_batches, tokens_by_step
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
 from rlobj.insight.replaying.planned import (
     EFFECTS,
+    UNKNOWN,
     UNSCORED,
     MiniBatch,
     Phase,
@@ -190,7 +191,8 @@ class _Replay:
         for name, each in planned.items():
             tallies.add_planned(name, each, spurious[rows])
             if bool(each.gradient.isnan().any()):
-                self.notes[f"{name}: its gradient is unknown, because {UNSCORED}"] = None
+                why = UNKNOWN if first.table.collision is None else UNSCORED
+                self.notes[f"{name}: its gradient is unknown, because {why}"] = None
         touched = {name: each.effect >= 0 for name, each in planned.items()}
         for name, value, chosen in self._selected(first):
             tallies.add_touched((name, value), chosen, spurious[rows], planned[RECORDED].free)

@@ -1,0 +1,230 @@
+"""The folder of a run in another trainer, which `inspect`, `replay`, `diagnose`, `report` and
+`watch` read as they read a run of `rlobj train`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import is_run
+from rlobj.insight.diagnosis import Watch
+from rlobj.objectives import statistics
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import Plan
+from rlobj.objectives.statistics import Comm
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.records.observed import Observed
+from rlobj.records.token_metrics import token_metrics
+from rlobj.training.loop.metrics import average
+from rlobj.training.parallel.agreement import together
+from rlobj.training.rollouts.collector import rewards_differ
+from rlobj.training.rollouts.synchronizer import sampler_gap
+from rlobj.training.storage.recording import Recording
+from rlobj.training.storage.run_directory import RunDirectory
+
+logger = logging.getLogger(__name__)
+
+_COLUMNS = ("logprobs", "entropy", "collision", "entropy_sensitivity")
+
+
+class RunRecord:
+    """RUN/config.resolved.yaml, metrics.jsonl, records/ and tables/ of a run in another trainer.
+
+    A step is one rollout with all its updates. All ranks call every method but `close`, in the same
+    order. The first rank locks the folder until `close`.
+
+    Args:
+        folder: of the run; it is created.
+        config: describes the run; `output` says what is recorded, and how much of it.
+        tokenizer: of the policy.
+        comm: the process group.
+        state: what `state` returned when the checkpoint was written from which the run continues;
+            later steps in the folder are deleted. None = a new run.
+
+    Attributes:
+        steps: steps done.
+
+    Raises:
+        ConfigError: the folder already has a run and `state` is None, another process trains in
+            it, or it cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        config: RunConfig,
+        tokenizer: Any,
+        comm: Comm,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.steps = 0
+        self._run, self._comm, self._watch = RunDirectory(folder), comm, Watch(config)
+        self._recording = Recording(self._run.path, config, tokenizer, comm)
+        self._observed: list[Observed] = []
+        self._metrics: list[Mapping[str, float]] = []
+        self._stack = ExitStack()
+        if state is not None:
+            self.steps = state["step"]
+            self._recording.restore(state["records"])
+        with together(comm, "preparing the run's folder"):
+            if comm.rank == 0:
+                self._prepare(config, new=state is None)
+
+    def _prepare(self, config: RunConfig, new: bool) -> None:
+        if new and is_run(self._run.path):
+            raise ConfigError(
+                f"{self._run.path} already holds the record of a run: resume that run from one of "
+                "its checkpoints, or choose another folder for the record"
+            )
+        if new:
+            self._run.create(config)
+        self._stack.enter_context(self._run.locked())
+        if not new:
+            self._run.write_config(config)
+            self._run.truncate(self.steps)
+        for line in self._run.lines():
+            self._watch.add(line)
+
+    def update(
+        self, index: int, observed: Observed, metrics: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
+        """Record an update.
+
+        Args:
+            index: the number of the update in its step, from 0.
+            observed: what this rank's part of the update read and decided; see `observed_update`.
+            metrics: more metrics of the update, equal on all ranks, such as "loss/total".
+
+        Returns:
+            The metrics of the update's tokens over all ranks, and those given.
+        """
+        found = {**token_metrics(observed, self._comm), **observed.plan.metrics}
+        sampler = observed.table.sampler_logprobs
+        if sampler is not None and not index:  # the policy has not moved since the rollout
+            found |= sampler_gap(observed.old_logprobs, sampler, self._comm)
+        found |= metrics or {}
+        self._observed.append(observed)
+        self._metrics.append(found)
+        return found
+
+    def end_step(self, metrics: Mapping[str, float] | None = None) -> dict[str, float]:
+        """Write the updates since the last step, and the step's line in metrics.jsonl.
+
+        A finding of the diagnosis that begins with this step is logged as a warning.
+
+        Args:
+            metrics: more metrics of the step, equal on all ranks, such as "train/learning_rate".
+
+        Returns:
+            The line: the metrics of the rollout, the averages of its updates, and those given.
+        """
+        updates, self._observed = self._observed, []
+        measured, self._metrics = self._metrics, []
+        self.steps += 1
+        for index, observed in enumerate(updates):
+            self._recording.update(self.steps, index, observed)
+        self._recording.end_step(self.steps)
+        line = {"step": self.steps, **_rollout_metrics(updates, self._comm), **average(measured)}
+        line |= metrics or {}
+        with together(self._comm, "writing metrics.jsonl"):
+            if self._comm.rank == 0:
+                for finding in self._watch.add(line):
+                    text = f"{finding.name}: {finding.evidence}. {finding.cure}"
+                    logger.warning("step %d: %s", self.steps, text)
+                self._run.append({**line, **self._watch.metrics()})
+        return line
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps; updates of an unfinished step are not in it."""
+        self._recording.close_file()  # a resumed run deletes the files of later steps
+        return {"step": self.steps, "records": self._recording.state()}
+
+    def close(self) -> None:
+        """Write what is not written yet, also after an error, and unlock the folder."""
+        self._recording.close()
+        self._stack.close()
+
+
+def observed_update(
+    objective: Objective,
+    state: Mapping[str, Any],
+    tables: Sequence[TokenBatch],
+    plan: Plan,
+    sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+    scores: Sequence[Mapping[str, Tensor]],
+) -> Observed:
+    """What an update in another trainer read and decided on this rank.
+
+    Args:
+        objective: the phase that was planned.
+        state: as `plan` read it.
+        tables: the micro-batches that were planned, with ids and rewards.
+        plan: of these tables, with `clauses=True`.
+        sequences: prompt ids and trained response ids of each response of all tables.
+        scores: of each table, the columns `logprobs` and `entropy` of the policy at the start of
+            the update, [N]; also `collision` and `entropy_sensitivity` if the trainer knows them.
+    """
+    table = TokenBatch.concat(tables)
+    given = {name: getattr(table, name) for name in _COLUMNS}
+    given = {name: column.detach() for name, column in given.items() if column is not None}
+    if table.old_logprobs is None:  # the plan read the table's own, and replay must find them
+        read = [name for name in given if f"old_{name}" in objective.needs.plan]
+        given |= {f"old_{name}": given[name] for name in read}
+    nowhere = torch.full_like(given["logprobs"], torch.nan)
+    columns = {
+        name: torch.cat([each[name].detach() for each in scores]).to(nowhere)
+        if scores and name in scores[0]
+        else nowhere
+        for name in _COLUMNS
+    }
+    return Observed(objective, state, table.replace(**given), plan.joined, sequences, **columns)
+
+
+def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float]:
+    """Rewards, groups and lengths of the responses in the updates, each counted once."""
+    seen: dict[int, tuple[int, float, int]] = {}
+    for table in (observed.table for observed in updates):
+        assert table.ids is not None
+        columns = (table.groups, table.reward(), table.lengths)
+        facts = zip(*(column.tolist() for column in columns), strict=True)
+        seen = {**dict(zip(table.ids.tolist(), facts, strict=True)), **seen}
+    own = list(zip(*seen.values(), strict=True)) or [(), (), ()]
+    kinds = (torch.int64, torch.float64, torch.int64)
+    gathered = (
+        statistics.gather(torch.tensor(column, dtype=kind), comm)[0]
+        for column, kind in zip(own, kinds, strict=True)
+    )
+    names, rewards, lengths = gathered
+    groups: dict[int, list[float]] = {}
+    for name, reward in zip(names.tolist(), rewards.tolist(), strict=True):
+        groups.setdefault(name, []).append(reward)
+    silent = sum(
+        len(each) > 1 and not rewards_differ(frozenset(r for r in each if r == r))
+        for each in groups.values()
+    )
+    decided = rewards[~rewards.isnan()]
+    mean = decided.mean()
+    tokens, count = float(lengths.sum()), len(rewards)
+    found = {
+        "reward/mean": float(mean),
+        "reward/std": float((decided - mean).square().mean().sqrt()),
+        "reward/undecided": float(count - len(decided)),
+        "reward/groups": float(len(groups)),
+        "groups/without_signal": float(silent),
+        "groups/without_signal_share": silent / max(len(groups), 1),
+        "response/count": float(count),
+        "response/length_mean": tokens / max(count, 1),
+        "tokens/sampled": tokens,
+        "tokens/step": tokens,
+    }
+    if ((decided == 0) | (decided == 1)).all():  # verdicts
+        found["reward/accuracy"] = found["reward/mean"]
+    return found

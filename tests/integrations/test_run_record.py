@@ -1,0 +1,202 @@
+"""RunRecord: the folder of a run in another trainer, on one and two processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+import torch
+from ranks import on_ranks
+from runs import metrics
+from strategies import awkward_batch, fitting
+
+import rlobj
+from rlobj import Objective, load_preset, read_records, read_tables
+from rlobj.base.errors import ConfigError
+from rlobj.base.files import is_locked
+from rlobj.config.run_config import RunConfig, build_config
+from rlobj.integrations.run_record import RunRecord, observed_update
+from rlobj.models.embedded import build_tokenizer
+from rlobj.objectives.statistics import Comm, SingleProcess
+
+PLACE = ("step", "update", "response", "position")
+
+
+def config_of(preset: str, **output: Any) -> RunConfig:
+    own = {"training": {"steps": 4}, "output": {"tables_every": 1, "records_share": 0.2, **output}}
+    return build_config([("preset", load_preset(preset).config), ("test", own)])
+
+
+class Trainer:
+    """Updates on random tokens, in micro-batches: what a foreign loop hands to its record."""
+
+    def __init__(self, objective: Objective, comm: Comm, updates: int = 1, parts: int = 3) -> None:
+        self.objective, self.comm, self.updates, self.parts = objective, comm, updates, parts
+        self.state = {**objective.init(), "update": 0}
+
+    def step(self, record: RunRecord, number: int, **more: float) -> dict[str, float]:
+        phases = [phase for phase in self.objective.phases for _ in range(self.updates)]
+        for index, phase in enumerate(phases):
+            self.update(record, phase, number, index)
+        return record.end_step(more)
+
+    def update(self, record: RunRecord, phase: Objective, number: int, index: int) -> None:
+        whole = fitting(self.objective, awkward_batch(number, 8, torch.float32))
+        whole = whole.replace(ids=whole.ids + 1000 * number, collision=None)
+        [whole] = self.objective.with_advantages([whole])
+        own = whole.select(range(self.comm.rank, len(whole.lengths), self.comm.size))
+        tables = own.split(self.parts)
+        plan = phase.plan(tables, self.state, self.comm, clauses=True)
+        sequences = [([4, 5], [4 + t % 16 for t in range(n)]) for n in own.lengths.tolist()]
+        scores = [{"logprobs": t.logprobs - 0.01, "entropy": t.entropy} for t in tables]
+        observed = observed_update(phase, dict(self.state), tables, plan, sequences, scores)
+        record.update(index, observed, {"loss/total": 0.5})
+        self.state["update"] += 1
+
+
+def run(folder: Path, preset: str, comm: Comm | None = None, steps: int = 4, **how: Any) -> None:
+    """A run of some steps."""
+    comm, config = comm or SingleProcess(), config_of(preset)
+    record = RunRecord(folder, config, build_tokenizer(), comm)
+    trainer = Trainer(config.resolved_objective(), comm, **how)
+    for number in range(1, steps + 1):
+        trainer.step(record, number)
+    record.close()
+
+
+@pytest.mark.parametrize("preset", ["stapo", "20-entropy", "ar-lopti", "stare", "tis", "kl-cov"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_recorded_objective_gives_the_recorded_weights_to_the_bit(
+    tmp_path: Path, preset: str, ranks: int
+) -> None:
+    on_ranks(ranks, lambda comm: run(tmp_path / "run", preset, comm, steps=2, updates=2))
+    updates = list(read_tables(tmp_path / "run"))
+    count = 2 * len(load_preset(preset).objective.phases)
+    assert [(u.step, u.update) for u in updates] == [
+        (step, update) for step in (1, 2) for update in range(1, count + 1)
+    ]
+    for update in updates:
+        plan = update.objective.plan([update.table], update.state)
+        assert torch.equal(plan.weights[0], update.weights)
+
+
+@pytest.mark.parametrize("parts", [1, 5])
+def test_the_record_is_the_same_at_any_micro_batches_and_ranks(tmp_path: Path, parts: int) -> None:
+    run(tmp_path / "one", "stapo", steps=2)
+    on_ranks(2, lambda comm: run(tmp_path / "two", "stapo", comm, steps=2, parts=parts))
+    one, two = (
+        read_records(tmp_path / name).sort_by([(key, "ascending") for key in PLACE])
+        for name in ("one", "two")
+    )
+    assert len(one) > 50
+    assert one.equals(two)
+    assert metrics(tmp_path / "one") == metrics(tmp_path / "two")
+
+
+def test_a_line_counts_each_response_of_a_step_once(tmp_path: Path) -> None:
+    whole = awkward_batch(1, 8, torch.float32)
+    on_ranks(2, lambda comm: run(tmp_path / "run", "grpo", comm, steps=1, updates=3))
+    [line] = metrics(tmp_path / "run")
+    assert whole.rewards is not None
+    decided = whole.rewards[~whole.rewards.isnan()].double()
+    groups = [whole.rewards[whole.groups == g] for g in whole.groups.unique()]
+    known = [(len(each), each[~each.isnan()].unique()) for each in groups]
+    assert line["step"] == 1
+    assert line["reward/mean"] == pytest.approx(float(decided.mean()))
+    assert line["reward/std"] == pytest.approx(float(decided.std(correction=0)))
+    assert line["reward/undecided"] == len(whole.rewards) - len(decided)
+    assert (line["reward/groups"], line["response/count"]) == (len(groups), len(whole.rewards))
+    assert line["groups/without_signal"] == sum(n > 1 and len(each) < 2 for n, each in known)
+    assert line["tokens/step"] == len(whole)
+    assert line["loss/total"] == 0.5
+    assert "reward/accuracy" not in line  # rewards are no verdicts
+
+
+def test_gradients_are_unknown_without_the_collision_of_the_policy(tmp_path: Path) -> None:
+    run(tmp_path / "run", "stapo", steps=1)
+    [line] = metrics(tmp_path / "run")
+    assert not [name for name in line if name.startswith("gradient/")]
+    assert "entropy/predicted_change" not in line
+    assert {"entropy/q50", "prob/decade_0", "tokens/dropped"} <= line.keys()
+    assert read_records(tmp_path / "run")["gradient_norm"].null_count > 50
+
+
+def test_a_run_is_inspected_replayed_diagnosed_and_reported(tmp_path: Path) -> None:
+    run(tmp_path / "run", "20-entropy")
+    lines = metrics(tmp_path / "run")
+    found = rlobj.inspect(tmp_path / "run", dropped=True)
+    assert found.count == sum(line["tokens/dropped"] for line in lines) > 0
+    replayed = rlobj.replay(tmp_path / "run", ["stapo", "prob < 0.01"])
+    assert "gives all recorded weights again, to the bit" in repr(replayed)
+    assert replayed.objectives["touched"].to_pylist()[0] == found.count
+    assert "does not compute" in replayed.notes[0]
+    [diagnosis] = rlobj.diagnose(tmp_path / "run").runs
+    assert diagnosis.steps == 4
+    assert {"collapse", "rule-never-fires", "groups-without-signal"} <= set(diagnosis.checked)
+    page = rlobj.report(tmp_path / "run", tmp_path / "report.html").read_text()
+    assert "keep entropy.top(0.2)" in page
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_resumed_run_repeats_no_row(tmp_path: Path, inside: bool) -> None:
+    """It continues from a checkpoint between two steps, or from one inside a step."""
+    run(tmp_path / "whole", "stapo", updates=2)
+    config, comm = config_of("stapo"), SingleProcess()
+    record = RunRecord(tmp_path / "run", config, build_tokenizer(), comm)
+    trainer = Trainer(config.resolved_objective(), comm, updates=2)
+    for number in (1, 2):
+        trainer.step(record, number)
+    state = dict(trainer.state)
+    if inside:
+        trainer.update(record, trainer.objective, 3, 0)
+    saved = json.loads(json.dumps(record.state()))
+    trainer.step(record, 3)  # after the checkpoint; lost
+    record.close()
+    record = RunRecord(tmp_path / "run", config, build_tokenizer(), comm, saved)
+    trainer.state = state
+    for number in (3, 4):
+        trainer.step(record, number)
+    record.close()
+    whole, found = (
+        read_records(tmp_path / name).sort_by([(key, "ascending") for key in PLACE])
+        for name in ("whole", "run")
+    )
+    assert pc.max(whole["step"]).as_py() == 4
+    assert found.equals(whole)
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    tables = [sorted(f.name for f in (tmp_path / n / "tables").iterdir()) for n in ("whole", "run")]
+    assert tables[0] == tables[1]
+
+
+def test_a_folder_with_a_run_is_refused_and_nothing_in_it_changes(tmp_path: Path) -> None:
+    run(tmp_path / "run", "stapo", steps=1)
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match=r"already holds the record of a run.*another folder"):
+        run(tmp_path / "run", "stapo")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_folder_is_locked_while_the_run_goes_on(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path / "run", config_of("stapo"), build_tokenizer(), SingleProcess())
+    assert is_locked(tmp_path / "run")
+    record.close()
+    assert not is_locked(tmp_path / "run")
+
+
+def test_a_finding_is_logged_when_it_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, comm = config_of("stapo"), SingleProcess()
+    record = RunRecord(tmp_path / "run", config, build_tokenizer(), comm)
+    trainer = Trainer(config.resolved_objective(), comm)
+    with caplog.at_level(logging.WARNING):
+        for number in range(1, 7):
+            trainer.step(record, number, **{"reward/mean": 1.0 if number < 3 else -9.0})
+    record.close()
+    warned = [r.message for r in caplog.records if r.name == "rlobj.integrations.run_record"]
+    assert sum("collapse: the mean reward fell" in message for message in warned) == 1
+    assert metrics(tmp_path / "run")[-1]["diagnosis/collapse"] == 1.0
