@@ -189,11 +189,16 @@ def observed_update(
 
 
 def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float]:
-    """Rewards, groups and lengths of the responses in the updates, each counted once."""
+    """Rewards, groups and lengths of the responses in the updates, each counted once.
+
+    If the tables have no rewards, only lengths and counts.
+    """
     seen: dict[int, tuple[int, float, int]] = {}
     for table in (observed.table for observed in updates):
         assert table.ids is not None
-        columns = (table.groups, table.reward(), table.lengths)
+        unknown = torch.full(table.lengths.shape, torch.nan)
+        rewards = unknown if table.rewards is None else table.reward()
+        columns = (table.groups, rewards, table.lengths)
         facts = zip(*(column.tolist() for column in columns), strict=True)
         seen = {**dict(zip(table.ids.tolist(), facts, strict=True)), **seen}
     own = list(zip(*seen.values(), strict=True)) or [(), (), ()]
@@ -213,17 +218,22 @@ def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float
     decided = rewards[~rewards.isnan()]
     mean = decided.mean()
     tokens, count = float(lengths.sum()), len(rewards)
+    counts = {
+        "response/count": float(count),
+        "response/length_mean": tokens / max(count, 1),
+        "tokens/sampled": tokens,
+        "tokens/step": tokens,
+    }
+    if any(observed.table.rewards is None for observed in updates):
+        return counts
     found = {
+        **counts,
         "reward/mean": float(mean),
         "reward/std": float((decided - mean).square().mean().sqrt()),
         "reward/undecided": float(count - len(decided)),
         "reward/groups": float(len(groups)),
         "groups/without_signal": float(silent),
         "groups/without_signal_share": silent / max(len(groups), 1),
-        "response/count": float(count),
-        "response/length_mean": tokens / max(count, 1),
-        "tokens/sampled": tokens,
-        "tokens/step": tokens,
     }
     if ((decided == 0) | (decided == 1)).all():  # verdicts
         found["reward/accuracy"] = found["reward/mean"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import torch
 from numpy.typing import NDArray
 from pyarrow import parquet
 from torch import Tensor
@@ -61,6 +62,8 @@ def rows_of(
         "inclusion_probability": probability,
     }
     columns = {name: numbers(values[rows]) for name, values in per_token.items()}
+    unknown = torch.full(table.lengths.shape, torch.nan)
+    rewards = numbers(unknown if table.rewards is None else table.reward())
     response, position = numpy(table.responses[rows]), numpy(table.positions[rows])
     ids = [observed.sequences[i][1][t] for i, t in zip(response, position, strict=True)]
     known, which = np.unique(np.array(ids, np.int64), return_inverse=True)
@@ -74,7 +77,7 @@ def rows_of(
         "update": np.full(len(rows), place[1]),
         "response": numpy(table.ids)[response],
         "group": numpy(table.groups)[response],
-        "reward": numbers(table.reward())[response],
+        "reward": rewards[response],
         "position": position,
         "token": known[which],
         "text": pyarrow.array([texts.text(token) for token in known], "string").take(which),

@@ -107,9 +107,7 @@ def _rows(step: int, number: int, observed: Observed) -> Any:
     values |= {f"{_OWN}{name}": column for name, column in table.columns.items()}
     values |= {"weight": observed.plan.weights[0]}
     assert table.ids is not None
-    assert table.rewards is not None
-    lengths, rewards = numpy(table.lengths), numpy(table.rewards)
-    kinds = rewards.shape[1] if rewards.ndim > 1 else 1
+    lengths = numpy(table.lengths)
     prompts = [np.asarray(prompt, np.int32) for prompt, _ in observed.sequences]
     tokens = [np.asarray(response, np.int32) for _, response in observed.sequences]
     columns = {
@@ -117,10 +115,12 @@ def _rows(step: int, number: int, observed: Observed) -> Any:
         "update": pyarrow.array(np.full(size, number, np.int32)),
         "response": pyarrow.array(numpy(table.ids)),
         "group": pyarrow.array(numpy(table.groups)),
-        "rewards": _lists(rewards.flatten(), np.full(size, kinds)),
         "prompt": _lists(_joined(prompts), [len(prompt) for prompt in prompts]),
         "tokens": _lists(_joined(tokens), lengths),
     }
+    if table.rewards is not None:
+        kinds = 1 if table.rewards.dim() == 1 else table.rewards.shape[1]
+        columns["rewards"] = _lists(numpy(table.rewards.flatten()), np.full(size, kinds))
     for name, column in values.items():
         if column is not None:
             columns[name] = _lists(numpy(column), lengths)
@@ -197,7 +197,7 @@ def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
 def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
     present = {name for name in rows.column_names if rows[name].null_count < len(rows) or not rows}
     lengths = arrow_compute().list_value_length(rows["tokens"])
-    rewards = _flat(rows["rewards"])
+    rewards = _flat(rows["rewards"]) if "rewards" in rows.column_names else None
     names = described["reward_names"]
     columns: dict[str, Any] = {
         name: _flat(rows[name]) for name in (*PER_TOKEN, "advantages") if name in present
@@ -206,7 +206,7 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
         lengths=torch.from_numpy(lengths.to_numpy().copy()),
         groups=torch.from_numpy(rows["group"].to_numpy().copy()),
         ids=torch.from_numpy(rows["response"].to_numpy().copy()),
-        rewards=rewards.reshape(len(rows), -1) if names else rewards,
+        rewards=rewards if rewards is None or not names else rewards.reshape(len(rows), -1),
         reward_names=names,
         reward_weights=described["reward_weights"],
         columns={name[len(_OWN) :]: _flat(rows[name]) for name in present if name.startswith(_OWN)},

@@ -126,6 +126,8 @@ class Replayed:
     def phases(self, batches: Sequence[MiniBatch]) -> list[list[Phase]]:
         """The phases of each mini-batch of a rollout, on tables with the objective's advantages.
 
+        If no rewards were recorded, these are the recorded advantages.
+
         Raises:
             BatchError: the tables lack rewards, or columns that the controllers read.
         """
@@ -133,7 +135,9 @@ class Replayed:
         first = batches[0][0]
         for i, part in enumerate(self.objective.phases):
             updates = [recorded(batch, i) for batch in batches]
-            tables = [update.table.replace(advantages=None) for update in updates]
+            tables = [update.table for update in updates]
+            if all(table.rewards is not None for table in tables):
+                tables = [table.replace(advantages=None) for table in tables]
             tables = self.objective.with_advantages(tables)
             if i == 0 and self.objective.controllers == first.objective.controllers:
                 self.state = dict(first.state)
@@ -157,4 +161,7 @@ def reason(error: BatchError, table: TokenBatch, reads: Iterable[str]) -> str:
         column = f"{name}_logprobs"
         if column in reads and getattr(table, column) is None:
             return _NOT_RECORDED.format(name, penalty)
-    return UNSCORED if bool((table.logprobs.isnan() & table.decided).any()) else str(error)
+    gaps = table.logprobs.isnan() & table.decided
+    if len(gaps) and bool(gaps.all()):
+        return f"no log-probs were recorded: {error}"
+    return UNSCORED if bool(gaps.any()) else str(error)
