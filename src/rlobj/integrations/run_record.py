@@ -50,6 +50,7 @@ class RunRecord:
             later steps in the folder are deleted. None = a new run.
 
     Attributes:
+        folder: of the run.
         steps: steps done.
 
     Raises:
@@ -67,7 +68,8 @@ class RunRecord:
     ) -> None:
         self.steps = 0
         self._run, self._comm, self._watch = RunDirectory(folder), comm, Watch(config)
-        self._recording = Recording(self._run.path, config, tokenizer, comm)
+        self.folder = self._run.path
+        self._recording = Recording(self.folder, config, tokenizer, comm)
         self._observed: list[Observed] = []
         self._metrics: list[Mapping[str, float]] = []
         self._stack = ExitStack()
@@ -79,9 +81,9 @@ class RunRecord:
                 self._prepare(config, new=state is None)
 
     def _prepare(self, config: RunConfig, new: bool) -> None:
-        if new and is_run(self._run.path):
+        if new and is_run(self.folder):
             raise ConfigError(
-                f"{self._run.path} already holds the record of a run: resume that run from one of "
+                f"{self.folder} already holds the record of a run: resume that run from one of "
                 "its checkpoints, or choose another folder for the record"
             )
         if new:

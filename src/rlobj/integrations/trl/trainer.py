@@ -8,6 +8,7 @@ then `Objective.loss` on one micro-batch. The losses add up to the objective of 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ from trl.models.utils import disable_gradient_checkpointing
 
 from rlobj.base.errors import BatchError, ConfigError, RunError, counted
 from rlobj.integrations.trl import settings
+from rlobj.integrations.trl.recording import Recorder
 from rlobj.integrations.trl.window import Inputs, Progress, Window
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
@@ -50,6 +52,9 @@ class ObjectiveMixin(_Trainer):
         objective: a preset's name, such as "stapo", the path of a preset file, or an Objective.
         advantages: "auto" uses TRL's advantages where `scale_rewards` names the objective's
             formula, and else the objective's own; "trl" and "objective" force one of them.
+        record: the folder of the record, which `rlobj inspect` and the other commands read; True =
+            `_rlobj` in GRPOConfig's output_dir, or `_rlobj-2`, ... if it is taken; False = none.
+        output: settings of the record: `records_mb`, `records_share`, `tables_every`.
         arguments: of GRPOTrainer, also by name.
 
     Attributes:
@@ -64,6 +69,8 @@ class ObjectiveMixin(_Trainer):
         *arguments: Any,
         objective: str | Path | Objective,
         advantages: Literal["auto", "trl", "objective"] = "auto",
+        record: bool | str | Path = True,
+        output: Mapping[str, Any] | None = None,
         **named: Any,
     ) -> None:
         if advantages not in ("auto", "trl", "objective"):
@@ -83,6 +90,12 @@ class ObjectiveMixin(_Trainer):
         if self.accelerator.is_main_process:
             settings.report_replaced(self.objective, vars(self.args), self._own_advantages)
         self._comm = ProcessGroup(self.accelerator.device)
+        self._recorder: Recorder | None = None
+        if record:
+            folder = None if record is True else Path(record)
+            preset = None if isinstance(objective, Objective) else str(objective)
+            self._recorder = Recorder(self, folder, preset, output or {})
+            self.add_callback(self._recorder)
         self._entropy_bonus_enabled = "entropy" in needs.loss  # else TRL 1.13 detaches entropies
 
     # The rollout.
@@ -205,8 +218,10 @@ class ObjectiveMixin(_Trainer):
                     assert table.advantages is not None
                     inputs["rlobj_advantages"] = table.to_padded(table.advantages)
             progress.state = objective.observe(tables, progress.state, self._comm)
-        tables = [self._read(window, inputs) for inputs in window.inputs]
-        window.plan = window.phase.plan(tables, progress.state, self._comm)
+        window.tables = [self._read(window, inputs) for inputs in window.inputs]
+        window.plan = window.phase.plan(
+            window.tables, progress.state, self._comm, clauses=self._recorder is not None
+        )
 
     def _read(self, window: Window, inputs: Inputs) -> TokenBatch:
         """A micro-batch as the rules read it; scored without gradient if they read the policy."""
@@ -284,7 +299,8 @@ class ObjectiveMixin(_Trainer):
     def _log_update(self, window: Window) -> None:
         assert window.plan is not None
         metrics = combine(window.measured, window.phase, window.plan, True, self._comm)
-        for name, value in {**window.plan.metrics, **metrics}.items():
+        window.metrics = {**window.plan.metrics, **metrics}
+        for name, value in window.metrics.items():
             self._log(f"rlobj/{name}", value)
 
     def _log(self, name: str, value: float) -> None:
@@ -326,14 +342,29 @@ class ObjectiveMixin(_Trainer):
             sampler_logprobs=inputs.get("sampling_per_token_logps"),
         )
 
-    # Checkpoints.
+    # The record, and checkpoints.
+
+    def train(self, *arguments: Any, **named: Any) -> Any:
+        """Train, as GRPOTrainer does."""
+        try:
+            return super().train(*arguments, **named)
+        finally:
+            if self._recorder is not None:
+                self._recorder.close()
+
+    def _get_grad_norm(self, *arguments: Any, **named: Any) -> Any:
+        norm = super()._get_grad_norm(*arguments, **named)
+        if self._recorder is not None and norm is not None:
+            self._recorder.grad_norm = float(norm)
+        return norm
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
+        record = self._recorder and self._recorder.state()
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial))
             path = folder / f"checkpoint-{self.state.global_step}" / STATE_FILE
-            saved = {"state": self._progress.state, "rows": self._progress.rows}
+            saved = {"state": self._progress.state, "rows": self._progress.rows, "record": record}
             path.write_text(json.dumps(saved), encoding="utf-8")
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
@@ -344,6 +375,8 @@ class ObjectiveMixin(_Trainer):
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
             self._progress.state, self._progress.rows = dict(saved["state"]), int(saved["rows"])
+            if self._recorder is not None:
+                self._recorder.saved = saved["record"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{path} cannot be read ({error}): resume from a checkpoint of an ObjectiveTrainer"

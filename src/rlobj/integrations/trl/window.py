@@ -28,6 +28,8 @@ class Window:
         phase: of the objective.
         scored: log-probs and entropies under the present weights, [B, T], by the id of the inputs.
         plan: of the update; None = not made yet.
+        tables: the micro-batches as they were planned.
+        metrics: of the update, when it has ended.
         measured: what the losses of the micro-batches so far measured.
         error: the first loss that was not finite.
     """
@@ -37,6 +39,8 @@ class Window:
     phase: Objective
     scored: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
     plan: Plan | None = None
+    tables: list[TokenBatch] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
     measured: list[Measured] = field(default_factory=list)
     error: BatchError | None = None
 
@@ -47,6 +51,7 @@ class Window:
 
     def add(self, table: TokenBatch, output: LossOutput) -> None:
         """Keep what the loss of the next micro-batch measured, without its graph."""
+        assert table.entropy is not None
         self.measured.append(
             Measured(
                 loss=output.loss.detach(),
@@ -54,7 +59,7 @@ class Window:
                 extremes=output.extremes,
                 tokens=table.decided.sum(),
                 rows=torch.arange(len(table)),
-                scores={},
+                scores={"logprobs": table.logprobs.detach(), "entropy": table.entropy.detach()},
                 sampler_logprobs=None,
             )
         )

@@ -1,0 +1,177 @@
+"""The record of a run in TRL: what `inspect`, `replay`, `diagnose`, `report` and `watch` read."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from rlobj.base.targets import PYTHON_OBJECT
+from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import is_run
+from rlobj.integrations.run_record import RunRecord, observed_update
+from rlobj.integrations.trl.window import Inputs, Window
+from rlobj.objectives.objective import Objective
+
+
+class Recorder(TrainerCallback):
+    """Gives each update of an ObjectiveTrainer to a RunRecord.
+
+    A step of the record ends where an update and a rollout of TRL end together. Unlike the other
+    events, `close` may be called by one process alone.
+
+    Args:
+        trainer: the ObjectiveTrainer.
+        folder: of the record; None = the first free one of `_rlobj`, `_rlobj-2`, ... in the output
+            folder. `push_to_hub` uploads no files whose names begin so.
+        preset: the name of the preset, or None.
+        output: settings of `RunConfig.output`.
+
+    Attributes:
+        saved: the state of the record in the checkpoint from which the run continues; None = a new
+            run.
+        grad_norm: of the update in progress.
+    """
+
+    def __init__(
+        self, trainer: Any, folder: Path | None, preset: str | None, output: Mapping[str, Any]
+    ) -> None:
+        self._trainer, self._folder = trainer, folder
+        self._preset, self._output = preset, dict(output)
+        self._record: RunRecord | None = None
+        self._updates = 0  # of the step in progress
+        self.saved: dict[str, Any] | None = None
+        self.grad_norm = math.nan
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Open the folder."""
+        trainer = self._trainer
+        config = described(trainer, self._preset, state.max_steps, self._output)
+        tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+        folder = self._folder or Path(args.output_dir) / self._name(Path(args.output_dir))
+        self._record = RunRecord(folder, config, tokenizer, trainer._comm, self.saved)
+
+    def _name(self, parent: Path) -> str:
+        """The name of the record's folder: that of the checkpoint, or the first free one."""
+        names = itertools.chain(["_rlobj"], (f"_rlobj-{i}" for i in itertools.count(2)))
+        free = next(name for name in names if not is_run(parent / name))
+        return self._trainer._comm.broadcast(self.saved["folder"] if self.saved else free)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Record the update, and the step if its rollout has ended."""
+        trainer, record = self._trainer, self._record
+        progress = trainer._progress
+        if record is None or progress.window is None:
+            return
+        before = {**progress.state, "update": progress.state["update"] - 1}
+        metrics = {**progress.window.metrics, "train/grad_norm": self.grad_norm}
+        if cut := trainer._metrics["train"].get("completions/clipped_ratio"):
+            metrics["response/truncated"] = cut[-1]
+        found = record.update(self._updates, _observed(progress.window, before), metrics)
+        for name, value in found.items():
+            if name not in metrics:
+                trainer._log(f"rlobj/{name}", value)
+        self._updates += 1
+        if trainer._step % (args.steps_per_generation * trainer.num_iterations) == 0:
+            self._end_step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Record the last step, whose rollout may have more micro-batches than were trained on."""
+        if self._record is not None and self._updates:
+            self._end_step()
+        self.saved = self.state()
+
+    def _end_step(self) -> None:
+        assert self._record is not None
+        rates = self._trainer.lr_scheduler.get_last_lr()
+        self._record.end_step({"train/learning_rate": float(rates[0])})
+        self._updates = 0
+
+    def state(self) -> dict[str, Any] | None:
+        """What a checkpoint keeps."""
+        if self._record is None:
+            return None
+        return {**self._record.state(), "folder": self._record.folder.name}
+
+    def close(self) -> None:
+        """Close the record, also after an error."""
+        if self._record is not None:
+            self._record.close()
+        self._record, self._updates = None, 0
+
+
+def described(
+    trainer: Any, preset: str | None, max_steps: int, output: Mapping[str, Any]
+) -> RunConfig:
+    """The configuration of a run in TRL, as far as rlobj has such settings."""
+    args, objective = trainer.args, trainer.objective
+    rollout, window = args.steps_per_generation * trainer.num_iterations, _window(args)
+    groups = args.generation_batch_size // trainer.num_generations
+    groups *= max(1, math.ceil(window / rollout))
+    training = {
+        "steps": math.ceil(max_steps * min(window, rollout) / rollout),
+        "updates_per_step": min(max(1, rollout // window), groups),
+        "betas": (args.adam_beta1, args.adam_beta2),
+        "weight_decay": args.weight_decay,
+    }
+    for name in ("learning_rate", "max_grad_norm"):  # 0 is a value of TRL that rlobj does not have
+        training |= {name: getattr(args, name)} if getattr(args, name) > 0 else {}
+    return RunConfig(
+        preset=preset,
+        objective=objective,
+        model={"name": getattr(trainer.model.config, "_name_or_path", "") or _object("model")},
+        data={"source": _object("rows")},
+        rewards=_rewards(trainer, objective),
+        sampling={
+            "engine": "vllm" if trainer.use_vllm else "transformers",
+            "temperature": args.temperature,
+            "group_size": trainer.num_generations,
+            "prompts_per_step": groups,
+            **({"max_tokens": longest} if (longest := args.max_completion_length) else {}),
+        },
+        training=training,
+        evaluation={"every": 0},
+        output={"samples_every": 0, **output},
+        seed=args.seed,
+    )
+
+
+def _window(args: Any) -> int:
+    return int(args.gradient_accumulation_steps)
+
+
+def _object(kind: str) -> str:
+    return f"{PYTHON_OBJECT}: {kind}>"
+
+
+def _rewards(trainer: Any, objective: Objective) -> Any:
+    """The reward functions; by name if the objective reads them so."""
+    names, weights = trainer.reward_func_names, trainer.reward_weights.tolist()
+    if not objective.needs.rewards:
+        return {"kind": "custom", "target": _object(", ".join(names))}
+    return [
+        {"kind": "custom", "name": name, "weight": weight, "target": _object(name)}
+        for name, weight in zip(names, weights, strict=True)
+    ]
+
+
+def _observed(window: Window, state: Mapping[str, Any]) -> Any:
+    assert window.plan is not None
+    sequences = [each for inputs in window.inputs for each in _sequences(inputs)]
+    scores = [measured.scores for measured in window.measured]
+    return observed_update(window.phase, state, window.tables, window.plan, sequences, scores)
+
+
+def _sequences(inputs: Inputs) -> Iterator[tuple[list[int], list[int]]]:
+    """Prompt ids and trained completion ids of each response; tool output is left out."""
+    mask = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).bool()
+    pairs = ("prompt_ids", inputs["prompt_mask"].bool()), ("completion_ids", mask)
+    prompts, completions = (
+        [row[chosen].tolist() for row, chosen in zip(inputs[name], where, strict=True)]
+        for name, where in pairs
+    )
+    return zip(prompts, completions, strict=True)

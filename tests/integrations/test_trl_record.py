@@ -1,0 +1,168 @@
+"""The record of an ObjectiveTrainer: its folder is read as a run of `rlobj train`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from integrations.trl_runs import config, reward, trainer, weights
+from runs import metrics
+
+import rlobj
+from rlobj import Objective, read_records, read_tables
+from rlobj.base.errors import ConfigError
+from rlobj.base.files import is_locked
+from rlobj.integrations.trl import ObjectiveTrainer
+
+PLACE = [(name, "ascending") for name in ("step", "update", "response", "position")]
+EVERY = {"tables_every": 1, "records_share": 0.1}
+
+
+ENTROPY = "20-entropy"
+OLD = Objective().reweight("0.3*old_prob + 0.7*exp(-old_entropy)")
+PHASES = Objective().split("old_prob < 0.02")
+
+
+def train(folder: Path, objective: Any, resume: Any = None, **settings: Any) -> Any:
+    one = trainer(ObjectiveTrainer, config(folder, **settings), objective=objective, output=EVERY)
+    one.train(resume_from_checkpoint=resume)
+    return one
+
+
+WINDOWS = {
+    "one micro-batch": {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1},
+    "four micro-batches": {},
+    "two updates per rollout": {"steps_per_generation": 8},
+    "two iterations": {"num_iterations": 2, "max_steps": 4},
+    "two rollouts per update": {"steps_per_generation": 2},
+}
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("objective", [ENTROPY, OLD], ids=["current", "old"])
+def test_the_recorded_objective_gives_the_recorded_weights_to_the_bit(
+    tmp_path: Path, objective: Any, windows: str
+) -> None:
+    settings = WINDOWS[windows]
+    train(tmp_path, objective, **settings)
+    updates = list(read_tables(tmp_path / "_rlobj"))
+    assert len(updates) == settings.get("max_steps", 3)
+    for update in updates:
+        plan = update.objective.plan([update.table], update.state)
+        assert torch.equal(plan.weights[0], update.weights)
+        assert len(update.table.lengths) == 32
+        assert [len(response) for _, response in update.sequences] == update.table.lengths.tolist()
+
+
+def test_phases_are_replayed(tmp_path: Path) -> None:
+    train(tmp_path, PHASES, num_iterations=2, max_steps=4)
+    updates = list(read_tables(tmp_path / "_rlobj"))
+    assert [(u.step, u.update) for u in updates] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert len({str(u.objective.phase) for u in updates}) == 2
+    replayed = rlobj.replay(tmp_path / "_rlobj")
+    assert "gives all recorded weights again, to the bit" in repr(replayed)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder of a run of 12 updates."""
+    folder = tmp_path_factory.mktemp("whole")
+    train(folder, ENTROPY, max_steps=12, save_strategy="steps", save_steps=5)
+    return folder
+
+
+def test_a_run_is_inspected_replayed_diagnosed_and_reported(whole: Path) -> None:
+    run = whole / "_rlobj"
+    lines = metrics(run)
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    for name in ("policy/entropy", "train/grad_norm", "train/learning_rate", "reward/accuracy"):
+        assert all(isinstance(line[name], float) for line in lines), name
+    found = rlobj.inspect(run, dropped=True)
+    assert found.count == sum(line["tokens/dropped"] for line in lines) > 0
+    replayed = rlobj.replay(run, ["stapo", "prob < 0.1"])
+    assert replayed.reproduced == replayed.population == sum(line["tokens/step"] for line in lines)
+    [diagnosis] = rlobj.diagnose(run).runs
+    assert diagnosis.steps == 12
+    assert diagnosis.unchecked == ("sampler-drift",)  # no log-probs of a sampler
+    assert "entropy.top(0.2)" in rlobj.report(run, whole / "report.html").read_text()
+
+
+def test_a_run_is_watched_from_the_command_line(whole: Path) -> None:
+    words = [sys.executable, "-m", "rlobj_cli", "watch", str(whole / "_rlobj")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "step 12/12" in done.stdout
+    assert "Finished: 12 steps." in done.stdout
+
+
+def test_a_resumed_run_continues_its_record(whole: Path, tmp_path: Path) -> None:
+    """From its fifth step; the steps after it are in the folder, and are repeated."""
+    folder = shutil.copytree(whole, tmp_path / "run")
+    train(folder, ENTROPY, folder / "checkpoint-5", max_steps=12)
+    assert not (folder / "_rlobj-2").exists()
+    rows, repeated = (read_records(each / "_rlobj").sort_by(PLACE) for each in (whole, folder))
+    assert repeated.equals(rows)
+    assert metrics(folder / "_rlobj") == metrics(whole / "_rlobj")
+
+
+def test_a_second_run_in_the_same_output_folder_gets_a_record_of_its_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        train(tmp_path, "dapo-loss", max_steps=1)
+    assert metrics(tmp_path / "_rlobj") == metrics(tmp_path / "_rlobj-2")
+    named = {"objective": "dapo-loss", "record": tmp_path / "_rlobj"}
+    with pytest.raises(ConfigError, match="already holds the record of a run"):
+        trainer(ObjectiveTrainer, config(tmp_path, max_steps=1), **named).train()
+
+
+def test_the_record_changes_nothing_about_the_training(tmp_path: Path) -> None:
+    found = []
+    for record in (True, False):
+        named = {"objective": "stapo", "record": record}
+        one = trainer(ObjectiveTrainer, config(tmp_path / str(record), max_steps=2), **named)
+        one.train()
+        found.append(weights(one))
+    assert torch.equal(*found)
+    assert not (tmp_path / "False" / "_rlobj").exists()
+
+
+def test_rows_of_a_run_that_fails_are_written_and_the_folder_is_unlocked(tmp_path: Path) -> None:
+    def broken(completions: Any, trainer_state: Any, **_: Any) -> list[float]:
+        if trainer_state.global_step == 2:
+            raise RuntimeError("no verdict")
+        return reward(completions)
+
+    one = trainer(ObjectiveTrainer, config(tmp_path), objective=ENTROPY, reward_funcs=broken)
+    with pytest.raises(RuntimeError, match="no verdict"):
+        one.train()
+    assert set(read_records(tmp_path / "_rlobj")["step"].to_pylist()) == {1, 2}
+    assert not is_locked(tmp_path / "_rlobj")
+
+
+def test_two_processes_record_what_one_does(tmp_path: Path) -> None:
+    split = {"per_device_train_batch_size": 4, "max_steps": 2}
+    train(tmp_path / "one", ENTROPY, gradient_accumulation_steps=8, **split)
+    settings = {"gradient_accumulation_steps": 4, **split}
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    words += [__file__, str(tmp_path / "two"), json.dumps(settings)]
+    tests = str(Path(__file__).parents[1])
+    subprocess.run(words, check=True, timeout=300, env={**os.environ, "PYTHONPATH": tests})
+    one, two = (read_records(tmp_path / name / "_rlobj").sort_by(PLACE) for name in ("one", "two"))
+    same = ["step", "update", "response", "group", "position", "token", "effect", "clause"]
+    assert len(one) > 100
+    assert two.select([*same, "before", "after"]).equals(one.select([*same, "before", "after"]))
+    for name in ("weight", "advantage", "prob", "entropy"):
+        a, b = (torch.from_numpy(rows[name].to_numpy().copy()) for rows in (one, two))
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    for update in read_tables(tmp_path / "two" / "_rlobj"):
+        plan = update.objective.plan([update.table], update.state)
+        assert torch.equal(plan.weights[0], update.weights)
+
+
+if __name__ == "__main__":  # one of two processes
+    train(Path(sys.argv[1]), ENTROPY, **json.loads(sys.argv[2]))
