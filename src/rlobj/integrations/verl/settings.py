@@ -1,0 +1,166 @@
+"""The preset of a run in verl, and verl's settings that do not go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.presets import load_preset
+from rlobj.integrations.columns import check_columns
+from rlobj.objectives.objective import Objective
+
+LOSS_MODE = "rlobj"
+KEY = "actor_rollout_ref.rlobj"
+TESTED = ("0.9.1",)
+_ALWAYS = ("logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "rewards")
+_ADVICE = {
+    "ref_logprobs": "Type actor_rollout_ref.actor.use_kl_loss=True: verl then computes it, and the "
+    "objective's own KL takes the place of verl's.",
+    "sampler_logprobs": "Type actor_rollout_ref.rollout.calculate_log_probs=True.",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The objective of a run in verl.
+
+    Attributes:
+        objective: resolved at the run's `rollout.response_length`.
+        selection: the policy that rules read after the first update of a rollout: "current" needs
+            a forward pass per update, "old" does not; `training.selection` of the preset.
+    """
+
+    objective: Objective
+    selection: str
+
+
+def read_settings(config: Any) -> Settings:
+    """Read and check the preset that `config.rlobj` names.
+
+    Args:
+        config: `actor_rollout_ref` of verl's configuration.
+
+    Raises:
+        ConfigError: there is no such preset, the preset needs a column that verl does not provide,
+            or settings of the actor do not go with it.
+    """
+    _check_version()
+    name = OmegaConf.select(config, "rlobj")
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"loss_mode={LOSS_MODE} needs the name of a preset, or the path of its YAML file. "
+            f"Type +{KEY}=stapo; got {name!r}"
+        )
+    preset = load_preset(name)
+    objective = preset.resolved(config.rollout.response_length)
+    provided = {*_ALWAYS}
+    if config.actor.use_kl_loss:
+        provided.add("ref_logprobs")
+    if config.rollout.calculate_log_probs:
+        provided.add("sampler_logprobs")
+    check_columns(objective, provided, "verl", _ADVICE)
+    _raise(_mistakes_of_actor(config, objective))
+    selection = preset.config.get("training", {}).get("selection", "current")
+    return Settings(objective, selection)
+
+
+def check(config: Any) -> None:
+    """Check verl's whole configuration, on the driver, before the run starts.
+
+    Raises:
+        ConfigError: see `read_settings`; or verl would do something that the objective does, too.
+    """
+    chosen = config.actor_rollout_ref.actor.policy_loss.loss_mode == LOSS_MODE
+    if not chosen:
+        if OmegaConf.select(config, KEY) is not None:
+            raise ConfigError(
+                f"{KEY} has no effect with another loss. Type "
+                f"actor_rollout_ref.actor.policy_loss.loss_mode={LOSS_MODE}"
+            )
+        return
+    settings = read_settings(config.actor_rollout_ref)
+    _raise(_mistakes_of_run(config, settings.objective))
+
+
+def _check_version() -> None:
+    found = version("verl")
+    if found not in TESTED:
+        raise ConfigError(
+            f"rlobj was tested with verl {', '.join(TESTED)}, found {found}. "
+            f"Type: pip install 'rlobj[verl]'"
+        )
+
+
+def _raise(mistakes: Iterator[str]) -> None:
+    if found := list(mistakes):
+        raise ConfigError("\n".join(found))
+
+
+def _mistakes_of_actor(config: Any, objective: Objective) -> Iterator[str]:
+    """What in `actor_rollout_ref` does not go with the objective, and what to type."""
+    actor = config.actor
+    if actor.strategy not in ("fsdp", "fsdp2"):
+        yield (
+            f"actor.strategy={actor.strategy}: rlobj was tested with fsdp and fsdp2 only. Type "
+            "actor_rollout_ref.actor.strategy=fsdp2"
+        )
+    if actor.entropy_coeff:
+        yield (
+            f"actor.entropy_coeff={actor.entropy_coeff} acts beside the objective. Add an entropy "
+            "bonus to the objective's penalties and type actor_rollout_ref.actor.entropy_coeff=0"
+        )
+    if actor.use_kl_loss and "ref_logprobs" not in objective.needs.ever:
+        yield (
+            "actor.use_kl_loss=True acts beside the objective, which has no KL. Add a kl to the "
+            "objective's penalties, or type actor_rollout_ref.actor.use_kl_loss=False"
+        )
+    if actor.get("use_prefix_grouper"):
+        yield "actor.use_prefix_grouper=True was not tested with rlobj. Set it to False"
+    phases = len(objective.phases)
+    if actor.ppo_epochs % phases:
+        yield (
+            f"the objective has {phases} phases, and each takes an epoch over the rollout. Type "
+            f"actor_rollout_ref.actor.ppo_epochs={phases}, or a multiple; got {actor.ppo_epochs}"
+        )
+    if objective.needs.rewards or objective.advantage.decoupled:
+        yield (
+            "the objective reads several rewards by name; verl's rm_scores has only their sum. "
+            "Choose an objective of one reward"
+        )
+
+
+def _mistakes_of_run(config: Any, objective: Objective) -> Iterator[str]:
+    """What in the rest of verl's configuration does not go with the objective."""
+    if not config.trainer.use_v1:
+        yield "the old trainer does not keep entropies. Type trainer.use_v1=True"
+    if config.critic.enable or (
+        config.critic.enable is None and config.algorithm.adv_estimator == "gae"
+    ):
+        yield (
+            "a critic would be trained, but the objective computes its advantages from rewards. "
+            "Type algorithm.adv_estimator=grpo critic.enable=False"
+        )
+    if config.algorithm.use_kl_in_reward:
+        yield (
+            "algorithm.use_kl_in_reward=True acts beside the objective. Set reward_kl in the "
+            "objective instead"
+        )
+    if OmegaConf.select(config, "distillation.enabled"):
+        yield "distillation.enabled=True replaces the loss. Set it to False"
+    correction = OmegaConf.select(config, "algorithm.rollout_correction") or {}
+    if correction.get("bypass_mode"):
+        yield (
+            "algorithm.rollout_correction.bypass_mode=True: verl then does not score the rollout, "
+            "and rules have no entropies to read. Set it to False"
+        )
+    if correction.get("rollout_is") and objective.mismatch is not None:
+        yield (
+            f"algorithm.rollout_correction.rollout_is={correction['rollout_is']} and the "
+            f"objective's mismatch {objective.mismatch} correct the same gap. Type "
+            "algorithm.rollout_correction.rollout_is=null, or choose an objective without mismatch"
+        )

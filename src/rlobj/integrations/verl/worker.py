@@ -1,0 +1,207 @@
+"""The actor's training worker: it plans each update of verl before the split into micro-batches.
+
+    train_mini_batch    a rollout: advantages, controllers
+      train_batch       an update: plan, over all data-parallel ranks
+        _loss           a micro-batch: the loss, with the plan
+
+All ranks hold equally many responses and make equally many updates, so they plan together. verl
+then may build micro-batches as it likes: the plan finds each response by its id.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from verl.utils import tensordict_utils
+from verl.utils.device import get_device_id, get_device_name
+from verl.utils.metric import AggregationType, Metric
+from verl.workers.engine_workers import TrainingWorker
+
+from rlobj.base.errors import BatchError, RunError
+from rlobj.base.files import write_whole
+from rlobj.integrations.verl.settings import Settings
+from rlobj.integrations.verl.tables import correct, rollout_table, scored, values
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import LossOutput, Plan
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.training.parallel.agreement import agree, any_rank
+from rlobj.training.parallel.process_group import ProcessGroup
+
+ROW = "rlobj_row"  # the field with each response's row in the rollout's table
+STATE_FILE = "rlobj.json"
+_CURRENT = {"logprobs", "entropy", "collision"}
+
+
+class ObjectiveWorker(TrainingWorker):
+    """verl's training worker with an objective of rlobj.
+
+    Args:
+        config: of verl's worker.
+        settings: the objective.
+        on_policy: verl scores a rollout with the weights that its first update starts from.
+
+    Attributes:
+        state: the objective's controllers, and "update", the number of updates done.
+    """
+
+    def __init__(self, config: Any, settings: Settings, on_policy: bool) -> None:
+        super().__init__(config)
+        self._settings = settings
+        self._on_policy = on_policy
+        self.state: dict[str, Any] = {**settings.objective.init(), "update": 0}
+        self._moved = True  # the weights differ from those that scored the rollout
+        self._comm: ProcessGroup | None = None
+        self._objective: Objective = settings.objective
+        self._rollout: TokenBatch | None = None
+        self._responses = 0  # in the updates on this rollout so far, on this rank
+        self._update: tuple[Objective, Plan] | None = None
+
+    @property
+    def comm(self) -> ProcessGroup:
+        """The data-parallel group."""
+        if self._comm is None:
+            self._comm = ProcessGroup(self.device, self.engine.get_data_parallel_group())
+        return self._comm
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        index = get_device_id()
+        return torch.device(get_device_name(), index) if isinstance(index, int) else index
+
+    def set_loss_fn(self, loss_fn: Any) -> None:
+        """Take the place of verl's loss function."""
+        del loss_fn
+        super().set_loss_fn(self._loss)
+
+    # verl's stages, from the rollout to the micro-batch.
+
+    def infer_batch(self, data: TensorDict) -> Any:
+        """Score a rollout; verl does it before the updates."""
+        if not tensordict_utils.get(data, key="no_lora_adapter", default=False):
+            self._moved = not self._on_policy
+        return super().infer_batch(data)
+
+    def train_mini_batch(self, data: TensorDict) -> Any:
+        """All updates on this rank's share of a rollout."""
+        table, error = None, None
+        try:
+            table = rollout_table(data, self.device, self.comm)
+        except BatchError as problem:
+            error = problem
+        agree(error, "reading verl's batch", self.comm)
+        assert table is not None
+        objective = self._settings.objective
+        different = not torch.equal(values(data["response_mask"]), values(data["loss_mask"]))
+        if any_rank(different or "rollout_is_weights" in data, self.comm):
+            objective, table = correct(objective, table, data)
+        if "collision" in objective.needs.observe | objective.needs.plan:
+            table = table.replace(collision=self._scores(data)["collision"])
+        [table] = objective.with_advantages([table], self.comm)
+        self.state = objective.observe([table], self.state, self.comm)
+        self._objective, self._rollout, self._responses = objective, table, 0
+        data[ROW] = torch.arange(len(data))
+        return super().train_mini_batch(data)
+
+    def train_batch(self, data: TensorDict) -> Any:
+        """One update: plan it over all ranks, then let verl train."""
+        if self._rollout is None:
+            raise RunError("verl trains on a batch that is not part of a rollout")
+        table = self._rollout.select(data[ROW])
+        phases = self._objective.phases  # one epoch after another
+        objective = phases[self._responses // len(self._rollout.lengths) % len(phases)]
+        self._responses += len(data)
+        reads = objective.needs.plan & _CURRENT
+        if reads and self._moved and self._settings.selection == "current":
+            table = table.replace(**self._scores(data))
+        plan = objective.plan([table], self.state, self.comm)
+        self.state["update"] += 1
+        if "entropy" in objective.needs.loss:
+            tensordict_utils.assign_non_tensor(data, calculate_entropy=True)
+        self._update, self._moved = (objective, plan), True
+        step = self.engine.optimizer_step
+        if plan.empty:  # verl's optimizer would move the weights all the same, by their momentum
+            self.engine.optimizer_step = lambda: 0.0
+        try:
+            return super().train_batch(data)
+        finally:
+            self._update, self.engine.optimizer_step = None, step
+
+    def _loss(
+        self, model_output: Any, data: TensorDict, dp_group: Any = None
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """The loss of a micro-batch, times the number of ranks, over which verl averages."""
+        del dp_group
+        if self._update is None or ROW not in data:
+            raise RunError("verl asks for the loss of responses that are in no planned update")
+        objective, plan = self._update
+        assert self._rollout is not None
+        table = self._rollout.select(data[ROW]).replace(**scored(model_output, data))
+        output = objective.loss(table, plan, check=False)  # verl skips an update that is not finite
+        ranks = data["dp_size"]
+        return output.loss * ranks, _metrics(output, plan, ranks)
+
+    def _scores(self, data: TensorDict) -> dict[str, Tensor | None]:
+        """The columns of the present policy, in a forward pass without gradient."""
+        batch = data.copy()
+        tensordict_utils.assign_non_tensor(
+            batch,
+            calculate_entropy=True,
+            calculate_sum_pi_squared="collision" in self._objective.needs.ever,
+            use_remove_padding=self.model_config.get("use_remove_padding", False),
+            use_fused_kernels=self.engine_config.use_fused_kernels,
+            use_dynamic_bsz=self.engine_config.use_dynamic_bsz,
+            max_token_len_per_gpu=self.engine_config.max_token_len_per_gpu,
+            micro_batch_size_per_gpu=self.engine_config.micro_batch_size_per_gpu,
+        )
+        with torch.no_grad(), self.engine.eval_mode(disable_auto_offload=True):
+            output = self.engine.infer_batch(batch, loss_function=None)["model_output"]
+        found = scored(output, batch)
+        return {name: x.to(self.device) for name, x in found.items() if x is not None}
+
+    # Checkpoints: the controllers' state lies beside verl's own files.
+
+    def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> Any:
+        """Save verl's checkpoint and the state; every rank writes the same content."""
+        result = super().save_checkpoint(local_path, *args, **kwargs)
+        write_whole(Path(local_path) / STATE_FILE, json.dumps(self.state).encode())
+        return result
+
+    def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> Any:
+        """Load verl's checkpoint and the state.
+
+        Raises:
+            RunError: the checkpoint has no state of this objective; raised on all ranks.
+        """
+        file, error = Path(local_path) / STATE_FILE, None
+        try:
+            state = json.loads(file.read_text(encoding="utf-8"))
+            if state.keys() != self.state.keys():
+                raise ValueError(f"it has {sorted(state)}, expected {sorted(self.state)}")
+        except (OSError, ValueError) as problem:
+            state, error = (
+                self.state,
+                RunError(f"cannot resume the objective from {file}: {problem}"),
+            )
+        agree(error, "loading rlobj's state", self.comm)
+        self.state, self._moved = state, True
+        return super().load_checkpoint(local_path, *args, **kwargs)
+
+
+def _metrics(output: LossOutput, plan: Plan, ranks: int) -> dict[str, Metric]:
+    """Metrics for verl, which averages a SUM over ranks before it adds up the micro-batches."""
+    named = {
+        AggregationType.SUM: {name: value * ranks for name, value in output.metrics.items()},
+        AggregationType.MAX: output.extremes,
+        AggregationType.MEAN: plan.metrics,
+    }
+    return {
+        f"rlobj/{name}": Metric(kind, value)
+        for kind, values in named.items()
+        for name, value in values.items()
+    }

@@ -1,0 +1,130 @@
+"""What is refused before a run in verl starts, and that verl finds the plugin by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cpu_platform import ENVIRONMENT
+from harness import run_config
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+
+from rlobj import ConfigError, RlobjError
+from rlobj.integrations.verl import settings
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+KL = f"{ACTOR}.use_kl_loss=True"
+REF = "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1"
+
+
+def validate(policy: Path, *overrides: str, preset: str | None = "stapo") -> None:
+    """What verl's main program does before it starts Ray."""
+    config = run_config(policy, *overrides, preset=preset)
+    validate_config(config, need_reference_policy(config), need_critic(config))
+
+
+@pytest.mark.filterwarnings("ignore:Disabled critic")
+@pytest.mark.parametrize(
+    ("preset", "overrides"),
+    [
+        ("stapo", ()),
+        ("20-entropy", (f"{ACTOR}.strategy=fsdp",)),
+        ("otb", ()),  # reads Σπ², which verl's engine can compute
+        ("lopti", (f"{ACTOR}.ppo_epochs=4", KL, REF)),
+        ("tis", (f"{ROLLOUT}.calculate_log_probs=True",)),
+        ("stapo", ("algorithm.rollout_correction.rollout_is=token",)),
+        ("reinforce-pp", (KL, REF)),
+        (None, (f"{ACTOR}.entropy_coeff=0.1",)),
+    ],
+)
+def test_runs_start(sharp_policy: Path, preset: str | None, overrides: tuple[str, ...]) -> None:
+    validate(sharp_policy, *overrides, preset=preset)
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "expected"),
+    [
+        ("stapoo", (), "stapo"),
+        ("lp-reg", (), "verl does not provide the column 'proxy_logprobs'"),
+        ("ar", (), f"{KL}"),
+        (
+            "tis",
+            (f"{ROLLOUT}.calculate_log_probs=False",),
+            f"{ROLLOUT}.calculate_log_probs=True",
+        ),
+        ("gdpo", (), "several rewards"),
+        ("lopti", (KL,), f"{ACTOR}.ppo_epochs=2"),
+        ("stapo", (KL,), "the objective, which has no KL"),
+        ("stapo", (f"{ACTOR}.entropy_coeff=0.01",), "entropy_coeff=0.01"),
+        ("stapo", (f"{ACTOR}.strategy=megatron",), "fsdp2"),
+        ("stapo", ("algorithm.adv_estimator=gae",), "a critic would be trained"),
+        ("stapo", ("critic.enable=True",), "a critic would be trained"),
+        ("stapo", ("algorithm.use_kl_in_reward=True",), "reward_kl"),
+        ("stapo", ("algorithm.rollout_correction.bypass_mode=True",), "bypass_mode"),
+        ("stapo", ("trainer.use_v1=False",), "trainer.use_v1=True"),
+        ("stapo", ("distillation.enabled=True",), "distillation"),
+        ("stapo", (f"{ACTOR}.use_prefix_grouper=True",), "use_prefix_grouper"),
+        (
+            "tis",
+            (
+                f"{ROLLOUT}.calculate_log_probs=True",
+                "algorithm.rollout_correction.rollout_is=token",
+            ),
+            "correct the same gap",
+        ),
+        (None, ("+actor_rollout_ref.rlobj=stapo",), "loss_mode=rlobj"),
+        (None, (f"{ACTOR}.policy_loss.loss_mode=rlobj",), "+actor_rollout_ref.rlobj=stapo"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_at_the_start(
+    sharp_policy: Path, preset: str | None, overrides: tuple[str, ...], expected: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        validate(sharp_policy, *overrides, preset=preset)
+    assert expected in str(refused.value)
+
+
+def test_another_version_of_verl_is_refused_by_name(
+    sharp_policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "version", lambda _: "0.10.0")
+    with pytest.raises(ConfigError, match=r"0\.9\.1, found 0\.10\.0"):
+        validate(sharp_policy)
+    validate(sharp_policy, preset=None)  # runs without rlobj are none of its business
+
+
+def test_a_trainer_without_the_worker_stops() -> None:
+    with pytest.raises(RlobjError, match="no plan"):
+        get_policy_loss_fn("rlobj")(old_log_prob=None, log_prob=None)
+
+
+def test_verl_loads_the_plugin_by_itself() -> None:
+    code = (
+        "import sys, verl\n"
+        "from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY\n"
+        "print('rlobj' in POLICY_LOSS_REGISTRY, 'rlobj.integrations.verl' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **ENVIRONMENT},
+    )
+    assert done.stdout.split() == ["True", "True"]
+
+
+def test_another_path_than_a_preset_is_read(
+    sharp_policy: Path, preset: Callable[[str], str]
+) -> None:
+    path = preset("base: dr-grpo\ntraining: {selection: old}\n")
+    config = run_config(sharp_policy, preset=path)
+    read = settings.read_settings(config.actor_rollout_ref)
+    assert read.selection == "old"
+    assert read.objective.divisor.length == config.actor_rollout_ref.rollout.response_length
