@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import yaml
+from forked import Forked, run_ranks
 from safetensors.torch import load_file
 
 from rlobj.config.run_config import RunConfig
@@ -53,20 +52,18 @@ def write_config(config: RunConfig, file: Path) -> Path:
     return file
 
 
-def program(words: Sequence[str | Path], log: Path, **variables: str) -> subprocess.Popen[bytes]:
+def program(words: Sequence[str | Path], log: Path, **variables: str) -> Forked:
     """`rlobj ...` in a process of its own, whatever it prints in a file."""
     with log.open("w") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "rlobj_cli", *map(str, words)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            # a suite started in the background ignores Ctrl-C, and its children would inherit that
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        return Forked(["-m", "rlobj_cli", *words], file, env={**os.environ, **variables})
 
 
-def finish(process: subprocess.Popen[bytes], log: Path, code: int = 0, seconds: int = 240) -> str:
+def ranks(words: Sequence[str | Path], count: int = 2, code: int = 0) -> str:
+    """`rlobj ...` in several processes, as torchrun starts them; what the first one printed."""
+    return run_ranks(["-m", "rlobj_cli", *words], count, code)
+
+
+def finish(process: Forked, log: Path, code: int = 0, seconds: int = 240) -> str:
     """Wait for the program and check its exit code; what it printed."""
     try:
         found = process.wait(seconds)
@@ -77,10 +74,8 @@ def finish(process: subprocess.Popen[bytes], log: Path, code: int = 0, seconds: 
     return text
 
 
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for_step(run: Path, step: int, process: Forked, log: Path) -> None:
     """Until metrics.jsonl has the step."""
-    import time
-
     deadline = time.monotonic() + 180
     while not any(line["step"] >= step for line in RunDirectory(run).lines()):
         assert process.poll() is None, log.read_text()

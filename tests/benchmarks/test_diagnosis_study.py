@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 from benchmarks import diagnosis
 from benchmarks.harness import ROOT
@@ -35,11 +34,8 @@ def test_what_sick_runs_must_have_are_findings() -> None:
 def test_a_run_that_is_done_is_not_repeated(tmp_path: Path) -> None:
     words = ["--task", "max-digits", "--steps", "3", "--presets", "grpo", "--seeds", "1"]
     words += ["--no-sick", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "benchmarks.diagnosis", *words]
-    first, second = (
-        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        for _ in range(2)
-    )
+    words = ["-m", "benchmarks.diagnosis", *words]
+    first, second = (forked.run(words, cwd=ROOT) for _ in range(2))
     assert "healthy grpo 0: done" in first.stderr
     assert second.stderr == ""
     assert "1 of 1 healthy runs have no finding." in second.stdout

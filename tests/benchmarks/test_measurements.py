@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,12 +16,22 @@ from typing import Any
 import pytest
 import torch
 from benchmarks import heads, invariance, page, plan, records, scaling, step, trainer, verifier
-from benchmarks.harness import ROOT, ask
+from benchmarks.harness import ROOT
 from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, train
 from benchmarks.trainer_work import EOS, PAD, VOCABULARY, build_policy, even_share, hazard
 from browser import CHROMIUM
+from forked import run_ranks
 
 from rlobj.samplers import SamplingSettings
+
+
+def ask(module: str, question: dict[str, Any], ranks: int = 1) -> list[Any]:
+    """As `benchmarks.harness.ask`, which starts new interpreters; test_harness.py tests it."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["-m", module, "--answer", json.dumps(question), folder]
+        run_ranks(words, ranks, PYTHONPATH=str(ROOT))
+        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
+
 
 # heads
 

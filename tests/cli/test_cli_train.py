@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -12,8 +11,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import forked
 import pytest
 import yaml
+from forked import Forked
+from runs import finish
 from tiny import save_tiny_policy
 from typer.testing import CliRunner
 
@@ -130,14 +132,7 @@ def test_wrong_input_is_refused_with_advice(words: list[str], expected: str) -> 
 
 def program(words: Sequence[str], folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     """The program in its own process, away from a terminal."""
-    done = subprocess.run(
-        [sys.executable, "-m", "rlobj_cli", *words],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = forked.run(["-m", "rlobj_cli", *words], cwd=folder)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -163,8 +158,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with a run of four steps in it, and what the program printed."""
     folder = tmp_path_factory.mktemp("train")
     write_config(folder, 4)
-    done = program(["train", "--config", "run.yaml", "--out", "run"], folder)
-    assert done.stderr == ""
+    words = ["train", "--config", "run.yaml", "--out", "run"]
+    command = [sys.executable, "-m", "rlobj_cli", *words]  # a new interpreter, as a user starts it
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
     return folder, done.stdout
 
 
@@ -240,28 +237,15 @@ def test_eval_of_a_run_uses_its_own_problems(
 def test_ctrl_c_finishes_the_step_saves_and_shows_how_to_continue(tmp_path: Path) -> None:
     write_config(tmp_path, 10_000)
     words = ["train", "--config", "run.yaml", "--out", "run"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlobj_cli", *words],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        # a suite started in the background ignores Ctrl-C, and its children would inherit that
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    run = RunDirectory(tmp_path / "run")
-    try:
-        limit = time.monotonic() + 120
-        while run.latest() is None:
-            assert time.monotonic() < limit, "no checkpoint after two minutes"
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        message, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.communicate()
-    assert process.returncode == 0, message
+    run, log = RunDirectory(tmp_path / "run"), tmp_path / "log"
+    with log.open("w") as file:
+        process = Forked(["-m", "rlobj_cli", *words], file, cwd=tmp_path)
+    limit = time.monotonic() + 120
+    while run.latest() is None:
+        assert time.monotonic() < limit, "no checkpoint after two minutes"
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    message = finish(process, log, seconds=60)
     assert "finishing and saving this step" in message
     steps = [line["step"] for line in run.lines()]
     newest = run.latest()
@@ -285,7 +269,6 @@ def test_the_embedded_policy_trains_on_own_problems_with_an_own_reward(tmp_path:
     assert not (tmp_path / "no").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_run_with_an_own_surrogate_ends_like_any_other(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(

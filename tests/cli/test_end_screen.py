@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from record_rows import dropped, write_records
 from screens import console, text_of
@@ -218,13 +217,7 @@ def test_beside_trains_two_runs_from_the_same_start(tmp_path: Path, processes: s
     small = ("training.steps=2", "evaluation.problems=8", "sampling.prompts_per_step=4")
     words = ["train", "--preset", "stapo", "--data", "max-digits", "--beside", "base", "--out", "a"]
     words += [word for setting in small for word in ("--set", setting)]
-    done = subprocess.run(
-        [sys.executable, "-m", "rlobj_cli", *words, "--processes", processes],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = forked.run(["-m", "rlobj_cli", *words, "--processes", processes], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "stapo: a\njustrl: a-beside-justrl" in done.stdout
     first, second = (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import tempfile
 
 import pytest
+from forked import Forked
 
 COMMANDS = ("presets list", "presets diff dapo stapo", "presets show stapo", "train --help")
 
@@ -15,7 +15,8 @@ COMMANDS = ("presets list", "presets diff dapo stapo", "presets show stapo", "tr
 def test_a_closed_pipe_ends_the_command_without_a_message(words: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "rlobj_cli", *words.split()]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (1, b"")
+    with os.fdopen(writer, "w") as output, tempfile.TemporaryFile() as errors:
+        process = Forked(["-m", "rlobj_cli", *words.split()], output, errors)
+        assert process.wait(60) == 1
+        errors.seek(0)
+        assert errors.read() == b""

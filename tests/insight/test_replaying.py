@@ -1,4 +1,4 @@
-"""`rlobj.replay`: objectives and rules on recorded tokens, against values that tests compute."""
+"""`rlobj.replay`: objectives on recorded tokens, against values that tests compute."""
 
 from __future__ import annotations
 
@@ -8,48 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as parquet
 import pytest
 import torch
-from record_rows import dropped, write_records
+from replays import GRPO, STAPO, batch, rows, update_of
 from strategies import awkward_batch, fitting
 from tiny import tiny_config
 
 import rlobj
-from rlobj import Objective, TokenBatch, load_preset, read_tables
+from rlobj import Objective, TokenBatch, load_preset
 from rlobj.base.errors import ConfigError
 from rlobj.config.presets import preset_names
-from rlobj.insight.replaying.candidates import read_sweep
 from rlobj.records.observed import Observed
-from rlobj.records.tables import UpdateTable, write_tables
+from rlobj.records.tables import write_tables
 from rlobj.training import run_training
-
-
-def update_of(
-    objective: Objective, table: TokenBatch, step: int = 1, update: int = 1, **state: Any
-) -> UpdateTable:
-    """An update as `read_tables` returns it."""
-    state = {**objective.init(), "update": 0, **state}
-    [table] = objective.with_advantages([table])
-    weights = objective.plan([table], state).weights[0]
-    return UpdateTable(step, update, table, objective, state, weights, [], {"max_tokens": 24})
-
-
-def batch(seed: int = 0, groups: int = 16, **columns: Any) -> TokenBatch:
-    """Random tokens; those of even ids with a low probability are spurious."""
-    table = awkward_batch(seed, groups, torch.float32)
-    spurious = ((table.spread(table.ids) % 2 == 0) & (table.logprobs < -4)).float()
-    return table.replace(columns={"spurious": spurious}, **columns)
-
-
-def rows(table: Any, key: str = "name") -> dict[Any, dict[str, Any]]:
-    return {row[key]: row for row in table.to_pylist()}
-
-
-GRPO, STAPO = (load_preset(name).objective for name in ("grpo", "stapo"))
-
-
-# The recorded objective.
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -315,262 +286,6 @@ def test_pairs_have_their_overlap_correlation_and_cosine() -> None:
     assert pairs["grpo", rule]["overlap"] == 0
 
 
-# Rules and sweeps.
-
-
-def test_each_value_of_a_sweep_is_the_rule_with_this_number() -> None:
-    updates = [update_of(STAPO, batch(seed), step=seed) for seed in (1, 2)]
-    rule = "(advantage > 0) & (prob < TAU) & entropy.bottom(0.8)"
-    found = rlobj.replay(updates, rule, sweep="TAU=1e-3..1e-1:5")
-    values = [row["value"] for row in found.sweeps.to_pylist()]
-    assert values == [0.001, 0.003162, 0.01, 0.03162, 0.1]
-    for row in found.sweeps.to_pylist():
-        text = rule.replace("TAU", str(row["value"]))
-        alone = rows(rlobj.replay(updates, text).objectives)[text]
-        for name in ("touched", "share", "precision", "recall", "carried"):
-            assert row[name] == alone[name]
-    assert set(rows(found.objectives)) == {"recorded"}
-    swept = rlobj.replay(updates, "entropy.bottom(Q)", sweep={"Q": [0.25, 0.5]}).sweeps
-    assert [round(row["share"], 1) for row in swept.to_pylist()] == [0.3, 0.5]
-
-
-def test_sweeps_are_spaced_by_factors_or_by_distance() -> None:
-    assert read_sweep("T=1..9:5") == ("T", [1, 3, 5, 7, 9])
-    assert read_sweep("T=-1..1:3") == ("T", [-1, 0, 1])
-    assert read_sweep("T = 0.01 .. 1 : 3") == ("T", [0.01, 0.1, 1])
-    assert len(read_sweep("TAU_p=1e-4..1e-2")[1]) == 20
-
-
-@pytest.mark.parametrize(
-    ("rule", "sweep", "message"),
-    [
-        ("prob < TAU", None, "'TAU' has no value.*--sweep TAU=1e-4..1e-2"),
-        ("prob < 0.1", "TAU=0.1..0.2", "no rule reads 'TAU'"),
-        ("(prob < TAU) & (entropy > RHO)", "TAU=0.1..0.2", "'RHO' has no value.*one name"),
-        ("entropy.bottom(Q)", None, r"plain value(.|\n)*To sweep Q: --sweep Q="),
-        ("prob < TAU", "TAU=0.2..0.1", "rise from one number"),
-        ("prob < TAU", "TAU=0.1..0.1", "rise from one number"),
-        ("prob < TAU", "TAU=0..inf", "rise from one number"),
-        ("prob < TAU", "TAU=a..b", "cannot read the sweep"),
-        ("prob < TAU", "TAU=0.1", "Expected NAME=FROM..TO"),
-        ("prob < TAU", "tau=0.1..0.2", "Expected NAME=FROM..TO"),
-        ("prob < TAU", "TAU=0.1..0.2:1", "must have 2 to 1000 values"),
-        ("prob < TAU", "TAU=0.1..0.2:9999999", "must have 2 to 1000 values"),
-        ("prob < TAU", {"A": [1.0], "B": [1.0]}, "one number is swept at a time"),
-        ("stapp", None, r"unknown preset 'stapp'. Did you mean 'stapo'"),
-        ("prob <", None, "cannot be read"),
-        ("prob", None, "expected a rule such as"),
-        ("probability < 0.1", None, "Did you mean 'prob'"),
-        ("prob<0.01 & advantage>0", None, "bind more tightly.*parentheses"),
-        ("prob < TAU", "tau=0.1..0.2", "a name in capitals and two numbers"),
-        ("prob + 1", None, "expected a rule"),
-    ],
-)
-def test_wrong_rules_and_sweeps_are_refused_in_words(rule: str, sweep: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        rlobj.replay([update_of(STAPO, batch())], rule, sweep=sweep)
-
-
-def test_what_python_passes_wrongly_is_answered_in_words() -> None:
-    update = update_of(STAPO, batch())
-    assert [*rows(rlobj.replay([update], "grpo, dapo-loss").objectives)][1:] == [
-        "grpo",
-        "dapo-loss",
-    ]
-    wrong = [
-        (["runs/first"], "grpo", None, "one run is replayed at a time"),
-        ([update], 42, None, "objectives is 42; expected names"),
-        ([update], "prob < TAU", {"TAU": 0.1}, r"sweep needs values.*'TAU': \[0.01, 0.1\]"),
-        ([update], "prob < TAU", {"TAU": []}, "sweep needs values"),
-    ]
-    for tables, objectives, sweep, message in wrong:
-        with pytest.raises(ConfigError, match=message):
-            rlobj.replay(tables, objectives, sweep=sweep)
-
-
-def test_the_name_of_the_recorded_objective_is_taken() -> None:
-    with pytest.raises(ConfigError, match="'recorded' is the run's own objective"):
-        rlobj.replay([update_of(STAPO, batch())], {"recorded": "prob < 0.1"})
-
-
-def test_a_rule_may_read_a_controller_of_the_recorded_objective() -> None:
-    stare = load_preset("stare").objective
-    recorded = update_of(stare, batch(), W={"value": 1.25})
-    found = rows(rlobj.replay([recorded], ["entropy > W", "entropy > 1.25"]).objectives)
-    assert found["entropy > W"]["touched"] == found["entropy > 1.25"]["touched"] > 0
-
-
-# Records.
-
-
-def sampled(run: Path) -> Path:
-    """Eight tokens that stand for 29."""
-    write_records(
-        run,
-        [
-            dropped(spurious=True, gradient_norm=2.0),
-            *[{"prob": 0.0001, "inclusion_probability": 0.25, "spurious": False}] * 5,
-            {"prob": 0.5, "inclusion_probability": 0.25, "gradient_norm": None},
-            {"prob": 0.5, "inclusion_probability": 0.25, "step": 2, "spurious": True},
-        ],
-    )
-    return run
-
-
-def test_records_give_estimates_with_their_standard_errors(tmp_path: Path) -> None:
-    found = rlobj.replay(sampled(tmp_path), ["prob < 0.01"], sweep=None)
-    assert not found.exact
-    assert (found.population, found.counted) == (29, False)
-    row = rows(found.objectives)["prob < 0.01"]
-    assert (row["touched"], row["touched_error"]) == (21, pytest.approx(math.sqrt(5 * 12)))
-    assert row["precision"] == pytest.approx(1 / 21)
-    # precision = R = Σ y/p over Σ x/p; with p = 0.25 the residuals y − R·x are −R
-    assert row["precision_error"] == pytest.approx(math.sqrt(5 * 12) / 21 / 21)
-    assert row["recall"] == pytest.approx(1 / 5)
-    assert row["carried"] == pytest.approx((2 + 20 * 0.5) / (2 + 24 * 0.5))
-    named = rows(found.objectives)["recorded"]
-    assert (named["touched"], named["dropped"], named["kept"]) == (1, 1, 28)
-    assert "≈ 21 ± 8 tokens" in repr(found)
-    [pair] = found.pairs.to_pylist()
-    assert pair["overlap"] == pytest.approx(1 / 21)
-    assert rlobj.replay(tmp_path, step=2).population == 4
-
-
-def test_an_estimate_agrees_with_the_exact_numbers(policy: Path, tmp_path: Path) -> None:
-    settings = {"training": {"steps": 1}, "output": {"tables_every": 1, "records_share": 0.2}}
-    run_training(tiny_config(policy, "stapo", **settings), tmp_path)
-    rule = "(prob < 0.05) & (entropy > 1)"
-    exact = rows(rlobj.replay(tmp_path, rule).objectives)[rule]
-    found = rows(rlobj.replay(tmp_path / "records", rule).objectives)[rule]
-    assert exact["touched"] > 50
-    for name in ("touched", "share", "carried"):
-        assert found[f"{name}_error"] > 0
-        assert abs(found[name] - exact[name]) < 4 * found[f"{name}_error"], name
-
-
-def test_precision_is_unknown_where_too_few_sampled_tokens_are_selected(tmp_path: Path) -> None:
-    rare = {"inclusion_probability": 0.01, "spurious": False}
-    caught = [dropped(spurious=True)] * 40
-    few, enough = ([*caught, *[{**rare, "prob": 0.02}] * n, {**rare, "prob": 0.9}] for n in (2, 5))
-    write_records(tmp_path / "few", few)
-    write_records(tmp_path / "enough", enough)
-    found = rlobj.replay(tmp_path / "few", ["prob < 0.01", "prob < 0.1"])
-    named = rows(found.objectives)
-    assert named["prob < 0.01"]["precision"] is None
-    assert named["prob < 0.1"]["precision"] is None
-    assert named["recorded"]["precision"] == 1  # what it touches is in the record
-    assert "It selects 0 tokens of the sample of untouched tokens" in found.remarks[0]
-    assert "probability 0.01. Up to 300 others may be missing (95%)" in found.remarks[0]
-    assert "It selects 2 tokens" in found.remarks[1]
-    named = rows(rlobj.replay(tmp_path / "enough", "prob < 0.1").objectives)
-    assert named["prob < 0.1"]["precision"] == pytest.approx(40 / 540)
-    swept = rlobj.replay(tmp_path / "few", "prob < TAU", sweep={"TAU": [0.01, 0.1]})
-    assert "unknown at 2 values" in swept.remarks[0]
-
-
-def test_the_number_of_tokens_is_that_of_the_metrics(tmp_path: Path) -> None:
-    run = sampled(tmp_path)
-    lines = [{"step": step, "tokens/step": 15} for step in (1, 2)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for source in (run, run / "records"):
-        found = rlobj.replay(source, "prob < 0.01")
-        assert (found.population, found.counted) == (30, True)
-        row = rows(found.objectives)["prob < 0.01"]
-        assert row["share"] == pytest.approx(21 / 30)
-        assert row["share_error"] == pytest.approx(row["touched_error"] / 30)
-        assert ": 30 tokens" in found.title
-    assert rlobj.replay(run, step=1).population == 15
-
-
-def test_what_needs_whole_updates_is_refused_on_records(tmp_path: Path) -> None:
-    run = sampled(tmp_path)
-    found = rlobj.replay(run, ["grpo", "entropy.top(0.2)", "prob < 0.1"])
-    assert "output.tables_every" in found.refused["grpo"]
-    assert "depends on other tokens" in found.refused["entropy.top(0.2)"]
-    swept = rlobj.replay(run, "prob < TAU", sweep="TAU=0.001..0.6:2").sweeps.to_pylist()
-    assert [row["touched"] for row in swept] == [20, 29]
-
-
-# What is read.
-
-
-def test_files_folders_and_tables_are_read_alike(tmp_path: Path) -> None:
-    run = sampled(tmp_path / "run")
-    [file] = (run / "records").iterdir()
-    table = parquet.read_table(file)
-    foreign = tmp_path / "foreign.parquet"
-    parquet.write_table(table.replace_schema_metadata(None), foreign)  # as pandas writes it
-    expected = rlobj.replay(run, "prob < 0.01").objectives
-    for source in (run / "records", file, str(foreign), table):
-        assert rlobj.replay(source, "prob < 0.01").objectives.equals(expected)
-    views = table.set_column(7, "text", table["text"].cast("string_view"))
-    assert rlobj.replay(views, "prob < 0.01").objectives.equals(expected)
-    unjudged = table.drop(["spurious", "clause", "before"])
-    assert rows(rlobj.replay(unjudged, "prob < 0.01").objectives)["prob < 0.01"]["recall"] is None
-    nulls = table.set_column(1, "step", [[1] * 7 + [None]])
-    with pytest.raises(ConfigError, match="'step' is None in row 7"):
-        rlobj.replay(nulls)
-    large = table.set_column(1, "step", [[1] * 7 + [2**40]])
-    with pytest.raises(ConfigError, match="'step' is no int32"):
-        rlobj.replay(large)
-    with pytest.raises(ConfigError, match="no column 'effect'"):
-        rlobj.replay(table.drop(["effect"]), "prob < 0.01")
-    with pytest.raises(ConfigError, match="is not a run: there is no such folder"):
-        rlobj.replay(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="has no recorded token"):
-        rlobj.replay(run, step=9)
-    with pytest.raises(ConfigError, match="has no recorded token"):
-        rlobj.replay([])
-
-
-def test_full_tables_are_read_from_a_file_and_damaged_ones_are_refused(
-    policy: Path, tmp_path: Path
-) -> None:
-    settings = {"training": {"steps": 2}, "output": {"tables_every": 1, "records_mb": 0}}
-    run_training(tiny_config(policy, "stapo", **settings), tmp_path)
-    whole = rlobj.replay(tmp_path)
-    file = tmp_path / "tables" / "step-000002-rank-0.parquet"
-    renamed = file.rename(tmp_path / "mine.parquet")
-    alone = rlobj.replay(renamed)
-    assert alone.steps == [2]
-    assert alone.population + rlobj.replay(tmp_path / "tables").population == whole.population
-    assert rlobj.replay(read_tables(tmp_path)).steps == [1]
-    with pytest.raises(ConfigError, match="has no step 2; it has 1"):
-        rlobj.replay(tmp_path, step=2)
-    table = parquet.read_table(renamed)
-    for broken in (None, {**table.schema.metadata, b"rlobj.updates": b"[1"}):
-        metadata = {b"rlobj.schema_version": b"1"} if broken is None else broken
-        parquet.write_table(table.replace_schema_metadata(metadata), renamed)
-        with pytest.raises(ConfigError, match="is no full table, or it is damaged"):
-            rlobj.replay(renamed)
-
-
-@pytest.mark.parametrize("kind", ["preset", "rule"])
-def test_code_that_an_objective_names_is_imported_only_with_trust(
-    tmp_path: Path, kind: str
-) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from pathlib import Path\n"
-        "from dataclasses import dataclass\n"
-        "from rlobj import CustomRule\n"
-        f"Path({str(tmp_path / 'imported')!r}).touch()\n"
-        "@dataclass(frozen=True)\n"
-        "class Mine(CustomRule):\n"
-        "    def select(self, frame): return frame.decided\n"
-    )
-    rule = f"custom('{tmp_path / 'mine.py'}:Mine')"
-    preset = tmp_path / "mine.yaml"
-    preset.write_text(f'objective:\n  drop: "{rule}"\n')
-    given = rule if kind == "rule" else str(preset)
-    update = update_of(GRPO, batch())
-    with pytest.raises(ConfigError, match="name code by its path"):
-        rlobj.replay([update], given)
-    assert not (tmp_path / "imported").exists()
-    found = rlobj.replay([update], {"mine": given}, trust=True)
-    assert (tmp_path / "imported").exists()
-    assert rows(found.objectives)["mine"]["share"] == 1
-
-
 # What is shown.
 
 
@@ -585,25 +300,3 @@ def test_json_and_words_hold_hostile_names_as_text(tmp_path: Path) -> None:
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "␛[2J[red]‹202e›" in text
-
-
-def test_the_figure_has_a_curve_for_each_share() -> None:
-    updates = [update_of(STAPO, batch(seed), step=seed) for seed in (1, 2)]
-    figure = rlobj.replay(updates, "prob < TAU", sweep="TAU=1e-3..1e-1:4").figure()
-    assert [line.name for line in figure.lines] == [
-        "share of the tokens",
-        "precision",
-        "recall",
-        "share of the gradient",
-    ]
-    assert (figure.x, figure.log_x, len(figure.lines[0].x)) == ("TAU", True, 4)
-    assert {line.run for line in figure.lines} == {None}  # each has its own colour
-    with pytest.raises(ConfigError, match="a figure shows a sweep"):
-        rlobj.replay(updates, "grpo").figure()
-
-
-def test_estimates_have_a_band_in_the_figure(tmp_path: Path) -> None:
-    figure = rlobj.replay(sampled(tmp_path), "prob < TAU", sweep="TAU=0.001..0.6:2").figure()
-    share = figure.lines[0]
-    assert share.low is not None
-    assert share.low[0] < share.y[0] < share.high[0]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked import Forked
 from hypothesis import given
 from hypothesis import strategies as st
+from runs import finish
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlobj.base.errors import ConfigError, RunError
@@ -286,9 +286,8 @@ def expected_accuracy(model, tokenizer, problems):
 
 
 @pytest.mark.slow
-def test_the_warm_started_policy_is_often_but_not_always_wrong(tokenizer, tmp_path):
-    folder = embedded_policy("addition", cache_dir=tmp_path)
-    model = AutoModelForCausalLM.from_pretrained(folder)
+def test_the_warm_started_policy_is_often_but_not_always_wrong(tokenizer):
+    model = AutoModelForCausalLM.from_pretrained(embedded_policy("addition"))
     accuracy = expected_accuracy(model, tokenizer, TASKS["addition"].problems("test"))
     assert 0.25 < accuracy < 0.55
 
@@ -300,13 +299,11 @@ def test_two_processes_that_start_together_share_one_folder(tmp_path):
         "RECIPES['addition'] = WarmStart(steps=20);"
         "print(embedded_policy('addition', cache_dir=sys.argv[1]))"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    try:
-        printed = [process.communicate(timeout=240)[0].strip() for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    assert [process.returncode for process in running] == [0, 0]
-    assert printed[0] == printed[1]
-    assert list(tmp_path.iterdir()) == [Path(printed[0])]
+    logs, cache = [tmp_path / f"{i}.log" for i in range(2)], tmp_path / "cache"
+    running = []
+    for log in logs:
+        with log.open("w") as file:
+            running.append(Forked(["-c", code, cache], file))
+    first, second = map(finish, running, logs)
+    assert first == second
+    assert list(cache.iterdir()) == [Path(first.strip())]

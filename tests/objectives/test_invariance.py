@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from forked import call_in_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import NAN, awkward_batch, fitting, gradients, leaf, objectives
@@ -33,7 +32,6 @@ from rlobj.objectives.surrogates import Clip
 OBJECTIVES = objectives()
 NAMES = sorted(OBJECTIVES)
 PAIR, FOUR = ["2x4"], ["4x2", "2x2 and two idle"]
-DEADLINE = 100  # seconds for all ranks together; a rank that waits for another fails before
 
 
 class Group:
@@ -287,18 +285,7 @@ def meet_faults(comm: Group, batch: TokenBatch) -> dict[Any, Any]:
 
 def launch(size: int, folder: Path) -> Found:
     """The results of each rank; one launch computes all objectives."""
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "rlobj", "strategies"])
-    ranks = [context.Process(target=rank_main, args=(i, size, str(folder))) for i in range(size)]
-    for rank in ranks:
-        rank.start()
-    end = time.monotonic() + DEADLINE
-    for rank in ranks:
-        rank.join(max(end - time.monotonic(), 0))
-    codes = [rank.exitcode for rank in ranks]
-    for rank in ranks:
-        rank.kill()
-    assert codes == [0] * size
+    call_in_ranks(rank_main, size, folder)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
 
 

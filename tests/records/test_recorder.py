@@ -256,8 +256,9 @@ def test_the_record_changes_nothing_about_the_training(policy, tmp_path, preset)
 
 @pytest.mark.parametrize("preset", ["20-entropy", "lopti"])
 def test_the_record_has_as_many_dropped_tokens_as_the_metrics(policy, tmp_path, preset):
-    config = tiny_config(policy, preset, objective={"drop": "entropy.bottom(0.5)"})
-    lines = run_training(config, tmp_path / "run").history
+    settings = {"objective": {"drop": "entropy.bottom(0.5)"}, "training": {"steps": 6}}
+    lines = run_training(tiny_config(policy, preset, **settings), tmp_path / "run").history
+    assert len(lines) == 6
     rows = read_records(tmp_path / "run")
     for line in lines[1:]:
         chosen = pc.and_(pc.equal(rows["step"], line["step"]), pc.equal(rows["effect"], "dropped"))

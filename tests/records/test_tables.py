@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from runs import finish, program, write_config
+from runs import ranks, write_config
 from test_recorder import observed_of
 from tiny import tiny_config
 
@@ -105,9 +105,8 @@ def test_the_recorded_objective_plans_the_recorded_weights_again(
 @pytest.mark.slow
 def test_two_processes_write_tables_that_plan_the_same_weights(policy, tmp_path):
     file = write_config(config_of(policy, tmp_path, "clip-cov"), tmp_path / "run.yaml")
-    run, log = tmp_path / "run", tmp_path / "log"
-    words = ["train", "--config", file, "--out", run, "--processes", "2"]
-    finish(program(words, log), log)
+    run = tmp_path / "run"
+    ranks(["train", "--config", file, "--out", run])
     assert list(planned(run)) == [2, 3]
     (run / "tables" / "step-000002-rank-1.parquet").unlink()
     with pytest.raises(ConfigError, match=r"step-000002-rank-1.parquet is missing: .* 2 processes"):

@@ -1,8 +1,6 @@
 """PolicyScorer: scores equal the logits of the model."""
 
-import subprocess
-import sys
-
+import forked
 import pytest
 import torch
 from scoring_tools import MODELS, SEQUENCES, SIZES, plain_samples, tiny
@@ -97,7 +95,7 @@ for parameter, gradient in zip(model.parameters(), gradients, strict=True):
 print("equal", flush=True)
 os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forked.run(["-c", program])
     assert done.stdout == "equal\n", done.stderr
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import distance, finish, metrics, program, weights, write_config
+from runs import distance, metrics, ranks, weights, write_config
 from strategies import awkward_batch, fitting, gradients, leaf, objectives
 from tiny import save_tiny_policy, tiny_config
 from torch import Tensor
@@ -336,7 +336,6 @@ def alone(policy, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("zero3", marks=pytest.mark.deepspeed)])
 def test_processes_leave_out_their_own_and_train_what_one_does(policy, alone, tmp_path, strategy):
     file = write_config(short_run(policy, strategy=strategy), tmp_path / "run.yaml")
-    words = ["train", "--config", file, "--out", tmp_path / "few", "--processes", "2"]
-    finish(program(words, tmp_path / "log"), tmp_path / "log")
+    ranks(["train", "--config", file, "--out", tmp_path / "few"])
     assert max(line["tokens/skipped_logits_share"] for line in metrics(tmp_path / "few")) > 0.7
     assert distance(weights(tmp_path / "few"), weights(alone)) < 5e-6

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
+from forked import run_ranks
 from parallel_worker import END, SOURCES, first, resume
 
 from rlobj.base.ports import free_port
@@ -51,29 +52,12 @@ def plain(folder: Path) -> dict[str, Any]:
 def processes(phase: str, strategies: tuple[str, ...], folder: Path, *launcher: str) -> Ranks:
     """Run the worker on two ranks, with a launcher if one is given."""
     command = [str(WORKER), phase, ",".join(strategies), str(folder)]
-    shared = {**os.environ, "OMP_NUM_THREADS": "1"}
     if launcher:
-        runs = [subprocess.Popen([*launcher, *command], env=shared, **OUTPUT)]
+        run = subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=600)
+        assert run.returncode == 0, run.stdout + run.stderr
     else:
-        shared |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        runs = [
-            subprocess.Popen(
-                [sys.executable, *command],
-                env={**shared, "RANK": rank, "LOCAL_RANK": rank},
-                **OUTPUT,
-            )
-            for rank in ("0", "1")
-        ]
-    try:
-        outputs = [run.communicate(timeout=600)[0] for run in runs]
-    finally:
-        for run in runs:
-            run.kill()
-    assert [run.returncode for run in runs] == [0] * len(runs), "\n".join(outputs)
+        run_ranks(command, 2, timeout=600)
     return [json.loads((folder / f"{phase}-{rank}.json").read_text()) for rank in (0, 1)]
-
-
-OUTPUT: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
 
 
 @pytest.fixture(scope="module")
@@ -315,8 +299,7 @@ def test_zero_in_one_process_equals_plain_training_and_can_start_again(plain):
         "    assert not torch.distributed.is_initialized()\n"
         "    assert torch.nn.functional.linear is linear\n"
     )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=WORKER.parent, capture_output=True, text=True, timeout=300)
+    done = forked.run(["-c", program], cwd=WORKER.parent)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]  # DeepSpeed prints nothing
     assert [size for _, size in lines] == ["1", "1"]

@@ -12,7 +12,18 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
-from runs import distance, finish, metrics, program, same, wait_for_step, weights, write_config
+from forked import Forked
+from runs import (
+    distance,
+    finish,
+    metrics,
+    program,
+    ranks,
+    same,
+    wait_for_step,
+    weights,
+    write_config,
+)
 from tiny import tiny_config
 
 import rlobj
@@ -79,8 +90,7 @@ def together(policy, tmp_path_factory) -> Path:
     """The run in two processes."""
     folder = tmp_path_factory.mktemp("together")
     file = write_config(config_of(policy), folder / "run.yaml")
-    words = ["train", "--config", file, "--out", folder / "run", "--processes", "2"]
-    finish(program(words, folder / "log"), folder / "log")
+    ranks(["train", "--config", file, "--out", folder / "run"])
     return folder / "run"
 
 
@@ -114,15 +124,13 @@ def test_two_processes_record_the_same_tokens(alone, together):
 @pytest.mark.deepspeed
 def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, alone, tmp_path):
     """Two steps in two processes under zero2, two in one, the last two under zero3."""
-    file, run, log = tmp_path / "run.yaml", tmp_path / "run", tmp_path / "log"
-    config = config_of(policy)
-    write_config(config, file)
+    run = tmp_path / "run"
+    file = write_config(config_of(policy), tmp_path / "run.yaml")
     cut = ["--set", "training.steps=2"]
-    words = ["train", "--config", file, "--out", run, "--processes", "2", "--strategy", "zero2"]
-    finish(program([*words, *cut], log), log)
+    ranks(["train", "--config", file, "--out", run, "--strategy", "zero2", *cut])
     rlobj.resume(run, settings={"training.strategy": "ddp", "training.steps": 4})
-    words = ["train", "--resume", run, "--processes", "2", "--strategy", "zero3"]
-    finish(program([*words, "--set", f"training.steps={STEPS}"], log), log)
+    rest = ["--set", f"training.steps={STEPS}"]
+    ranks(["train", "--resume", run, "--strategy", "zero3", *rest])
     assert distance(weights(alone), weights(run)) < 2e-6
     assert read_state(RunDirectory(run).latest())["strategy"] == "zero3"
 
@@ -142,14 +150,13 @@ def default_alone(tmp_path_factory) -> list[dict]:
 def test_the_default_task_trains_alike_under_every_strategy(default_alone, tmp_path, strategy):
     options = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
     command = ["train", "--preset", "stapo", *options, "--out", tmp_path / "run"]
-    command += ["--processes", "2", "--strategy", strategy]
-    finish(program(command, tmp_path / "log"), tmp_path / "log")
+    ranks([*command, "--strategy", strategy])
     found = metrics(tmp_path / "run")
     assert_close(found, default_alone)
     assert all(line["spurious/tokens"] > 0 for line in found)
 
 
-def ranks_of(process: subprocess.Popen) -> list[int]:
+def ranks_of(process: Forked) -> list[int]:
     """The process ids of the launcher's ranks, in rank order."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [int(child) for child in children]
@@ -166,7 +173,7 @@ def test_a_killed_rank_ends_the_run_and_resuming_is_exact(policy, together, tmp_
     text = finish(process, log, code=1)
     assert time.monotonic() - start < 60
     assert "SIGKILL" in text
-    finish(program(["train", "--resume", run, "--processes", "2"], log), log)
+    ranks(["train", "--resume", run])
     assert same(weights(run), weights(together))
     assert metrics(run) == metrics(together)
 
@@ -213,7 +220,7 @@ def test_sigterm_finishes_the_step_on_all_ranks(policy, together, tmp_path):
     process.terminate()
     finish(process, log)
     if metrics(run)[-1]["step"] < STEPS:
-        finish(program(["train", "--resume", run, "--processes", "2"], log), log)
+        ranks(["train", "--resume", run])
     assert same(weights(run), weights(together))
 
 

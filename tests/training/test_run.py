@@ -5,13 +5,12 @@ from __future__ import annotations
 import doctest
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked import run_ranks
 from runs import metrics, same, weights
 from tiny import save_tiny_policy, tiny_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -321,8 +320,7 @@ def test_objects_are_trained_in_the_processes_of_torchrun(policy: Path) -> None:
     names = {"data": "max-digits", "reward": "exact"}
     rlobj.train("grpo", model=policy, **names, out="one", settings=settings)
     Path("script.py").write_text(TORCHRUN)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([sys.executable, *launcher, "script.py", str(policy)], check=True, timeout=200)
+    run_ranks(["script.py", policy])
     one, two = ([line.get("reward/mean") for line in metrics(Path(run))] for run in ("one", "two"))
     assert one == pytest.approx(two)
     assert RunDirectory.open(Path("two"))[1].model.name == "<Python object: Qwen3ForCausalLM>"

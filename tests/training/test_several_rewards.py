@@ -12,6 +12,7 @@ from runs import (
     finish,
     metrics,
     program,
+    ranks,
     same,
     wait_for_step,
     weights,
@@ -135,8 +136,7 @@ def test_sampled_rewards_are_read_back_from_the_journal(policy, alone, tmp_path)
 @pytest.mark.slow
 def test_two_processes_make_the_run_of_one_with_several_rewards(policy, alone, tmp_path):
     file = write_config(config_of(policy, alone.parent), tmp_path / "run.yaml")
-    words = ["train", "--config", file, "--out", tmp_path / "run", "--processes", "2"]
-    finish(program(words, tmp_path / "log"), tmp_path / "log")
+    ranks(["train", "--config", file, "--out", tmp_path / "run"])
     assert distance(weights(alone), weights(tmp_path / "run")) < 2e-6
     for step in range(1, 7):
         ours, theirs = rows(tmp_path / "run", step), rows(alone, step)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks.sick_runs import RATE, SICK
-from runs import finish, program, same, weights
+from runs import ranks, same, weights
 from typer.testing import CliRunner
 
 import rlobj
@@ -122,11 +122,10 @@ def test_the_program_stops_with_exit_code_1_and_says_what_to_do(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_all_processes_stop_together(tmp_path: Path) -> None:
-    out, log = tmp_path / "run", tmp_path / "log"
+    out = tmp_path / "run"
     words = [f"--set={name}={value}" for name, value in COLLAPSES.items()]
     train = ["train", "--preset", "grpo", "--data", "addition", "--out", out, *words]
-    process = program([*train, "--stop-on", "collapse", "--processes", "2"], log)
-    text = finish(process, log, code=1)
+    text = ranks([*train, "--stop-on", "collapse"], code=1)
     assert "training.stop_on lists collapse." in text
     assert RunDirectory(out).steps_saved() == 5
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from runs import distance, finish, metrics, program, weights, write_config
+from forked import call_in_ranks
+from runs import distance, metrics, ranks, weights, write_config
 from tiny import save_tiny_policy, tiny_config
 
 from rlobj.data import Problem
@@ -119,17 +118,7 @@ def rank_main(rank: int, size: int, folder: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 5])
 def test_every_response_arrives_once_and_whole(size, tmp_path):
-    context = mp.get_context("forkserver")
-    ranks = [context.Process(target=rank_main, args=(i, size, str(tmp_path))) for i in range(size)]
-    for process in ranks:
-        process.start()
-    end = time.monotonic() + 100
-    for process in ranks:
-        process.join(max(end - time.monotonic(), 0))
-    codes = [process.exitcode for process in ranks]
-    for process in ranks:
-        process.kill()
-    assert codes == [0] * size
+    call_in_ranks(rank_main, size, tmp_path)
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(size)]
     alone = shard(rollout_of(0, 1), UPDATES, ProcessGroup(torch.device("cpu")), torch.device("cpu"))
     whole = listed(alone)
@@ -180,9 +169,9 @@ def runs(policy, tmp_path_factory) -> dict[str, Path]:
         ("ahead", 2, ["sampling.async_depth=1"]),
     ):
         file = write_config(config_of(policy), folder / "run.yaml")
-        words = ["train", "--config", file, "--out", folder / name, "--processes", str(processes)]
+        words = ["train", "--config", file, "--out", folder / name]
         words += [word for setting in settings for word in ("--set", setting)]
-        finish(program(words, folder / "log"), folder / "log")
+        ranks(words, processes)
         found[name] = folder / name
     return found
 
@@ -222,14 +211,8 @@ def test_a_balanced_run_selects_the_same_tokens_and_keeps_the_same_tables(runs):
 
 @pytest.mark.slow
 def test_a_balanced_run_goes_on_to_the_bit(policy, runs, tmp_path):
-    file, run, log = (
-        write_config(config_of(policy), tmp_path / "c.yaml"),
-        tmp_path / "run",
-        tmp_path / "log",
-    )
-    words = ["train", "--config", file, "--out", run, "--processes", "2"]
-    finish(program([*words, "--set", "training.steps=2"], log), log)
-    words = ["train", "--resume", run, "--processes", "2", "--set", f"training.steps={STEPS}"]
-    finish(program(words, log), log)
+    file, run = write_config(config_of(policy), tmp_path / "c.yaml"), tmp_path / "run"
+    ranks(["train", "--config", file, "--out", run, "--set", "training.steps=2"])
+    ranks(["train", "--resume", run, "--set", f"training.steps={STEPS}"])
     assert metrics(run) == metrics(runs["balanced"])
     assert distance(weights(run), weights(runs["balanced"])) == 0

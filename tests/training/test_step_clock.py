@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 
+import forked
 import pytest
 import torch
-from runs import finish, metrics, program, write_config
+from runs import metrics, ranks, write_config
 from tiny import save_tiny_policy, tiny_config
 
 from rlobj.base.errors import RunError
@@ -201,8 +200,7 @@ with Grading(Hangs(), ["p"]) as grading:
     time.sleep(0.1)
     raise KeyboardInterrupt
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert "KeyboardInterrupt" in done.stderr
+    assert "KeyboardInterrupt" in forked.run(["-c", code], timeout=100).stderr
 
 
 def test_an_interrupted_call_grades_no_further():
@@ -282,9 +280,9 @@ def test_a_reward_that_fails_in_its_thread_ends_the_run_on_all_ranks(policy, tmp
         sampling={"batch_tokens": 150},
         training={"steps": 3},
     )
-    file, log = write_config(config, tmp_path / "run.yaml"), tmp_path / "log"
-    words = ["train", "--config", file, "--out", tmp_path / "run", "--processes", str(processes)]
-    assert "no reward today" in finish(program(words, log), log, code=1)
+    file = write_config(config, tmp_path / "run.yaml")
+    words = ["train", "--config", file, "--out", tmp_path / "run"]
+    assert "no reward today" in ranks(words, processes, code=1)
 
 
 # Tokens in four bytes.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
+from forked import run_ranks
 from tiny import save_tiny_policy, tiny_config
 
 from rlobj.config.presets import preset_names
@@ -227,22 +225,9 @@ def test_processes_exchange_gradients_with_the_last_micro_batch_only(policy, tmp
     """Two updates a step, two steps: four exchanges, however many micro-batches."""
     (tmp_path / "syncs.py").write_text(SYNCS)
     (tmp_path / "runs_config.py").write_text(CONFIG)
-    paths = [
-        str(tmp_path),
-        str(Path(__file__).parents[1]),
-        *os.environ.get("PYTHONPATH", "").split(":"),
-    ]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "syncs.py"), str(policy), str(tmp_path / "run")],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(filter(None, paths))},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    backwards, exchanges = map(int, done.stdout.split()[-2:])
+    words = [tmp_path / "syncs.py", policy, tmp_path / "run"]
+    text = run_ranks(words, PYTHONPATH=str(Path(__file__).parents[1]))
+    backwards, exchanges = map(int, text.split()[-2:])
     assert exchanges == 4
     assert backwards > 12
 

@@ -6,16 +6,14 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from forked import Forked
 from runs import metrics, same, weights
 from safetensors.torch import load_file
 from tiny import tiny_config
@@ -343,11 +341,9 @@ def test_a_killed_run_resumes_to_the_uninterrupted_one_bit_for_bit(policy, tmp_p
     assert names[0] == names[1]
 
 
-def start(run: Path) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", CONTINUE, str(run)]
+def start(run: Path) -> Forked:
     with (run / "log").open("w") as log:
-        return subprocess.Popen(command, env=environment, stderr=log)
+        return Forked(["-c", CONTINUE, run], log)
 
 
 def test_only_the_newest_checkpoints_stay(policy, tmp_path):

@@ -1,0 +1,35 @@
+"""Updates of random tokens, as the tests of replaying pass and read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from strategies import awkward_batch
+
+from rlobj import Objective, TokenBatch, load_preset
+from rlobj.records.tables import UpdateTable
+
+
+def update_of(
+    objective: Objective, table: TokenBatch, step: int = 1, update: int = 1, **state: Any
+) -> UpdateTable:
+    """An update as `read_tables` returns it."""
+    state = {**objective.init(), "update": 0, **state}
+    [table] = objective.with_advantages([table])
+    weights = objective.plan([table], state).weights[0]
+    return UpdateTable(step, update, table, objective, state, weights, [], {"max_tokens": 24})
+
+
+def batch(seed: int = 0, groups: int = 16, **columns: Any) -> TokenBatch:
+    """Random tokens; those of even ids with a low probability are spurious."""
+    table = awkward_batch(seed, groups, torch.float32)
+    spurious = ((table.spread(table.ids) % 2 == 0) & (table.logprobs < -4)).float()
+    return table.replace(columns={"spurious": spurious}, **columns)
+
+
+def rows(table: Any, key: str = "name") -> dict[Any, dict[str, Any]]:
+    return {row[key]: row for row in table.to_pylist()}
+
+
+GRPO, STAPO = (load_preset(name).objective for name in ("grpo", "stapo"))

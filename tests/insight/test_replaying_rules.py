@@ -1,0 +1,137 @@
+"""`rlobj.replay`: rules, sweeps, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replays import GRPO, STAPO, batch, rows, update_of
+
+import rlobj
+from rlobj import load_preset
+from rlobj.base.errors import ConfigError
+from rlobj.insight.replaying.candidates import read_sweep
+
+
+def test_each_value_of_a_sweep_is_the_rule_with_this_number() -> None:
+    updates = [update_of(STAPO, batch(seed), step=seed) for seed in (1, 2)]
+    rule = "(advantage > 0) & (prob < TAU) & entropy.bottom(0.8)"
+    found = rlobj.replay(updates, rule, sweep="TAU=1e-3..1e-1:5")
+    values = [row["value"] for row in found.sweeps.to_pylist()]
+    assert values == [0.001, 0.003162, 0.01, 0.03162, 0.1]
+    for row in found.sweeps.to_pylist():
+        text = rule.replace("TAU", str(row["value"]))
+        alone = rows(rlobj.replay(updates, text).objectives)[text]
+        for name in ("touched", "share", "precision", "recall", "carried"):
+            assert row[name] == alone[name]
+    assert set(rows(found.objectives)) == {"recorded"}
+    swept = rlobj.replay(updates, "entropy.bottom(Q)", sweep={"Q": [0.25, 0.5]}).sweeps
+    assert [round(row["share"], 1) for row in swept.to_pylist()] == [0.3, 0.5]
+
+
+def test_sweeps_are_spaced_by_factors_or_by_distance() -> None:
+    assert read_sweep("T=1..9:5") == ("T", [1, 3, 5, 7, 9])
+    assert read_sweep("T=-1..1:3") == ("T", [-1, 0, 1])
+    assert read_sweep("T = 0.01 .. 1 : 3") == ("T", [0.01, 0.1, 1])
+    assert len(read_sweep("TAU_p=1e-4..1e-2")[1]) == 20
+
+
+@pytest.mark.parametrize(
+    ("rule", "sweep", "message"),
+    [
+        ("prob < TAU", None, "'TAU' has no value.*--sweep TAU=1e-4..1e-2"),
+        ("prob < 0.1", "TAU=0.1..0.2", "no rule reads 'TAU'"),
+        ("(prob < TAU) & (entropy > RHO)", "TAU=0.1..0.2", "'RHO' has no value.*one name"),
+        ("entropy.bottom(Q)", None, r"plain value(.|\n)*To sweep Q: --sweep Q="),
+        ("prob < TAU", "TAU=0.2..0.1", "rise from one number"),
+        ("prob < TAU", "TAU=0.1..0.1", "rise from one number"),
+        ("prob < TAU", "TAU=0..inf", "rise from one number"),
+        ("prob < TAU", "TAU=a..b", "cannot read the sweep"),
+        ("prob < TAU", "TAU=0.1", "Expected NAME=FROM..TO"),
+        ("prob < TAU", "tau=0.1..0.2", "Expected NAME=FROM..TO"),
+        ("prob < TAU", "TAU=0.1..0.2:1", "must have 2 to 1000 values"),
+        ("prob < TAU", "TAU=0.1..0.2:9999999", "must have 2 to 1000 values"),
+        ("prob < TAU", {"A": [1.0], "B": [1.0]}, "one number is swept at a time"),
+        ("stapp", None, r"unknown preset 'stapp'. Did you mean 'stapo'"),
+        ("prob <", None, "cannot be read"),
+        ("prob", None, "expected a rule such as"),
+        ("probability < 0.1", None, "Did you mean 'prob'"),
+        ("prob<0.01 & advantage>0", None, "bind more tightly.*parentheses"),
+        ("prob < TAU", "tau=0.1..0.2", "a name in capitals and two numbers"),
+        ("prob + 1", None, "expected a rule"),
+    ],
+)
+def test_wrong_rules_and_sweeps_are_refused_in_words(rule: str, sweep: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rlobj.replay([update_of(STAPO, batch())], rule, sweep=sweep)
+
+
+def test_what_python_passes_wrongly_is_answered_in_words() -> None:
+    update = update_of(STAPO, batch())
+    assert [*rows(rlobj.replay([update], "grpo, dapo-loss").objectives)][1:] == [
+        "grpo",
+        "dapo-loss",
+    ]
+    wrong = [
+        (["runs/first"], "grpo", None, "one run is replayed at a time"),
+        ([update], 42, None, "objectives is 42; expected names"),
+        ([update], "prob < TAU", {"TAU": 0.1}, r"sweep needs values.*'TAU': \[0.01, 0.1\]"),
+        ([update], "prob < TAU", {"TAU": []}, "sweep needs values"),
+    ]
+    for tables, objectives, sweep, message in wrong:
+        with pytest.raises(ConfigError, match=message):
+            rlobj.replay(tables, objectives, sweep=sweep)
+
+
+def test_the_name_of_the_recorded_objective_is_taken() -> None:
+    with pytest.raises(ConfigError, match="'recorded' is the run's own objective"):
+        rlobj.replay([update_of(STAPO, batch())], {"recorded": "prob < 0.1"})
+
+
+def test_a_rule_may_read_a_controller_of_the_recorded_objective() -> None:
+    stare = load_preset("stare").objective
+    recorded = update_of(stare, batch(), W={"value": 1.25})
+    found = rows(rlobj.replay([recorded], ["entropy > W", "entropy > 1.25"]).objectives)
+    assert found["entropy > W"]["touched"] == found["entropy > 1.25"]["touched"] > 0
+
+
+def test_the_figure_has_a_curve_for_each_share() -> None:
+    updates = [update_of(STAPO, batch(seed), step=seed) for seed in (1, 2)]
+    figure = rlobj.replay(updates, "prob < TAU", sweep="TAU=1e-3..1e-1:4").figure()
+    assert [line.name for line in figure.lines] == [
+        "share of the tokens",
+        "precision",
+        "recall",
+        "share of the gradient",
+    ]
+    assert (figure.x, figure.log_x, len(figure.lines[0].x)) == ("TAU", True, 4)
+    assert {line.run for line in figure.lines} == {None}  # each has its own colour
+    with pytest.raises(ConfigError, match="a figure shows a sweep"):
+        rlobj.replay(updates, "grpo").figure()
+
+
+@pytest.mark.parametrize("kind", ["preset", "rule"])
+def test_code_that_an_objective_names_is_imported_only_with_trust(
+    tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from pathlib import Path\n"
+        "from dataclasses import dataclass\n"
+        "from rlobj import CustomRule\n"
+        f"Path({str(tmp_path / 'imported')!r}).touch()\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(CustomRule):\n"
+        "    def select(self, frame): return frame.decided\n"
+    )
+    rule = f"custom('{tmp_path / 'mine.py'}:Mine')"
+    preset = tmp_path / "mine.yaml"
+    preset.write_text(f'objective:\n  drop: "{rule}"\n')
+    given = rule if kind == "rule" else str(preset)
+    update = update_of(GRPO, batch())
+    with pytest.raises(ConfigError, match="name code by its path"):
+        rlobj.replay([update], given)
+    assert not (tmp_path / "imported").exists()
+    found = rlobj.replay([update], {"mine": given}, trust=True)
+    assert (tmp_path / "imported").exists()
+    assert rows(found.objectives)["mine"]["share"] == 1
