@@ -77,7 +77,7 @@ def test_first_candidate_that_loads_is_used(tmp_path):
     candidates = [HubSource(str(tmp_path / name)) for name in ("first", "second", "third")]
     found, rows = first_available(candidates, "numbers", "Give a file.")
     assert found == candidates[1]
-    assert [row["answer"] for _, row in rows] == ["0", "1"]
+    assert [row["answer"] for row in rows] == ["0", "1"]
 
 
 def test_splits_can_be_joined(tmp_path):

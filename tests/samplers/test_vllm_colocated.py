@@ -32,7 +32,7 @@ from rlobj.config.embedded_profile import DEFAULT_TASK
 from rlobj.models.embedded import build_tokenizer, embedded_policy
 from rlobj.models.embedded.tokenizer import ALPHABET, SCRATCHPAD_ALPHABET
 from rlobj.samplers import SamplingSettings, Sent, compare
-from rlobj.samplers.distribution import truncate
+from rlobj.samplers.transformers import truncate
 from rlobj.samplers.vllm import VllmSampler, VllmSettings, extension
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]

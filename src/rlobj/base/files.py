@@ -14,8 +14,13 @@ from rlobj.base.errors import ConfigError, RunError
 __all__ = ["is_locked", "lock_folder", "step_of", "write_whole"]
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write a file; if that fails, the old one stays.
+
+    Args:
+        path: the file.
+        content: its bytes.
+        durable: wait until the disk has all bytes, which protects against power failures.
 
     Raises:
         RunError: the disk refused.
@@ -25,7 +30,8 @@ def write_whole(path: Path, content: bytes) -> None:
         with partial.open("wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)

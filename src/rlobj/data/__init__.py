@@ -6,7 +6,7 @@
     ProblemStream                 the problems in a shuffled endless order that can be resumed
     format_prompt, encode_prompt  problem -> text -> token ids
 
-`rlobj.data.tasks` has the built-in tasks, `rlobj.data.named_sources` the named training sets and
+`rlobj.data.tasks` has the built-in tasks, `rlobj.data.sources` the named training sets and
 `rlobj.data.benchmarks` the benchmarks.
 """
 

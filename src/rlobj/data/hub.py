@@ -92,17 +92,14 @@ def published_rows(
             "data.test_fraction=0.1"
         )
     instead = f"Without the hub: --data-dir DIR, or RLOBJ_DATA_DIR=DIR, a folder with {form}."
-    source, rows = first_available(candidates, name, instead, duplicates)
-    return str(source), rows
+    source, part = first_available(candidates, name, instead)
+    return str(source), _rows(str(source), part, duplicates)
 
 
 def first_available(
-    candidates: Sequence[HubSource],
-    name: str,
-    instead: str,
-    duplicates: DuplicateFilter | None = None,
-) -> tuple[HubSource, Iterator[Row]]:
-    """Return the first candidate that can be loaded, and its rows.
+    candidates: Sequence[HubSource], name: str, instead: str
+) -> tuple[HubSource, Any]:
+    """Return the first candidate that can be loaded, and what `datasets` gives for it.
 
     If the hub cannot be reached, only the local cache is used.
 
@@ -110,18 +107,11 @@ def first_available(
         candidates: data sets, in the order in which they are tried.
         name: name of the data set, for error messages.
         instead: a sentence that says what to give if no candidate can be loaded.
-        duplicates: drops duplicate rows.
 
     Raises:
         MissingExtra: `datasets` is not installed.
         DataError: no candidate can be loaded; the message has the reason for each.
     """
-    source, part = _load(candidates, name, instead)
-    return source, _rows(str(source), part, duplicates)
-
-
-def _load(candidates: Sequence[HubSource], name: str, instead: str) -> tuple[HubSource, Any]:
-    """The first candidate that can be loaded, and what `datasets` gives for it."""
     try:
         import datasets.config
     except ImportError:
@@ -173,7 +163,7 @@ def hub_rows(
         "Without the hub, give a local copy: the folder of the data set, or a file such as "
         f"{stem}.jsonl, {stem}.parquet or {stem}.csv with the columns problem and answer."
     )
-    _, parts = _load([HubSource(identifier, None, name)], f"'{identifier}'", instead)
+    _, parts = first_available([HubSource(identifier, None, name)], f"'{identifier}'", instead)
     if split not in parts:
         if not (fallback and len(parts) == 1):
             raise DataError(

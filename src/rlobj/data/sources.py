@@ -8,10 +8,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from pydantic import Field, field_validator
+from pydantic.dataclasses import dataclass
 
 from rlobj.base.errors import DataError, nearest
 from rlobj.base.targets import PYTHON_OBJECT
@@ -19,9 +22,8 @@ from rlobj.base.validation import Model
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import SUFFIXES, read_file, split_files
-from rlobj.data.hub import hub_rows, published_rows
+from rlobj.data.hub import HubSource, hub_rows, published_rows
 from rlobj.data.layouts import Columns, RowReader
-from rlobj.data.named_sources import NAMED_SOURCES
 from rlobj.data.problems import Problem, Row, UniqueProblems, digest
 from rlobj.data.prompts import (
     ANSWER_TEMPLATE,
@@ -31,6 +33,34 @@ from rlobj.data.prompts import (
 )
 from rlobj.data.reasoning_gym import PREFIX, gym_problems, is_gym
 from rlobj.data.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class NamedSource:
+    """A published data set.
+
+    Attributes:
+        name: its name in `data.source`.
+        description: one line for users.
+        hub: split (train, test) -> data sets on the hub, in the order in which they are tried.
+        template: the default of `data.template`; `{prompt}` if the questions contain instructions.
+        columns: columns without a common name; a copy may lack them.
+    """
+
+    name: str
+    description: str
+    hub: Mapping[str, tuple[HubSource, ...]]
+    template: str = MATH_TEMPLATE
+    columns: Columns = Columns()
+
+
+_FILE = files("rlobj.data") / "named_sources.yaml"
+NAMED_SOURCES: dict[str, NamedSource] = {
+    name: NamedSource(name, **keys)
+    for name, keys in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
+}
+"""Name -> training set."""
+
 
 logger = logging.getLogger(__name__)
 

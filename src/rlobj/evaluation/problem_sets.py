@@ -19,9 +19,9 @@ from rlobj.config.layers import Layer, flattened
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.data import Problem, load_problems
 from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
-from rlobj.data.named_sources import NAMED_SOURCES
 from rlobj.data.problems import digest
 from rlobj.data.reasoning_gym import REWARD, is_gym
+from rlobj.data.sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.protocols import Protocol
 from rlobj.rewards import Grader, function_grader

@@ -15,11 +15,12 @@ from rlobj.rewards.kinds import (
     Graded,
     Grader,
     Math,
+    Overlong,
     Reward,
     RewardConfig,
     function_grader,
+    overlong_penalty,
 )
-from rlobj.rewards.overlong import Overlong, overlong_penalty
 from rlobj.rewards.reasoning_gym import ReasoningGym
 from rlobj.rewards.several import Several
 from rlobj.rewards.verifier import MathVerifier, Verdict

@@ -22,11 +22,64 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.primitive import Primitive
 from rlobj.base.targets import import_target
 from rlobj.base.validation import InvalidFields
-from rlobj.rewards.overlong import Overlong
 from rlobj.rewards.verifier import MathVerifier, Verdict
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
+
+
+from torch import Tensor
+
+from rlobj.base.validation import Model
+
+
+def overlong_penalty(lengths: Tensor, max_tokens: float, cache: float) -> Tensor:
+    r"""Return the length penalty of each response.
+
+    L is the length, L_max the limit and L_c the cache, all in tokens:
+
+                0                        L <= L_max - L_c
+        P(L) =  (L_max - L_c - L) / L_c  L_max - L_c < L <= L_max
+                -1                       L_max < L
+
+    Args:
+        lengths: [B], in tokens.
+        max_tokens: L_max, in tokens.
+        cache: L_c > 0, in tokens; the penalty grows over the last L_c tokens before the limit.
+
+    Returns:
+        [B] float64, between -1 and 0.
+
+    Source:
+        DAPO, arXiv:2503.14476, equation 13.
+
+    Example:
+        >>> import torch
+        >>> overlong_penalty(torch.tensor([80, 90, 100, 120]), max_tokens=100, cache=20).tolist()
+        [0.0, -0.5, -1.0, -1.0]
+    """
+    return ((max_tokens - cache - lengths.double()) / cache).clamp(-1.0, 0.0)
+
+
+class Overlong(Model):
+    """Soft overlong punishment, added to the reward; accuracy does not include it.
+
+    The paper's limit of 20480 tokens with a cache of 4096 is `cache: 0.2`.
+    """
+
+    cache: float = Field(gt=0, lt=1, description="L_c as a share of sampling.max_tokens")
+    penalty: float = Field(default=1.0, ge=0, description="penalty of a response at the limit")
+
+    def shape(self, rewards: Tensor, lengths: Tensor, max_tokens: int) -> Tensor:
+        """Add the penalty to rewards [B]; an undecided reward (NaN) stays undecided.
+
+        Args:
+            rewards: [B].
+            lengths: [B], in tokens.
+            max_tokens: length limit, in tokens.
+        """
+        shaped = overlong_penalty(lengths, max_tokens, self.cache * max_tokens)
+        return rewards + (self.penalty * shaped).to(rewards.dtype)
 
 
 @dataclass(frozen=True)
@@ -153,7 +206,7 @@ class Math(Reward):
 
     def open(self) -> _MathGrader:
         """Return a grader with `workers` processes, which start when it is entered."""
-        return _MathGrader(MathVerifier(self.deadline, self.workers))
+        return _MathGrader(self.deadline, self.workers)
 
 
 class Exact(Reward):
@@ -206,18 +259,7 @@ def function_grader(function: Callable[..., Any], name: str) -> Grader:
     return FunctionGrader(functools.partial(_custom, name, function))
 
 
-class _MathGrader(Grader):
-    def __init__(self, verifier: MathVerifier) -> None:
-        self._verifier = verifier
-        self.undecided = verifier.undecided
-
-    def __enter__(self) -> Self:
-        self._verifier.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._verifier.close()
-
+class _MathGrader(MathVerifier, Grader):
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response; if a problem has alternatives, any of them is right."""
         golds = [_golds(problem) for problem in problems]
@@ -226,7 +268,7 @@ class _MathGrader(Grader):
             for response, several in zip(responses, golds, strict=True)
             for gold in several
         ]
-        verdicts = iter(self._verifier.verify_many(pairs))
+        verdicts = iter(self.verify_many(pairs))
         return [_best([next(verdicts) for _ in several]) for several in golds]
 
 

@@ -6,8 +6,8 @@
     micro_batches   groups of sequences whose tokens fit a budget
 
 `token_scores` has the public function and its gradient. `tiles` goes over the vocabulary tile by
-tile. `rows` computes the rows of a tile in torch, `kernels` in Triton. `policy_scorer` and `heads`
-handle transformers models, `packing` makes batches of sequences.
+tile. `rows` computes the rows of a tile in torch, `kernels` in Triton. `policy_scorer` handles
+transformers models, `packing` makes batches of sequences.
 """
 
 from rlobj.scoring.packing import (

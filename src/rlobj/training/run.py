@@ -23,7 +23,7 @@ from rlobj.config.presets import difference, read_yaml
 from rlobj.config.resuming import refuse_changes
 from rlobj.config.run_config import RunConfig, build_config, settings_of
 from rlobj.data.benchmarks import BENCHMARKS
-from rlobj.data.named_sources import NAMED_SOURCES
+from rlobj.data.sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
 from rlobj.models.location import require_model
 from rlobj.objectives.objective import Objective

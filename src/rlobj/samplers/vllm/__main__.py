@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 
-from rlobj.samplers.vllm.processes import STOPPING, kill_group
+from rlobj.samplers.vllm.server import STOPPING, kill_group
 
 
 def _end_with(parent: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from dataclasses import fields
 import torch
 
 from rlobj.base.errors import RunError
+from rlobj.base.files import write_whole
 from rlobj.objectives.statistics import Comm
 from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.sharding import MiniBatch
@@ -70,8 +72,9 @@ class Skips:
         with together(self._comm, "keeping a batch that was not finite"):
             (self._run.path / "nonfinite").mkdir(exist_ok=True)
             ids = [(list(prompt), list(response)) for prompt, response in batch.sequences]
-            with self._run.atomic(name) as path:
-                torch.save({"columns": kept, "sequences": ids}, path)
+            content = io.BytesIO()
+            torch.save({"columns": kept, "sequences": ids}, content)
+            write_whole(self._run.path / name, content.getvalue())
         logger.warning("step %d: an update was not finite and was skipped; see %s", step + 1, name)
         if self.nonfinite >= self._limit:
             raise RunError(

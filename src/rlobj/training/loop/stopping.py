@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rlobj.base.errors import RunError
+from rlobj.base.files import write_whole
 from rlobj.config.run_folder import STOP_FILE, best_checkpoint, held_out_accuracies
 from rlobj.insight.diagnosis import Finding
 from rlobj.training.loop import stages
@@ -58,6 +59,5 @@ def noted(parts: Parts) -> Iterator[None]:
         if parts.comm.rank == 0:
             step = parts.metrics.get("step", parts.learner.steps)
             note = {"step": step, "finding": error.finding, "message": str(error)}
-            with parts.run.atomic(STOP_FILE) as file:
-                file.write_text(json.dumps(note), encoding="utf-8")
+            write_whole(parts.run.path / STOP_FILE, json.dumps(note).encode())
         raise

@@ -69,6 +69,7 @@ class Parallel(ABC):
         self.comm = ProcessGroup(self.device)
         self.rank = self.comm.rank
         self.size = self.comm.size
+        self._module: Any = None
         self._optimizer: Any = None
         self._stack = contextlib.ExitStack()
 
@@ -93,7 +94,10 @@ class Parallel(ABC):
             new objects: read them again from `model.named_parameters()`.
         """
 
-    @abstractmethod
+    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
+        """Call the prepared module."""
+        return TokenScores(**self._module(*inputs, **settings))
+
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add a micro-batch's gradient. Gradients are scaled here and nowhere else.
 
@@ -105,6 +109,7 @@ class Parallel(ABC):
             loss: scalar loss of this rank's micro-batch, computed with the prepared scorer.
             last: this is the last micro-batch before `step`; equal on all ranks.
         """
+        (loss * self.size).backward()
 
     def step(self, apply: bool) -> float:
         """Clip the gradient, apply the optimizer's step, and clear the gradient.

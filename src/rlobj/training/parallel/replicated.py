@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -13,8 +14,6 @@ from rlobj.training.parallel.base import Columns, Parallel, Scorer
 
 class Replicated(Parallel):
     """Plain training in one process; data parallelism in several."""
-
-    _module: Any
 
     def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
         self._optimizer = optimizer
@@ -35,11 +34,9 @@ class Replicated(Parallel):
 
     def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
         with self.accelerator.no_sync(self._module):  # `backward` decides when to reduce gradients
-            return TokenScores(**self._module(*inputs, **settings))
+            return super()._score(*inputs, **settings)
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        if not last:
-            (loss * self.size).backward()
-            return
-        with self.accelerator.trigger_sync_in_backward(self._module):
-            (loss * self.size).backward()
+        sync = self.accelerator.trigger_sync_in_backward(self._module)
+        with sync if last else contextlib.nullcontext():
+            super().backward(loss, last)

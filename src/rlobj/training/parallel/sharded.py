@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from rlobj.scoring import PolicyScorer, TokenScores
+from rlobj.scoring import PolicyScorer
 from rlobj.training.parallel.base import Columns, Parallel, Scorer
 
 
@@ -17,8 +17,6 @@ class FullySharded(Parallel):
     Gradients are reduced into their shards at every micro-batch. Reducing them only at the last one
     would need memory for whole gradients on every rank.
     """
-
-    _module: Any
 
     def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
         from torch.distributed.device_mesh import init_device_mesh
@@ -35,12 +33,6 @@ class FullySharded(Parallel):
             group["params"] = [shards[names[id(parameter)]] for parameter in group["params"]]
         self._module, self._optimizer = root, optimizer
         return self._score, optimizer
-
-    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
-        return TokenScores(**self._module(*inputs, **settings))
-
-    def backward(self, loss: Tensor, last: bool) -> None:
-        (loss * self.size).backward()
 
 
 def _layers(decoder: nn.Module) -> list[nn.Module]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlobj.scoring import PolicyScorer, TokenScores
+from rlobj.scoring import PolicyScorer
 from rlobj.training.parallel.base import MOMENTS, Columns, Moments, Parallel, Scorer
 
 PERSISTENT_ELEMENTS = 100_000
@@ -42,16 +42,15 @@ class Zero(Parallel):
         super().__init__(accelerator, f"zero{stage}", max_grad_norm=max_grad_norm)
         self._stage = stage
         self._autocast = autocast
-        self._engine: Any = None
         self._apply = True
 
     def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
         deepspeed = _deepspeed(self.device)
         self.on_close(_restore_linear())
-        self._engine, zero, _, _ = deepspeed.initialize(
+        self._module, zero, _, _ = deepspeed.initialize(
             model=Columns(scorer), optimizer=optimizer, config=self._config()
         )
-        self.on_close(self._engine.destroy)
+        self.on_close(self._module.destroy)
         if self._stage < 3:
             self._flat = zero.single_partition_of_fp32_groups
         else:
@@ -85,21 +84,18 @@ class Zero(Parallel):
             },
         }
 
-    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
-        return TokenScores(**self._engine(*inputs, **settings))
-
     def backward(self, loss: Tensor, last: bool) -> None:
-        self._engine.set_gradient_accumulation_boundary(last)
-        self._engine.backward(loss * self.size)
+        self._module.set_gradient_accumulation_boundary(last)
+        self._module.backward(loss * self.size)
 
     def step(self, apply: bool) -> float:
-        shards = [g for part in self._engine.optimizer.averaged_gradients.values() for g in part]
+        shards = [g for part in self._module.optimizer.averaged_gradients.values() for g in part]
         squares = [torch.linalg.vector_norm(g, dtype=torch.float64).square() for g in shards]
         total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
         norm = float(self.comm.sum(total.to(self.device)).sqrt())
         self._apply = apply and math.isfinite(norm)
-        self._engine.step()
-        skipped = self._apply and not self._engine.was_step_applied()
+        self._module.step()
+        skipped = self._apply and not self._module.was_step_applied()
         return math.inf if skipped else norm  # DeepSpeed's float32 norm may overflow
 
     def _drop_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -18,7 +18,7 @@ from rlobj.objectives.rewards import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample, Sampler, derive_seed
-from rlobj.training.parallel.agreement import agree
+from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.grading import Grading
 
 
@@ -111,21 +111,17 @@ class Collector:
             own = list(enumerate(problems, first))[self.comm.rank :: self.comm.size]
             first += missing
             used += 1
-            live, failed = 0, None
+            live = 0
             try:
-                for group in self._groups(step, own, seconds):
-                    alive = dynamic is None or self._live(group)
-                    live += alive
-                    (kept if alive else dead).extend(group)
-            except Exception as error:
-                failed = error
-            try:
-                agree(failed, "collecting responses", self.comm)
+                with together(self.comm, "collecting responses"):
+                    for group in self._groups(step, own, seconds):
+                        alive = dynamic is None or self._live(group)
+                        live += alive
+                        (kept if alive else dead).extend(group)
             except Exception:
                 self.stream.restore(before)  # the problems are drawn again
                 raise
-            filled = int(self.comm.sum(torch.tensor(live)))
-            missing -= filled
+            missing -= int(self.comm.sum(torch.tensor(live)))
             if missing <= 0:
                 break
         return Rollout(kept, dead, used, seconds, self.stream.state())
@@ -153,17 +149,11 @@ class Collector:
         seconds["sample"] += time.perf_counter() - start - grading.seconds
         seconds["grade"] += grading.seconds
         seconds["hidden"] += grading.hidden
-        responses = [
-            Response(group * size + j, group, problem, sample, grade, reward)
-            for (group, problem, j), sample, grade, reward in zip(
-                [(g, p, j) for g, p in problems for j in range(size)],
-                flat,
-                grades,
-                rewards,
-                strict=True,
-            )
+        graded = zip(flat, grades, rewards, strict=True)
+        return [
+            [Response(group * size + j, group, problem, *next(graded)) for j in range(size)]
+            for group, problem in problems
         ]
-        return [responses[i : i + size] for i in range(0, len(responses), size)]
 
     def _shaped(
         self, grades: Sequence[Graded], samples: Sequence[Sample]

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.files import write_whole
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
@@ -60,8 +61,8 @@ class Journal:
         with together(self._comm, "writing a rollout"):
             (self._run.path / folder).mkdir(parents=True, exist_ok=True)
             # After a power cut an incomplete file is sampled again: no need to wait for the disk.
-            with self._run.atomic(name, durable=False) as path:
-                path.write_bytes(pack_rollout(rollout, self._recipe))
+            content = pack_rollout(rollout, self._recipe)
+            write_whole(self._run.path / name, content, durable=False)
 
     def read(self, step: int) -> Rollout | None:
         """This rank's part of a step's rollout; None if any part is missing or unreadable.

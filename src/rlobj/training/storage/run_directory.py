@@ -14,7 +14,6 @@ Files are written under a temporary name and renamed when complete; metrics.json
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import shutil
@@ -23,19 +22,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError
-from rlobj.base.files import lock_folder
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.files import lock_folder, write_whole
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import (
+    CONFIG_FILE,
     STOP_FILE,
     checkpoints,
+    is_run,
     newest_checkpoint,
     read_metrics,
     read_run_config,
     step_of,
 )
-
-logger = logging.getLogger(__name__)
+from rlobj.records.rows import write_parquet
 
 
 def dump_config(config: RunConfig) -> str:
@@ -59,7 +59,7 @@ class RunDirectory:
 
     def refuse_if_taken(self) -> None:
         """Raise ConfigError if the folder already has a run or parts of one."""
-        if (self.path / "config.resolved.yaml").exists():
+        if is_run(self.path):
             raise ConfigError(
                 f"{self.path} already contains a run. Resume it with: rlobj train --resume "
                 f"{self.path}\nor choose another folder with --out DIR"
@@ -82,14 +82,13 @@ class RunDirectory:
             for folder in ("samples", "records", "tables", "rollouts", "checkpoints"):
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
             self.write_config(config)
-        except OSError as error:
-            reason = error.strerror or error
+        except (OSError, RunError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise ConfigError(f"cannot write the run to {self.path}: {reason}") from error
 
     def write_config(self, config: RunConfig) -> None:
         """Write or replace the run's configuration."""
-        with self.atomic("config.resolved.yaml") as temporary:
-            temporary.write_text(dump_config(config), encoding="utf-8")
+        write_whole(self.path / CONFIG_FILE, dump_config(config).encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -113,34 +112,11 @@ class RunDirectory:
         """
         return cls(path), read_run_config(path)
 
-    @contextmanager
-    def atomic(self, name: str, *, durable: bool = True) -> Iterator[Path]:
-        """Yield a temporary path; rename it to its final name after the block, without errors.
-
-        Args:
-            name: final name in the run's folder.
-            durable: wait until the disk has all bytes, which protects against power failures.
-        """
-        final = self.path / name
-        temporary = final.with_name(f".{final.name}.partial")
-        remove(temporary)
-        try:
-            yield temporary
-            if durable:
-                settle(temporary, final)
-            else:
-                os.replace(temporary, final)
-        except BaseException:
-            remove(temporary)
-            raise
-
     def write_table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
         """Write the columns to a Parquet file."""
         import pyarrow
-        import pyarrow.parquet
 
-        with self.atomic(name) as temporary:
-            pyarrow.parquet.write_table(pyarrow.table(dict(columns)), temporary, compression="zstd")
+        write_parquet(self.path / name, pyarrow.table(dict(columns)))
 
     # metrics.jsonl
 
@@ -162,10 +138,7 @@ class RunDirectory:
     def truncate(self, step: int) -> None:
         """Delete metrics, tables and checkpoints of later steps, so that they can be repeated."""
         kept = [line for line in self.lines() if line["step"] <= step]
-        with self.atomic("metrics.jsonl") as temporary:
-            temporary.write_text(
-                "".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8"
-            )
+        write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
         for folder in ("samples", "records", "tables", "tokens", "checkpoints"):
             for entry in (self.path / folder).glob("step-*"):
                 if step_of(entry) > step:
@@ -211,8 +184,8 @@ def remove(path: Path) -> None:
 
 
 def settle(temporary: Path, final: Path) -> None:
-    """Rename a file or folder to its final name when the disk has all of its bytes."""
-    for file in [temporary, *temporary.rglob("*")] if temporary.is_dir() else [temporary]:
+    """Rename a folder to its final name when the disk has all of its bytes."""
+    for file in [temporary, *temporary.rglob("*")]:
         _sync_one(file)
     if final.is_dir():
         shutil.rmtree(final)
