@@ -13,6 +13,6 @@ mismatch      importance weights between sampler and trainer
 objective     Objective: all of these, with `plan` and `loss`
 
 `functional` has the equations as functions of tensors, and `statistics` has sums and order
-statistics over all ranks. `frame` evaluates rules. `plan` holds the results. `needs` lists the
-columns that are read. `gradients` finds the tokens that have a gradient.
+statistics over all ranks. `frame` evaluates rules. `plan` holds the results. `planning` has the
+parts of the stages. `needs` lists the columns that are read.
 """

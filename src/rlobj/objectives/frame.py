@@ -3,11 +3,16 @@
 `Objective.plan` builds one frame per update. Columns are detached. Rows of undecided responses
 belong to no population. All ranks must evaluate the same expressions in the same order, because
 cuts and means count the tokens of all ranks.
+
+A population is all tokens of the update, those of a group (on any rank), those at one position in
+the responses of a group, or those of a response. Aggregates of a number with one value per response
+count responses; all others count tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,11 +20,38 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
-from rlobj.objectives.populations import Populations
-from rlobj.objectives.rules import COLUMNS, Column
-from rlobj.objectives.rules.nodes import NamedReward
-from rlobj.objectives.statistics import Comm
+from rlobj.objectives.evaluator import Evaluator, Values
+from rlobj.objectives.joining import ids_of
+from rlobj.objectives.rules import (
+    COLUMNS,
+    Column,
+    CustomRule,
+    Cut,
+    Expr,
+    Level,
+    Quantile,
+    Rule,
+    Sample,
+)
+from rlobj.objectives.rules.nodes import Aggregate, NamedReward, Quantified, Scan
+from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
+
+
+@dataclass(frozen=True)
+class Units:
+    """The groups of the update, their positions, or the responses of this rank.
+
+    Attributes:
+        member: the unit of each response of this rank, or of each token by position, from 0.
+        count: the number of units.
+        comm: the ranks that share the units.
+    """
+
+    member: Tensor
+    count: int
+    comm: Comm
+
 
 _OPTIONAL = (
     *("ref_logprobs", "sampler_logprobs", "proxy_logprobs"),
@@ -27,7 +59,7 @@ _OPTIONAL = (
 )
 
 
-class Frame(Populations):
+class Frame(Evaluator):
     """This rank's tables of one update, joined, with the values of expressions on their rows.
 
     Args:
@@ -55,6 +87,7 @@ class Frame(Populations):
         self.state = state or {}
         self._batch: dict[str, Tensor] = {}  # columns of the TokenBatch
         self._columns: dict[str, Tensor] = {}  # columns of rules
+        self._units_by: dict[str, Units] = {}
         error = ""
         try:
             self.table = _join(tables, columns)
@@ -104,6 +137,212 @@ class Frame(Populations):
             self._error = self._error or str(error)
             values = self.table.lengths
         return values.masked_fill(~self.decided_responses, 0)
+
+    # Nodes that read more than their own token.
+
+    def _units(self, by: str) -> Units:
+        # No cached_property: Python 3.11 holds its lock for all instances of the class. If ranks
+        # are threads, one would hold it while it waits for the others in `comm.sum`.
+        if by not in self._units_by:
+            self._units_by[by] = self._find_units(by)
+        return self._units_by[by]
+
+    def _find_units(self, by: str) -> Units:
+        table, device = self.table, self.decided.device
+        size = len(table.lengths)
+        if by == "response":
+            return Units(torch.arange(size, device=device), size, SingleProcess())
+        if by == "update":
+            return Units(torch.zeros(size, dtype=torch.int64, device=device), 1, self.comm)
+        if by == "position":
+            groups = self._units("group")
+            lengths, _ = statistics.gather(table.lengths, self.comm)
+            longest = int(lengths.max()) if len(lengths) else 0
+            member = table.spread(groups.member) * longest + table.positions
+            return Units(member, groups.count * longest, self.comm)
+        names, start = statistics.gather(table.groups, self.comm)
+        names, member = names.unique(return_inverse=True)
+        return Units(member[start : start + size], len(names), self.comm)
+
+    def _population(self, of: Expr, within: Rule | None, level: Level) -> tuple[Values, Tensor]:
+        """The values of tokens [N] or responses [B], and which of them count."""
+        values = self._at(of, level)
+        if level == Level.TOKEN:
+            population = self.rule(within)
+        elif within is None:
+            population = self.decided_responses
+        elif within.level == Level.TOKEN:
+            population = self.table.any_by_response(self.rule(within))
+        else:
+            chosen = self.evaluate(within)
+            self._check_finite(within, chosen.wrong, self.decided_responses, level)
+            population = self.decided_responses & chosen.data
+        if values.undefined is not None:
+            self._check_finite(of, values.wrong, population, level)
+            population = population & ~values.undefined
+        return values, population
+
+    def _unit(self, by: str, level: Level) -> Tensor:
+        """The unit of each token or response."""
+        member = self._units(by).member
+        by_token = level == Level.TOKEN and by != "position"
+        return self.table.spread(member) if by_token else member
+
+    def _count(self, mask: Tensor, by: str, level: Level) -> Tensor:
+        """The number of True tokens or responses in each unit, int64."""
+        if by == "update":
+            return self.comm.sum(mask.sum(dtype=torch.int64)[None])
+        units = self._units(by)
+        return statistics.count_by(mask, self._unit(by, level), units.count, units.comm)
+
+    def _kth(
+        self,
+        node: Cut | Quantile,
+        values: Values,
+        population: Tensor,
+        place: Callable[[int], int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rank tokens.
+
+        Args:
+            node: has the populations.
+            values: the numbers by which tokens are ranked.
+            population: the tokens that are ranked, bool [N].
+            place: the place of a population's cut, from 1, by its size; 0 = no cut.
+
+        Returns:
+            The keys [N], the key of each unit's cut, and the cut's place.
+        """
+        keys = statistics.order_keys(values.data.expand(len(self.table)))
+        sizes = self._count(population, node.by, Level.TOKEN)
+        places = torch.tensor([place(n) for n in sizes.tolist()], device=keys.device)
+        if node.by == "update":
+            k = int(places)
+            cut = statistics.kth_smallest(keys, k, self.comm, population) if k else 0
+            return keys, torch.tensor([cut], device=keys.device), places
+        unit = self._unit(node.by, Level.TOKEN)[population]
+        cuts = statistics.kth_smallest_by(keys[population], places, unit, self._units(node.by).comm)
+        return keys, cuts, places
+
+    def _evaluate_Cut(self, node: Cut) -> Values:
+        def place(n: int) -> int:
+            k = node.size(n)
+            return n - k + 1 if k and node.side == "top" else k
+
+        values, population = self._population(node.value, node.within, Level.TOKEN)
+        keys, cuts, places = self._kth(node, values, population, place)
+        if node.by != "update":
+            unit = self._unit(node.by, Level.TOKEN)
+            cuts, places = cuts[unit], places[unit]
+        inside = keys >= cuts if node.side == "top" else keys <= cuts
+        selected = population & inside & (places > 0)
+        self._note(node, selected, population)
+        if values.undefined is None:
+            return Values(selected)
+        return Values(selected, values.undefined & self.rule(node.within))
+
+    def _evaluate_Quantile(self, node: Quantile) -> Values:
+        ranked = self._population(node.value, node.within, Level.TOKEN)
+        keys, cuts, places = self._kth(node, *ranked, lambda n: node.size(n) if n else 0)
+        data = statistics.from_keys(cuts.to(keys.dtype))
+        return self._per_response(node.by, data, places == 0)
+
+    def _evaluate_Aggregate(self, node: Aggregate) -> Values:
+        level = node.counted
+        values, population = self._population(node.of, node.within, level)
+        sizes = self._count(population, node.by, level)
+        if node.statistic in ("count", "share"):
+            found = self._count(population & values.data, node.by, level).double()
+            found = found / sizes if node.statistic == "share" else found
+        else:
+            found = self._statistic(node, values.data, population, level)
+            found = found / sizes if node.statistic == "mean" else found
+        empty = None if node.statistic in ("sum", "count") else sizes == 0
+        return self._finite(node, self._per_response(node.by, found.to(self.dtype), empty))
+
+    def _statistic(self, node: Aggregate, data: Tensor, population: Tensor, level: Level) -> Tensor:
+        """The sum (for a mean, too), min or max of each unit, float64."""
+        data = data[population]
+        if node.by == "update" and node.statistic in ("sum", "mean"):
+            return torch.tensor([statistics.exact_sum(data, self.comm)], dtype=torch.float64)
+        units = self._units(node.by)
+        unit = self._unit(node.by, level)[population]
+        if node.statistic in ("sum", "mean"):
+            return statistics.exact_sum_by(data, unit, units.count, units.comm)
+        largest = node.statistic == "max"
+        return statistics.extreme_by(data, unit, units.count, largest, units.comm)
+
+    def _evaluate_Quantified(self, node: Quantified) -> Values:
+        level = node.counted
+        values, population = self._population(node.of, node.within, level)
+        wanted = values.data if node.statistic == "any" else ~values.data
+        found = self._count(population & wanted, node.by, level) > 0
+        return self._per_response(node.by, found if node.statistic == "any" else ~found, None)
+
+    def _per_response(self, by: str, found: Tensor, undefined: Tensor | None) -> Values:
+        """The values of units, 0-d for the update, [N] by position, else [B]."""
+        if undefined is not None and not bool(undefined.any()):
+            undefined = None
+        if by == "update":
+            return Values(found[0], None if undefined is None else undefined[0])
+        member = self._units(by).member
+        return Values(found[member], None if undefined is None else undefined[member])
+
+    def _evaluate_Scan(self, node: Scan) -> Values:
+        values = self._at(node.value, Level.TOKEN)
+        table, undefined = self.table, values.undefined
+        self._check_finite(node.value, values.wrong, self.decided)
+        positions = table.positions
+        if node.side == "suffix":
+            positions = (table.spread(table.lengths) - 1 - positions).flip(0)
+        longest = int(table.lengths.max()) if len(table.lengths) else 0
+
+        def along(data: Tensor, decay: float) -> Tensor:
+            data = data.expand(len(table))
+            if node.side == "prefix":
+                return statistics.scan(data, positions, decay, longest)
+            return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
+
+        if undefined is None:
+            return self._finite(node, Values(along(values.data, node.decay).to(self.dtype)))
+        data = along(values.data.masked_fill(undefined, 0), node.decay).to(self.dtype)
+        return self._finite(node, Values(data, along(undefined.double(), 1.0) > 0))
+
+    def _evaluate_Sample(self, node: Sample) -> Values:
+        candidates = self.rule(node.rule)
+        n = statistics.count(candidates, self.comm)
+        k = node.size(n, statistics.count(self.decided, self.comm))
+        table = self.table
+        absent = self.comm.sum(torch.tensor(int(table.ids is None)))
+        if int(absent) and self.comm.size > 1:
+            raise BatchError(
+                f"'{node}' on several ranks needs TokenBatch(ids=...), unique over all"
+            )
+        rows = table.spread(ids_of(table).to(self.decided.device))
+        keys = statistics.hash_keys((node.seed, self.state.get("update", 0), rows, table.positions))
+        if k == 0:
+            selected = torch.zeros_like(candidates)
+        else:
+            cut = statistics.kth_smallest(keys, k, self.comm, candidates)
+            selected = candidates & (keys <= cut)
+        self._note(node, selected, candidates)
+        return Values(selected)
+
+    def _evaluate_CustomRule(self, node: CustomRule) -> Values:
+        selected = node.select(self)
+        dtype, shape = getattr(selected, "dtype", type(selected)), getattr(selected, "shape", ())
+        if dtype != torch.bool or shape != self.decided.shape:
+            raise BatchError(
+                f"{node.target}.select returned {dtype} {list(shape)}, expected a tensor, "
+                f"bool {list(self.decided.shape)}: one value per token"
+            )
+        self._note(node, selected & self.decided, self.decided)
+        return Values(selected)
+
+    def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
+        """Remember how many tokens a cut selects, over all ranks."""
+        numbers = self.comm.sum(torch.stack([selected.sum(), population.sum()]))
+        self.selections[str(node)] = (int(numbers[0]), int(numbers[1]))
 
 
 def _covariance(frame: Frame) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import Model
-from rlobj.objectives import gradients, planning
+from rlobj.objectives import planning
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
 from rlobj.objectives.clauses import find_clauses
 from rlobj.objectives.controllers import ControllerField
@@ -40,7 +40,7 @@ from rlobj.objectives.needs import (
 )
 from rlobj.objectives.penalties import PenaltyField, ProxyKL
 from rlobj.objectives.plan import LossOutput, Plan, loss_metrics, token_shares, weighted_sum
-from rlobj.objectives.rollout_advantages import rollout_advantages
+from rlobj.objectives.planning import rollout_advantages
 from rlobj.objectives.rules import (
     COLUMNS,
     NAMES,
@@ -331,14 +331,14 @@ class Objective(Model):
     ) -> Tensor:
         """Responses in which the loss may have a gradient, whatever their log-probs, bool [B]."""
         plan = plan.of(table, index)
-        return gradients.responses_with_gradient(self.surrogate, self.penalties, table, plan)
+        return planning.responses_with_gradient(self.surrogate, self.penalties, table, plan)
 
     def tokens_with_gradient(
         self, table: TokenBatch, plan: Plan, index: int | None = None
     ) -> Tensor:
         """Tokens in which the loss has a gradient at the table's log-probs, bool [N]."""
         plan = plan.of(table, index)
-        return gradients.tokens_with_gradient(
+        return planning.tokens_with_gradient(
             self.surrogate, self.penalties, lambda t: self.loss(t, plan, check=False).loss, table
         )
 

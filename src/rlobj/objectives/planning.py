@@ -1,14 +1,23 @@
-"""The parts of `Objective.plan` and `Objective.loss`."""
+"""The parts of the stages of an objective, and which tokens of an update have a gradient.
+
+Two words say what matters to an objective, and are used everywhere:
+
+- `needs`: the TokenBatch columns that a term or a stage reads;
+- "with gradient": the tokens or responses in which the loss may have a gradient. Responses without
+  one can be left out of an update if all terms are `skippable`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.base.primitive import Primitive
+from rlobj.objectives import statistics
+from rlobj.objectives.advantages import Advantage
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import Mismatch
@@ -16,8 +25,69 @@ from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.plan import Plan, token_shares
 from rlobj.objectives.rules import Column, Number, Rule
 from rlobj.objectives.settings import bind, expressions
-from rlobj.objectives.surrogates import Terms
+from rlobj.objectives.statistics import Comm
+from rlobj.objectives.surrogates import Surrogate, Terms
 from rlobj.objectives.tokens import TokenBatch
+
+
+def rollout_advantages(
+    advantage: Advantage, reward_kl: float, tables: Sequence[TokenBatch], comm: Comm
+) -> list[TokenBatch]:
+    """The tables with the column `advantages`; see `Objective.with_advantages`.
+
+    Args:
+        advantage: A.
+        reward_kl: β of the KL term that is subtracted from each response's reward.
+        tables: this rank's tables.
+        comm: the process group.
+    """
+    given = sum(table.advantages is not None for table in tables)
+    rewards, error = [], ""
+    try:
+        rewards = [] if given else [_rewards(table, advantage, reward_kl) for table in tables]
+    except BatchError as exception:
+        error = str(exception)
+    rewards = [reward for reward in rewards if len(reward)]
+    widths = [reward.shape[1] for reward in rewards]  # K of each table with responses
+    facts = [given, len(tables) - given, int(bool(error))]
+    facts += [sum(k**power for k in widths) for power in range(3)]
+    facts += [sum(t.rewards is not None and t.rewards.dtype != torch.float64 for t in tables)]
+    present, absent, failed, count, total, squares, single = comm.sum(torch.tensor(facts)).tolist()
+    if present and absent:
+        raise BatchError("column 'advantages' is in some tables of the update, not in all")
+    if failed:
+        raise BatchError(error or "another rank's rewards cannot be used; see its error")
+    if squares * count != total * total:
+        raise BatchError("the tables of the update hold different numbers of rewards")
+    if present:
+        return list(tables)
+    nothing = torch.zeros(0, total // count if count else 1).double()
+    dtype = torch.float32 if single else torch.float64
+    empty = torch.zeros(0).long()
+    lengths = torch.cat([empty, *(table.lengths.cpu() for table in tables)]).double()
+    own = torch.cat([torch.cat([nothing, *rewards]), lengths.unsqueeze(1)], 1)
+    rows, start = statistics.gather(own, comm)
+    names = torch.cat([empty, *(table.groups.cpu() for table in tables)])
+    groups, _ = statistics.gather(names, comm)
+    weights = tables[0].reward_weights if tables and advantage.decoupled else None
+    whole = rows[:, :-1] if advantage.decoupled else rows[:, 0]
+    mine = advantage(whole.to(dtype), groups, rows[:, -1], weights)[start : start + len(own)]
+    parts = mine.split([len(table.lengths) for table in tables]) if tables else ()
+    pairs = zip(tables, parts, strict=True)
+    return [table.replace(advantages=part.to(table.logprobs)) for table, part in pairs]
+
+
+def _rewards(table: TokenBatch, advantage: Advantage, reward_kl: float) -> Tensor:
+    """All rewards of a decoupled advantage, else R − β·Σ_t (l0 − l_ref); float64 [B, K], CPU."""
+    column = table.column("rewards", f"the advantage {advantage}").detach().double().cpu()
+    if advantage.decoupled:
+        return column if column.dim() == 2 else column.unsqueeze(1)
+    rewards = table.reward().detach().double()
+    if reward_kl:
+        old = table.finite("old_logprobs", "reward_kl").double()
+        reference = table.finite("ref_logprobs", "reward_kl").double()
+        rewards = rewards - reward_kl * table.sum_by_response(old - reference)
+    return rewards.cpu().unsqueeze(1)
 
 
 def advantages(frame: Frame, shape: Number | None) -> Tensor:
@@ -114,3 +184,58 @@ def check_finite(table: TokenBatch, loss: Tensor) -> None:
         f"the loss is {loss.item()}, although all log-probs are finite. The surrogate or a penalty "
         "is infinite at some token; see max_log_ratio and max_gap"
     )
+
+
+def _skippable(surrogate: Surrogate, penalties: Sequence[Penalty]) -> bool:
+    """Whether all terms are skippable. Only a class's own body counts: a subclass has another
+    equation."""
+    terms = (*surrogate.parts(), *penalties)
+    return all(vars(type(term)).get("skippable", False) for term in terms)
+
+
+def responses_with_gradient(
+    surrogate: Surrogate,
+    penalties: Sequence[Penalty],
+    table: TokenBatch,
+    plan: Plan,
+) -> Tensor:
+    """Responses in which the loss may have a gradient, whatever their log-probs, bool [B].
+
+    `plan` is the plan of this one table. The other responses can be left out of the forward and the
+    backward pass; the plan's divisors count them already. A response has no gradient if both hold:
+
+    - on each of its tokens m·ω is 0, or on each of its tokens A is 0;
+    - on each of its tokens c_k is 0, for every penalty.
+
+    If a term is not skippable, all responses count as having one.
+    """
+    if not _skippable(surrogate, penalties):
+        return torch.ones_like(table.lengths, dtype=torch.bool)
+    found = table.any_by_response(plan.weights[0] != 0)
+    found = found & table.any_by_response(plan.advantages[0] != 0)
+    for share in plan.penalties[0]:
+        found = found | table.any_by_response(share != 0)
+    return found
+
+
+def tokens_with_gradient(
+    surrogate: Surrogate,
+    penalties: Sequence[Penalty],
+    loss: Callable[[TokenBatch], Tensor],
+    table: TokenBatch,
+) -> Tensor:
+    """Tokens in which the loss has a gradient at the table's log-probs and entropies, bool [N].
+
+    These are fewer than the tokens of `responses_with_gradient`: tokens that a rule drops, that the
+    surrogate clips or that are at the minimum of a penalty have no gradient. If a term is not
+    skippable, all tokens count as having one.
+    """
+    if not _skippable(surrogate, penalties):
+        return torch.ones_like(table.logprobs, dtype=torch.bool)
+    leaves = {"logprobs": table.logprobs.detach().requires_grad_()}
+    if table.entropy is not None:
+        leaves["entropy"] = table.entropy.detach().requires_grad_()
+    with torch.enable_grad():
+        value = loss(table.replace(**leaves))
+    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    return torch.stack([gradient != 0 for gradient in found if gradient is not None]).any(0)

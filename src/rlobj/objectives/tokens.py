@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
-from rlobj.objectives import joining, padding, rewards
+from rlobj.objectives import joining, rewards
 
 _PER_RESPONSE = ("groups", "ids", "rewards")
 PER_TOKEN = (
@@ -380,7 +380,7 @@ class TokenBatch:
             BatchError: an unknown column, or a wrong shape.
         """
         known = set(COLUMN_NAMES) - {"mask", "lengths"}
-        flat = padding.flat_columns(mask, {"logprobs": logprobs, **columns}, known, PER_TOKEN)
+        flat = joining.flat_columns(mask, {"logprobs": logprobs, **columns}, known, PER_TOKEN)
         return cls(**flat)
 
     def to_padded(self, per_token: Tensor, fill: float = 0.0) -> Tensor:

@@ -21,9 +21,9 @@ from rlobj.training.loop import setup, stages
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.given import Given
-from rlobj.training.loop.initial_policy import InitialPolicy
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.parts import Parts
+from rlobj.training.loop.setup import InitialPolicy
 from rlobj.training.parallel.agreement import together
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.storage import checkpoint

@@ -13,11 +13,10 @@ from rlobj.config.run_folder import best_checkpoint, held_out_accuracies
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
 from rlobj.records.observed import Observed
 from rlobj.samplers import derive_seed
-from rlobj.training.loop.metrics import rollout_metrics
+from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics
 from rlobj.training.loop.parts import Parts
 from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.collector import Rollout
-from rlobj.training.rollouts.sameness import sameness_metrics
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.storage import checkpoint
 from rlobj.training.storage.run_directory import remove

@@ -11,10 +11,9 @@ from rlobj.training.loop import stages
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.failures import explained
 from rlobj.training.loop.given import Given
-from rlobj.training.loop.interrupts import Interrupts
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
-from rlobj.training.loop.stopping import noted, stop_on_findings
+from rlobj.training.loop.stopping import Interrupts, noted, stop_on_findings
 from rlobj.training.parallel.agreement import any_rank
 from rlobj.training.result import TrainingResult
 
