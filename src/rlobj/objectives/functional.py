@@ -19,24 +19,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = [
-    "MAX_LOG_RATIO",
-    "abs_log_ratio",
-    "bounded",
-    "choose",
-    "cispo",
-    "clip",
-    "dppo_tv",
-    "geometric_clip",
-    "gradient_norm",
-    "k1",
-    "k2",
-    "k3",
-    "log_ratio",
-    "soft_gate",
-    "vespo_weight",
-]
-
 Real = float | Tensor
 
 MAX_LOG_RATIO = 20.0

@@ -283,15 +283,8 @@ class DppoTv(_RatioSurrogate):
 
     def __call__(self, terms: Terms) -> Tensor:
         behaviour = terms.column(f"{self.against}_logprobs")
-        return functional.dppo_tv(
-            terms.logprobs,
-            behaviour,
-            terms.advantages,
-            self.low,
-            self.high,
-            self.cap,
-            self.max_log_ratio,
-        )
+        bounds = self.low, self.high, self.cap, self.max_log_ratio
+        return functional.dppo_tv(terms.logprobs, behaviour, terms.advantages, *bounds)
 
     def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
         behaviour = terms.column(f"{self.against}_logprobs")

@@ -64,7 +64,12 @@ def embedded_policy(
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".warm-start-", dir=root) as scratch:
             made = Path(scratch) / "policy"
-            _make(made, recipe, pairs, seed, progress)
+            tokenizer = build_tokenizer(recipe.alphabet)
+            model = build_policy(seed, recipe.alphabet, recipe.layers, recipe.width)
+            warm_start(model, tokenizer, pairs, recipe, seed=seed, progress=progress)
+            with no_bars():
+                model.save_pretrained(made)
+            tokenizer.save_pretrained(made)
             _publish(made, folder)
     except OSError as error:
         raise RunError(
@@ -88,21 +93,6 @@ def _key(recipe: WarmStart, pairs: list[tuple[str, str]], seed: int) -> str:
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
     return digest(json.dumps(facts, sort_keys=True))[:16]
-
-
-def _make(
-    folder: Path,
-    recipe: WarmStart,
-    pairs: list[tuple[str, str]],
-    seed: int,
-    progress: Progress | None,
-) -> None:
-    tokenizer = build_tokenizer(recipe.alphabet)
-    model = build_policy(seed, recipe.alphabet, recipe.layers, recipe.width)
-    warm_start(model, tokenizer, pairs, recipe, seed=seed, progress=progress)
-    with no_bars():
-        model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def _complete(folder: Path) -> bool:

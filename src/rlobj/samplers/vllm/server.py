@@ -16,15 +16,7 @@ from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.samplers.vllm import versions
-from rlobj.samplers.vllm.auth import (
-    KEY_VARIABLE,
-    RequireKey,
-    is_local,
-    key_file,
-    new_key,
-    state_dir,
-)
+from rlobj.samplers.vllm import auth, versions
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.settings import ServerSettings, check_extra
 
@@ -82,7 +74,7 @@ def command(
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "worker_extension_cls": EXTENSION,
-        "middleware": f"{RequireKey.__module__}.{RequireKey.__name__}",
+        "middleware": f"{auth.RequireKey.__module__}.{auth.RequireKey.__name__}",
         "disable_uvicorn_access_log": True,
     }
     words = [sys.executable, "-m", "rlobj.samplers.vllm"]
@@ -99,7 +91,7 @@ def command(
 class Server:
     """A server in separate processes; a context manager that ends all of them on exit.
 
-    If the environment has no key, a key is generated. While the server runs, `key_file(port)`
+    If the environment has no key, a key is generated. While the server runs, `auth.key_file(port)`
     contains it, so that this user's trainers on this machine find it.
 
     Args:
@@ -130,12 +122,12 @@ class Server:
         self._host, self.port, self.dtype = host, port, dtype
         reached = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
         self.url = f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
-        self.local = is_local(host)
+        self.local = auth.is_local(host)
         self.default_url = self.url == ServerSettings().url
-        self.log: Path = state_dir() / f"{port}.log"
-        given = os.environ.get(KEY_VARIABLE)
-        self._key = given or new_key()
-        self.key_path: Path | None = None if given else key_file(port)
+        self.log: Path = auth.state_dir() / f"{port}.log"
+        given = os.environ.get(auth.KEY_VARIABLE)
+        self._key = given or auth.new_key()
+        self.key_path: Path | None = None if given else auth.key_file(port)
         self._command = command(model, host, port, dtype, arguments or {})
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -152,7 +144,7 @@ class Server:
             for name, value in os.environ.items()
             if name not in ("VLLM_API_KEY", "VLLM_ENABLE_V1_MULTIPROCESSING")
         }
-        environment |= {KEY_VARIABLE: self._key, "VLLM_SERVER_DEV_MODE": "1"}
+        environment |= {auth.KEY_VARIABLE: self._key, "VLLM_SERVER_DEV_MODE": "1"}
         environment |= {"VLLM_NO_USAGE_STATS": "1"}
         if versions.on_cpu():
             environment["TORCHDYNAMO_DISABLE"] = "1"  # it takes seconds and needs a C++ compiler

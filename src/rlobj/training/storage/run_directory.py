@@ -24,17 +24,9 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import lock_folder, write_whole
+from rlobj.config import run_folder
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import (
-    CONFIG_FILE,
-    STOP_FILE,
-    checkpoints,
-    is_run,
-    newest_checkpoint,
-    read_metrics,
-    read_run_config,
-    step_of,
-)
+from rlobj.config.run_folder import STOP_FILE, step_of
 from rlobj.records.rows import write_parquet
 
 
@@ -59,7 +51,7 @@ class RunDirectory:
 
     def refuse_if_taken(self) -> None:
         """Raise ConfigError if the folder already has a run or parts of one."""
-        if is_run(self.path):
+        if run_folder.is_run(self.path):
             raise ConfigError(
                 f"{self.path} already contains a run. Resume it with: rlobj train --resume "
                 f"{self.path}\nor choose another folder with --out DIR"
@@ -88,7 +80,7 @@ class RunDirectory:
 
     def write_config(self, config: RunConfig) -> None:
         """Write or replace the run's configuration."""
-        write_whole(self.path / CONFIG_FILE, dump_config(config).encode())
+        write_whole(self.path / run_folder.CONFIG_FILE, dump_config(config).encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -110,7 +102,7 @@ class RunDirectory:
         Raises:
             ConfigError: the folder has no run.
         """
-        return cls(path), read_run_config(path)
+        return cls(path), run_folder.read_run_config(path)
 
     def write_table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
         """Write the columns to a Parquet file."""
@@ -133,7 +125,7 @@ class RunDirectory:
 
     def lines(self) -> list[dict[str, Any]]:
         """Read metrics.jsonl, without an incomplete last line after a crash."""
-        return read_metrics(self.path)
+        return run_folder.read_metrics(self.path)
 
     def truncate(self, step: int) -> None:
         """Delete metrics, tables and checkpoints of later steps, so that they can be repeated."""
@@ -151,11 +143,11 @@ class RunDirectory:
 
     def saved(self) -> list[Path]:
         """Return the complete checkpoints, oldest first."""
-        return checkpoints(self.path)
+        return run_folder.checkpoints(self.path)
 
     def latest(self) -> Path | None:
         """Return the newest checkpoint; None before the first."""
-        return newest_checkpoint(self.path)
+        return run_folder.newest_checkpoint(self.path)
 
     def steps_saved(self) -> int:
         """Return the step of the newest checkpoint; 0 before the first."""
