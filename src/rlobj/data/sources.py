@@ -34,6 +34,8 @@ from rlobj.data.prompts import (
 from rlobj.data.reasoning_gym import PREFIX, gym_problems, is_gym
 from rlobj.data.tasks import TASKS
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class NamedSource:
@@ -60,9 +62,6 @@ NAMED_SOURCES: dict[str, NamedSource] = {
     for name, keys in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
 }
 """Name -> training set."""
-
-
-logger = logging.getLogger(__name__)
 
 
 def default_template(source: str | None) -> str:

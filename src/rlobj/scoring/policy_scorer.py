@@ -16,6 +16,8 @@ from rlobj.base.errors import BatchError, ConfigError
 from rlobj.scoring.packing import pack_sequences, pad_sequences
 from rlobj.scoring.token_scores import TokenScores, score_tokens
 
+log = logging.getLogger(__name__)
+
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 MULTIPLIERS = ("logit_scale", "lm_head_multiplier")
 DIVISORS = ("logits_scaling", "logits_mup_width_multiplier")
@@ -69,8 +71,6 @@ def trunk(model: Any) -> Any:
         return model.model
     return found
 
-
-log = logging.getLogger(__name__)
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 """Kinds of layers, as named by transformers, that can treat packed sequences separately."""

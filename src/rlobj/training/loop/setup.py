@@ -33,6 +33,8 @@ from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.collector import Response
 from rlobj.training.rollouts.sharding import Judge
 
+logger = logging.getLogger(__name__)
+
 
 class InitialPolicy:
     """Makes the trained policy, and frozen copies of the model as it was before training.
@@ -127,9 +129,6 @@ def _make_embedded(config: RunConfig, parallel: Parallel, callbacks: Sequence[Ca
             if first == parallel.accelerator.is_local_main_process:
                 folder = str(embedded_policy(task, progress=progress))
     return folder
-
-
-logger = logging.getLogger(__name__)
 
 
 def hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
