@@ -71,12 +71,11 @@ class _Step:
 
     def table(self) -> TokenBatch:
         """The responses, with ids; log-probs that are not known are NaN."""
-        lengths = [len(response) for _, response in self.sequences]
-        unknown = {"logprobs": torch.full((sum(lengths),), torch.nan)}
+        lengths = torch.tensor([len(response) for _, response in self.sequences])
         first = self.number << 32  # ids are unique over the steps
-        ids = range(first, first + len(lengths))
-        groups = [first + group for group in self.groups]
-        return TokenBatch(lengths=lengths, groups=groups, ids=ids, **{**unknown, **self.columns})
+        unknown = {"logprobs": torch.full((int(lengths.sum()),), torch.nan)}
+        own = {"ids": torch.arange(len(lengths)) + first, **unknown, **self.columns}
+        return TokenBatch(lengths=lengths, groups=torch.tensor(self.groups) + first, **own)
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ def _record(
 
 
 def _trl(folder: Path, tokenizer: Any, rewards: Sequence[str]) -> Iterator[_Step]:
-    last: list[Row] = []
+    last: Sequence[Row] = ()
     for file, number in _files(folder, r"completions_(\d+)\.parquet"):
         rows = [row for _, row in read_file(file)]
         same = [{k: v for k, v in row.items() if k != "step"} for row in rows]
