@@ -283,3 +283,17 @@ def test_import_costs_are_those_of_whole_processes() -> None:
         seconds, mib = map(float, done.stdout.split())
         assert 0.005 < seconds < 5
         assert least < mib < most
+
+
+# trl
+
+
+def test_trl_gives_the_gradient_of_rlobj_alone(tmp_path: Path) -> None:
+    question = {"objectives": ["20-entropy"], "size": 8, "steps": 2, "folder": str(tmp_path)}
+    found = ask("benchmarks.trl", question)[0]["20-entropy"]
+    assert found["difference"] < 1e-5
+    assert 0.01 < found["norm"] < 100
+    parts = {name: found[name][0] for name in ("plan", "forward", "record", "step")}
+    assert 0 < parts["plan"] < parts["step"]
+    assert 0 < parts["forward"] < parts["step"] / 2
+    assert 0 < parts["record"] < parts["step"] / 2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import pytest
 import torch
 from ranks import on_ranks
@@ -46,7 +46,8 @@ class Trainer:
 
     def update(self, record: RunRecord, phase: Objective, number: int, index: int) -> None:
         whole = fitting(self.objective, awkward_batch(number, 8, torch.float32))
-        whole = whole.replace(ids=whole.ids + 1000 * number, collision=None)
+        ids = torch.arange(len(whole.lengths)) + 1000 * number
+        whole = whole.replace(ids=ids, collision=None)
         [whole] = self.objective.with_advantages([whole])
         own = whole.select(range(self.comm.rank, len(whole.lengths), self.comm.size))
         tables = own.split(self.parts)
@@ -165,11 +166,31 @@ def test_a_resumed_run_repeats_no_row(tmp_path: Path, inside: bool) -> None:
         read_records(tmp_path / name).sort_by([(key, "ascending") for key in PLACE])
         for name in ("whole", "run")
     )
-    assert pc.max(whole["step"]).as_py() == 4
+    assert max(whole["step"].to_pylist()) == 4
     assert found.equals(whole)
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
     tables = [sorted(f.name for f in (tmp_path / n / "tables").iterdir()) for n in ("whole", "run")]
     assert tables[0] == tables[1]
+
+
+def test_the_loop_on_the_page_records_a_run(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
+    [code] = [
+        block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "RunRecord" in block
+    ]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    config, comm = config_of("20-entropy"), SingleProcess()
+    rollouts = []
+    for number in (1, 2):
+        whole = awkward_batch(number, 8, torch.float32).replace(sampler_logprobs=None)
+        sequences = [([4], [5] * n) for n in whole.lengths.tolist()]
+        scores = [{"logprobs": t.logprobs, "entropy": t.entropy} for t in whole.split(2)]
+        rollouts.append((whole.split(2), sequences, scores))
+    saved = names["recorded"](tmp_path / "run", config, build_tokenizer(), comm, rollouts)
+    assert saved["step"] == 2
+    assert [line["train/grad_norm"] for line in metrics(tmp_path / "run")] == [1.0, 1.0]
+    assert rlobj.replay(tmp_path / "run").reproduced == rlobj.replay(tmp_path / "run").population
 
 
 def test_a_folder_with_a_run_is_refused_and_nothing_in_it_changes(tmp_path: Path) -> None:
@@ -178,6 +199,15 @@ def test_a_folder_with_a_run_is_refused_and_nothing_in_it_changes(tmp_path: Path
     with pytest.raises(ConfigError, match=r"already holds the record of a run.*another folder"):
         run(tmp_path / "run", "stapo")
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_checkpoint_that_was_copied_without_the_record_begins_a_new_one(tmp_path: Path) -> None:
+    config, comm = config_of("stapo"), SingleProcess()
+    state = {"step": 3, "records": {"halvings": 0, "rows": 0}}
+    record = RunRecord(tmp_path / "run", config, build_tokenizer(), comm, state)
+    Trainer(config.resolved_objective(), comm).step(record, 4)
+    record.close()
+    assert [line["step"] for line in metrics(tmp_path / "run")] == [4]
 
 
 def test_the_folder_is_locked_while_the_run_goes_on(tmp_path: Path) -> None:

@@ -81,15 +81,16 @@ class RunRecord:
                 self._prepare(config, new=state is None)
 
     def _prepare(self, config: RunConfig, new: bool) -> None:
-        if new and is_run(self.folder):
+        known = is_run(self.folder)
+        if known and new:
             raise ConfigError(
-                f"{self.folder} already holds the record of a run: resume that run from one of "
-                "its checkpoints, or choose another folder for the record"
+                f"{self.folder} already holds the record of a run: resume that run from one of its "
+                "checkpoints, or choose another folder for the record"
             )
-        if new:
+        if not known:  # a checkpoint may have been copied without it
             self._run.create(config)
         self._stack.enter_context(self._run.locked())
-        if not new:
+        if known:
             self._run.write_config(config)
             self._run.truncate(self.steps)
         for line in self._run.lines():

@@ -15,7 +15,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run
 from rlobj.integrations.run_record import RunRecord, observed_update
 from rlobj.integrations.trl.window import Inputs, Window
-from rlobj.objectives.objective import Objective
+from rlobj.records.observed import Observed
 
 
 class Recorder(TrainerCallback):
@@ -108,58 +108,47 @@ def described(
     trainer: Any, preset: str | None, max_steps: int, output: Mapping[str, Any]
 ) -> RunConfig:
     """The configuration of a run in TRL, as far as rlobj has such settings."""
-    args, objective = trainer.args, trainer.objective
-    rollout, window = args.steps_per_generation * trainer.num_iterations, _window(args)
-    groups = args.generation_batch_size // trainer.num_generations
-    groups *= max(1, math.ceil(window / rollout))
+    args, group = trainer.args, trainer.num_generations
+    rollout = args.steps_per_generation * trainer.num_iterations
+    window = args.gradient_accumulation_steps
+    groups = args.generation_batch_size // group * math.ceil(window / rollout)
+    sampling = {"temperature": args.temperature, "max_tokens": args.max_completion_length}
     training = {
         "steps": math.ceil(max_steps * min(window, rollout) / rollout),
-        "updates_per_step": min(max(1, rollout // window), groups),
-        "betas": (args.adam_beta1, args.adam_beta2),
-        "weight_decay": args.weight_decay,
+        "updates_per_step": min(math.ceil(rollout / window), groups),
+        "learning_rate": args.learning_rate or None,  # 0 is no value of rlobj's settings
+        "max_grad_norm": args.max_grad_norm or None,
     }
-    for name in ("learning_rate", "max_grad_norm"):  # 0 is a value of TRL that rlobj does not have
-        training |= {name: getattr(args, name)} if getattr(args, name) > 0 else {}
-    return RunConfig(
-        preset=preset,
-        objective=objective,
-        model={"name": getattr(trainer.model.config, "_name_or_path", "") or _object("model")},
-        data={"source": _object("rows")},
-        rewards=_rewards(trainer, objective),
-        sampling={
-            "engine": "vllm" if trainer.use_vllm else "transformers",
-            "temperature": args.temperature,
-            "group_size": trainer.num_generations,
-            "prompts_per_step": groups,
-            **({"max_tokens": longest} if (longest := args.max_completion_length) else {}),
-        },
-        training=training,
-        evaluation={"every": 0},
-        output={"samples_every": 0, **output},
-        seed=args.seed,
-    )
+    settings: dict[str, Any] = {
+        "preset": preset,
+        "objective": trainer.objective,
+        "model": {"name": getattr(trainer.model.config, "_name_or_path", "") or _object("model")},
+        "data": {"source": _object("rows")},
+        "sampling": {**_known(sampling), "group_size": group, "prompts_per_step": groups},
+        "training": _known(training),
+        "evaluation": {"every": 0},
+        "output": {"samples_every": 0, **output},
+        "seed": args.seed,
+    }
+    if trainer.objective.needs.rewards:
+        settings["rewards"] = [
+            {"kind": "custom", "name": name, "weight": weight, "target": _object(name)}
+            for name, weight in zip(
+                trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True
+            )
+        ]
+    return RunConfig(**settings)
 
 
-def _window(args: Any) -> int:
-    return int(args.gradient_accumulation_steps)
+def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _object(kind: str) -> str:
     return f"{PYTHON_OBJECT}: {kind}>"
 
 
-def _rewards(trainer: Any, objective: Objective) -> Any:
-    """The reward functions; by name if the objective reads them so."""
-    names, weights = trainer.reward_func_names, trainer.reward_weights.tolist()
-    if not objective.needs.rewards:
-        return {"kind": "custom", "target": _object(", ".join(names))}
-    return [
-        {"kind": "custom", "name": name, "weight": weight, "target": _object(name)}
-        for name, weight in zip(names, weights, strict=True)
-    ]
-
-
-def _observed(window: Window, state: Mapping[str, Any]) -> Any:
+def _observed(window: Window, state: Mapping[str, Any]) -> Observed:
     assert window.plan is not None
     sequences = [each for inputs in window.inputs for each in _sequences(inputs)]
     scores = [measured.scores for measured in window.measured]
@@ -168,10 +157,8 @@ def _observed(window: Window, state: Mapping[str, Any]) -> Any:
 
 def _sequences(inputs: Inputs) -> Iterator[tuple[list[int], list[int]]]:
     """Prompt ids and trained completion ids of each response; tool output is left out."""
-    mask = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).bool()
-    pairs = ("prompt_ids", inputs["prompt_mask"].bool()), ("completion_ids", mask)
-    prompts, completions = (
-        [row[chosen].tolist() for row, chosen in zip(inputs[name], where, strict=True)]
-        for name, where in pairs
-    )
-    return zip(prompts, completions, strict=True)
+    trained = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+    for prompt, known, completion, mask in zip(
+        inputs["prompt_ids"], inputs["prompt_mask"], inputs["completion_ids"], trained, strict=True
+    ):
+        yield prompt[known.bool()].tolist(), completion[mask.bool()].tolist()

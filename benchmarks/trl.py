@@ -1,0 +1,246 @@
+"""rlobj inside TRL's GRPOTrainer: the same gradient as rlobj alone, and what it costs.
+
+Each row is a training end to end: TRL samples with `generate`, and the one update per rollout is
+made of micro-batches, on one process or two. The first gradient is compared with that of rlobj
+alone, which scores the recorded responses in one batch with its own forward pass, plans and
+differentiates. The parts of a step that rlobj adds are the plan, the forward pass without gradient
+that rules on the policy need if an update has several micro-batches, and the record.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.harness import Table, ask, main, note
+from benchmarks.trainer_work import Work, prepare
+from rlobj import TokenBatch, read_tables
+from rlobj.base.targets import import_target
+from rlobj.scoring import PolicyScorer
+
+OWN = "TRL's dapo"
+PRESETS = ("dapo-loss", "stapo", "20-entropy")
+PARTS = ("plan", "forward", "record")
+PROMPTS, GROUP, LENGTH = 4, 8, 32.0
+"""Of a rollout; the median of the lengths of responses, in tokens."""
+
+
+def answer(
+    size: int, steps: int, folder: str, objectives: Sequence[str], ranks: int = 1
+) -> dict[str, dict[str, Any]]:
+    """One run with each objective in this process.
+
+    Args:
+        size: responses of a micro-batch.
+        steps: rollouts, with one update each.
+        folder: of the runs, the same on all processes.
+        objectives: presets, or `OWN` for TRL's own loss.
+        ranks: number of processes.
+
+    Returns:
+        CPU seconds of each step but the first, and of its parts; and of the first gradient the norm
+        and the relative distance from that of rlobj alone.
+    """
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    found: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as own:
+        work = prepare("skewed", LENGTH, Path(own))
+        for objective in objectives:
+            out = Path(folder) / objective
+            trainer, seconds, gradients = training(objective, work, size, steps, out, ranks)
+            trainer.train()
+            parts = {name: [step[name] for step in seconds[1:]] for name in ("step", *PARTS)}
+            found[objective] = parts
+            if objective != OWN:
+                alone = gradient_alone(policy(work), out / "_rlobj")
+                distance = float((gradients[0] - alone).norm() / alone.norm())
+                parts |= {"norm": float(alone.norm()), "difference": distance}
+    return found
+
+
+def policy(work: Work) -> Any:
+    """The policy in float32."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(work.policy, dtype=torch.float32)
+
+
+def training(
+    objective: str, work: Work, size: int, steps: int, out: Path, ranks: int
+) -> tuple[Any, list[Counter[Any]], list[torch.Tensor]]:
+    """A trainer, and lists for the seconds of each step and the gradient of each update."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from rlobj.integrations.trl import ObjectiveTrainer
+
+    seconds: list[Counter[Any]] = []
+    gradients: list[torch.Tensor] = []
+
+    class Marks(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            seconds.append(Counter(step=-time.process_time()))
+
+        def on_pre_optimizer_step(self, *_: Any, model: Any = None, **__: Any) -> None:
+            gradients.append(flat_gradient(model))
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            seconds[-1]["step"] += time.process_time()
+
+    @contextmanager
+    def timed(part: str) -> Any:
+        start = time.process_time()
+        yield
+        seconds[-1][part] += time.process_time() - start
+
+    def reward(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+        function: Callable[..., float] = import_target(work.reward)
+        return [function(*pair) for pair in zip(completions, answer, strict=True)]
+
+    class Timed(ObjectiveTrainer):
+        def _plan(self, window: Any) -> None:
+            with timed("plan"):
+                super()._plan(window)
+                seconds[-1]["plan"] -= seconds[-1]["forward"]
+
+        def _forward(self, *arguments: Any, **named: Any) -> Any:
+            if torch.is_grad_enabled():
+                return super()._forward(*arguments, **named)
+            with timed("forward"):
+                return super()._forward(*arguments, **named)
+
+    rows = PROMPTS * GROUP // ranks
+    settings = GRPOConfig(
+        output_dir=str(out),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=rows // size,
+        num_generations=GROUP,
+        max_completion_length=work.max_tokens,
+        max_steps=steps,
+        loss_type="dapo",
+        epsilon_high=0.28,
+        learning_rate=work.learning_rate,
+        max_grad_norm=1e9,
+        seed=0,
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    named: dict[str, Any] = {}
+    if objective != OWN:
+        named = {"objective": objective, "output": {"tables_every": 1}}
+    kind: Any = Timed if named else GRPOTrainer
+    trainer = kind(
+        model=policy(work),
+        processing_class=AutoTokenizer.from_pretrained(work.policy),
+        reward_funcs=reward,
+        args=settings,
+        train_dataset=Dataset.from_json(work.problems),
+        **named,
+    )
+    if named:
+        record = trainer._recorder.on_step_end
+
+        def recorded(*arguments: Any, **more: Any) -> None:
+            with timed("record"):
+                record(*arguments, **more)
+
+        trainer._recorder.on_step_end = recorded
+    trainer.add_callback(Marks())
+    trainer.remove_callback(PrinterCallback)  # it prints every step's log
+    return trainer, seconds, gradients
+
+
+def gradient_alone(model: Any, run: Path) -> torch.Tensor:
+    """The gradient of the first recorded update by rlobj alone, in one batch."""
+    [update] = read_tables(run, [1])
+    scorer = PolicyScorer(model)
+    inputs = scorer.collate(update.sequences, torch.device("cpu"))
+    scores = scorer(*inputs, entropy=True)
+    old = update.table
+    table = TokenBatch(
+        lengths=old.lengths,
+        groups=old.groups,
+        ids=old.ids,
+        rewards=old.rewards,
+        advantages=old.advantages,
+        logprobs=scores.logprobs,
+        entropy=scores.entropy,
+    )
+    plan = update.objective.plan([table], update.state)
+    update.objective.loss(table, plan).loss.backward()
+    return flat_gradient(model)
+
+
+def flat_gradient(model: Any) -> torch.Tensor:
+    """The gradients of all parameters in one vector, float64."""
+    found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return torch.cat(found).double()
+
+
+def measure(quick: bool, rounds: int) -> Table:
+    """Every objective, micro-batch size and number of processes."""
+    steps, rows = (4 if quick else 8), []
+    sizes = [(32, 1), (8, 1), (16, 2)] if quick else [(32, 1), (8, 1), (1, 1), (16, 2), (4, 2)]
+    for size, ranks in sizes:
+        note(f"micro-batches of {size}, {ranks} processes")
+        every = []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                question = {"size": size, "steps": steps, "folder": folder, "ranks": ranks}
+                question["objectives"] = [OWN, *PRESETS]
+                every.append(ask("benchmarks.trl", question, ranks)[0])
+        seconds = {
+            (objective, part): median(s for each in every for s in each[objective][part])
+            for objective in (OWN, *PRESETS)
+            for part in ("step", *PARTS)
+        }
+        for objective in PRESETS:
+            step = seconds[objective, "step"]
+            row = {"objective": objective, "micro_batch": size, "processes": ranks}
+            row |= {"difference": max(each[objective]["difference"] for each in every)}
+            row |= {"seconds": step, "ratio": step / seconds[OWN, "step"]}
+            rows.append(row | {part: seconds[objective, part] / step for part in PARTS})
+    return Table(
+        "trl",
+        "CPU seconds of a step of TRL end to end, on the first process, and the shares of it that "
+        "rlobj adds: the plan, the forward pass without gradient that it reads, and the record, "
+        "with full tables of each step. `beside TRL's dapo` is the step over that of GRPOTrainer "
+        "with its own loss. `gradient` is the relative distance of the first update's gradient "
+        "from that of rlobj alone.",
+        {
+            "objective": ("objective", ""),
+            "micro_batch": ("micro-batch", "d"),
+            "processes": ("processes", "d"),
+            "difference": ("gradient", ".1e"),
+            "seconds": ("CPU s a step", ".3g"),
+            "plan": ("plan", ".1%"),
+            "forward": ("extra forward", ".1%"),
+            "record": ("record", ".1%"),
+            "ratio": ("beside TRL's dapo", ".2f"),
+        },
+        rows,
+        {"steps": steps, "responses": PROMPTS * GROUP, "median length": LENGTH, "rounds": rounds},
+        labels=("objective", "micro_batch", "processes"),
+        bars=("plan", "forward", "record"),
+    )
+
+
+if __name__ == "__main__":
+    main(measure, answer)
