@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.trl_runs import Gradients, config, trainer, weights
-from trl import GRPOTrainer
+from integrations.trl_runs import Gradients, GRPOTrainer, config, trainer, weights
 
 from rlobj.integrations.trl import ObjectiveTrainer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,14 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import Qwen3ForCausalLM, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 
 from rlobj.models.embedded import build_policy, build_tokenizer
+
+vllm = sys.modules.setdefault("vllm", None)  # type: ignore[arg-type]  # TRL imports it: 10 s
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+
+if vllm is None:
+    del sys.modules["vllm"]
 
 PROMPTS = [f"{a}+{b}=" for a in range(1, 9) for b in range(1, 9)]
 

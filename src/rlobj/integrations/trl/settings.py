@@ -117,8 +117,7 @@ def _read(objective: Any, max_tokens: int) -> Objective:
     unused += ["rewards"] if rewards else []
     if unused:
         logger.warning(
-            "preset %s: TRL samples and grades by its own settings, so that %s of the preset has "
-            "no effect",
+            "preset %s: TRL samples and grades by its own settings, not by %s of the preset",
             preset.name,
             " and ".join(unused),
         )

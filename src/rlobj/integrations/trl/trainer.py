@@ -84,6 +84,8 @@ class ObjectiveMixin(_Trainer):
         matches = settings.scaled_as(self.objective, config)
         self._own_advantages = not matches if advantages == "auto" else advantages == "objective"
         self._reads = needs.plan | needs.observe
+        penalties = self.objective.penalties
+        self._penalizes_old = any("old_logprobs" in penalty.needs() for penalty in penalties)
         self._progress = Progress({**self.objective.init(), "update": 0})
         super().__init__(*arguments, **named)
         settings.check_rewards(self.objective, self.reward_func_names)
@@ -225,10 +227,9 @@ class ObjectiveMixin(_Trainer):
 
     def _read(self, window: Window, inputs: Inputs) -> TokenBatch:
         """A micro-batch as the rules read it; scored without gradient if they read the policy."""
-        new = any(inputs is each for rollout in window.rollouts for each in rollout)
         old = inputs.get("old_per_token_logps")
         if id(inputs) not in window.scored and self._reads & _POLICY:
-            if new and old is not None:  # the rollout's policy is the present one
+            if window.samples(inputs) and old is not None:  # the rollout's policy is the present
                 window.scored[id(inputs)] = old, inputs.get("rlobj_old_entropy")
             elif old is None or self._reads & {"logprobs", "entropy"}:
                 with (
@@ -250,7 +251,10 @@ class ObjectiveMixin(_Trainer):
             model, inputs, compute_aux_loss=self.aux_loss_enabled
         )
         window = self._due(inputs, (logprobs.detach(), entropies.detach()))
-        loss = self._add(window, self._table(inputs, logprobs, entropies))
+        table = self._table(inputs, logprobs, entropies)
+        if self._penalizes_old and window.samples(inputs):  # l0 is l, without rounding
+            table = table.replace(old_logprobs=table.logprobs.detach())
+        loss = self._add(window, table)
         if self.aux_loss_enabled:
             self._log("aux_loss", self.accelerator.gather_for_metrics(auxiliary).mean().item())
             loss = loss + self.router_aux_loss_coef * auxiliary / len(window.inputs)

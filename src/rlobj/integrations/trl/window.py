@@ -49,6 +49,10 @@ class Window:
         """The place of the micro-batch whose loss is due."""
         return len(self.measured)
 
+    def samples(self, inputs: Inputs) -> bool:
+        """Whether these inputs were sampled for this window, from the policy as it is now."""
+        return any(inputs is each for rollout in self.rollouts for each in rollout)
+
     def add(self, table: TokenBatch, output: LossOutput) -> None:
         """Keep what the loss of the next micro-batch measured, without its graph."""
         assert table.entropy is not None

@@ -1,0 +1,60 @@
+"""Each minor version of TRL that `rlobj[trl]` admits, installed beside the other packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlobj import ConfigError
+from rlobj.integrations.trl.version import require_trl
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["1.13.0", "1.14.2", "1.15.0", "1.16.0"])
+def test_a_version_of_trl(version: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    folder = pytestconfig.cache.mkdir(f"trl-{version}")
+    if not (folder / "trl").exists():
+        install(version, folder)
+    path = os.pathsep.join([str(folder), str(TESTS)])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(Path(__file__).with_name("trl_version.py")), tmp_path],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["version"] == version
+    assert found["dapo"]
+    assert found["dapo, two rounds"]
+    assert max(found[name] for name in ("20-entropy", "entropy bonus", "two rounds")) < 1e-4
+    assert abs(found["evaluated"]) < 10
+
+
+def install(version: str, folder: Path) -> None:
+    """Put this version alone into a folder."""
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    pip = [uv, "pip"] if uv else [sys.executable, "-m", "pip"]
+    command = [*pip, "install", "--quiet", "--no-deps", "--target", str(folder), f"trl=={version}"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("version", ["1.12.0", "1.17.0", "1.17.0.dev0", "0.29.1", "2.0.0"])
+def test_other_versions_are_refused_by_name(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / f"trl-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=rf"trl {version} is installed.*1\.13 to 1\.16"):
+        require_trl()
