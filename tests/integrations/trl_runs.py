@@ -76,6 +76,8 @@ def trainer(
 ) -> GRPOTrainer:
     """A trainer of this kind on the tiny policy."""
     named = {"reward_funcs": reward, "rollout_func": completions, **named}
+    if kind is not GRPOTrainer:
+        named = {"record": False, **named}
     model = policy() if model is None else model
     if args.beta:  # TRL loads the reference from here
         model.save_pretrained(args.output_dir)

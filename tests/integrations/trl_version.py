@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-sys.modules["triton"] = None  # type: ignore[assignment]  # TRL 1.15 calls it on a CPU, too
 
 import torch
 import trl
