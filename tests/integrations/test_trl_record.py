@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.trl_runs import config, reward, trainer, weights
+from integrations.trl_runs import completions, config, reward, trainer, weights
 from runs import metrics
 
 import rlobj
@@ -68,6 +68,27 @@ def test_phases_are_replayed(tmp_path: Path) -> None:
     assert len({str(u.objective.phase) for u in updates}) == 2
     replayed = rlobj.replay(tmp_path / "_rlobj")
     assert "gives all recorded weights again, to the bit" in repr(replayed)
+
+
+def test_tool_output_is_not_recorded(tmp_path: Path) -> None:
+    """Every third token of a completion is a tool's."""
+    given: list[list[int]] = []
+
+    def with_tools(prompts: Any, one: Any) -> dict[str, Any]:
+        found = completions(prompts, one)
+        given.extend(
+            [t for i, t in enumerate(ids) if i % 3 != 2] for ids in found["completion_ids"]
+        )
+        masks = [[int(i % 3 != 2) for i in range(len(ids))] for ids in found["completion_ids"]]
+        return {**found, "env_mask": masks}
+
+    named = {"objective": "dapo-loss", "output": EVERY, "rollout_func": with_tools}
+    trainer(ObjectiveTrainer, config(tmp_path, max_steps=1), **named).train()
+    [update] = read_tables(tmp_path / "_rlobj")
+    assert update.table.ids is not None
+    for identity, (_, response) in zip(update.table.ids.tolist(), update.sequences, strict=True):
+        assert response == given[identity]
+    assert rlobj.replay(tmp_path / "_rlobj").reproduced == len(update.table)
 
 
 @pytest.fixture(scope="module")

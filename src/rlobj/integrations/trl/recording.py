@@ -158,7 +158,6 @@ def _observed(window: Window, state: Mapping[str, Any]) -> Observed:
 def _sequences(inputs: Inputs) -> Iterator[tuple[list[int], list[int]]]:
     """Prompt ids and trained completion ids of each response; tool output is left out."""
     trained = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-    for prompt, known, completion, mask in zip(
-        inputs["prompt_ids"], inputs["prompt_mask"], inputs["completion_ids"], trained, strict=True
-    ):
-        yield prompt[known.bool()].tolist(), completion[mask.bool()].tolist()
+    columns = (inputs["prompt_ids"], inputs["prompt_mask"], inputs["completion_ids"], trained)
+    for prompt, known, response, mask in zip(*(x.cpu() for x in columns), strict=True):
+        yield prompt[known.bool()].tolist(), response[mask.bool()].tolist()
