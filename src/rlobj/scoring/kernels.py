@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlobj.scoring.rows import Curve, RowGradient, Rows, Sums
+from rlobj.scoring.rows import Curve, RowGradient, Sums, TorchRows
 
 if TYPE_CHECKING:
     import triton  # pyright: ignore[reportMissingImports]
@@ -181,7 +181,7 @@ def _differentiate_kernel(
     tl.store(out + row * out_stride + column, gradient.to(out.dtype.element_ty), mask=inside)
 
 
-class TritonRows(Rows):
+class TritonRows(TorchRows):
     """The operations with one kernel launch per tile; tiles are float32."""
 
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:

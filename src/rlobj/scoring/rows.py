@@ -9,14 +9,12 @@ If a tile increases the maximum by −d, a sum Σ eⁿ·(z − m) becomes fⁿ·
 f = exp(d). The scores are log π_y = z_y − m − log mass, entropy = log mass − slope/mass and
 Σ π² = square/mass².
 
-`Rows` is the interface for the operations on one tile. `TorchRows` implements it with torch, in
-blocks that fit the processor's cache, `rlobj.scoring.kernels.TritonRows` with one kernel launch per
-tile.
+`TorchRows` has the operations on one tile, with torch, in blocks that fit the processor's cache.
+`rlobj.scoring.kernels.TritonRows` makes them with one kernel launch per tile.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
@@ -142,7 +140,7 @@ class RowGradient:
         return RowGradient(self.maximum[rows], self.target[rows], self.constant[rows], slope)
 
 
-class Rows(ABC):
+class TorchRows:
     """The operations of a sweep on one tile of products, [n, v]. They may overwrite the tile.
 
     Targets are columns of the tile; if it is below 0 or not below v, the target is in another tile.
@@ -154,36 +152,20 @@ class Rows(ABC):
     """
 
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:
+        self._block = max(1, rows if like.is_cuda else BLOCK_ELEMENTS // max(columns, 1))
+        self._block_size = min(self._block, rows) * columns
+        self._spare: Tensor | None = None
         # On a GPU rows start at multiples of 16 elements, for fast products and kernels.
-        columns += -columns % 16 if like.is_cuda else 0
-        self._tile = like.new_empty(rows * columns)
-        self._columns = columns
+        self._columns = columns + (-columns % 16 if like.is_cuda else 0)
+        self._tile = like.new_empty(rows * self._columns)
 
     def tile(self, rows: int, columns: int) -> Tensor:
         """Memory for a tile, [rows, columns]."""
         stride = self._columns if self._tile.is_cuda else columns
         return self._tile[: rows * stride].view(rows, stride)[:, :columns]
 
-    @abstractmethod
     def fold(self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums) -> None:
         """Add a tile to the sums."""
-
-    @abstractmethod
-    def differentiate(
-        self, tile: Tensor, curve: Curve, targets: Tensor, gradient: RowGradient, dtype: torch.dtype
-    ) -> Tensor:
-        """The gradient of a tile of products in the given type, [n, v]."""
-
-
-class TorchRows(Rows):
-    """The operations in torch, in place."""
-
-    def __init__(self, rows: int, columns: int, like: Tensor) -> None:
-        super().__init__(rows, columns, like)
-        self._block = max(1, rows if like.is_cuda else BLOCK_ELEMENTS // max(columns, 1))
-        self._spare = like.new_empty(min(self._block, rows) * columns)
-
-    def fold(self, tile: Tensor, curve: Curve, targets: Tensor, sums: Sums) -> None:
         for rows in self._blocks(tile):
             self._fold(curve.logits(tile[rows]), targets[rows], sums.part(rows))
 
@@ -206,6 +188,7 @@ class TorchRows(Rows):
     def differentiate(
         self, tile: Tensor, curve: Curve, targets: Tensor, gradient: RowGradient, dtype: torch.dtype
     ) -> Tensor:
+        """The gradient of a tile of products in the given type, [n, v]."""
         for rows in self._blocks(tile):
             self._differentiate(tile[rows], curve, targets[rows], gradient.take(rows))
         return tile.to(dtype)
@@ -235,11 +218,13 @@ class TorchRows(Rows):
             products.mul_(curve.factor)
 
     def _blocks(self, tile: Tensor) -> Iterator[slice]:
-        rows = max(1, self._spare.numel() // max(tile.shape[1], 1))
+        rows = max(1, self._block_size // max(tile.shape[1], 1))
         for start in range(0, len(tile), rows):
             yield slice(start, min(start + rows, len(tile)))
 
     def _exp(self, shifted: Tensor) -> Tensor:
+        if self._spare is None:
+            self._spare = shifted.new_empty(self._block_size)
         return torch.exp(shifted, out=self._spare[: shifted.numel()].view(shifted.shape))
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlobj.scoring.rows import Curve, RowGradient, Rows, Sums, TorchRows
+from rlobj.scoring.rows import Curve, RowGradient, Sums, TorchRows
 
 MINIMUM_COLUMNS = 128
 """Tiles have a multiple of this number of columns: narrow matrix products are slow."""
@@ -83,13 +83,13 @@ class Head:
         """A tile of the weight, in the type of the products."""
         return self.weight[span].to(self.rounded).to(self.operand)
 
-    def workspace(self, rows: int, columns: int) -> Rows:
+    def workspace(self, rows: int, columns: int) -> TorchRows:
         """The operations on tiles of up to this size, with memory for one tile."""
         kind = row_work(self.weight.device, self.dtype)
         return kind(rows, columns, self.weight.new_empty(0, dtype=self.dtype))
 
 
-def row_work(device: torch.device, dtype: torch.dtype) -> type[Rows]:
+def row_work(device: torch.device, dtype: torch.dtype) -> type[TorchRows]:
     """The class for operations on tiles: Triton's on a GPU if it is installed, else torch's."""
     if device.type == "cuda" and dtype == torch.float32 and importlib.util.find_spec("triton"):
         from rlobj.scoring.kernels import TritonRows
@@ -154,11 +154,13 @@ def forward_sweep(
     return sums
 
 
-def _products(work: Rows, hidden: Tensor, weight: Tensor) -> Tensor:
+def _products(work: TorchRows, hidden: Tensor, weight: Tensor) -> Tensor:
     return multiply(hidden, weight.T, out=work.tile(len(hidden), len(weight)))
 
 
-def _kept(head: Head, work: Rows, hidden: Tensor, sums: Sums, maxima: Tensor, keep: Keep) -> Tensor:
+def _kept(
+    head: Head, work: TorchRows, hidden: Tensor, sums: Sums, maxima: Tensor, keep: Keep
+) -> Tensor:
     """Σ exp(z − m) over the tokens that are kept, [N], in a second sweep.
 
     Only rows whose largest logit in a tile is above the threshold are computed again. These are few
