@@ -19,6 +19,7 @@ from rlobj_cli.presets.command import explain, presets
 from rlobj_cli.replay.command import replay
 from rlobj_cli.report.command import report
 from rlobj_cli.screen.errors import GuardedGroup
+from rlobj_cli.screen.options import described
 from rlobj_cli.serve import serve
 from rlobj_cli.train.command import train
 from rlobj_cli.watch.command import watch
@@ -31,17 +32,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command("train")(train)
+app.command("train")(described("train", train))
 app.add_typer(evaluation)
-app.command("watch")(watch)
-app.command("inspect")(inspect)
-app.command("replay")(replay)
-app.command("diagnose")(diagnose)
-app.command("report")(report)
-app.command("serve")(serve)
+for each in (watch, inspect, replay, diagnose, report, serve):
+    app.command(each.__name__)(described(each.__name__, each))
 app.add_typer(presets)
-app.command("explain")(explain)
-app.command("doctor")(doctor)
+app.command("explain")(described("explain", explain))
+app.command("doctor")(described("doctor", doctor))
 
 
 def _version(wanted: bool) -> None:

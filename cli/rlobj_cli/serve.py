@@ -6,34 +6,23 @@ import math
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
 from rlobj_cli.screen.console import calm_libraries, loading, preparing_policy, working
-from rlobj_cli.screen.options import option
 
 if TYPE_CHECKING:
     from rlobj.samplers.vllm import Server
 
 
 def serve(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model folder, a hub id, a run, or: embedded.")
-    ],
-    host: Annotated[
-        str, option(None, "--host ADDRESS", "Address to listen on; 0.0.0.0: all addresses.")
-    ] = "127.0.0.1",
-    port: Annotated[int, option(None, "--port N", "Port to listen on.", min=1, max=65535)] = 8000,
-    dtype: Annotated[
-        str, option(None, "--dtype NAME", "float32, bfloat16, float16; auto: float32 on a CPU.")
-    ] = "auto",
-    settings: Annotated[
-        list[str] | None,
-        option(None, "--set -s KEY=VALUE", "An engine argument of vLLM; repeatable."),
-    ] = None,
+    model: str,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    dtype: str = "auto",
+    settings: list[str] | None = None,
 ) -> None:
     """Start a vLLM server for rlobj train --sampler vllm-server.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console, Group
@@ -13,27 +13,13 @@ from rich.text import Text
 
 from rlobj_cli.screen.console import loading, reading, say
 from rlobj_cli.screen.errors import FAILED
-from rlobj_cli.screen.options import option
 
 if TYPE_CHECKING:
     from rlobj.insight import Finding
     from rlobj.insight.diagnosis import RunDiagnosis
 
 
-def diagnose(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or not.")
-    ],
-    fail: Annotated[
-        bool, option(None, "--fail", "End with exit code 1 if anything is found.")
-    ] = False,
-    json: Annotated[
-        bool, option(None, "--json", "Print everything as JSON, for other programs.")
-    ] = False,
-    trust: Annotated[
-        bool, option(None, "--trust", "Import the code that a run's settings name by its path.")
-    ] = False,
-) -> None:
+def diagnose(runs: list[Path], fail: bool = False, json: bool = False, trust: bool = False) -> None:
     """Say what is wrong with a run: collapse, spikes, drift, settings and rules without effect.
 
     Each finding has its evidence, the step since which it holds, and what would have touched it.

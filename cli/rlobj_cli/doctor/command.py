@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -16,11 +15,7 @@ from rlobj.installation import VISION, Engine, Installation, engines, fits, read
 from rlobj_cli.screen.console import facts_grid, table, working
 
 
-def doctor(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, for programs.")
-    ] = False,
-) -> None:
+def doctor(as_json: bool = False) -> None:
     """Show what is installed, what this machine has, and which engines can run here.
 
     For an engine that cannot run, the reason and the command that changes it are shown. The exit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -11,11 +10,7 @@ from rich.console import Console
 from rlobj_cli.evaluate.existing import compare, regrade, score, show
 from rlobj_cli.screen.console import calm_libraries, loading
 from rlobj_cli.screen.errors import DefaultGroup, NamelessCommand
-from rlobj_cli.screen.options import data_dir_option, option
-
-WHAT = "Problems"
-HOW = "Sampling"
-RUN = "Output"
+from rlobj_cli.screen.options import described
 
 evaluation = typer.Typer(
     name="eval",
@@ -24,94 +19,27 @@ evaluation = typer.Typer(
     help="Evaluate a policy; compare, regrade and score evaluations.",
 )
 for command in (compare, regrade, score, show):
-    evaluation.command(command.__name__)(command)
+    evaluation.command(command.__name__)(described(f"eval {command.__name__}", command))
 
 
-@evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)
 def evaluate(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A run (its newest checkpoint), a model folder, a hub id, or: embedded.",
-        ),
-    ],
-    checkpoint: Annotated[
-        str | None,
-        option(WHAT, "--checkpoint NAME", "Of a run: newest, best (held-out accuracy), or a step."),
-    ] = None,
-    on: Annotated[
-        str | None,
-        option(
-            WHAT,
-            "--on NAMES|FILE",
-            "aime24, aime25, amc23, math500, minerva, olympiadbench, brumo25, cmimc25, hmmt25; "
-            "standard (the first six) or all; built-in tasks; files, folders or hub ids; "
-            "separated by commas. Default: the run's own held-out problems.",
-        ),
-    ] = None,
-    protocol: Annotated[
-        str | None,
-        option(
-            WHAT,
-            "--protocol NAME",
-            "A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. Options "
-            "below change single ones.",
-        ),
-    ] = None,
-    samples: Annotated[
-        int | None, option(WHAT, "--samples -n N", "Responses per problem. Default: 4.", min=1)
-    ] = None,
-    limit: Annotated[
-        int | None, option(WHAT, "--limit N", "Use the first N problems of each.", min=1)
-    ] = None,
-    data_dir: Annotated[Path | None, data_dir_option(WHAT)] = None,
-    template: Annotated[
-        str | None,
-        option(WHAT, "--template TEXT", "Text around a problem; must contain {prompt}."),
-    ] = None,
-    reward: Annotated[
-        str | None,
-        option(
-            WHAT,
-            "--reward KIND|FILE.py:NAME",
-            "Grader: math, exact, or your function. Default: the run's; math for benchmarks and "
-            "files; exact for built-in tasks.",
-        ),
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        option(HOW, "--temperature -t T", "0: greedy. Default: the run's or 1.", min=0),
-    ] = None,
-    top_p: Annotated[
-        float | None, option(HOW, "--top-p P", "Nucleus sampling. 1: all.", max=1)
-    ] = None,
-    top_k: Annotated[
-        int | None, option(HOW, "--top-k K", "The K most likely tokens. 0: all.", min=0)
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        option(
-            HOW,
-            "--max-tokens N",
-            "Length limit of a response. Default: the run's; for benchmarks 20480, or the rest of "
-            "the model's context; else 1024.",
-            min=1,
-        ),
-    ] = None,
-    seed: Annotated[int | None, option(HOW, "--seed N", "Of sampling. Default: 0.", min=0)] = None,
-    sampler: Annotated[
-        str | None,
-        option(HOW, "--sampler NAME", "transformers, vllm, or vllm-server (see rlobj serve)."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        option(HOW, "--set -s KEY=VALUE", "Any other setting, by its dotted name; repeatable."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        option(RUN, "--out -o DIR", "Default: a folder under evals/ for exactly these settings."),
-    ] = None,
+    model: str,
+    checkpoint: str | None = None,
+    on: str | None = None,
+    protocol: str | None = None,
+    samples: int | None = None,
+    limit: int | None = None,
+    data_dir: Path | None = None,
+    template: str | None = None,
+    reward: str | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    max_tokens: int | None = None,
+    seed: int | None = None,
+    sampler: str | None = None,
+    settings: list[str] | None = None,
+    out: Path | None = None,
 ) -> None:
     """Sample responses to problems, grade them, and report how often they are right.
 
@@ -164,3 +92,6 @@ def evaluate(
             out=out or "auto",
             callback=screen,
         )
+
+
+evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)(described("eval", evaluate))

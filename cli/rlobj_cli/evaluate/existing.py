@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
 from rlobj_cli.screen.console import loading, show_markdown
-from rlobj_cli.screen.options import data_dir_option, option
-
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
 
 
-def show(directory: Folder) -> None:
+def show(directory: Path) -> None:
     """Show the results of an evaluation, finished or not, and write its results and page again."""
     console, evaluation, screen = _loaded()
     with screen(console) as callback:
         evaluation.summarise_folder(directory, callback=callback)
 
 
-def compare(
-    first: Annotated[Path, typer.Argument(metavar="DIR_A", help="Folder of an evaluation.")],
-    second: Annotated[Path, typer.Argument(metavar="DIR_B", help="Folder of another evaluation.")],
-    out: Annotated[
-        Path | None, option(None, "--out -o FILE.md", "Write the comparison as Markdown.")
-    ] = None,
-) -> None:
+def compare(first: Path, second: Path, out: Path | None = None) -> None:
     """Compare two evaluations of the same problems: A minus B, problem by problem.
 
     [bold]Example[/bold]
@@ -44,15 +34,7 @@ def compare(
         console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)
 
 
-def regrade(
-    directory: Folder,
-    reward: Annotated[
-        str | None, option(None, "--reward math|exact", "Grader. Default: the same as before.")
-    ] = None,
-    deadline: Annotated[
-        float | None, option(None, "--deadline SECONDS", "Time limit for one answer (math).")
-    ] = None,
-) -> None:
+def regrade(directory: Path, reward: str | None = None, deadline: float | None = None) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
     Responses do not change; grades.jsonl, results and page are replaced.
@@ -63,26 +45,13 @@ def regrade(
 
 
 def score(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="JSONL, Parquet, CSV; sample files of lm-eval."),
-    ],
-    on: Annotated[
-        str | None, option(None, "--on NAME", "Benchmark with the gold answers. Default: FILE's.")
-    ] = None,
-    data_dir: Annotated[Path | None, data_dir_option()] = None,
-    reward: Annotated[str, option(None, "--reward math|exact", "Grader.")] = "math",
-    model: Annotated[
-        str | None, option(None, "--model NAME", "Name of the model, for the results.")
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        option(None, "--column PART=COLUMN", "Column of id, prompt, answer or response."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        option(None, "--out -o DIR", "New folder. Default: evals/ and FILE's name."),
-    ] = None,
+    files: list[Path],
+    on: str | None = None,
+    data_dir: Path | None = None,
+    reward: str = "math",
+    model: str | None = None,
+    columns: list[str] | None = None,
+    out: Path | None = None,
 ) -> None:
     """Grade responses of other programs, with the same grader, statistics and page.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -13,7 +13,6 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import loading, number, reading, show_page, table
-from rlobj_cli.screen.options import option
 
 if TYPE_CHECKING:
     from rlobj.insight import Inspection
@@ -23,34 +22,16 @@ NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor"
 
 
 def inspect(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")],
-    step: Annotated[int | None, option(None, "--step N", "Only this step.", min=1)] = None,
-    dropped: Annotated[
-        bool, option(None, "--dropped", "Only tokens that the objective left out.")
-    ] = False,
-    where: Annotated[
-        str | None,
-        option(
-            None,
-            "--where RULE",
-            "All recorded tokens that a rule selects, also those that the objective did not touch. "
-            "The rule reads recorded columns, token by token.",
-        ),
-    ] = None,
-    text: Annotated[str | None, option(None, "--text TEXT", "Only tokens with this text.")] = None,
-    groups: Annotated[
-        int, option(None, "--groups N", "Token texts to show, the most frequent first.", min=1)
-    ] = 10,
-    examples: Annotated[
-        int, option(None, "--examples N", "Tokens of each to show in context.", min=0)
-    ] = 2,
-    json: Annotated[
-        bool, option(None, "--json", "Print everything as JSON, for other programs.")
-    ] = False,
-    html: Annotated[
-        bool, option(None, "--html", "Write a page with all tokens; RUN/inspect.html or --out.")
-    ] = False,
-    out: Annotated[Path | None, option(None, "--out FILE", "Where --html writes the page.")] = None,
+    run: Path,
+    step: int | None = None,
+    dropped: bool = False,
+    where: str | None = None,
+    text: str | None = None,
+    groups: int = 10,
+    examples: int = 2,
+    json: bool = False,
+    html: bool = False,
+    out: Path | None = None,
 ) -> None:
     """Show the tokens that the objective dropped, reweighted or penalised, and why.
 

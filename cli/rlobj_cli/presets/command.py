@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from rlobj.config.presets import difference, load_preset, preset_names
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml, table
+from rlobj_cli.screen.options import described
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
@@ -21,11 +22,6 @@ presets = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-
-PresetArgument = Annotated[
-    str,
-    typer.Argument(metavar="PRESET_OR_FILE", help="Name of a preset, or a YAML file."),
-]
 
 
 def _read(name: str) -> tuple[str, list[Layer]]:
@@ -71,8 +67,7 @@ def list_presets() -> None:
     console.print("Next: rlobj presets show NAME, rlobj explain NAME, rlobj train --preset NAME")
 
 
-@presets.command("show")
-def show(preset: PresetArgument) -> None:
+def show(preset: str) -> None:
     """Show a preset's YAML and its formula.
 
     [bold]Examples[/bold]
@@ -94,11 +89,7 @@ def show(preset: PresetArgument) -> None:
     show_explanation(console, explanation)
 
 
-@presets.command("diff")
-def diff(
-    left: Annotated[str, typer.Argument(metavar="A", help="Preset or YAML file.")],
-    right: Annotated[str, typer.Argument(metavar="B", help="Preset or YAML file.")],
-) -> None:
+def diff(left: str, right: str) -> None:
     """Compare all settings of two presets or files.
 
     [bold]Examples[/bold]
@@ -125,10 +116,7 @@ def _dump(layers: list[Layer]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "preset"}
 
 
-@presets.command("check")
-def check(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A preset or configuration file.")],
-) -> None:
+def check(file: str) -> None:
     """Check a preset or configuration file and report all errors at once.
 
     [bold]Examples[/bold]
@@ -143,18 +131,7 @@ def check(
     show_explanation(console, config.resolved_objective().explain(config.training.updates_per_step))
 
 
-def explain(
-    preset: PresetArgument,
-    updates: Annotated[
-        int | None,
-        typer.Option(
-            "--updates",
-            min=1,
-            metavar="N",
-            help="Mini-batches per rollout (training.updates_per_step). Default: as in the preset.",
-        ),
-    ] = None,
-) -> None:
+def explain(preset: str, updates: int | None = None) -> None:
     """Explain an objective: its formula, the tokens it selects, and settings without effect.
 
     [bold]Examples[/bold]
@@ -176,3 +153,7 @@ def explain(
     console.print(Text.assemble((preset, "bold"), f"  {title}".rstrip()))
     console.print(Text(f"{counted}\n", style="dim"))
     show_explanation(console, objective.explain(updates))
+
+
+for command in (show, diff, check):
+    presets.command(command.__name__)(described(f"presets {command.__name__}", command))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +13,6 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import loading, number, reading, say, table
-from rlobj_cli.screen.options import option
 
 if TYPE_CHECKING:
     from rlobj.insight import Replay
@@ -44,40 +43,15 @@ LONGEST, MOST = 21, 4
 
 
 def replay(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="Folder of a run, or Parquet files of its schema."),
-    ],
-    preset: Annotated[
-        str | None,
-        option(None, "--preset A,B,C", "Objectives of these presets, names or files."),
-    ] = None,
-    rule: Annotated[
-        list[str] | None,
-        option(None, "--rule RULE", "The tokens that a rule selects. Can be repeated."),
-    ] = None,
-    sweep: Annotated[
-        list[str] | None,
-        option(
-            None,
-            "--sweep NAME=FROM..TO[:COUNT]",
-            "Values of a number that has a name in capitals in a rule; 20 by default.",
-        ),
-    ] = None,
-    step: Annotated[int | None, option(None, "--step N", "Only this step.", min=1)] = None,
-    records: Annotated[
-        bool,
-        option(None, "--records", "Estimate from the record, which has samples of all steps."),
-    ] = False,
-    figure: Annotated[
-        Path | None, option(None, "--figure FILE", "Draw the sweep as FILE.svg or FILE.png.")
-    ] = None,
-    json: Annotated[
-        bool, option(None, "--json", "Print everything as JSON, for other programs.")
-    ] = False,
-    trust: Annotated[
-        bool, option(None, "--trust", "Import the code that objectives name by its path.")
-    ] = False,
+    run: Path,
+    preset: str | None = None,
+    rule: list[str] | None = None,
+    sweep: list[str] | None = None,
+    step: int | None = None,
+    records: bool = False,
+    figure: Path | None = None,
+    json: bool = False,
+    trust: bool = False,
 ) -> None:
     """Say what other objectives and rules would do to the tokens of a run.
 

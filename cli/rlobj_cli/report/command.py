@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
 from rlobj_cli.screen.console import loading, say, show_page, table, working
-from rlobj_cli.screen.options import option
 
 PHASES = 4
 """The longest phases of a step are on the screen; all of them are on the page."""
 TOTALS = ("step", "tokens/s without evaluating and writing")
 
 
-def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or not.")
-    ],
-    out: Annotated[
-        Path | None,
-        option(
-            None,
-            "--out FILE",
-            "The page. By default report.html in the run's folder, or beside the first of several "
-            "runs.",
-        ),
-    ] = None,
-    figures: Annotated[
-        Path | None, option(None, "--figures DIR", "Also write each figure as SVG and PNG.")
-    ] = None,
-) -> None:
+def report(runs: list[Path], out: Path | None = None, figures: Path | None = None) -> None:
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
 
     The page needs no network. The terminal shows the last and best numbers of each run, and

@@ -5,183 +5,42 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from rlobj_cli.screen.console import loading
-from rlobj_cli.screen.options import data_dir_option, option
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
 
-WHAT = "What to train"
-HOW = "Settings"
-MANY = "Several processes"
-RUN = "The run"
 ON_RESUME = ("resume", "settings", "strategy", "stop_on", "processes", "data_dir")
 """Parameters that a resumed run accepts."""
 
 
 def train(
     ctx: typer.Context,
-    preset: Annotated[
-        str | None,
-        option(WHAT, "--preset -p NAME|FILE", "Published objective: see rlobj presets list."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        option(
-            WHAT,
-            "--model -m FOLDER|ID",
-            "Causal language model: a folder, a hub id, or embedded (the default): a tiny policy "
-            "for the built-in tasks and for problems of digits and + - * , = only.",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        option(
-            WHAT,
-            "--data -d FILE|ID|TASK",
-            "Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a built-in "
-            "task.",
-        ),
-    ] = None,
-    task: Annotated[
-        str | None,
-        option(
-            WHAT,
-            "--task NAME",
-            "A built-in task as --data: scratchpad (sums with their steps, the default without "
-            "--model), scratchpad-3, scratchpad-5, addition or max-digits.",
-        ),
-    ] = None,
-    reward: Annotated[
-        str | None,
-        option(
-            WHAT,
-            "--reward KIND|FILE.py:NAME",
-            "What grades a response: math, exact, or your function f(response, answer, **columns), "
-            "such as my_rewards.py:score.",
-        ),
-    ] = None,
-    data_dir: Annotated[Path | None, data_dir_option(WHAT)] = None,
-    config: Annotated[
-        Path | None,
-        option(
-            HOW,
-            "--config -c FILE",
-            "YAML file with settings above those of the preset. It can name preset, model and data "
-            "itself.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        option(
-            HOW,
-            "--set -s KEY=VALUE",
-            "One setting, above everything else, such as training.steps=50. Repeatable.",
-        ),
-    ] = None,
-    eval_on: Annotated[
-        str | None,
-        option(
-            WHAT,
-            "--eval-on NAME|FILE",
-            "Held-out problems: a benchmark such as math500, a file, a folder or a hub id. "
-            "Default: the test part of --data.",
-        ),
-    ] = None,
-    eval_every: Annotated[
-        int | None,
-        option(
-            HOW,
-            "--eval-every N",
-            "Steps between evaluations on the held-out problems. 0: none.",
-            min=0,
-        ),
-    ] = None,
-    sampler: Annotated[
-        str | None,
-        option(
-            HOW,
-            "--sampler NAME",
-            "Engine that samples responses: transformers, vllm (in this process), or vllm-server "
-            "(see rlobj serve).",
-        ),
-    ] = None,
-    async_depth: Annotated[
-        int | None,
-        option(
-            HOW,
-            "--async-depth K",
-            "Sample while training runs, K rollouts ahead: each rollout is exactly K steps old. "
-            "0: sample, then train.",
-            min=0,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        option(HOW, "--seed N", "Seed of sampling and data order.", min=0),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        option(
-            MANY,
-            "--processes K",
-            "Train in K processes on this machine, one per GPU if there are GPUs.",
-            min=1,
-        ),
-    ] = None,
-    strategy: Annotated[
-        str | None,
-        option(
-            MANY,
-            "--strategy NAME",
-            "How the processes share the policy: ddp, zero1, zero2, zero3, or fsdp2 (GPUs).",
-        ),
-    ] = None,
-    stop_on: Annotated[
-        list[str] | None,
-        option(
-            RUN,
-            "--stop-on FINDING",
-            "Save and stop with exit code 1 when the diagnosis finds this, such as collapse. "
-            "Repeatable; see rlobj diagnose.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        option(RUN, "--out -o DIR", "New folder for the run. Default: runs/PRESET-TIME"),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        option(
-            RUN,
-            "--resume RUN",
-            "Continue a run from its newest checkpoint, on any number of processes. Accepts "
-            "--set training.steps=N and settings that do not change results.",
-        ),
-    ] = None,
-    beside: Annotated[
-        str | None,
-        option(
-            RUN,
-            "--beside PRESET|base",
-            "Then train with another objective, all else equal, into DIR-beside-PRESET, and print "
-            "both runs side by side. base: the preset that --preset builds on.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        option(
-            RUN,
-            "--dry-run",
-            "Show every setting and where it comes from, and explain the objective. Writes "
-            "nothing.",
-        ),
-    ] = False,
+    preset: str | None = None,
+    model: str | None = None,
+    data: str | None = None,
+    task: str | None = None,
+    reward: str | None = None,
+    data_dir: Path | None = None,
+    config: Path | None = None,
+    settings: list[str] | None = None,
+    eval_on: str | None = None,
+    eval_every: int | None = None,
+    sampler: str | None = None,
+    async_depth: int | None = None,
+    seed: int | None = None,
+    processes: int | None = None,
+    strategy: str | None = None,
+    stop_on: list[str] | None = None,
+    out: Path | None = None,
+    resume: Path | None = None,
+    beside: str | None = None,
+    dry_run: bool = False,
 ) -> None:
     """Train a policy with a published objective, or with your own.
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from rlobj_cli.screen.console import loading
 from rlobj_cli.screen.errors import INTERRUPTED, report
-from rlobj_cli.screen.options import option
 
 
-def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")],
-    trust: Annotated[
-        bool, option(None, "--trust", "Import the code that the run's settings name by its path.")
-    ] = False,
-) -> None:
+def watch(run: Path, trust: bool = False) -> None:
     """Follow a run: its metrics, the time left, and what the diagnosis finds.
 
     It shows what rlobj train shows, from any other terminal, and reads only RUN/metrics.jsonl.
