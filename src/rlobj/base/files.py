@@ -11,8 +11,6 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError, RunError
 
-__all__ = ["is_locked", "lock_folder", "step_of", "write_whole"]
-
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write a file; if that fails, the old one stays.

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["arrow_compute", "load"]
-
 
 def load(package: str, modules: Mapping[str, str], name: str) -> Any:
     """The value of a lazy name of a package, for the package's `__getattr__`.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 
-__all__ = ["free_port"]
-
 
 def free_port(address: str = "127.0.0.1") -> int:
     """A port that is not in use now.

@@ -19,8 +19,6 @@ from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import import_target
 from rlobj.base.validation import Model
 
-__all__ = ["Primitive"]
-
 
 class Primitive(Model):
     """Base class of all families.

@@ -14,8 +14,6 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
 
-__all__ = ["PYTHON_OBJECT", "import_target", "importing"]
-
 PYTHON_OBJECT = "<Python object"
 """The beginning of the text for a Python object in a configuration."""
 

@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rlobj.base.errors import ConfigError, nearest
 
-__all__ = ["InvalidFields", "Model"]
-
 
 class InvalidFields(ConfigError):
     """An error with all mistakes in one model, as (path, message) pairs."""

@@ -7,8 +7,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["Loader"]
-
 
 class Loader(yaml.SafeLoader):
     """A loader that reads `on`, `off`, `yes` and `no` as text and `1e-6` as a number.

@@ -10,14 +10,6 @@ from typing import Any
 
 from rlobj.data.tasks import TASKS
 
-__all__ = [
-    "DEFAULT_TASK",
-    "MOST_UPDATES",
-    "OWN_PROBLEMS_PROFILE",
-    "OWN_PROBLEMS_TASK",
-    "PROFILES",
-]
-
 DEFAULT_TASK = "scratchpad"
 """The task of a run without a model: from the prepared policy, about a minute on a CPU."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["FindingName"]
-
 FindingName = Literal[
     "collapse",
     "groups-without-signal",

@@ -24,19 +24,6 @@ from rlobj.config.presets import load_preset, merge
 from rlobj.data.reasoning_gym import REWARD, is_gym, refuse_missing
 from rlobj.data.tasks import TASKS
 
-__all__ = [
-    "EMBEDDED_LAYER",
-    "Layer",
-    "file_layer",
-    "flattened",
-    "layers_of",
-    "merged",
-    "nested",
-    "origins",
-    "parse_setting",
-    "reward_settings",
-]
-
 Layer = tuple[str, Mapping[str, Any]]
 """The origin of settings, as text, and the settings: a partial RunConfig."""
 

@@ -27,8 +27,6 @@ from rlobj.base.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
 
-__all__ = ["Preset", "difference", "load_preset", "merge", "preset_names", "read_yaml"]
-
 _OWN_KEYS = ("base", "paper", "summary", "sources")
 _KEPT_KEYS = ("overlong",)
 """Settings that stay when the kind of a primitive changes."""

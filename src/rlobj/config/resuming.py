@@ -7,8 +7,6 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError
 
-__all__ = ["RESUMABLE_SETTINGS", "refuse_changes"]
-
 RESUMABLE_SETTINGS = (
     "training.steps",
     "training.strategy",

@@ -18,21 +18,6 @@ from rlobj.rewards import Math, RewardConfig
 from rlobj.samplers import Distribution, SamplingSettings
 from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
 
-__all__ = [
-    "CheckpointConfig",
-    "DynamicSampling",
-    "EvaluationConfig",
-    "LoraConfig",
-    "ModelConfig",
-    "OutputConfig",
-    "RunConfig",
-    "SamplingConfig",
-    "TrainingConfig",
-    "build_config",
-    "compose",
-    "settings_of",
-]
-
 
 class LoraConfig(Model):
     """Train low-rank adapters instead of all weights (LoRA, Hu et al. 2021, arXiv:2106.09685)."""

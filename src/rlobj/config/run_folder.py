@@ -12,21 +12,6 @@ from rlobj.base.files import step_of
 from rlobj.config.presets import read_yaml
 from rlobj.config.run_config import RunConfig
 
-__all__ = [
-    "CONFIG_FILE",
-    "STOP_FILE",
-    "best_checkpoint",
-    "checkpoints",
-    "held_out_accuracies",
-    "is_run",
-    "newest_checkpoint",
-    "read_metrics",
-    "read_run_config",
-    "read_settings",
-    "read_stop",
-    "step_of",
-]
-
 CONFIG_FILE = "config.resolved.yaml"
 """Holds every setting of the run; a folder with it is a run."""
 

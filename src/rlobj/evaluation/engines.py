@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import ConfigError, counted
+from rlobj.base.files import step_of
 from rlobj.config.embedded_profile import DEFAULT_TASK, OWN_PROBLEMS_TASK, PROFILES
 from rlobj.config.layers import Layer
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import best_checkpoint, checkpoints, is_run, read_run_config, step_of
+from rlobj.config.run_folder import best_checkpoint, checkpoints, is_run, read_run_config
 from rlobj.data import Problem, encode_prompt, format_prompt
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.location import require_model

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.files import step_of
 from rlobj.base.lazy import arrow_compute
-from rlobj.config.run_folder import step_of
 from rlobj.records.reading import read_records
 from rlobj.reporting import visible
 
