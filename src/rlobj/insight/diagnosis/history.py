@@ -6,7 +6,10 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from importlib.resources import files
 from typing import Any, NamedTuple
+
+import yaml
 
 from rlobj.base.errors import RlobjError
 from rlobj.config.layers import layers_of
@@ -21,12 +24,22 @@ MOST = 1e300
 """Larger numbers, which no metric has, count as absent."""
 
 
+_TEXTS = yaml.safe_load((files("rlobj.insight.diagnosis") / "texts.yaml").read_text("utf-8"))
+
+
 class Found(NamedTuple):
     """What a check has found at the end of a history."""
 
     evidence: str
     cure: str
     numbers: Mapping[str, float]
+
+    @classmethod
+    def of(cls, text: str, numbers: Mapping[str, float], **more: Any) -> Found:
+        """What texts.yaml says under a name, with numbers and whatever else it shows."""
+        evidence, cure = (_TEXTS[text][part] for part in ("evidence", "cure"))
+        shown = {**numbers, **more}
+        return cls(evidence.format(**shown), cure.format(**shown), numbers)
 
 
 class History:

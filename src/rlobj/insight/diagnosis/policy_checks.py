@@ -48,36 +48,22 @@ def _accuracy_lost(h: History) -> Found | None:
     noise = math.sqrt(max(best * (1 - best), 0.0) / groups)
     if len(h.steps) < 3 or not (now < COLLAPSED * best and best - now > CERTAIN * noise):
         return None
-    evidence = f"the accuracy of samples fell from {best:.3f} (step {step}) to {now:.3f}"
-    return Found(evidence, _BACK, {"best": best, "best_step": step, "now": now})
+    return Found.of("accuracy-lost", {"best": best, "best_step": step, "now": now})
 
 
 def _reward_lost(h: History) -> Found | None:
     now, (best, step), spread = h.mean("reward/mean"), h.best_reward, h.early("reward/std")
     if len(h.steps) < 3 or not (spread > 0 and best - now > max(spread, CERTAIN * h.noise)):
         return None
-    evidence = (
-        f"the mean reward fell from {best:.3g} (step {step}) to {now:.3g}, by more than the "
-        f"standard deviation of the first rewards, {spread:.3g}"
-    )
-    return Found(evidence, _BACK, {"best": best, "best_step": step, "now": now, "spread": spread})
+    numbers = {"best": best, "best_step": step, "now": now, "spread": spread}
+    return Found.of("reward-lost", numbers)
 
 
 def _same_response(h: History) -> Found | None:
     same, gold = h.mean("response/most_common"), h.mean("response/most_common_gold")
     if len(h.steps) < 3 or not (same >= SAME_RESPONSE and same >= 2 * gold):
         return None
-    evidence = (
-        f"{same:.0%} of the responses have the same text, although at most {gold:.0%} of the "
-        "problems have the same answer: the policy no longer reads the problem"
-    )
-    return Found(evidence, _BACK, {"same_response": same, "same_answer": gold})
-
-
-_BACK = (
-    "Start a new run with a lower training.learning_rate, a bounded surrogate (clip), or a kl "
-    "penalty; read in samples/ what the reward pays."
-)
+    return Found.of("same-response", {"same_response": same, "same_answer": gold})
 
 
 def groups_without_signal(h: History) -> Found | None:
@@ -85,17 +71,11 @@ def groups_without_signal(h: History) -> Found | None:
     share, accuracy = h.mean("groups/without_signal_share"), h.mean("reward/accuracy")
     if len(h.steps) < WINDOW or not (share == 1 or (share >= NO_SIGNAL and accuracy < SOLVED)):
         return None
-    evidence = (
-        f"{share:.0%} of the groups have equal rewards, so that their advantages are 0; accuracy "
-        f"{accuracy:.3f}, mean reward {h.mean('reward/mean'):.3g}"
-    )
-    if not accuracy < 1:
-        cure = "Everything is right: train on harder problems, or check what the reward tests."
-    elif not accuracy > 0:
-        cure = "Nothing is right: check the reward in samples/, the template, and max_tokens."
-    else:
-        cure = "Use problems of medium difficulty; sampling.dynamic={} replaces such groups."
-    return Found(evidence, cure, {"share": share, "accuracy": accuracy})
+    text = "groups-without-signal"
+    if not 0 < accuracy < 1:  # also NaN
+        text = "groups-all-wrong" if accuracy <= 0 else "groups-all-right"
+    numbers = {"share": share, "accuracy": accuracy}
+    return Found.of(text, numbers, reward=h.mean("reward/mean"))
 
 
 def entropy_falling(h: History) -> Found | None:
@@ -105,16 +85,8 @@ def entropy_falling(h: History) -> Found | None:
     if not (early - now > SMALL_ENTROPY and (spent or (now <= HALVED * early and not h.gained))):
         return None
     what = "almost nothing is explored" if spent else "the reward did not rise"
-    evidence = (
-        f"the policy's entropy fell from {early:.3g} to {now:.3g} nats a token and {what} "
-        f"(accuracy {accuracy:.3f})"
-    )
-    cure = (
-        "Tokens with a positive advantage that are likely already lower the entropy. "
-        "objective.surrogate.high=0.28, and the presets 20-entropy, clip-cov, kl-cov and stare "
-        "act on them; a lower training.learning_rate delays it."
-    )
-    return Found(evidence, cure, {"early": early, "now": now, "accuracy": accuracy})
+    numbers = {"early": early, "now": now, "accuracy": accuracy}
+    return Found.of("entropy-falling", numbers, what=what)
 
 
 def entropy_exploding(h: History) -> Found | None:
@@ -122,19 +94,9 @@ def entropy_exploding(h: History) -> Found | None:
     now, early, accuracy = _entropy(h)
     if not (now - early > SMALL_ENTROPY and now >= EXPLODED * early and not h.gained):
         return None
-    evidence = (
-        f"the policy's entropy rose from {early:.3g} to {now:.3g} nats a token and the reward did "
-        f"not (accuracy {accuracy:.3f})"
-    )
-    bonus = [p for p in h.config.objective.penalties if p.kind == "entropy_bonus"]
-    cure = (
-        "Lower the coefficient of the entropy bonus, or give it a target."
-        if bonus
-        else "Tokens with a negative advantage that are likely, and positive ones that are "
-        "surprising, raise the entropy: stapo drops the latter, lp-reg protects the former; a "
-        "lower training.learning_rate slows both."
-    )
-    return Found(evidence, cure, {"early": early, "now": now, "accuracy": accuracy})
+    bonus = any(each.kind == "entropy_bonus" for each in h.config.objective.penalties)
+    numbers = {"early": early, "now": now, "accuracy": accuracy}
+    return Found.of("bonus-exploding" if bonus else "entropy-exploding", numbers)
 
 
 def _entropy(h: History) -> tuple[float, float, float]:
@@ -149,15 +111,8 @@ def ratio_spike(h: History) -> Found | None:
     large = sum(ratio > LARGE_RATIO for ratio in ratios)
     if not ratios or not (large >= OFTEN or ratios[-1] > HUGE_RATIO):
         return None
-    evidence = (
-        f"the largest ratio of a token exceeded {LARGE_RATIO:g} in {large} of the last "
-        f"{len(ratios)} steps; largest {max(ratios):.3g}"
-    )
-    cure = (
-        "Bound the surrogate (clip with high=0.28 and dual=10, or cispo), make fewer "
-        "training.updates_per_step, or lower training.learning_rate."
-    )
-    return Found(evidence, cure, {"ratio_max": max(ratios), "steps": large})
+    numbers = {"ratio_max": max(ratios), "steps": large}
+    return Found.of("ratio-spike", numbers, limit=LARGE_RATIO, seen=len(ratios))
 
 
 def gradient_spike(h: History) -> Found | None:
@@ -168,32 +123,24 @@ def gradient_spike(h: History) -> Found | None:
     middle = before[len(before) // 2] if len(before) >= BEFORE // 2 else math.nan
     if not norms or not middle * GRADIENT_SPIKE < norms[-1] > CUT * limit:
         return None
-    evidence = (
-        f"the gradient norm was {norms[-1]:.3g}, {norms[-1] / middle:.0f} times the median of the "
-        f"steps before ({middle:.3g}); the update was scaled to training.max_grad_norm={limit:g}"
-    )
-    cure = (
-        "rlobj inspect RUN --step STEP shows the tokens with the largest gradient; rules on prob, "
-        "ratio or gradient_norm drop them, as stapo and opsm do; lower training.max_grad_norm."
-    )
-    return Found(evidence, cure, {"norm": norms[-1], "median": middle})
+    numbers = {"norm": norms[-1], "median": middle}
+    return Found.of("gradient-spike", numbers, times=norms[-1] / middle, limit=limit)
 
 
 def learning_rate_too_high(h: History) -> Found | None:
     """Updates are not finite, move the policy too far, or destroy it within few steps."""
     rate, kl = h.config.training.learning_rate, h.mean("policy/kl_old")
-    cure = f"Lower the learning rate: --set training.learning_rate={rate / 10:.1g}"
     lost = _accuracy_lost(h) or _reward_lost(h)
     updates = h.together("reward/groups", "train/skipped_updates", "train/grad_norm")
     broken = sum(groups > 0 and skipped > 0 and norm != norm for groups, skipped, norm in updates)
     numbers = {"learning_rate": rate}
+    lower = rate / 10
     if broken >= BROKEN:
-        evidence = f"loss or gradient were not finite in {broken} of the last {WINDOW} steps"
-        return Found(evidence, cure, {**numbers, "steps": broken})
+        numbers["steps"] = broken
+        return Found.of("updates-broken", numbers, window=WINDOW, lower=lower)
     if len(h.steps) >= 3 and kl > LARGE_KL:
-        evidence = f"the updates of a step move the policy by {kl:.3g} nats a token on average"
-        return Found(evidence, cure, {**numbers, "kl": kl})
-    if lost is not None and h.steps[-1] - lost.numbers["best_step"] <= FAST:
-        steps = h.steps[-1] - int(lost.numbers["best_step"])
-        return Found(f"{lost.evidence}, within {steps} steps", cure, {**numbers, **lost.numbers})
+        return Found.of("updates-too-large", {**numbers, "kl": kl}, lower=lower)
+    if lost is not None and (steps := h.steps[-1] - int(lost.numbers["best_step"])) <= FAST:
+        words = {"lost": lost.evidence, "steps": steps, "lower": lower}
+        return Found.of("lost-fast", {**numbers, **lost.numbers}, **words)
     return None

@@ -40,9 +40,7 @@ def rule_never_fires(h: History) -> Found | None:
     if not active:
         return None
     text = "; ".join(f"{name}: {rule}" for name, rule in active.items())
-    evidence = f"none of {tokens:,.0f} tokens was left out by {text}: the run equals one without it"
-    cure = "Compare its thresholds with the columns in records/ and tables/."
-    return Found(evidence, cure, {"tokens": tokens})
+    return Found.of("rule-never-fires", {"tokens": tokens}, rules=text)
 
 
 def _guards(rule: Expr) -> bool:
@@ -59,16 +57,14 @@ def rule_fires_on_everything(h: History) -> Found | None:
     kept = h.mean("objective/kept_fraction")
     if len(h.steps) < 3 or not kept <= EVERYTHING:
         return None
-    evidence = f"drop and keep leave {kept:.2%} of the tokens: almost nothing is trained"
-    cure = "Check the rule's comparison and threshold: rlobj explain says what it selects."
-    return Found(evidence, cure, {"kept": kept})
+    return Found.of("rule-fires-on-everything", {"kept": kept})
 
 
 def inert_setting(h: History) -> Found | None:
     """A setting of the objective has no effect in this run, and has one in its preset."""
     if not h.inert:
         return None
-    return Found("; ".join(h.inert), "Change or remove it.", {"settings": len(h.inert)})
+    return Found.of("inert-setting", {"settings": len(h.inert)}, inert="; ".join(h.inert))
 
 
 def sampler_drift(h: History) -> Found | None:
@@ -79,14 +75,7 @@ def sampler_drift(h: History) -> Found | None:
     limit = LARGE_KL if ahead else max(SAMPLER_GAP, GAP_GROWTH * first)
     if not gap > limit:
         return None
-    what = "KL divergence" if ahead else "mean difference of log-probs"
-    evidence = f"{what} between sampler and policy: {gap:.3g} nats a token (first step {first:.3g})"
-    cure = (
-        "Lower sampling.async_depth, or set objective.mismatch={kind: truncate}."
-        if ahead
-        else "The sampler does not use the policy's weights or its temperature: check its sync."
-    )
-    return Found(evidence, cure, {"gap": gap, "first": first})
+    return Found.of("sampler-far-ahead" if ahead else "sampler-drift", {"gap": gap, "first": first})
 
 
 def truncation(h: History) -> Found | None:
@@ -97,14 +86,8 @@ def truncation(h: History) -> Found | None:
     longest = h.config.sampling.max_tokens
     if longest == 1 or len(h.steps) < 3 or not (share >= TRUNCATED and right < CUT_RIGHT):
         return None
-    evidence = (
-        f"{share:.0%} of the responses are cut at {longest} tokens; {right:.0%} of these are right"
-    )
-    cure = (
-        f"Raise sampling.max_tokens={2 * longest}; or shape the reward "
-        "(rewards.overlong, as dapo does)."
-    )
-    return Found(evidence, cure, {"share": share, "right": right})
+    numbers = {"share": share, "right": right}
+    return Found.of("truncation", numbers, longest=longest, twice=2 * longest)
 
 
 def length_growth(h: History) -> Found | None:
@@ -112,31 +95,19 @@ def length_growth(h: History) -> Found | None:
     now, early = h.mean("response/length_mean"), h.early("response/length_mean")
     if len(h.steps) < 2 * WINDOW or not (now >= LONGER * early and not h.gained):
         return None
-    evidence = f"responses grew from {early:.3g} to {now:.3g} tokens and the reward did not rise"
-    cure = (
-        "Divide by a constant instead of the response's length (fixed_length, as dr-grpo does), "
-        "or punish length with rewards.overlong."
-    )
-    return Found(evidence, cure, {"early": early, "now": now})
+    return Found.of("length-growth", {"early": early, "now": now})
 
 
 def verifier_trouble(h: History) -> Found | None:
     """Responses get no verdict, or gold answers look wrong."""
     undecided = h.mean("reward/undecided") / max(h.mean("response/count"), 1.0)
     if undecided >= UNDECIDED:
-        evidence = f"{undecided:.0%} of the responses have no verdict, and are not trained on"
-        cure = "The column reason in samples/ says why; see rewards.deadline and the gold answers."
-        return Found(evidence, cure, {"undecided": undecided})
+        return Found.of("undecided-responses", {"undecided": undecided})
     wrong = sum(h.last("groups/agreed_wrong", MANY_STEPS))
     right = sum(h.last("groups/agreed_right", MANY_STEPS))
     if not (wrong >= FEW_GROUPS and right > wrong and wrong >= DISPUTED * (wrong + right)):
         return None
-    evidence = (
-        f"in {wrong:.0f} of {wrong + right:.0f} groups whose responses all give one answer, this "
-        "answer is graded wrong: their gold answers may be wrong"
-    )
-    cure = "Check the gold answers of these problems, and how the reward compares answers."
-    return Found(evidence, cure, {"wrong": wrong, "right": right})
+    return Found.of("disputed-answers", {"wrong": wrong, "right": right}, all=wrong + right)
 
 
 def wrong_group_size(h: History) -> Found | None:
@@ -150,12 +121,8 @@ def wrong_group_size(h: History) -> Found | None:
     enough = next((n for n in range(2, LARGEST_GROUP) if _all_equal(p, n) < HALF_SIGNAL / 2), 0)
     if expected < share / 2 or enough <= size:  # problems differ: larger groups would not help
         return None
-    evidence = (
-        f"with an accuracy of {p:.3f}, {size} responses are often all right or all wrong: "
-        f"{share:.0%} of the groups have no signal"
-    )
-    cure = f"sampling.group_size={enough} makes that {_all_equal(p, enough):.0%} on such problems."
-    return Found(evidence, cure, {"share": share, "accuracy": p, "enough": enough})
+    numbers = {"share": share, "accuracy": p, "enough": enough}
+    return Found.of("wrong-group-size", numbers, size=size, then=_all_equal(p, enough))
 
 
 def _all_equal(p: float, size: int) -> float:
