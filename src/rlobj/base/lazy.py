@@ -25,9 +25,3 @@ def load(package: str, modules: Mapping[str, str], name: str) -> Any:
     value = module if modules[name].endswith(f".{name}") else getattr(module, name)
     setattr(sys.modules[package], name, value)
     return value
-
-
-def arrow_compute() -> Any:
-    """The module pyarrow.compute, whose functions type checkers do not know: pyarrow makes them
-    when it is imported."""
-    return importlib.import_module("pyarrow.compute")

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlobj.base.errors import DataError
-from rlobj.base.lazy import arrow_compute
 from rlobj.data.layouts import Columns, find_columns
 
 
@@ -60,7 +59,7 @@ def _texts(batch: Any, name: str) -> list[Any] | None:
     import pyarrow
     from pyarrow import types
 
-    compute = arrow_compute()
+    from rlobj.base.arrow import pc as compute
 
     head, *path = [name] if name in batch.schema.names else name.split(".")
     column = batch.column(head)

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow
 import torch
 from torch import Tensor
 
@@ -116,8 +117,6 @@ def matching(rule: Expr, rows: Any) -> Any:
         rule: from `read_filter`.
         rows: a pyarrow table with the columns of `columns_of`.
     """
-    import pyarrow
-
     return pyarrow.array(_Rows(rule, rows).rule(rule).numpy())  # pyright: ignore[reportArgumentType]
 
 
@@ -136,8 +135,6 @@ class _Rows(Evaluator):
         self.decided = self.decided_responses = ones.bool()
 
     def _evaluate_Column(self, node: Any) -> Values:
-        import pyarrow
-
         name, change = _DERIVED.get(node.name, (node.name, None))
         kind = pyarrow.float64() if self.dtype == torch.float64 else pyarrow.float32()
         column = self.rows[name].cast(kind)

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.dataset as ds
+
+from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
-from rlobj.base.lazy import arrow_compute
 from rlobj.config.run_folder import read_metrics, read_settings
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.outcomes import percent, share
@@ -167,13 +170,10 @@ def inspect(
         ConfigError: no run or no records there, no such step, or a rule that the record cannot
             answer.
     """
-    import pyarrow
-
     if examples is not None and examples < 0:
         raise ConfigError(f"examples is {examples}; expected 0 or more")
     run, rule = Path(run), None if where is None else read_filter(where)
     read_settings(run)  # refuses a folder that is no run
-    pc = arrow_compute()
     parts: list[Any] = []
     found: Any = None
     estimated, steps, known = 0.0, set[int](), set[str]()
@@ -223,7 +223,6 @@ def _nothing(run: Path, step: int | None) -> str:
 
 def _chosen(rows: Any, rule: Expr | None, dropped: bool, text: str | None) -> Any:
     """The rows that are asked for; the effect of an untouched token becomes "untouched"."""
-    pc = arrow_compute()
     if dropped:
         rows = rows.filter(pc.equal(rows["effect"], "dropped"))
     elif rule is None:
@@ -238,9 +237,6 @@ def _chosen(rows: Any, rule: Expr | None, dropped: bool, text: str | None) -> An
 
 def _summed(rows: Any, keys: Sequence[str], population: float) -> Any:
     """Counts and means of the rows with the same keys, the largest count first."""
-    import pyarrow
-
-    pc = arrow_compute()
     p = rows["inclusion_probability"].cast("float64")
     weight = pc.divide(1.0, p)
     columns = {name: rows[name] for name in keys}
@@ -265,9 +261,6 @@ def _summed(rows: Any, keys: Sequence[str], population: float) -> Any:
 
 def _farthest(rows: Any, examples: int | None) -> Any:
     """The rows of each group that were changed most, then the newest, in different contexts."""
-    import pyarrow
-
-    pc = arrow_compute()
     change = pc.round(pc.abs(pc.subtract(rows["factor"], 1.0)), 3)
     order = [(name, "descending") for name in ("change", *_PLACE[:3])]
     rows = rows.append_column("change", change).sort_by([*order, ("position", "ascending")])
@@ -294,9 +287,6 @@ def record_batches(
         ConfigError: no run or no records there, files that are damaged or of another version, or
             numbers that no record has.
     """
-    import pyarrow
-    import pyarrow.dataset as ds
-
     dataset = open_records(run, columns)
     chosen = None if step is None else ds.field("step") == step
     reading = {"batch_readahead": 2, "fragment_readahead": 1}  # memory for few batches

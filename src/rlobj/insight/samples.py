@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.dataset as ds
+
 
 def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Recorded tokens with all text `before` and `after` them, where │ follows the prompt.
@@ -22,9 +25,6 @@ def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[st
 
 def _sample(run: Path, token: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The row of a token's response in the sample table of its step."""
-    import pyarrow
-    import pyarrow.dataset as ds
-
     file = run / "samples" / f"step-{token['step']:06d}.parquet"
     chosen = ds.field("id") == token["response"]
     try:

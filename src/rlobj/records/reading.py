@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+from pyarrow import dataset, parquet, types
+
+from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.files import step_of
-from rlobj.base.lazy import arrow_compute
 from rlobj.records.schema import COLUMNS, OPTIONAL, SCHEMA_VERSION, VERSION_KEY
 
 _OFF = {"records": "output.records_mb=0", "tables": "output.tables_every=0"}
@@ -28,7 +31,7 @@ def read_records(
         run: the run's folder.
         columns: names of columns; None = all. A file of another program needs only these.
         steps: only these steps, from 1; None = all.
-        where: an expression of pyarrow, such as `pyarrow.compute.field("effect") == "dropped"`.
+        where: an expression of pyarrow, such as `pyarrow.pc.field("effect") == "dropped"`.
 
     Returns:
         A pyarrow.Table, in the order of the steps.
@@ -37,25 +40,21 @@ def read_records(
         ConfigError: no run or no records there, an unknown column, or files that are damaged or of
             another version.
     """
-    from pyarrow import compute
-
     for name in columns or ():
         if name not in COLUMNS:
             raise ConfigError(f"records have no column '{name}'.{nearest(name, COLUMNS)}")
-    dataset = open_records(run, columns)
-    chosen = None if steps is None else compute.field("step").isin(list(steps))
+    records = open_records(run, columns)
+    chosen = None if steps is None else pc.field("step").isin(list(steps))
     if where is not None:
         chosen = where if chosen is None else chosen & where
     names = list(COLUMNS if columns is None else columns)
     with sound(run):
-        return checked_rows(dataset.to_table(columns=names, filter=chosen), names)
+        return checked_rows(records.to_table(columns=names, filter=chosen), names)
 
 
 @contextmanager
 def sound(run: Path | str) -> Iterator[None]:
     """Turn errors of pyarrow in the block, which reads records or tables, into a ConfigError."""
-    import pyarrow
-
     try:
         yield
     except (pyarrow.ArrowException, OSError) as error:
@@ -76,11 +75,9 @@ def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
     Raises:
         ConfigError: as `read_records`.
     """
-    import pyarrow.dataset
-
     files = checked_files(Path(run), "records", columns=COLUMNS if columns is None else columns)
     schema = pyarrow.schema([(name, _type(name)) for name in COLUMNS])
-    return pyarrow.dataset.dataset([str(file) for file in files], schema=schema, format="parquet")
+    return dataset.dataset([str(file) for file in files], schema=schema, format="parquet")
 
 
 def checked_rows(rows: Any, columns: Iterable[str], before: int = 0) -> Any:
@@ -95,9 +92,6 @@ def checked_rows(rows: Any, columns: Iterable[str], before: int = 0) -> Any:
         ConfigError: a column is missing or of another kind, a step is null, or an inclusion
             probability is not above 0 and at most 1.
     """
-    import pyarrow
-
-    pc = arrow_compute()
     _check_columns("the table", rows.schema, columns)
     found: dict[str, Any] = {}
     for name in columns:
@@ -170,9 +164,6 @@ def checked_files(
 
 def _check(file: Path, columns: Iterable[str]) -> None:
     """Refuse a file that is damaged, of another version or without some columns."""
-    import pyarrow
-    from pyarrow import parquet
-
     try:
         schema = parquet.read_schema(file)
     except (pyarrow.ArrowInvalid, OSError) as error:
@@ -199,8 +190,6 @@ def _check(file: Path, columns: Iterable[str]) -> None:
 
 def _type(name: str) -> Any:
     """The documented type of a column, as pyarrow has it."""
-    import pyarrow
-
     return pyarrow.type_for_alias(COLUMNS[name].type)
 
 
@@ -219,8 +208,6 @@ def _check_columns(source: str, schema: Any, columns: Iterable[str]) -> None:
 
 def _kind(kind: Any) -> str:
     """What values of a type are, without their size: number, text, ..."""
-    import pyarrow.types as types
-
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_integer(kind) or types.is_floating(kind):

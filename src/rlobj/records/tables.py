@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 from torch import Tensor
 
+from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import step_of
-from rlobj.base.lazy import arrow_compute
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
@@ -176,7 +176,7 @@ def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
     written = json.loads(tables[0].schema.metadata[_UPDATES])
     for described in written["updates"]:
         number = described["update"]
-        chosen = [table.filter(arrow_compute().equal(table["update"], number)) for table in tables]
+        chosen = [table.filter(pc.equal(table["update"], number)) for table in tables]
         rows = pyarrow.concat_tables(chosen, promote_options="default").combine_chunks()
         with importing(trust):
             objective = Objective(**described["objective"])
@@ -196,7 +196,7 @@ def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
 
 def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
     present = {name for name in rows.column_names if rows[name].null_count < len(rows) or not rows}
-    lengths = arrow_compute().list_value_length(rows["tokens"])
+    lengths = pc.list_value_length(rows["tokens"])
     rewards = _flat(rows["rewards"]) if "rewards" in rows.column_names else None
     names = described["reward_names"]
     columns: dict[str, Any] = {
@@ -216,5 +216,5 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
 
 def _flat(lists: Any) -> Tensor:
     """The values of all lists; null becomes NaN."""
-    values = arrow_compute().list_flatten(lists)
+    values = pc.list_flatten(lists)
     return torch.from_numpy(values.fill_null(np.nan).to_numpy().copy())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
 
 Ids = Sequence[int]
@@ -104,8 +105,6 @@ class TokenTexts:
 
 def _strings(text: NDArray[np.uint8], starts: Ints, ends: Ints) -> Any:
     """The parts of a text as a string array."""
-    import pyarrow
-
     lengths = ends - starts
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+from pyarrow import parquet
+
+from rlobj.base.arrow import pc
 from rlobj.base.files import step_of
-from rlobj.base.lazy import arrow_compute
 from rlobj.records.reading import read_records
 from rlobj.reporting import visible
 
@@ -33,9 +36,6 @@ def entropy_drivers(run: Path, until: int, sign: int) -> list[str]:
     Raises:
         ConfigError: the run has no records, or they cannot be read.
     """
-    import pyarrow
-
-    pc = arrow_compute()
     read = ("text", "weight", "advantage", "entropy_sensitivity", "prob", "entropy")
     steps = range(until - STEPS + 1, until + 1)
     rows = read_records(run, [*read, "inclusion_probability"], steps=steps)
@@ -99,11 +99,9 @@ def common_responses(run: Path, until: int) -> list[str]:
 
 def _samples(run: Path, until: int, columns: Sequence[str]) -> Iterator[Any]:
     """The sample tables of the last `STEPS` steps, as pyarrow tables."""
-    import pyarrow.parquet as pq
-
     for file in sorted((run / "samples").glob("*.parquet")):
         if until - STEPS < step_of(file) <= until:
-            yield pq.read_table(file, columns=list(columns))
+            yield parquet.read_table(file, columns=list(columns))
 
 
 def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> bool | None:

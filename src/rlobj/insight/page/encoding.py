@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from rlobj.base.lazy import arrow_compute
+from rlobj.base.arrow import pc
 from rlobj.insight.page.store import ORDER, PER_RESPONSE, PageRows
 from rlobj.reporting import script_safe
 
@@ -85,7 +85,7 @@ class _Elements:
     def column(self, name: str, column: Any) -> dict[str, Any]:
         """How to read a column, after its element was written."""
         if pyarrow.types.is_dictionary(column.type):
-            column = arrow_compute().fill_null(column.indices, len(column.dictionary)), column
+            column = pc.fill_null(column.indices, len(column.dictionary)), column
             used, codes = np.unique(column[0].to_numpy(), return_inverse=True)
             texts = [*column[1].dictionary.to_pylist(), None]
             values = json.dumps([texts[code] for code in used]).encode()
@@ -96,7 +96,7 @@ class _Elements:
                 **self._data(name, codes.astype(kind)),
             }
         if pyarrow.types.is_boolean(column.type):
-            values = arrow_compute().fill_null(column.cast("uint8"), 2).to_numpy()
+            values = pc.fill_null(column.cast("uint8"), 2).to_numpy()
             return {"type": "bool", **self._data(name, values)}
         values = _numbers(column)
         if values.dtype == np.int64:

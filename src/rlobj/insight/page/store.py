@@ -18,9 +18,9 @@ import pyarrow
 import torch
 from pyarrow import parquet
 
+from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import step_of
-from rlobj.base.lazy import arrow_compute
 from rlobj.config.run_folder import checkpoints, read_settings
 from rlobj.insight.inspecting import Progress
 from rlobj.objectives.rules import NAMES
@@ -212,7 +212,6 @@ def described(update: UpdateTable) -> dict[str, Any]:
 
 def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> Any:
     """The recorded rows of all steps but those in `whole`, at most about `limit`."""
-    pc = arrow_compute()
     others = ~pc.field("step").isin(list(whole)) if whole else None
     dataset = open_records(run)
     with sound(run):

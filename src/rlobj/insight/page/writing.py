@@ -9,11 +9,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 from pydantic import ValidationError
 
+from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import write_whole
-from rlobj.base.lazy import arrow_compute
 from rlobj.base.targets import importing
 from rlobj.config.run_folder import read_metrics, read_settings
 from rlobj.insight.filtering import TOKEN_BY_TOKEN
@@ -176,9 +177,7 @@ def _facts(
     page: PageRows, tokens: Mapping[int, float], given: Iterable[tuple[str, Any]]
 ) -> dict[str, str]:
     """The head of the page: what decides, steps, and counts of touched and spurious tokens."""
-    import pyarrow
-
-    pc, rows = arrow_compute(), page.rows
+    rows = page.rows
     facts: dict[str, str] = {}
     for field, each in given:
         facts[field] = f"{facts[field]}; {each}" if field in facts else str(each)
@@ -207,7 +206,7 @@ def _facts(
 def _notes(page: PageRows) -> list[str]:
     """What is exact and what is estimated, and what is left out."""
     whole = {update["step"] for update in page.updates}
-    others = {*arrow_compute().unique(page.rows["step"]).to_pylist()} - whole
+    others = {*pc.unique(page.rows["step"]).to_pylist()} - whole
     lines = [f"Steps with all their tokens: {listed(whole)}."] if whole else []
     if others:
         lines.append(

@@ -13,8 +13,8 @@ import torch
 from pyarrow import parquet
 from torch import Tensor
 
+from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError
-from rlobj.base.lazy import arrow_compute
 from rlobj.config.presets import Preset
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.inspecting import Progress, record_batches, tokens_by_step
@@ -228,7 +228,6 @@ class _Replay:
 
     def records(self, rows: Any, step: int | None) -> None:
         """Estimate what the filters select from some recorded tokens."""
-        pc = arrow_compute()
         rows = rows if step is None else rows.filter(pc.equal(rows["step"], step))
         self.steps |= dict.fromkeys(pc.unique(rows["step"]).to_pylist())
         p, spurious, norms = (
@@ -340,7 +339,7 @@ def _rows(first: UpdateTable, touched: Mapping[str, Tensor], planned: Mapping[st
 
 def _mask(column: Any) -> Tensor:
     """True where a boolean column is true, bool [N]."""
-    return torch.tensor(arrow_compute().fill_null(column, False).to_numpy(zero_copy_only=False))
+    return torch.tensor(pc.fill_null(column, False).to_numpy(zero_copy_only=False))
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> Any:

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.base.lazy import arrow_compute
 from rlobj.config.run_folder import read_settings
 from rlobj.insight.diagnosis.diagnosing import diagnose_lines, read_lines
 from rlobj.insight.diagnosis.findings import Finding
@@ -198,7 +198,6 @@ def _add_effects(run: Path, lines: Lines) -> None:
     Raises:
         ConfigError: no record, or one that cannot be read.
     """
-    pc = arrow_compute()
     rows = read_records(run, ["step", "effect", "inclusion_probability"])
     tokens = pc.divide(1.0, rows["inclusion_probability"])
     sums = rows.append_column("tokens", tokens).group_by(["effect", "step"])
