@@ -7,9 +7,15 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError, RunError
+
+
+def packaged(package: str, name: str) -> str:
+    """The text of a file inside rlobj, such as a style sheet in `assets`."""
+    return (files(package) / name).read_text(encoding="utf-8")
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""A PyYAML loader with the plain scalars of YAML 1.2. Import it only to read a file."""
+"""Reading YAML, with the plain scalars of YAML 1.2. Import it only to read a file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from typing import Any
 
 import yaml
+
+from rlobj.base.files import packaged
 
 
 class Loader(yaml.SafeLoader):
@@ -29,6 +31,12 @@ class Loader(yaml.SafeLoader):
                 )
             seen.append(key)
         return super().construct_mapping(node, deep)
+
+
+def packaged_table(package: str, name: str) -> Any:
+    """A table that rlobj contains as a YAML file."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is built
+    return yaml.load(packaged(package, name), loader)
 
 
 _OURS = ("bool", "float", "timestamp")

@@ -17,12 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.yaml import packaged_table
 from rlobj.data.prompts import DAPO_TEMPLATE, MATH_TEMPLATE
 
 
@@ -97,10 +95,9 @@ def _protocol(name: str, source: str, settings: Any, exceptions: Any, notes: Any
     return Protocol(name, source, usual, others, tuple(notes))
 
 
-_FILE = files("rlobj.evaluation") / "protocols.yaml"
 PROTOCOLS = {
     name: _protocol(name, **keys)
-    for name, keys in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
+    for name, keys in packaged_table("rlobj.evaluation", "protocols.yaml").items()
 }
 """The protocols by name."""
 

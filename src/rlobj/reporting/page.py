@@ -17,6 +17,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from rlobj.base.files import packaged
+
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
@@ -107,7 +109,7 @@ def script_safe(value: Any) -> bytes:
 
 
 def _asset(name: str) -> str:
-    return (files("rlobj.reporting") / "assets" / name).read_text(encoding="utf-8")
+    return packaged("rlobj.reporting", f"assets/{name}")
 
 
 def _katex_styles() -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.files import write_whole
+from rlobj.base.files import packaged, write_whole
 from rlobj.evaluation.report.tables import (
     facts,
     flat,
@@ -22,6 +22,7 @@ from rlobj.evaluation.summary import BenchmarkResult
 from rlobj.reporting import definition_list, fill, render_page, script_safe
 from rlobj.rewards import Graded
 
+_asset = partial(packaged, "rlobj.evaluation.report")
 TEXT_BUDGET = 40_000_000
 """Bytes of responses that a page holds; a browser still opens it at once."""
 VERDICTS = {
@@ -76,17 +77,13 @@ def write_page(
     data = {"data": {"benchmarks": benchmarks, "verdicts": VERDICTS}}
     content = render_page(
         title,
-        fill(_asset("evaluation.html"), parts),
-        styles=_asset("evaluation.css"),
-        scripts=[_asset("evaluation.js")],
+        fill(_asset("assets/evaluation.html"), parts),
+        styles=_asset("assets/evaluation.css"),
+        scripts=[_asset("assets/evaluation.js")],
         libraries=["katex"],
         data=data | {f"texts-{b}-{p}": each for (b, p), each in texts.items()},
     )
     write_whole(path, content)
-
-
-def _asset(name: str) -> str:
-    return (files("rlobj.evaluation.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _summary_table(results: Sequence[BenchmarkResult]) -> str:

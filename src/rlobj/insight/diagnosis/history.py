@@ -6,12 +6,10 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from importlib.resources import files
 from typing import Any, NamedTuple
 
-import yaml
-
 from rlobj.base.errors import RlobjError
+from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import layers_of
 from rlobj.config.run_config import RunConfig, build_config
 
@@ -24,7 +22,7 @@ MOST = 1e300
 """Larger numbers, which no metric has, count as absent."""
 
 
-_TEXTS = yaml.safe_load((files("rlobj.insight.diagnosis") / "texts.yaml").read_text("utf-8"))
+_TEXTS = packaged_table("rlobj.insight.diagnosis", "texts.yaml")
 
 
 class Found(NamedTuple):

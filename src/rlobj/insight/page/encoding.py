@@ -20,7 +20,6 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from rlobj.base.arrow import pc
+from rlobj.base.files import packaged
 from rlobj.insight.page.store import ORDER, PER_RESPONSE, PageRows
 from rlobj.reporting import script_safe
 
@@ -38,8 +38,7 @@ SCRIPTS = ("rules.js", "evaluate.js", "store.js")
 
 def store_script() -> str:
     """The scripts that read the elements: `openStore()` and `rules`."""
-    folder = files("rlobj.insight.page") / "assets"
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return "\n".join(packaged("rlobj.insight.page", f"assets/{name}") for name in SCRIPTS)
 
 
 def store_elements(page: PageRows) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import write_whole
+from rlobj.base.files import packaged, write_whole
 from rlobj.base.targets import importing
 from rlobj.config.run_folder import read_metrics, read_settings
 from rlobj.insight.filtering import TOKEN_BY_TOKEN
@@ -30,6 +30,7 @@ from rlobj.objectives.rules.nodes import Compare, Logic
 from rlobj.records.schema import COLUMNS
 from rlobj.reporting import definition_list, fill, render_page, visible
 
+_asset = partial(packaged, "rlobj.insight.page")
 SCRIPTS = ("page", "scales", "filter", "details", "responses", "tokens", "planes", "inspect")
 
 
@@ -90,18 +91,14 @@ def write_inspection_page(
     }
     content = render_page(
         f"{name}: tokens",
-        fill(_asset("inspect.html"), body) + store_elements(page),
-        styles=_asset("inspect.css"),
-        scripts=[store_script(), *(_asset(f"{name}.js") for name in SCRIPTS)],
+        fill(_asset("assets/inspect.html"), body) + store_elements(page),
+        styles=_asset("assets/inspect.css"),
+        scripts=[store_script(), *(_asset(f"assets/{name}.js") for name in SCRIPTS)],
         data={"about": about},
         libraries=["echarts"],
     )
     write_whole(path, content)
     return path
-
-
-def _asset(name: str) -> str:
-    return (files("rlobj.insight.page") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _objective(run: Path) -> Objective | None:

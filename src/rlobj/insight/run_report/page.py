@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError, RunError, counted
-from rlobj.base.files import write_whole
+from rlobj.base.files import packaged, write_whole
 from rlobj.insight.run_report.plots import Plot, figures, finding_id, gaps
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
 from rlobj.reporting import Figure, figure_data, fill, pack, render_page, save_figure, visible
 from rlobj.reporting.figures import COLORS, DASHES, dash_of
 
+_asset = partial(packaged, "rlobj.insight.run_report")
 _FILE = "report.html"
 
 
@@ -103,17 +104,13 @@ def _page(runs: Sequence[Run]) -> bytes:
     data = json.dumps(figure_data([figure for _, figure in drawn]), separators=(",", ":"))
     return render_page(
         title,
-        fill(_asset("report.html"), parts),
-        styles=_asset("report.css"),
-        scripts=[_asset("report.js")],
+        fill(_asset("assets/report.html"), parts),
+        styles=_asset("assets/report.css"),
+        scripts=[_asset("assets/report.js")],
         data={},
         packed={"figures": pack(data.encode())},
         libraries=["echarts"],
     )
-
-
-def _asset(name: str) -> str:
-    return (files("rlobj.insight.run_report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _run_boxes(runs: Sequence[Run]) -> str:

@@ -9,13 +9,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from statistics import pstdev
 from typing import Any
 
-import yaml
-
 from rlobj.base.errors import counted
+from rlobj.base.yaml import packaged_table
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.run_checks import SAMPLER_GAP
 from rlobj.insight.outcomes import Z95, standard_error
@@ -67,10 +65,9 @@ class Plot:
     note: str = ""
 
 
-_FILE = files("rlobj.insight.run_report") / "plots.yaml"
 PLOTS = tuple(
     Plot(section, name, **keys)
-    for section, plots in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
+    for section, plots in packaged_table("rlobj.insight.run_report", "plots.yaml").items()
     for name, keys in plots.items()
 )
 
