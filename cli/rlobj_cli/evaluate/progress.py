@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from rlobj.evaluation import EvaluationCallback, EvaluationResult
-from rlobj_cli.evaluate.tables import show_changes
-from rlobj_cli.screen.console import facts_grid, preparing_policy, show_markdown, working
+from rlobj.evaluation import EvaluationCallback, EvaluationResult, GradeChange
+from rlobj.evaluation.report.tables import UNKNOWN
+from rlobj_cli.screen.console import facts_grid, preparing_policy, show_markdown, table, working
 
 EVERY = 30.0
 """Seconds between two lines without a terminal."""
+MOST_CHANGES = 20
+"""Changed grades that are listed."""
 
 
 class EvaluationScreen(EvaluationCallback):
@@ -124,3 +126,22 @@ class EvaluationScreen(EvaluationCallback):
             self._console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
         written = f"wrote results.json, results.md and report.html to {result.path}"
         self._console.print(Text(written), soft_wrap=True)
+
+
+def show_changes(
+    console: Console, result: EvaluationResult, changes: Sequence[GradeChange]
+) -> None:
+    """Print the grades that changed when an evaluation was graded again."""
+    graded = sum(each.summary.responses for each in result.benchmarks.values())
+    console.print(Text(f"{graded:,} responses graded again, {len(changes):,} grades changed"))
+    found = table("benchmark", "problem", "sample", "answer", "was", "is", "reason")
+    words = {True: "right", False: "wrong", None: "undecided"}
+    for each in changes[:MOST_CHANGES]:
+        benchmark, problem, sample = each.key
+        texts = (benchmark, problem, str(sample), (each.after.answer or UNKNOWN)[:60])
+        verdicts = (words[each.before.correct], words[each.after.correct], each.after.reason[:60])
+        found.add_row(*map(Text, (*texts, *verdicts)))
+    if changes:
+        console.print(found)
+    if len(changes) > MOST_CHANGES:
+        console.print(Text(f"and {len(changes) - MOST_CHANGES:,} more", style="dim"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from rich.console import Console
@@ -17,6 +16,7 @@ from rlobj.config.presets import difference, load_preset
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import held_out_accuracies
 from rlobj.insight import diagnose
+from rlobj.insight.outcomes import Line, mean
 from rlobj.training import TrainingResult
 from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.diagnose.command import show_findings
@@ -33,8 +33,6 @@ from rlobj_cli.screen.console import (
 )
 from rlobj_cli.train.progress import held_out
 from rlobj_cli.train.touched import show_touched
-
-Line = Mapping[str, Any]
 
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
@@ -163,13 +161,8 @@ def _show_change(
             changes.add_row(name, number(first.get(key)), number(last.get(key)))
         changes.add_section()
     for name, key in (("reward", "reward/mean"), ("entropy, nats", "policy/entropy")):
-        ends = [_mean(part, key) for part in (steps[:few], steps[-few:])]
+        ends = [mean(part, key) for part in (steps[:few], steps[-few:])]
         changes.add_row(
             f"{name}, mean of {counted(few, 'step')}", *(number(value) for value in ends)
         )
     console.print(changes)
-
-
-def _mean(lines: Sequence[Line], key: str) -> float | None:
-    values = [line[key] for line in lines if line.get(key) is not None]
-    return sum(values) / len(values) if values else None

@@ -14,6 +14,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from rlobj.insight.outcomes import standard_error
 from rlobj.reporting import visible
 from rlobj.training import Callback
 from rlobj_cli.screen.charts import sparkline
@@ -32,33 +33,33 @@ if TYPE_CHECKING:
 ONE_THREAD = "; small policies are fastest on one (change with --set training.threads=N)"
 
 MEASURES = (
-    ("reward", "reward/mean", 3),
-    ("held-out accuracy", "eval/accuracy", 3),
-    ("entropy, nats", "policy/entropy", 3),
-    ("tokens kept", "objective/kept_fraction", 4),
-    ("tokens clipped", "objective/clip_fraction", 4),
-    ("largest ratio", "policy/ratio_max", 2),
-    ("gradient norm", "train/grad_norm", 3),
-    ("learning rate", "train/learning_rate", 3),
-    ("response length", "response/length_mean", 1),
-    ("sampler gap, nats", "sampler/logprob_gap", 3),
-    ("tokens/s", "tokens/per_second", 0),
+    ("reward", "reward {}", "reward/mean", 3),
+    ("held-out accuracy", "held-out accuracy {}", "eval/accuracy", 3),
+    ("entropy, nats", "entropy {}", "policy/entropy", 3),
+    ("tokens kept", "kept {}", "objective/kept_fraction", 4),
+    ("tokens clipped", "clipped {}", "objective/clip_fraction", 4),
+    ("largest ratio", "max ratio {}", "policy/ratio_max", 2),
+    ("gradient norm", "grad norm {}", "train/grad_norm", 3),
+    ("learning rate", "lr {}", "train/learning_rate", 3),
+    ("response length", "length {}", "response/length_mean", 1),
+    ("sampler gap, nats", "gap {}", "sampler/logprob_gap", 3),
+    ("tokens/s", "{} tokens/s", "tokens/per_second", 0),
 )
-"""Name on the screen, name in metrics.jsonl, digits after the point."""
-
+"""Name in a table, text in a line, name in metrics.jsonl, digits after the point."""
 
 RECENT = 20
 """Steps whose mean duration is the estimate for the steps to come."""
 
 
-def open_screen(
-    console: Console,
-    steps: int,
-    done: int,
-    history: Sequence[Mapping[str, Any]],
-    header: Callable[[], None] = lambda: None,
-) -> Screen:
-    """A live screen on an interactive console, a plain one on any other.
+def open_screen(console: Console, *more: Any) -> Screen:
+    """A live screen on an interactive console, a plain one on any other; arguments as `Screen`."""
+    return (LiveScreen if console.is_interactive else PlainScreen)(console, *more)
+
+
+class Screen(Callback):
+    """Collects the metrics of a run; subclasses show them. A context manager.
+
+    `rlobj train` calls it as a callback, and `rlobj watch` adds the lines of metrics.jsonl.
 
     Args:
         console: the console.
@@ -67,15 +68,6 @@ def open_screen(
         history: lines of metrics.jsonl so far.
         header: prints the header. It is called before the first output, so that a run that is
             refused prints no header.
-    """
-    kind = LiveScreen if console.is_interactive else PlainScreen
-    return kind(console, steps, done, history, header)
-
-
-class Screen(Callback):
-    """Collects the metrics of a run; subclasses show them. A context manager.
-
-    `rlobj train` calls it as a callback, and `rlobj watch` adds the lines of metrics.jsonl.
 
     Attributes:
         steps: steps of the whole run.
@@ -92,11 +84,8 @@ class Screen(Callback):
         history: Sequence[Mapping[str, Any]],
         header: Callable[[], None] = lambda: None,
     ) -> None:
-        self.console = console
-        self.steps = steps
-        self.done = done
+        self.console, self.steps, self.done, self.header = console, steps, done, header
         self.history: list[Mapping[str, Any]] = list(history)
-        self.header = header
         self.ended = time.time()
         self.told: set[str] = set()
 
@@ -147,11 +136,14 @@ class Screen(Callback):
             say(self.console, line.append(f": {visible(finding.evidence)}", "red"))
 
     @property
-    def rewards(self) -> dict[str, str]:
-        """The names of several rewards -> their means in metrics.jsonl."""
-        keys = [key for key in self.history[-1] if key.count("/") == 2] if self.history else []
-        rewards = [key for key in keys if key.startswith("reward/")]
-        return {f"reward {visible(key.split('/')[1])}": key for key in rewards}
+    def measures(self) -> list[tuple[str, str, str, int]]:
+        """As `MEASURES`, with the means of several rewards after that of their sum."""
+        keys = self.history[-1] if self.history else ()
+        several = [key for key in keys if key.startswith("reward/") and key.count("/") == 2]
+        names = [f"reward {visible(key.split('/')[1])}" for key in several]
+        texts = [f"{name.replace('{', '{{').replace('}', '}}')} {{}}" for name in names]
+        own = [(*each, 3) for each in zip(names, texts, several, strict=True)]
+        return [MEASURES[0], *own, *MEASURES[1:]]
 
     def series(self, key: str) -> list[float]:
         """All values of a metric so far."""
@@ -201,32 +193,21 @@ class PlainScreen(Screen):
     def add(self, line: Mapping[str, Any]) -> None:
         """Print a line after each twentieth of the run and after each evaluation."""
         super().add(line)
-        step, name = self.done, f"step {self.done:>{len(str(self.steps))}}/{self.steps}"
-        if step == 0:
-            self._line(f"{name}  {self._held_out()}")
-        elif step % self._every == 0 or step == self.steps or "eval/accuracy" in line:
+        if self.done == 0:
+            self._line(f"{self._name()}  held-out accuracy {held_out(line)}")
+        elif self.done % self._every == 0 or self.done == self.steps or "eval/accuracy" in line:
             self.show()
 
     def show(self) -> None:
         """Print the newest step."""
         line, self._newest = self.history[-1], self.done
-        parts = [
-            f"step {self.done:>{len(str(self.steps))}}/{self.steps}",
-            f"reward {number(line.get('reward/mean'))}",
-            *(f"{name} {number(line.get(key))}" for name, key in self.rewards.items()),
-            self._held_out() if "eval/accuracy" in line else "",
-            f"entropy {number(line.get('policy/entropy'))}",
-            f"kept {number(line.get('objective/kept_fraction'), 4)}",
-            f"clipped {number(line.get('objective/clip_fraction'), 4)}",
-            f"max ratio {number(line.get('policy/ratio_max'), 2)}",
-            f"grad norm {number(line.get('train/grad_norm'))}",
-            f"lr {number(line.get('train/learning_rate'))}",
-            f"length {number(line.get('response/length_mean'), 1)}",
-            f"gap {number(line.get('sampler/logprob_gap'))}",
-            f"{number(line.get('tokens/per_second'), 0)} tokens/s",
-            self.times()[1],
-        ]
-        self._line("  ".join(part for part in parts if part))
+        parts = [self._name()]
+        for _, text, key, digits in self.measures:
+            if key != "eval/accuracy":
+                parts.append(text.format(number(line.get(key), digits)))
+            elif key in line:
+                parts.append(text.format(held_out(line)))
+        self._line("  ".join([*parts, self.times()[1]]))
 
     def wait_for(self, what: str) -> None:
         """Print it, once."""
@@ -239,8 +220,8 @@ class PlainScreen(Screen):
         if self.done > self._newest:
             self.show()
 
-    def _held_out(self) -> str:
-        return f"held-out accuracy {held_out(self.history[-1])}"
+    def _name(self) -> str:
+        return f"step {self.done:>{len(str(self.steps))}}/{self.steps}"
 
     def _line(self, text: str) -> None:
         say(self.console, Text(text))
@@ -319,22 +300,17 @@ class LiveScreen(Screen):
         table.add_column("now", justify="right", style="bold")
         table.add_column("history", style="cyan", no_wrap=True)
         room = max(10, self.console.width - 48)
-        several = [(name, key, 3) for name, key in self.rewards.items()]
-        for name, key, digits in (MEASURES[0], *several, *MEASURES[1:]):
+        for name, _, key, digits in self.measures:
             values = self.series(key)
             first, now = (number(values[i], digits) if values else "–" for i in (0, -1))
             table.add_row(Text(name), first, now, sparkline(self.course(key), room))
         return table
 
 
-def held_out(line: Mapping[str, Any] | None) -> str:
+def held_out(line: Mapping[str, Any]) -> str:
     """The held-out accuracy ± its standard error over samples, or else over problems."""
-    if line is None:
-        return "–"
-    errors = [line.get(f"eval/accuracy_se_{over}") for over in ("samples", "problems")]
-    known = [error for error in errors if error is not None and not math.isnan(error)]
-    accuracy = number(line.get("eval/accuracy"))
-    return f"{accuracy} ± {number(known[0])}" if known else accuracy
+    accuracy, error = number(line.get("eval/accuracy")), standard_error(line, math.nan)
+    return accuracy if math.isnan(error) else f"{accuracy} ± {number(error)}"
 
 
 def clock(seconds: float) -> str:

@@ -134,9 +134,9 @@ def _trend(first: Sequence[Line], last: Sequence[Line]) -> str:
     return f"{percent(before)} → {percent(after)}, {word or 'hardly changed'}"
 
 
-def standard_error(line: Line) -> float:
+def standard_error(line: Line, unknown: float = 0.0) -> float:
     """The standard error of the held-out accuracy; for other samples on the same problems, or with
-    one sample per problem for other problems. 0 if it is unknown."""
+    one sample per problem for other problems."""
     errors = [line.get(f"eval/accuracy_se_{over}") for over in ("samples", "problems")]
     known = [error for error in errors if error is not None and not math.isnan(error)]
-    return known[0] if known else 0.0
+    return known[0] if known else unknown
