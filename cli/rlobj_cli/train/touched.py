@@ -11,6 +11,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.insight import Inspection, Outcome, inspect
+from rlobj.insight.filtering import deciding
 from rlobj.insight.outcomes import percent
 from rlobj.objectives.clauses import flat
 from rlobj.objectives.objective import Objective
@@ -57,21 +58,10 @@ def show_touched(console: Console, objective: Objective, run: Path) -> None:
     console.print()
 
 
-def _rules(objective: Objective) -> dict[str, list[Any]]:
-    """The rules that touch tokens: fields and rule, by the rule's text."""
-    fields = [
-        ("drop", objective.drop_rule),
-        ("keep", objective.keep_rule),
-        ("reweight", objective.weight),
-        *(("surrogate", rule) for rule in objective.surrogate.rules()),
-        *((penalty.kind, penalty.where) for penalty in objective.penalties),
-        ("mismatch", objective.mismatch and objective.mismatch.kind),
-    ]
-    found: dict[str, list[Any]] = {}
-    for name, rule in fields:
-        if rule is not None:
-            found.setdefault(str(rule), [rule]).append(name)
-    return found
+def _rules(objective: Objective) -> dict[str, tuple[Any, list[str]]]:
+    """What touches tokens, by its text: a rule or a number, and its fields."""
+    mismatch = objective.mismatch and objective.mismatch.kind
+    return deciding(objective) | ({mismatch: (mismatch, ["mismatch"])} if mismatch else {})
 
 
 def _show_examples(console: Console, found: Inspection) -> None:
@@ -87,8 +77,9 @@ def _show_examples(console: Console, found: Inspection) -> None:
 
 def _show_untouched(console: Console, objective: Objective, found: Inspection) -> None:
     """That no token was touched, and how often the parts of a rule held by themselves."""
-    for text, (rule, *fields) in _rules(objective).items():
-        line = f"{' and '.join(fields)} touched none of {found.population:,.0f} tokens:  {text}"
+    for text, (rule, fields) in _rules(objective).items():
+        names = " and ".join(fields).replace("switch", "surrogate")
+        line = f"{names} touched none of {found.population:,.0f} tokens:  {text}"
         console.print(Text(line, style="yellow"), soft_wrap=True)
         for part in flat(rule, Logic, "&") if isinstance(rule, Rule) else ():
             try:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.evaluator import ARITHMETIC, EXACT_POWERS, Evaluator, Values, power
+from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Column, Expr, nodes, parse
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
 from rlobj.objectives.statistics import SingleProcess
@@ -99,6 +100,22 @@ def _names(where: str) -> list[str]:
         return [node.id for node in found if isinstance(node, ast.Name)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []  # `parse` says what is wrong
+
+
+def deciding(objective: Objective) -> dict[str, tuple[Any, list[str]]]:
+    """What decides about tokens in an objective, by its text: rule or number, and its fields."""
+    fields = [
+        ("drop", objective.drop_rule),
+        ("keep", objective.keep_rule),
+        ("reweight", objective.weight),
+        *(("switch", rule) for rule in objective.surrogate.rules()),
+        *((penalty.kind, penalty.where) for penalty in objective.penalties),
+    ]
+    found: dict[str, tuple[Any, list[str]]] = {}
+    for field, rule in fields:
+        if rule is not None:
+            found.setdefault(str(rule), (rule, []))[1].append(field)
+    return found
 
 
 def columns_of(rule: Expr | None) -> list[str]:

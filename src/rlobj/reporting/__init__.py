@@ -9,7 +9,7 @@ visible          text without control characters
 
 from rlobj.reporting.figures import Figure, Line, Mark, Target, figure_data, save_figure
 from rlobj.reporting.markdown import escaped, markdown_table
-from rlobj.reporting.page import definition_list, fill, pack, render_page, script_safe
+from rlobj.reporting.page import definition_list, fill, html_table, pack, render_page, script_safe
 from rlobj.reporting.plain import visible
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "escaped",
     "figure_data",
     "fill",
+    "html_table",
     "markdown_table",
     "pack",
     "render_page",

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -95,6 +95,19 @@ def definition_list(lines: Mapping[str, str]) -> str:
         for name, text in lines.items()
     )
     return f"<dl>{''.join(terms)}</dl>" if lines else ""
+
+
+def html_table(head: Iterable[str], rows: Iterable[tuple[str, Iterable[str]]]) -> str:
+    """A table of text below a head of HTML; each row is its name and its cells."""
+    titles = "".join(f"<th scope=col>{each}</th>" for each in head)
+    lines = (
+        f"<tr><th scope=row>{escape(name)}</th>"
+        f"{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        for name, cells in rows
+    )
+    return (
+        f"<table><thead><tr><th></th>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    )
 
 
 def script_safe(value: Any) -> bytes:

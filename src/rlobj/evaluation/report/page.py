@@ -19,7 +19,7 @@ from rlobj.evaluation.report.tables import (
 )
 from rlobj.evaluation.samples import GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult
-from rlobj.reporting import definition_list, fill, render_page, script_safe
+from rlobj.reporting import definition_list, fill, html_table, render_page, script_safe
 from rlobj.rewards import Graded
 
 _asset = partial(packaged, "rlobj.evaluation.report")
@@ -90,12 +90,7 @@ def _summary_table(results: Sequence[BenchmarkResult]) -> str:
     names, rows = summary_table([each.summary for each in results])
     links = [f"<a href='#b{i}'>{escape(name)}</a>" for i, name in enumerate(names[1:])]
     links[len(results) :] = map(escape, names[len(results) + 1 :])  # the mean has no section
-    head = "".join(f"<th scope=col>{each}</th>" for each in ["", *links])
-    lines = (
-        f"<tr><th scope=row>{name}</th>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"
-        for name, *texts in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return html_table(links, ((name, texts) for name, *texts in rows))
 
 
 def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[str]:

@@ -17,7 +17,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
 from rlobj.base.targets import importing
 from rlobj.config.run_folder import read_metrics, read_settings
-from rlobj.insight.filtering import TOKEN_BY_TOKEN
+from rlobj.insight.filtering import TOKEN_BY_TOKEN, deciding
 from rlobj.insight.inspecting import Progress
 from rlobj.insight.outcomes import share
 from rlobj.insight.page.encoding import store_elements, store_script
@@ -70,7 +70,8 @@ def write_inspection_page(
         if isinstance(at, int) and isinstance(n, int | float) and math.isfinite(n)
     }
     objective = _objective(run)
-    rules = _rules(objective) if objective else {}
+    found = deciding(objective).values() if objective else ()
+    rules: dict[Expr, str] = {rule: ", ".join(fields) for rule, fields in found}
     given: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
     if objective and objective.mismatch:
         given.append(("mismatch", objective.mismatch))
@@ -108,22 +109,6 @@ def _objective(run: Path) -> Objective | None:
             return Objective(**read_settings(run)["objective"])
     except (ConfigError, ValidationError, TypeError, KeyError):
         return None
-
-
-def _rules(objective: Objective) -> dict[Expr, str]:
-    """What decides about tokens in an objective, each with its fields."""
-    fields = [
-        ("drop", objective.drop_rule),
-        ("keep", objective.keep_rule),
-        ("reweight", objective.weight),
-        *(("switch", rule) for rule in objective.surrogate.rules()),
-        *((penalty.kind, penalty.where) for penalty in objective.penalties),
-    ]
-    found: dict[Expr, str] = {}
-    for field, rule in fields:
-        if rule is not None:
-            found[rule] = f"{found[rule]}, {field}" if rule in found else field
-    return found
 
 
 def _conditions(expression: Expr) -> list[Rule]:

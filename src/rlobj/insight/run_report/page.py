@@ -13,7 +13,16 @@ from rlobj.base.files import packaged, write_whole
 from rlobj.insight.run_report.plots import Plot, figures, finding_id, gaps
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
-from rlobj.reporting import Figure, figure_data, fill, pack, render_page, save_figure, visible
+from rlobj.reporting import (
+    Figure,
+    figure_data,
+    fill,
+    html_table,
+    pack,
+    render_page,
+    save_figure,
+    visible,
+)
 from rlobj.reporting.figures import COLORS, DASHES, dash_of
 
 _asset = partial(packaged, "rlobj.insight.run_report")
@@ -133,16 +142,11 @@ def _swatch(number: int) -> str:
 
 
 def _table(rows: Table, runs: Sequence[Run]) -> str:
-    head = "".join(
-        f"<th scope=col>{_swatch(i)} {escape(run.label)}</th>" for i, run in enumerate(runs)
+    head = (f"{_swatch(i)} {escape(run.label)}" for i, run in enumerate(runs))
+    shown = (
+        (visible(name, 80), [visible(each, 300) for each in row]) for name, row in rows.items()
     )
-    body = "".join(
-        f"<tr><th scope=row>{escape(visible(name, 80))}</th>"
-        + "".join(f"<td>{escape(visible(cell, 300))}</td>" for cell in cells)
-        + "</tr>"
-        for name, cells in rows.items()
-    )
-    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return html_table(head, shown)
 
 
 def _findings(number: int, run: Run) -> str:
