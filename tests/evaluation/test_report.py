@@ -176,7 +176,7 @@ def test_the_policy_names_exactly_the_scripts_of_the_page(page: str) -> None:
     policy = re.search(r'Security-Policy" content="([^"]*)"', page)
     assert policy is not None
     digests = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
-    assert len(scripts) == 3
+    assert len(scripts) == 4
     assert re.findall(r"'sha256-([^']*)'", policy[1]) == digests
     assert policy[1].startswith("default-src 'none';")
 

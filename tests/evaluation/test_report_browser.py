@@ -207,7 +207,7 @@ def test_hostile_text_is_shown_and_does_nothing(browser: Browser, page: Path) ->
     assert browser.run("window.broken === undefined")
     strange = "main :is(a:not([href^='#']), img), dialog :is(a, img, iframe, script, [onerror])"
     assert browser.run(f"document.querySelectorAll({json.dumps(strange)}).length") == 0
-    assert browser.run("document.scripts.length") == 3 + 1 + 4  # ours, data, texts per problem
+    assert browser.run("document.scripts.length") == 4 + 1 + 4  # ours, data, texts per problem
     fixed = "[...document.querySelectorAll('#reader *')].some("
     fixed += "e => getComputedStyle(e).position === 'fixed')"
     assert browser.run(fixed) is False

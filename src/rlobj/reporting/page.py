@@ -23,8 +23,8 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 _LIBRARIES = {
-    "katex": ("katex/katex.min.js", "math.js"),
-    "echarts": ("echarts/echarts.min.js", "figures.js"),
+    "katex": ("dom.js", "katex/katex.min.js", "math.js"),
+    "echarts": ("dom.js", "echarts/echarts.min.js", "figures.js"),
 }
 
 
@@ -49,9 +49,9 @@ def render_page(
         packed: id -> base64 of content that `pack` compressed; `unpack(id)` in the page resolves to
             its bytes.
         libraries: "katex" for formulas (`typeset`), "echarts" for charts (`echarts`,
-            `drawFigures`).
+            `drawFigures`); both with `byId`, `make` and `css` of dom.js.
     """
-    shared = [asset for name in libraries for asset in _LIBRARIES[name]]
+    shared = list(dict.fromkeys(asset for name in libraries for asset in _LIBRARIES[name]))
     running = [*map(_asset, ["unpack.js", *shared] if packed else shared), *scripts]
     elements = [
         b'<script type="application/json" id="%s">%s</script>\n'

@@ -38,7 +38,8 @@ SCRIPTS = ("rules.js", "evaluate.js", "store.js")
 
 def store_script() -> str:
     """The scripts that read the elements: `openStore()` and `rules`."""
-    return "\n".join(packaged("rlobj.insight.page", f"assets/{name}") for name in SCRIPTS)
+    own = [packaged("rlobj.insight.page", f"assets/{name}") for name in SCRIPTS]
+    return "\n".join([packaged("rlobj.reporting", "assets/unpack.js"), *own])
 
 
 def store_elements(page: PageRows) -> bytes:

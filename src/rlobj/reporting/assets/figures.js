@@ -12,13 +12,6 @@ const drawFigures = (() => {
   const GRID = { left: 54, right: 14, top: 10, bottom: 36 };
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
-  function make(tag, attributes = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children);
-    return element;
-  }
-
   function swatch(color, dash) {
     const space = "http://www.w3.org/2000/svg";
     const svg = document.createElementNS(space, "svg");
@@ -159,8 +152,7 @@ const drawFigures = (() => {
     }
 
     option() {
-      const style = getComputedStyle(this.element);
-      const [ink, line] = ["--quiet", "--line"].map((name) => style.getPropertyValue(name));
+      const [ink, line] = ["--quiet", "--line"].map(css);
       const { board, figure } = this;
       const axis = {
         axisLabel: { color: ink, formatter: compact, hideOverlap: true },

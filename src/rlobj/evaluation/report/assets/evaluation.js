@@ -5,7 +5,6 @@
    searched and drawn only when it is needed. */
 
 (() => {
-  const byId = (id) => document.getElementById(id);
   const { benchmarks, verdicts } = JSON.parse(byId("data").textContent);
   const texts = new Map();
   const rows = []; // {b, p, problem, element, cells, shown: [sample indices]}
@@ -15,13 +14,6 @@
     const key = `texts-${b}-${p}`;
     if (!texts.has(key)) texts.set(key, JSON.parse(byId(key).textContent));
     return texts.get(key);
-  }
-
-  function make(tag, attributes = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children);
-    return element;
   }
 
   const percent = (share) => (share === null ? "–" : (100 * share).toFixed(0));

@@ -3,7 +3,6 @@
 
    Texts of a run are only set as text: nothing that a model wrote becomes markup. */
 
-const byId = (id) => document.getElementById(id);
 const about = JSON.parse(byId("about").textContent);
 const store = openStore();
 const load = (names) => store.load(names.filter(store.has));
@@ -11,13 +10,6 @@ const unknown = new Float32Array(store.size).fill(NaN); // a column that the pag
 const column = (name) => (store.has(name) ? store.column(name) : unknown);
 const valuesOf = (name) => (store.has(name) ? store.values(name) : []);
 const EFFECTS = ["dropped", "masked", "reweighted", "switched", "penalised"];
-
-function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
 
 /* Fill a select with [value, text]. */
 function choices(select, options, value) {
@@ -192,7 +184,6 @@ function readAddress() {
 
 // Charts: drawn in the page's colours, and again when these change.
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const resized = new ResizeObserver((entries) =>
   entries.forEach(({ target }) => echarts.getInstanceByDom(target)?.resize()),

@@ -17,8 +17,8 @@
 //   store.answers(rule)              1 for each update that can answer a rule, else 0
 //   store.preload()                  loads all columns whenever the browser is idle
 
-function openStore(root = document) {
-  const meta = JSON.parse(root.getElementById("store-meta").textContent);
+function openStore() {
+  const meta = JSON.parse(document.getElementById("store-meta").textContent);
   const KEYS = ["start", "step", "update", "group", "response"];
   const ARRAYS = { float32: Float32Array, float64: Float64Array, int32: Int32Array };
   const CODES = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
@@ -31,20 +31,6 @@ function openStore(root = document) {
 
   const once = (map, key, make) => map.get(key) ?? (map.set(key, make()), map.get(key));
 
-  async function inflated(id) {
-    const element = root.getElementById(id);
-    const text = element.textContent;
-    let bytes;
-    if (Uint8Array.fromBase64) bytes = Uint8Array.fromBase64(text);
-    else {
-      const raw = atob(text);
-      bytes = new Uint8Array(raw.length);
-      for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
-    }
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
-  }
-
   async function decode(name) {
     const { type, per, width, element, constant, values, beside } = meta.columns[name];
     const length = per === "token" ? size : meta.responses;
@@ -53,7 +39,7 @@ function openStore(root = document) {
     const bits = beside && new Int32Array(data.buffer); // the difference from another column
     if (element === undefined) (bits ?? data).fill(constant ?? NaN);
     else {
-      const shuffled = await once(kept, element, () => inflated(element));
+      const shuffled = await once(kept, element, () => unpack(element));
       const bytes = new Uint8Array(data.buffer);
       for (let plane = 0; plane < width; plane++) {
         const from = plane * length;
@@ -67,7 +53,7 @@ function openStore(root = document) {
     }
     if (type === "bool") data = new Float32Array(data).map((x) => (x === 2 ? NaN : x));
     if (values) {
-      const bytes = await once(kept, values, () => inflated(values));
+      const bytes = await once(kept, values, () => unpack(values));
       lists.set(name, JSON.parse(new TextDecoder().decode(bytes)));
     }
     own.set(name, data);

@@ -2,7 +2,6 @@
 /* The figures of the report and the controls above them. */
 
 (async () => {
-  const byId = (id) => document.getElementById(id);
   const data = JSON.parse(new TextDecoder().decode(await unpack("figures")));
   const board = drawFigures(data);
   const boxes = [...document.querySelectorAll("input[name=run]")];

@@ -1,0 +1,20 @@
+"use strict";
+/* What the scripts of all pages share. Texts are only set as text: nothing in them becomes markup. */
+
+const byId = (id) => document.getElementById(id);
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/* A colour of the style sheet as it is now, in the light or in the dark. */
+function css(name) {
+  const probe = make("i", { style: `color: var(${name})` });
+  document.body.append(probe);
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color;
+}
