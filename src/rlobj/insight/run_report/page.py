@@ -126,7 +126,8 @@ def _run_boxes(runs: Sequence[Run]) -> str:
     """Boxes that show or hide the curves of runs."""
     boxes = "".join(
         f"<label class=chip><input type=checkbox name=run value={number} checked>"
-        f"{_swatch(number)}<b>{escape(run.label)}</b><code>{escape(run.rule)}</code></label>"
+        f"{_swatch(number)}<b class=one-line>{escape(run.label)}</b>"
+        f"<code class=one-line>{escape(run.rule)}</code></label>"
         for number, run in enumerate(runs)
     )
     return f"<fieldset><legend>runs</legend>{boxes}</fieldset>"
@@ -192,7 +193,7 @@ def _card(plot: Plot, figure: Figure) -> str:
     rows = len(figure.lines) + len(figure.marks) + len(figure.targets)
     return (
         f"<figure id='figure-{plot.name}' style='--rows:{rows}'>"
-        f"<figcaption><h3>{escape(plot.title)}</h3><small>{escape(plot.unit)}&nbsp;</small></figcaption>"
+        f"<figcaption><h3 class=one-line>{escape(plot.title)}</h3><small>{escape(plot.unit)}&nbsp;</small></figcaption>"
         f"<div class=plot></div><ul class=legend></ul><small>{escape(plot.note)}</small></figure>"
     )
 

@@ -95,7 +95,7 @@ const drawFigures = (() => {
     buildLegend() {
       const rows = this.figure.lines.map((line, i) => {
         const value = make("output");
-        const name = make("span", { title: line.name }, line.name);
+        const name = make("span", { class: "one-line", title: line.name }, line.name);
         const button = make("button", { type: "button", "aria-pressed": "true" });
         button.append(swatch(this.color(line.color), this.dash(line.dash)), name, value);
         button.addEventListener("click", () => {

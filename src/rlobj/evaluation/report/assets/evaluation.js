@@ -37,7 +37,7 @@
     const head = make(
       "div",
       { class: "head", role: "rowheader" },
-      make("span", { class: "id", title: problem.id }, ending(problem.id)),
+      make("span", { class: "id one-line", title: problem.id }, ending(problem.id)),
       make("span", { class: "share", title: "percent right" }, percent(problem.share)),
     );
     const snippet = problem.prompt.replace(/\s+/g, " ").slice(0, 300);
@@ -46,7 +46,7 @@
       { class: "row", role: "row" },
       head,
       make("div", { class: "cells", role: "presentation" }, ...cells),
-      make("div", { class: "snippet", "aria-hidden": true }, snippet),
+      make("div", { class: "snippet one-line", "aria-hidden": true }, snippet),
     );
     const row = { b, p, problem, element, cells, shown: [...cells.keys()] };
     element.addEventListener("click", (event) => {

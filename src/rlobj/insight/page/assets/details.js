@@ -12,7 +12,7 @@ let shown = -1; // row in the panel; the one of the address, or one under the po
 function buildDetails() {
   const line = (name, label, title = "") => {
     cells.set(name, make("dd"));
-    return make("div", { title }, make("dt", {}, label), cells.get(name));
+    return make("div", { title }, make("dt", { class: "one-line" }, label), cells.get(name));
   };
   const list = (kind, lines) => make("dl", { class: kind }, ...lines);
   const button = (text, act) => {
@@ -21,7 +21,7 @@ function buildDetails() {
     return made;
   };
   const parts = about.rules.flatMap(({ field, parts: each }) => [
-    make("div", { class: "rule" }, make("dt", {}, field)),
+    make("div", { class: "rule" }, make("dt", { class: "one-line" }, field)),
     ...each.map(({ text }) => line(`${field} ${text}`, visible(text, 200), visible(text, 2000))),
   ]);
   const numbers = COLUMNS.map(({ name, unit, meaning }) =>

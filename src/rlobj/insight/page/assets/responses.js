@@ -98,7 +98,7 @@ function card(response) {
     chunk.style.minHeight = `${(to - from) * HEIGHT[kind]}rem`;
     body.append(chunk);
   }
-  const head = make("header", {}, make("h3", {}, name), make("p", {}, facts.join(" · ")));
+  const head = make("header", {}, make("h3", {}, name), make("p", { class: "counts" }, facts.join(" · ")));
   return make("article", { "aria-label": name }, head, body);
 }
 

@@ -62,7 +62,7 @@ function drawTexts() {
     button.addEventListener("click", () => go({ sort: sorted === "descending" ? name : `-${name}` }));
     return make("th", { scope: "col", "aria-sort": sorted }, button);
   });
-  heads.push(make("th", { scope: "col", class: "by" }, "by"));
+  heads.push(make("th", { scope: "col", class: "by one-line" }, "by"));
   const body = make("tbody");
   byId("texts").replaceChildren(
     make("caption", {}, `${number(lines.length)} texts of ${what}`),
@@ -73,7 +73,7 @@ function drawTexts() {
     const link = make("a", { class: "piece", href: addressOf({ word: line.text }) });
     link.textContent = shownIn("text", line);
     const numbers = Object.keys(TITLES).slice(1).map((name) => make("td", {}, shownIn(name, line)));
-    const by = make("td", { class: "by", title: visible(line.by, 500) }, visible(line.by, 70));
+    const by = make("td", { class: "by one-line", title: visible(line.by, 500) }, visible(line.by, 70));
     const here = line.text === state.word ? { "aria-current": true } : {};
     return make("tr", here, make("th", { scope: "row" }, link), ...numbers, by);
   });
