@@ -298,7 +298,7 @@ def test_a_refusal_says_where_and_what_to_type(browser: Browser, tmp_path: Path)
         assert message in found[1], (text, found)
 
 
-def test_equal_and_constant_columns_take_no_space() -> None:
+def test_equal_columns_take_no_space() -> None:
     table = random_record(5000, 0)
     same = table.set_column(table.schema.get_field_index("old_prob"), "old_prob", table["prob"])
     sizes = [len(store_elements(PageRows(encoded(each), [], []))) for each in (table, same)]

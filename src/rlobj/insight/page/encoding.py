@@ -1,25 +1,20 @@
 """The rows of a page as elements of HTML, from which `assets/store.js` reads one column at a time.
 
-An element has base64 of deflate of little-endian numbers. The bytes of numbers are shuffled: first
-the lowest bytes of all numbers, and so on, which makes them a fifth smaller. The element
-`store-meta` has, as JSON:
+An element has base64 of deflate of little-endian numbers. The element `store-meta` has, as JSON:
 
     size, responses    the numbers of rows and of responses
-    columns            name -> {type, per, element | constant, values}
+    columns            name -> {type, per, width, element, values}
     updates            the whole updates: step, update, state
     notes              sentences
 
 type is float32 (null is NaN), int32, float64, bool (0, 1, 2 = null) or text; then the numbers are
-places in the list of `values`, an element of its own. `per` is "token" or "response". With the key
-`beside`, the numbers are int32: the difference of a column's bits from those of the column that it
-names.
+places of `width` bytes in the list of `values`, an element of its own. `per` is "token" or
+"response".
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
 from typing import Any
 
 import numpy as np
@@ -29,10 +24,8 @@ from numpy.typing import NDArray
 from rlobj.base.arrow import pc
 from rlobj.base.files import packaged
 from rlobj.insight.page.store import ORDER, PER_RESPONSE, PageRows
-from rlobj.reporting import script_safe
+from rlobj.reporting import pack, script_safe
 
-BESIDE = {"old_prob": "prob", "old_logprob": "logprob", "old_entropy": "entropy"}
-"""Columns that are equal to another on many tokens, and near it on the others."""
 SCRIPTS = ("rules.js", "evaluate.js", "store.js")
 
 
@@ -57,12 +50,7 @@ def store_elements(page: PageRows) -> bytes:
         each = name in PER_RESPONSE or name.startswith("reward:")
         column = (responses if each else tokens)[name].combine_chunks()
         if column.null_count < len(column):
-            beside = BESIDE.get(name, "")
-            if beside in columns:
-                other = tokens[beside].combine_chunks()
-                described = {"beside": beside, **elements.difference(name, column, other)}
-            else:
-                described = elements.column(name, column)
+            described = elements.column(name, column)
             columns[name] = {"per": "response" if each else "token", **described}
     meta = {
         "size": len(tokens),
@@ -104,26 +92,11 @@ class _Elements:
             values = values.astype(np.int32 if small else np.float64)
         return {"type": str(values.dtype), **self._data(name, values)}
 
-    def difference(self, name: str, column: Any, other: Any) -> dict[str, Any]:
-        """How to read a column of float32, after its difference from another was written."""
-        bits, base = (_numbers(each).view(np.int32) for each in (column, other))
-        return {"type": "float32", **self._data(name, bits - base)}
-
     def _data(self, name: str, values: NDArray[Any]) -> dict[str, Any]:
-        width = values.dtype.itemsize
-        finite = values.dtype.kind != "f" or not np.isinf(values).any()
-        if (
-            len(values)
-            and finite
-            and (values.view(f"u{width}") == values.view(f"u{width}")[0]).all()
-        ):
-            value = values[0].item()
-            return {"width": width, "constant": value if value == value else None}
-        planes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, width).T
-        return {"width": width, "element": self._element(name, planes.tobytes())}
+        return {"width": values.dtype.itemsize, "element": self._element(name, values.tobytes())}
 
     def _element(self, name: str, content: bytes, kind: str = "") -> str:
-        packed = base64.b64encode(zlib.compress(content, 6))
+        packed = pack(content)
         if packed not in self._known:
             name = name if name.isascii() and name.isidentifier() else str(len(self._known))
             self._known[packed] = f"column-{name}{kind}"

@@ -193,7 +193,8 @@ def _card(plot: Plot, figure: Figure) -> str:
     rows = len(figure.lines) + len(figure.marks) + len(figure.targets)
     return (
         f"<figure id='figure-{plot.name}' style='--rows:{rows}'>"
-        f"<figcaption><h3 class=one-line>{escape(plot.title)}</h3><small>{escape(plot.unit)}&nbsp;</small></figcaption>"
+        f"<figcaption><h3 class=one-line>{escape(plot.title)}</h3>"
+        f"<small>{escape(plot.unit)}&nbsp;</small></figcaption>"
         f"<div class=plot></div><ul class=legend></ul><small>{escape(plot.note)}</small></figure>"
     )
 

@@ -1,5 +1,5 @@
-// The rows of a page. Each column waits in an element of its own, as base64 of deflate of numbers
-// whose bytes are shuffled, and is decoded when it is first asked for.
+// The rows of a page. Each column waits in an element of its own, as base64 of deflate of numbers,
+// and is decoded when it is first asked for.
 //
 //   const store = openStore();
 //   await store.ready;               then `updates` and `responses` can be read
@@ -32,25 +32,9 @@ function openStore() {
   const once = (map, key, make) => map.get(key) ?? (map.set(key, make()), map.get(key));
 
   async function decode(name) {
-    const { type, per, width, element, constant, values, beside } = meta.columns[name];
-    const length = per === "token" ? size : meta.responses;
-    const Kind = ARRAYS[type] ?? CODES[width];
-    let data = new Kind(length);
-    const bits = beside && new Int32Array(data.buffer); // the difference from another column
-    if (element === undefined) (bits ?? data).fill(constant ?? NaN);
-    else {
-      const shuffled = await once(kept, element, () => unpack(element));
-      const bytes = new Uint8Array(data.buffer);
-      for (let plane = 0; plane < width; plane++) {
-        const from = plane * length;
-        for (let i = 0, to = plane; i < length; i++, to += width) bytes[to] = shuffled[from + i];
-      }
-    }
-    if (beside) {
-      await once(loading, beside, () => decode(beside));
-      const base = new Int32Array(own.get(beside).buffer);
-      for (let i = 0; i < length; i++) bits[i] += base[i];
-    }
+    const { type, width, element, values } = meta.columns[name];
+    const { buffer } = await once(kept, element, () => unpack(element));
+    let data = new (ARRAYS[type] ?? CODES[width])(buffer);
     if (type === "bool") data = new Float32Array(data).map((x) => (x === 2 ? NaN : x));
     if (values) {
       const bytes = await once(kept, values, () => unpack(values));
