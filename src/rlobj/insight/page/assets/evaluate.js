@@ -88,27 +88,6 @@
     return high;
   }
 
-  // The number at a place, from 0, of values[from] to values[to - 1] in order; moves them.
-  function kth(values, from, to, place) {
-    let [low, high] = [from, to - 1];
-    while (low < high) {
-      const pivot = values[low + Math.floor(Math.random() * (high - low + 1))];
-      let [i, j] = [low, high];
-      while (i <= j) {
-        while (values[i] < pivot) i++;
-        while (values[j] > pivot) j--;
-        if (i > j) break;
-        const kept = values[i];
-        values[i++] = values[j];
-        values[j--] = kept;
-      }
-      if (from + place <= j) high = j;
-      else if (from + place >= i) low = i;
-      else break;
-    }
-    return values[from + place];
-  }
-
   class Evaluation {
     constructor(store, wide) {
       [this.store, this.wide] = [store, wide];
@@ -266,7 +245,7 @@
       return { numbers, ends, unit, count };
     }
 
-    // The numbers of the members of each unit, in any order; kept for plain columns.
+    // The numbers of the members of each unit in their order; kept for plain columns.
     ranked(node) {
       const [value, within] = node.parts;
       const key = within || value.kind !== "column" ? "" : `${value.name} ${node.by} ${this.wide}`;
@@ -274,6 +253,8 @@
       if (kept) return kept;
       const found = this.population(value, within, TOKEN);
       const ranked = { ...found, ...this.byUnit(found, node.by, TOKEN) };
+      const { numbers, ends, count } = ranked;
+      for (let k = 0; k < count; k++) numbers.subarray(ends[k], ends[k + 1]).sort();
       if (key) this.store.ranks.set(key, ranked);
       return ranked;
     }
@@ -286,7 +267,7 @@
         const n = ends[k + 1] - ends[k];
         let size = Math.min(Math.max(share(node.fraction, n, node.round), node.at_least), n);
         if (size < node.none_below) size = 0;
-        limits[k] = size ? kth(numbers, ends[k], ends[k + 1], top ? n - size : size - 1) : NaN;
+        limits[k] = size ? numbers[ends[k] + (top ? n - size : size - 1)] : NaN;
       }
       const x = values.data, n = members.length, data = new Uint8Array(n);
       for (let i = 0; i < n; i++) {
@@ -307,7 +288,7 @@
       for (let k = 0; k < count; k++) {
         const n = ends[k + 1] - ends[k];
         const place = Math.max(share(node.fraction, n, "ceil"), 1);
-        if (n) found[k] = kth(numbers, ends[k], ends[k + 1], place - 1);
+        if (n) found[k] = numbers[ends[k] + place - 1];
         else state[k] = UNDEFINED;
       }
       return this.perMember(node, found, state);
