@@ -57,11 +57,8 @@ def show_run(console: Console, diagnosis: RunDiagnosis) -> None:
     )
     say(console, title)
     show_findings(console, diagnosis.findings)
-    console.print(Text(f"checked: {', '.join(diagnosis.checked)}", "dim"))
-    if diagnosis.unchecked:
-        console.print(
-            Text(f"not checked, for lack of metrics: {', '.join(diagnosis.unchecked)}", "dim")
-        )
+    for line in diagnosis.coverage:
+        console.print(Text(line, "dim"))
     for note in diagnosis.notes:
         console.print(Text(f"note: {note}", "yellow"))
     console.print()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.files import step_of
 from rlobj.config.presets import read_yaml
 from rlobj.config.run_config import RunConfig
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total)."""
 
 CONFIG_FILE = "config.resolved.yaml"
 """Holds every setting of the run; a folder with it is a run."""
@@ -59,17 +64,32 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
     A run without the file has none.
     """
-    file = path / "metrics.jsonl"
-    found = []
-    for line in file.read_bytes().splitlines() if file.exists() else ():
-        try:
-            parsed = json.loads(line)
-        except ValueError:  # no JSON, or no UTF-8
-            break
-        if not isinstance(parsed, dict):
-            break
-        found.append(parsed)
-    return found
+    return list(takewhile(lambda line: isinstance(line, dict), read_lines(path, [])))
+
+
+def read_lines(
+    run: Path, notes: list[str], progress: Progress = lambda done, total: None
+) -> Iterator[Any]:
+    """The lines of metrics.jsonl as JSON; a note if a damaged one hides those after it.
+
+    A last line that a crash has cut is no damage.
+    """
+    file, done = run / "metrics.jsonl", 0
+    if not file.exists():
+        return
+    size = file.stat().st_size
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            done += len(line)
+            try:
+                yield json.loads(line)
+            except ValueError:
+                if left := sum(1 for _ in lines):
+                    what = f"damaged at line {number}; {left + 1} lines were not read"
+                    notes.append(f"metrics.jsonl is {what}")
+                return
+            if number % 100 == 0:
+                progress(done, size)
 
 
 def read_stop(path: Path) -> tuple[int, str, str] | None:

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import read_metrics, read_settings
+from rlobj.config.run_folder import Progress, read_metrics, read_settings
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.outcomes import percent, share
 from rlobj.insight.samples import in_responses
@@ -32,8 +32,6 @@ MEANS = ("prob", "entropy", "advantage", "gradient_norm", "factor", "reward", "s
 _PLACE = ("step", "update", "response", "position")
 SHOWN = (*_PLACE, "group", *KEYS, "before", "after", "weight", *MEANS)
 """Columns of the examples."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import read_run_config, read_stop
+from rlobj.config.run_folder import Progress, read_lines, read_run_config, read_stop
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.drivers import (
     common_responses,
@@ -21,7 +21,12 @@ from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
 from rlobj.insight.diagnosis.watch import Watch
 from rlobj.reporting import visible
 
-Progress = Callable[[int, int], None]
+_DETAILS = {
+    "entropy-falling": partial(entropy_drivers, sign=-1),
+    "entropy-exploding": partial(entropy_drivers, sign=1),
+    "verifier-trouble": disputed_problems,
+}
+"""What reads the tables of a run for the details of a finding."""
 
 
 def diagnose(
@@ -96,43 +101,15 @@ def diagnose_lines(run: Path, lines: Iterable[Any], notes: list[str]) -> RunDiag
     )
 
 
-def read_lines(
-    run: Path, notes: list[str], progress: Progress = lambda done, total: None
-) -> Iterator[Any]:
-    """The lines of metrics.jsonl as JSON; a note if a damaged one hides those after it.
-
-    A last line that a crash has cut is no damage.
-    """
-    file, done = run / "metrics.jsonl", 0
-    if not file.exists():
-        return
-    size = file.stat().st_size
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            done += len(line)
-            try:
-                yield json.loads(line)
-            except ValueError:
-                if left := sum(1 for _ in lines):
-                    what = f"damaged at line {number}; {left + 1} lines were not read"
-                    notes.append(f"metrics.jsonl is {what}")
-                return
-            if number % 100 == 0:
-                progress(done, size)
-
-
 def _with_details(run: Path, finding: Finding, notes: list[str]) -> Finding:
     """The finding with what is behind it; a note says if the tables cannot be read."""
+    look = _DETAILS.get(finding.name)
+    if "same_response" in finding.numbers:
+        look = common_responses
+    if look is None:
+        return finding
     try:
-        if finding.name in ("entropy-falling", "entropy-exploding"):
-            sign = -1 if finding.name == "entropy-falling" else 1
-            details = entropy_drivers(run, finding.until, sign)
-        elif finding.name == "verifier-trouble":
-            details = disputed_problems(run, finding.until)
-        elif "same_response" in finding.numbers:
-            details = common_responses(run, finding.until)
-        else:
-            return finding
+        details = look(run, finding.until)
     except (RlobjError, OSError, ValueError, KeyError) as error:  # pyarrow's are ValueErrors
         notes.append(f"{finding.name}: its tables cannot be read: {visible(str(error), 200)}")
         return finding

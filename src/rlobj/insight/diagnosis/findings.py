@@ -78,10 +78,15 @@ class RunDiagnosis:
     def __str__(self) -> str:
         lines = [f"{self.run}, {self.steps} steps: {counted(len(self.findings), 'finding')}"]
         lines += [str(finding) for finding in self.findings]
-        lines.append(f"checked: {', '.join(self.checked)}")
+        return "\n".join([*lines, *self.coverage, *self.notes])
+
+    @property
+    def coverage(self) -> list[str]:
+        """What was checked and what was not, in words."""
+        found = [f"checked: {', '.join(self.checked)}"]
         if self.unchecked:
-            lines.append(f"not checked, for lack of metrics: {', '.join(self.unchecked)}")
-        return "\n".join([*lines, *self.notes])
+            found.append(f"not checked, for lack of metrics: {', '.join(self.unchecked)}")
+        return found
 
 
 @dataclass(frozen=True)

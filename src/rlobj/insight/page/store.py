@@ -21,8 +21,7 @@ from pyarrow import parquet
 from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import step_of
-from rlobj.config.run_folder import checkpoints, read_settings
-from rlobj.insight.inspecting import Progress
+from rlobj.config.run_folder import Progress, checkpoints, read_settings
 from rlobj.objectives.rules import NAMES
 from rlobj.objectives.statistics import hash_keys
 from rlobj.records.observed import Observed

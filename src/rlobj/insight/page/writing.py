@@ -16,9 +16,8 @@ from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import read_metrics, read_settings
+from rlobj.config.run_folder import Progress, read_metrics, read_settings
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, deciding
-from rlobj.insight.inspecting import Progress
 from rlobj.insight.outcomes import share
 from rlobj.insight.page.encoding import store_elements, store_script
 from rlobj.insight.page.store import PageRows, listed, read_rows

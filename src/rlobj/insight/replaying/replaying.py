@@ -16,8 +16,9 @@ from torch import Tensor
 from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.config.presets import Preset
+from rlobj.config.run_folder import Progress
 from rlobj.insight.filtering import columns_of, matching, read_filter
-from rlobj.insight.inspecting import Progress, record_batches, tokens_by_step
+from rlobj.insight.inspecting import record_batches, tokens_by_step
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
 from rlobj.insight.replaying.planned import (
     EFFECTS,

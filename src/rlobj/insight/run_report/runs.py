@@ -11,8 +11,8 @@ from typing import Any
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.run_folder import read_settings
-from rlobj.insight.diagnosis.diagnosing import diagnose_lines, read_lines
+from rlobj.config.run_folder import read_lines, read_settings
+from rlobj.insight.diagnosis.diagnosing import diagnose_lines
 from rlobj.insight.diagnosis.findings import Finding
 from rlobj.insight.diagnosis.history import MOST
 from rlobj.records.reading import read_records
