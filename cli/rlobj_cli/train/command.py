@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from rlobj.base.errors import ConfigError, nearest
 from rlobj_cli.screen.console import loading
 
 if TYPE_CHECKING:
@@ -105,7 +106,6 @@ def _problems(data: str | None, task: str | None) -> tuple[str, str, str | None]
     Raises:
         ConfigError: --task and --data, or a task that does not exist.
     """
-    from rlobj.base.errors import ConfigError, nearest
     from rlobj.data.tasks import TASKS
 
     if task is None:
@@ -124,7 +124,6 @@ def _overrides(
     config: Path | None, options: Sequence[tuple[str, str, Any]], settings: Sequence[str]
 ) -> list[Layer]:
     """The layers above the preset, lowest first; options are (name, dotted path, value)."""
-    from rlobj.base.errors import ConfigError
     from rlobj.config.layers import file_layer, nested, parse_setting
 
     if config is not None and not config.expanduser().is_file():
@@ -137,7 +136,6 @@ def _overrides(
 
 def _layers(preset: str | None, overrides: list[Layer]) -> list[Layer]:
     """All layers of the command line, lowest first."""
-    from rlobj.base.errors import ConfigError
     from rlobj.config.layers import layers_of
 
     layers = layers_of(preset, overrides)

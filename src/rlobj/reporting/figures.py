@@ -131,16 +131,8 @@ def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
             parts = {"y": line.y, "low": line.low, "high": line.high}
             numbers = {key: _rounded(part) for key, part in parts.items() if part is not None}
             x = places.setdefault(tuple(line.x), len(places))
-            lines.append(
-                {
-                    "name": line.name,
-                    "run": line.run,
-                    "color": color,
-                    "dash": dash,
-                    "x": x,
-                    **numbers,
-                }
-            )
+            look = {"run": line.run, "color": color, "dash": dash}
+            lines.append({"name": line.name, **look, "x": x, **numbers})
         drawn.append(
             {
                 **{key: getattr(figure, key) for key in ("name", "title", "unit", "x")},

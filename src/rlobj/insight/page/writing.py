@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from html import escape
@@ -16,8 +15,9 @@ from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import Progress, read_metrics, read_settings
+from rlobj.config.run_folder import Progress, read_settings
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, deciding
+from rlobj.insight.inspecting import tokens_by_step
 from rlobj.insight.outcomes import share
 from rlobj.insight.page.encoding import store_elements, store_script
 from rlobj.insight.page.store import PageRows, listed, read_rows
@@ -62,12 +62,7 @@ def write_inspection_page(
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     page = read_rows(run, progress=progress)
-    steps = [(line.get("step"), line.get("tokens/step")) for line in read_metrics(run)]
-    tokens = {
-        at: n
-        for at, n in steps
-        if isinstance(at, int) and isinstance(n, int | float) and math.isfinite(n)
-    }
+    tokens = tokens_by_step(run)
     objective = _objective(run)
     found = deciding(objective).values() if objective else ()
     rules: dict[Expr, str] = {rule: ", ".join(fields) for rule, fields in found}
