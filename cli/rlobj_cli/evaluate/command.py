@@ -10,7 +10,7 @@ from rich.console import Console
 from rlobj_cli.evaluate.existing import compare, regrade, score, show
 from rlobj_cli.screen.console import calm_libraries, loading
 from rlobj_cli.screen.errors import DefaultGroup, NamelessCommand
-from rlobj_cli.screen.options import described
+from rlobj_cli.screen.options import described, settings_given
 
 evaluation = typer.Typer(
     name="eval",
@@ -23,6 +23,7 @@ for command in (compare, regrade, score, show):
 
 
 def evaluate(
+    ctx: typer.Context,
     model: str,
     checkpoint: str | None = None,
     on: str | None = None,
@@ -62,24 +63,12 @@ def evaluate(
     """
     console = Console()
     with loading(console):
-        from rlobj.config.layers import nested, parse_setting, reward_settings
+        from rlobj.config.layers import parse_setting
         from rlobj.evaluation import evaluate as evaluate_model
         from rlobj_cli.evaluate.progress import EvaluationScreen
 
-    given = {
-        "--limit": ("data.limit", limit),
-        "--template": ("data.template", template),
-        "--reward": ("rewards", None if reward is None else reward_settings(reward)),
-        "--temperature": ("evaluation.temperature", temperature),
-        "--top-p": ("evaluation.top_p", top_p),
-        "--top-k": ("evaluation.top_k", top_k),
-        "--max-tokens": ("sampling.max_tokens", max_tokens),
-        "-n": ("evaluation.samples", samples),
-        "--seed": ("seed", seed),
-        "--sampler": ("sampling.engine", sampler),
-    }
     layers = [(f"--set {text}", parse_setting(text)) for text in settings or []]
-    layers += [(flag, nested(*pair)) for flag, pair in given.items() if pair[1] is not None]
+    layers += settings_given(ctx, "eval")
     calm_libraries(console)
     with EvaluationScreen(console, "rlobj eval") as screen:
         evaluate_model(

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+if TYPE_CHECKING:
+    from rlobj.config.layers import Layer
 
 VARIABLE = "RLOBJ_DATA_DIR"
 
@@ -30,7 +33,22 @@ def described(command: str, function: Callable[..., None]) -> Callable[..., None
     return function
 
 
-def _parameter(name: str, usage: str, panel: str | None = None, **more: Any) -> Any:
+def settings_given(ctx: typer.Context, command: str) -> list[Layer]:
+    """The options that set something, as layers that have the names of their options."""
+    from rlobj.config.layers import nested, reward_settings
+
+    layers = []
+    for name, option in _table()[command].items():
+        value, path = ctx.params[name], option.get("setting")
+        if path is not None and value not in (None, (), []):
+            value = reward_settings(value) if path == "rewards" else value
+            layers.append((option["usage"].split()[0], nested(path, value)))
+    return layers
+
+
+def _parameter(
+    name: str, usage: str, panel: str | None = None, setting: str | None = None, **more: Any
+) -> Any:
     """An argument, or an option with its names and its value: `--model -m FOLDER|ID`."""
     words = usage.split()
     names = [word for word in words if word.startswith("-")]

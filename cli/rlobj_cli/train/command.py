@@ -12,6 +12,7 @@ from rich.console import Console
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj_cli.screen.console import loading
+from rlobj_cli.screen.options import settings_given
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
@@ -61,34 +62,19 @@ def train(
       rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
     """
-    from rlobj.config.layers import reward_settings
-
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
-    kept = [
-        ("--strategy", "training.strategy", strategy),
-        ("--stop-on", "training.stop_on", stop_on),
-    ]
+    given = settings_given(ctx, "train")
     if resume is not None:
-        given = [
+        others = [
             f"--{name.replace('_', '-')}"
             for name, value in ctx.params.items()
             if name not in ON_RESUME and value is not None and value is not False
         ]
-        changes = _overrides(None, kept, settings or [])
-        _running(console).resume(console, resume, changes, given, processes)
+        changes = _overrides(None, given, settings or [])
+        _running(console).resume(console, resume, changes, others, processes)
         return
-    options = [
-        ("--model", "model.name", model),
-        _problems(data, task),
-        ("--reward", "rewards", None if reward is None else reward_settings(reward)),
-        ("--eval-on", "data.test", eval_on),
-        ("--eval-every", "evaluation.every", eval_every),
-        ("--sampler", "sampling.engine", sampler),
-        ("--async-depth", "sampling.async_depth", async_depth),
-        ("--seed", "seed", seed),
-        *kept,
-    ]
-    layers = _layers(preset, _overrides(config, options, settings or []))
+    _check_problems(data, task)
+    layers = _layers(preset, _overrides(config, given, settings or []))
     _running(console).start(console, layers, out, dry_run, processes, beside)
 
 
@@ -100,38 +86,32 @@ def _running(console: Console) -> Any:
     return running
 
 
-def _problems(data: str | None, task: str | None) -> tuple[str, str, str | None]:
-    """The option that names the training problems.
+def _check_problems(data: str | None, task: str | None) -> None:
+    """Check the options that name the training problems.
 
     Raises:
         ConfigError: --task and --data, or a task that does not exist.
     """
     from rlobj.data.tasks import TASKS
 
-    if task is None:
-        return "--data", "data.source", data
-    if data is not None:
+    if None not in (task, data):
         raise ConfigError(f"--task {task} and --data {data} both name the problems: give one")
-    if task not in TASKS:
+    if task is not None and task not in TASKS:
         raise ConfigError(
             f"--task {task}: there is no such task.{nearest(task, TASKS, spell_out=False)} "
             f"The tasks are {', '.join(TASKS)}; a file or a hub id is given with --data"
         )
-    return "--task", "data.source", task
 
 
-def _overrides(
-    config: Path | None, options: Sequence[tuple[str, str, Any]], settings: Sequence[str]
-) -> list[Layer]:
-    """The layers above the preset, lowest first; options are (name, dotted path, value)."""
-    from rlobj.config.layers import file_layer, nested, parse_setting
+def _overrides(config: Path | None, given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
+    """The layers above the preset, lowest first."""
+    from rlobj.config.layers import file_layer, parse_setting
 
     if config is not None and not config.expanduser().is_file():
         what = "is a folder, not a YAML file" if config.is_dir() else "is not there"
         raise ConfigError(f"--config {config} {what}")
-    overrides: list[Layer] = [file_layer(config)] if config is not None else []
-    overrides += [(name, nested(path, value)) for name, path, value in options if value is not None]
-    return [*overrides, *(("--set", parse_setting(text)) for text in settings)]
+    below = [file_layer(config)] if config is not None else []
+    return [*below, *given, *(("--set", parse_setting(text)) for text in settings)]
 
 
 def _layers(preset: str | None, overrides: list[Layer]) -> list[Layer]:
