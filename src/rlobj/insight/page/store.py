@@ -8,9 +8,9 @@ of the objective are shown, too, and count 0: their inclusion_probability is inf
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def read_rows(
     """
     run = Path(run)
     read_settings(run)  # refuses a folder that is no run
-    texts = TokenTexts(_Vocabulary.of(run))
+    texts = TokenTexts(_vocabulary(run))
     parts, updates, notes = [], [], []
     whole, left, refused = set[int](), budget, set[int]()
     sizes = _table_sizes(run)
@@ -123,15 +123,10 @@ def _table_sizes(run: Path) -> list[tuple[int, int]]:
     sizes: dict[int, int] = {}
     for path in (run / "tables").glob("step-*.parquet"):
         count = 0
-        with contextlib.suppress(
-            pyarrow.ArrowException, OSError
-        ):  # `read_tables` says what is wrong
-            metadata = parquet.read_metadata(path)
-            for group in map(metadata.row_group, range(metadata.num_row_groups)):
-                columns = map(group.column, range(group.num_columns))
-                count += sum(
-                    c.num_values for c in columns if c.path_in_schema.startswith("tokens.")
-                )
+        damaged = (pyarrow.ArrowException, OSError, KeyError)  # `read_tables` says what is wrong
+        with contextlib.suppress(*damaged):
+            tokens = parquet.read_table(path, columns=["tokens"])["tokens"]
+            count = pc.sum(pc.list_value_length(tokens)).as_py() or 0
         sizes[step_of(path)] = sizes.get(step_of(path), 0) + count
     return sorted(sizes.items(), reverse=True)
 
@@ -248,37 +243,23 @@ def encoded(rows: Any) -> Any:
     return rows.drop_columns("schema_version")
 
 
-@dataclass(frozen=True)
-class _Vocabulary:
-    """The texts of tokens: of the newest checkpoint's tokenizer, or as the record has them.
+def _vocabulary(run: Path) -> Any:
+    """The texts of tokens, as `TokenTexts` asks a tokenizer for them.
 
-    It runs no code of the run, and downloads nothing.
+    They are those of the newest checkpoint's tokenizer, or as the record has them. No code of the
+    run is executed, and nothing is downloaded.
     """
+    from tokenizers import Tokenizer
 
-    backend_tokenizer: Any
-    recorded: Mapping[int, str]
-
-    @classmethod
-    def of(cls, run: Path) -> _Vocabulary:
-        """The vocabulary of a run."""
-        from tokenizers import Tokenizer
-
-        folders = [checkpoint / "model" for checkpoint in reversed(checkpoints(run))]
-        for file in (folder / "tokenizer.json" for folder in folders):
-            if file.is_file():
-                with contextlib.suppress(Exception):  # tokenizers raises nothing narrower
-                    return cls(Tokenizer.from_file(str(file)), {})
-        with contextlib.suppress(ConfigError):
-            rows = (
-                read_records(run, ["token", "text"]).group_by("token").aggregate([("text", "min")])
-            )
-            return cls(
-                None, dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
-            )
-        return cls(None, {})
-
-    def convert_ids_to_tokens(self, token: int) -> str | None:
-        """The token as the tokenizer writes it."""
-        if self.backend_tokenizer is not None:
-            return self.backend_tokenizer.id_to_token(token)
-        return self.recorded.get(token, f"⟨{token}⟩")
+    files = [checkpoint / "model" / "tokenizer.json" for checkpoint in reversed(checkpoints(run))]
+    for file in filter(Path.is_file, files):
+        with contextlib.suppress(Exception):  # tokenizers raises nothing narrower
+            found = Tokenizer.from_file(str(file))
+            return SimpleNamespace(backend_tokenizer=found, convert_ids_to_tokens=found.id_to_token)
+    known: dict[int, str] = {}
+    with contextlib.suppress(ConfigError):
+        rows = read_records(run, ["token", "text"]).group_by("token").aggregate([("text", "min")])
+        known = dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+    return SimpleNamespace(
+        backend_tokenizer=None, convert_ids_to_tokens=lambda token: known.get(token, f"⟨{token}⟩")
+    )
