@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,6 @@ from rich.text import Text
 from rlobj.insight.outcomes import standard_error
 from rlobj.reporting import visible
 from rlobj.training import Callback
-from rlobj_cli.screen.charts import sparkline
 from rlobj_cli.screen.console import (
     FIRST_USE,
     facts_grid,
@@ -318,3 +318,28 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def resample(values: Sequence[float], width: int) -> list[float]:
+    """Reduce the values to at most `width` numbers, means of neighbours."""
+    count = min(len(values), width)
+    cuts = [i * len(values) // count for i in range(count + 1)] if count else [0]
+    parts = [values[a:b] for a, b in itertools.pairwise(cuts)]
+    return [sum(part) / len(part) for part in parts]
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw the values in one line, scaled from the smallest to the largest.
+
+    Example:
+        >>> sparkline([0, 1, 2, 3], 8)
+        '▁▃▅█'
+    """
+    values = resample(values, width)
+    if not values:
+        return ""
+    low, span = min(values), max(values) - min(values)
+    return "".join(_BLOCKS[round((v - low) / span * 7) if span else 0] for v in values)

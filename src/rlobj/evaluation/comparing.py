@@ -13,12 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError
-from rlobj.evaluation.estimators import (
-    Interval,
-    bootstrap_interval,
-    sign_flip_test,
-    standard_error,
-)
+from rlobj.evaluation import estimators
 from rlobj.evaluation.identity import differences
 from rlobj.evaluation.report.tables import UNKNOWN, percent, percent_signed
 from rlobj.evaluation.result import EvaluationResult
@@ -78,7 +73,7 @@ class Comparison:
     accuracy_b: float
     difference: float
     stderr: float
-    interval: Interval
+    interval: estimators.Interval
     p_value: float
     exact: bool
     flips: tuple[Flip, ...]
@@ -122,7 +117,7 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
     differences = tuple(p - q for p, q in shares.values())
     n = len(differences)
     mean = sum(differences) / n
-    test = sign_flip_test(_in_common_unit(list(decided.values())), seed=seed)
+    test = estimators.sign_flip_test(_in_common_unit(list(decided.values())), seed=seed)
     flips = [Flip(name, p, q) for name, (p, q) in shares.items() if (p > 0.5) != (q > 0.5)]
     return Comparison(
         benchmark=a.benchmark,
@@ -130,8 +125,8 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
         accuracy_a=sum(p for p, _ in shares.values()) / n,
         accuracy_b=sum(q for _, q in shares.values()) / n,
         difference=mean,
-        stderr=standard_error(differences),
-        interval=bootstrap_interval(differences, seed=seed),
+        stderr=estimators.standard_error(differences),
+        interval=estimators.bootstrap_interval(differences, seed=seed),
         p_value=test.p_value,
         exact=test.exact,
         flips=tuple(sorted(flips, key=lambda flip: -abs(flip.difference))),

@@ -12,16 +12,9 @@ from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.data import Problem
 from rlobj.data.problems import digest
+from rlobj.evaluation import identity
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
-from rlobj.evaluation.identity import (
-    environment,
-    fingerprint,
-    model_identity,
-    module_identity,
-    now,
-    require_same,
-)
 from rlobj.evaluation.problem_sets import (
     Overrides,
     Problems,
@@ -211,8 +204,8 @@ def _fitted(each: ProblemSet, engine: Engine, callback: EvaluationCallback) -> P
 def _identity(model: Any, out: Path | str | None) -> dict[str, Any]:
     """Which weights are evaluated; those of a model object are hashed only for a folder."""
     if isinstance(model, str):
-        return {"source": model, **model_identity(model)}
-    return {"source": None, **({} if out is None else module_identity(model))}
+        return {"source": model, **identity.model_identity(model)}
+    return {"source": None, **({} if out is None else identity.module_identity(model))}
 
 
 def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> dict[str, Any]:
@@ -240,7 +233,7 @@ def _folder_name(model: str, settings: Mapping[str, Any]) -> str:
     names = "+".join(settings["benchmarks"])
     names = names if len(names) <= 40 else f"{len(settings['benchmarks'])}-benchmarks"
     short = "".join(c if c.isalnum() or c in "+.-_" else "-" for c in names)
-    return f"{stem}-{short}-{fingerprint(settings)[:8]}"
+    return f"{stem}-{short}-{identity.fingerprint(settings)[:8]}"
 
 
 def _begin(
@@ -258,13 +251,13 @@ def _begin(
     if stored:
         samples.read(repair=True)
     if samples.responses:
-        require_same(samples.path, stored, settings)
+        identity.require_same(samples.path, stored, settings)
     else:  # nothing was sampled under the stored settings
         stored = {}
     problems: dict[str, Sequence[Problem]] = dict(samples.problems()) if stored else {}
     samples.write_problems(problems | {each.name: each.problems for each in sets})
     benchmarks = {**stored.get("benchmarks", {}), **settings["benchmarks"]}
-    sessions = [*stored.get("sessions", []), {"started": now(), **environment()}]
+    sessions = [*stored.get("sessions", []), {"started": identity.now(), **identity.environment()}]
     samples.write_settings(
         {"format": 1, **settings, "benchmarks": benchmarks, "sessions": sessions}
     )

@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.files import packaged, write_whole
-from rlobj.evaluation.report.tables import (
-    facts,
-    flat,
-    shared,
-    summary_table,
-    undecided_note,
-)
+from rlobj.evaluation.report import tables
 from rlobj.evaluation.samples import GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult
 from rlobj.reporting import definition_list, fill, html_table, render_page, script_safe
@@ -54,12 +48,12 @@ def write_page(
     Raises:
         RunError: the disk refused.
     """
-    common = shared([flat(each.settings) for each in results])
+    common = tables.shared([tables.flat(each.settings) for each in results])
     texts, kept, total = kept_texts(results, budget)
     title = str(about.get("model", "evaluation"))
     parts = {
         "title": escape(title),
-        "facts": definition_list(facts({k: v for k, v in about.items() if k != "model"})),
+        "facts": definition_list(tables.facts({k: v for k, v in about.items() if k != "model"})),
         "settings": definition_list(common),
         "summary": _summary_table(results),
         "notes": "".join(f"<p>{escape(line)}</p>" for line in _notes(results, kept, total)),
@@ -87,7 +81,7 @@ def write_page(
 
 
 def _summary_table(results: Sequence[BenchmarkResult]) -> str:
-    names, rows = summary_table([each.summary for each in results])
+    names, rows = tables.summary_table([each.summary for each in results])
     links = [f"<a href='#b{i}'>{escape(name)}</a>" for i, name in enumerate(names[1:])]
     links[len(results) :] = map(escape, names[len(results) + 1 :])  # the mean has no section
     return html_table(links, ((name, texts) for name, *texts in rows))
@@ -104,7 +98,7 @@ def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[st
             "with an answer or without. The columns count every response that was cut, and every "
             "one without an answer."
         )
-    lines += undecided_note([each.summary for each in results])
+    lines += tables.undecided_note([each.summary for each in results])
     if kept < total:
         lines.append(
             f"The page holds the texts of {kept:,} of {total:,} responses, the first ones of each "
@@ -129,7 +123,7 @@ def _verdict_boxes(results: Sequence[BenchmarkResult]) -> str:
 
 
 def _section(index: int, result: BenchmarkResult, common: Mapping[str, str]) -> str:
-    name, own = escape(result.summary.benchmark), flat(result.settings, common)
+    name, own = escape(result.summary.benchmark), tables.flat(result.settings, common)
     return (
         f"<section id='b{index}' class=benchmark><h2>{name}</h2>{definition_list(own)}"
         f"<div class=grid role=grid aria-label='{name}: problems and samples'></div></section>"

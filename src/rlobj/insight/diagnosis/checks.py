@@ -3,18 +3,280 @@
 A check looks at the end of a `History` and returns what it found there, or None. It is silent where
 a metric that it reads is absent. `docs/diagnosis.md` explains each check and its thresholds.
 
-To add one: write the function, add a row to `CHECKS` with the metrics that it reads, its name to
-`config.findings`, a section to the page, and a run that has it to `benchmarks/sick_runs.py`.
+To add one: write the function, what it says into texts.yaml, a row of `CHECKS` with the metrics
+that it reads, its name into `config.findings`, a section of the page, and a run that has it into
+`benchmarks/sick_runs.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlobj.insight.diagnosis import policy_checks as policy
-from rlobj.insight.diagnosis import run_checks as run
-from rlobj.insight.diagnosis.history import Found, History
+from rlobj.insight.diagnosis.history import WINDOW, Found, History
+from rlobj.objectives.rules import Column, Expr
+
+COLLAPSED = 0.5
+"""Share of its best accuracy below which a run has collapsed. Healthy runs lose at most 0.1."""
+CERTAIN = 4.0
+"""Standard errors by which a fall must exceed the noise of the responses that were sampled."""
+SAME_RESPONSE = 0.5
+"""Share of all responses with the same text, although the answers of their problems differ."""
+NO_SIGNAL = 0.8
+"""Share of groups without signal: four of five groups were sampled for nothing."""
+SOLVED = 0.9
+"""Accuracy above which groups without signal and a low entropy are what success looks like."""
+HALVED, SPENT, EXPLODED = 0.5, 0.1, 1.5
+"""Entropy as a share of that of the first steps. It may fall by half only if the reward rises; a
+tenth is the end of exploration. Healthy runs do not exceed that of their first steps."""
+SMALL_ENTROPY = 0.05
+"""Nats; smaller changes of entropy are no finding."""
+LARGE_RATIO, OFTEN, HUGE_RATIO = 10.0, 3, 100.0
+"""A ratio of 10 is where the dual clip of JustRL and STARE cuts. One step may exceed it; three of
+ten may not, nor any step 100."""
+GRADIENT_SPIKE, BEFORE, CUT = 10.0, 20, 3.0
+"""Gradient norm as a multiple of the median of the 20 steps before, and of training.max_grad_norm:
+a spike that is hardly cut does no harm. Healthy runs stay below 5 times the median, but pass-at-k,
+where few responses have an advantage."""
+LARGE_KL = 0.1
+"""Nats per token between the policies before and during the updates of a step; healthy runs stay
+below 0.03. PPO implementations stop a step early at 0.015 to 0.03."""
+BROKEN = 3
+"""Steps of five with an update that was not finite. A step without groups has no update."""
+FAST = 10
+"""Steps in which only too large a learning rate destroys a policy."""
+
+
+def collapse(h: History) -> Found | None:
+    """The accuracy or the reward is lost, or all problems get the same response."""
+    return _accuracy_lost(h) or _reward_lost(h) or _same_response(h)
+
+
+def _accuracy_lost(h: History) -> Found | None:
+    now, (best, step) = h.mean("reward/accuracy"), h.best
+    groups = max(h.mean("reward/groups"), 1.0) * WINDOW
+    noise = math.sqrt(max(best * (1 - best), 0.0) / groups)
+    if len(h.steps) < 3 or not (now < COLLAPSED * best and best - now > CERTAIN * noise):
+        return None
+    return Found.of("accuracy-lost", {"best": best, "best_step": step, "now": now})
+
+
+def _reward_lost(h: History) -> Found | None:
+    now, (best, step), spread = h.mean("reward/mean"), h.best_reward, h.early("reward/std")
+    if len(h.steps) < 3 or not (spread > 0 and best - now > max(spread, CERTAIN * h.noise)):
+        return None
+    numbers = {"best": best, "best_step": step, "now": now, "spread": spread}
+    return Found.of("reward-lost", numbers)
+
+
+def _same_response(h: History) -> Found | None:
+    same, gold = h.mean("response/most_common"), h.mean("response/most_common_gold")
+    if len(h.steps) < 3 or not (same >= SAME_RESPONSE and same >= 2 * gold):
+        return None
+    return Found.of("same-response", {"same_response": same, "same_answer": gold})
+
+
+def groups_without_signal(h: History) -> Found | None:
+    """Almost no group has responses that differ in reward."""
+    share, accuracy = h.mean("groups/without_signal_share"), h.mean("reward/accuracy")
+    if len(h.steps) < WINDOW or not (share == 1 or (share >= NO_SIGNAL and accuracy < SOLVED)):
+        return None
+    text = "groups-without-signal"
+    if not 0 < accuracy < 1:  # also NaN
+        text = "groups-all-wrong" if accuracy <= 0 else "groups-all-right"
+    numbers = {"share": share, "accuracy": accuracy}
+    return Found.of(text, numbers, reward=h.mean("reward/mean"))
+
+
+def entropy_falling(h: History) -> Found | None:
+    """Entropy was lost and no reward gained, or exploration has ended too early."""
+    now, early, accuracy = _entropy(h)
+    spent = now <= SPENT * early and accuracy < SOLVED
+    if not (early - now > SMALL_ENTROPY and (spent or (now <= HALVED * early and not h.gained))):
+        return None
+    what = "almost nothing is explored" if spent else "the reward did not rise"
+    numbers = {"early": early, "now": now, "accuracy": accuracy}
+    return Found.of("entropy-falling", numbers, what=what)
+
+
+def entropy_exploding(h: History) -> Found | None:
+    """Entropy rises and the reward does not."""
+    now, early, accuracy = _entropy(h)
+    if not (now - early > SMALL_ENTROPY and now >= EXPLODED * early and not h.gained):
+        return None
+    bonus = any(each.kind == "entropy_bonus" for each in h.config.objective.penalties)
+    numbers = {"early": early, "now": now, "accuracy": accuracy}
+    return Found.of("bonus-exploding" if bonus else "entropy-exploding", numbers)
+
+
+def _entropy(h: History) -> tuple[float, float, float]:
+    """Entropy now and early, and the accuracy now; NaN before there are enough steps."""
+    now = h.mean("policy/entropy") if len(h.steps) >= 2 * WINDOW else math.nan
+    return now, h.early("policy/entropy"), h.mean("reward/accuracy")
+
+
+def ratio_spike(h: History) -> Found | None:
+    """Ratios are so large that single tokens govern the update."""
+    ratios = h.last("policy/ratio_max", 2 * WINDOW)
+    large = sum(ratio > LARGE_RATIO for ratio in ratios)
+    if not ratios or not (large >= OFTEN or ratios[-1] > HUGE_RATIO):
+        return None
+    numbers = {"ratio_max": max(ratios), "steps": large}
+    return Found.of("ratio-spike", numbers, limit=LARGE_RATIO, seen=len(ratios))
+
+
+def gradient_spike(h: History) -> Found | None:
+    """One gradient is far larger than those before it."""
+    norms = h.last("train/grad_norm", BEFORE + 1)
+    before = sorted(norm for norm in norms[:-1] if norm > 0)
+    limit = h.config.training.max_grad_norm
+    middle = before[len(before) // 2] if len(before) >= BEFORE // 2 else math.nan
+    if not norms or not middle * GRADIENT_SPIKE < norms[-1] > CUT * limit:
+        return None
+    numbers = {"norm": norms[-1], "median": middle}
+    return Found.of("gradient-spike", numbers, times=norms[-1] / middle, limit=limit)
+
+
+def learning_rate_too_high(h: History) -> Found | None:
+    """Updates are not finite, move the policy too far, or destroy it within few steps."""
+    rate, kl = h.config.training.learning_rate, h.mean("policy/kl_old")
+    lost = _accuracy_lost(h) or _reward_lost(h)
+    updates = h.together("reward/groups", "train/skipped_updates", "train/grad_norm")
+    broken = sum(groups > 0 and skipped > 0 and norm != norm for groups, skipped, norm in updates)
+    numbers = {"learning_rate": rate}
+    lower = rate / 10
+    if broken >= BROKEN:
+        numbers["steps"] = broken
+        return Found.of("updates-broken", numbers, window=WINDOW, lower=lower)
+    if len(h.steps) >= 3 and kl > LARGE_KL:
+        return Found.of("updates-too-large", {**numbers, "kl": kl}, lower=lower)
+    if lost is not None and (steps := h.steps[-1] - int(lost.numbers["best_step"])) <= FAST:
+        words = {"lost": lost.evidence, "steps": steps, "lower": lower}
+        return Found.of("lost-fast", {**numbers, **lost.numbers}, **words)
+    return None
+
+
+MANY_TOKENS, MANY_STEPS = 50_000, 20
+"""Tokens and steps after which a rule should have acted: rare rules select 1 token in 10,000."""
+EVERYTHING = 0.01
+"""Share of kept tokens below which a rule drops everything."""
+SAMPLER_GAP, GAP_GROWTH = 1e-3, 10.0
+"""Nats per token; and a multiple of the first step's gap, which is 0.01 in bfloat16. Engines that
+are right differ by 1e-6 in float32."""
+TRUNCATED, CUT_RIGHT = 0.25, 0.5
+"""Share of responses that are cut, and share of these that must be right for it to do no harm."""
+LONGER = 1.5
+"""Response length as a multiple of that of the first steps."""
+UNDECIDED = 0.05
+"""Share of responses without a verdict. They are in no group and no mean."""
+DISPUTED, FEW_GROUPS = 0.1, 5
+"""Share of unanimous groups whose common answer is graded wrong, and their smallest number.
+Healthy runs have 0.01; with 20% wrong gold answers it is 0.2."""
+HALF_SIGNAL, LARGEST_GROUP = 0.5, 128
+
+
+def rule_never_fires(h: History) -> Found | None:
+    """`drop` or `keep` has not left out a token yet."""
+    tokens, counts = h.total("tokens/step"), ("tokens/dropped", "objective/dropped_tokens")
+    dropped = sum(map(h.total, counts))  # older runs have the second one alone
+    few = len(h.steps) < MANY_STEPS or tokens < MANY_TOKENS
+    if few or dropped > 0 or not any(map(h.knows, counts)):
+        return None
+    objective = h.config.objective
+    rules = {"drop": objective.drop_rule, "keep": objective.keep_rule}
+    active = {name: rule for name, rule in rules.items() if rule is not None and not _guards(rule)}
+    if not active:
+        return None
+    text = "; ".join(f"{name}: {rule}" for name, rule in active.items())
+    return Found.of("rule-never-fires", {"tokens": tokens}, rules=text)
+
+
+def _guards(rule: Expr) -> bool:
+    """Whether a rule acts only when two policies are far apart, which is rare in a sound run."""
+    names = {node.name for node in rule.walk() if isinstance(node, Column)}
+    apart = {"ratio", "sampler_gap", "ref_gap", "proxy_gap"}
+    return bool(names & apart) or any(
+        {name, f"old_{name}"} <= names for name in ("prob", "logprob", "surprisal", "entropy")
+    )
+
+
+def rule_fires_on_everything(h: History) -> Found | None:
+    """`drop` and `keep` leave out almost every token."""
+    kept = h.mean("objective/kept_fraction")
+    if len(h.steps) < 3 or not kept <= EVERYTHING:
+        return None
+    return Found.of("rule-fires-on-everything", {"kept": kept})
+
+
+def inert_setting(h: History) -> Found | None:
+    """A setting of the objective has no effect in this run, and has one in its preset."""
+    if not h.inert:
+        return None
+    return Found.of("inert-setting", {"settings": len(h.inert)}, inert="; ".join(h.inert))
+
+
+def sampler_drift(h: History) -> Found | None:
+    """The sampler's log-probs are not the policy's."""
+    ahead = h.config.sampling.async_depth
+    name = "sampler/kl" if ahead else "sampler/logprob_gap"
+    gap, first = h.mean(name), h.first(name)
+    limit = LARGE_KL if ahead else max(SAMPLER_GAP, GAP_GROWTH * first)
+    if not gap > limit:
+        return None
+    return Found.of("sampler-far-ahead" if ahead else "sampler-drift", {"gap": gap, "first": first})
+
+
+def truncation(h: History) -> Found | None:
+    """Many responses are cut at max_tokens, and are wrong for it."""
+    share, right = h.mean("response/truncated"), h.mean("response/truncated_right")
+    if math.isnan(right):  # an older run: at most all right responses were cut
+        right = h.mean("reward/accuracy") / share if share else math.nan
+    longest = h.config.sampling.max_tokens
+    if longest == 1 or len(h.steps) < 3 or not (share >= TRUNCATED and right < CUT_RIGHT):
+        return None
+    numbers = {"share": share, "right": right}
+    return Found.of("truncation", numbers, longest=longest, twice=2 * longest)
+
+
+def length_growth(h: History) -> Found | None:
+    """Responses get longer and the reward does not rise."""
+    now, early = h.mean("response/length_mean"), h.early("response/length_mean")
+    if len(h.steps) < 2 * WINDOW or not (now >= LONGER * early and not h.gained):
+        return None
+    return Found.of("length-growth", {"early": early, "now": now})
+
+
+def verifier_trouble(h: History) -> Found | None:
+    """Responses get no verdict, or gold answers look wrong."""
+    undecided = h.mean("reward/undecided") / max(h.mean("response/count"), 1.0)
+    if undecided >= UNDECIDED:
+        return Found.of("undecided-responses", {"undecided": undecided})
+    wrong = sum(h.last("groups/agreed_wrong", MANY_STEPS))
+    right = sum(h.last("groups/agreed_right", MANY_STEPS))
+    if not (wrong >= FEW_GROUPS and right > wrong and wrong >= DISPUTED * (wrong + right)):
+        return None
+    return Found.of("disputed-answers", {"wrong": wrong, "right": right}, all=wrong + right)
+
+
+def wrong_group_size(h: History) -> Found | None:
+    """Groups have no signal because they are too small for the accuracy."""
+    size, p = h.config.sampling.group_size, h.mean("reward/accuracy")
+    share = h.mean("groups/without_signal_share")
+    expected = _all_equal(p, size)
+    fallen = p < h.best[0] / 2  # no question of the group's size
+    if len(h.steps) < WINDOW or fallen or not (HALF_SIGNAL <= share < 1 and 0 < p < 0.75):
+        return None
+    enough = next((n for n in range(2, LARGEST_GROUP) if _all_equal(p, n) < HALF_SIGNAL / 2), 0)
+    if expected < share / 2 or enough <= size:  # problems differ: larger groups would not help
+        return None
+    numbers = {"share": share, "accuracy": p, "enough": enough}
+    return Found.of("wrong-group-size", numbers, size=size, then=_all_equal(p, enough))
+
+
+def _all_equal(p: float, size: int) -> float:
+    """The probability that independent responses are all right or all wrong."""
+    return p**size + (1 - p) ** size
 
 
 @dataclass(frozen=True)
@@ -37,29 +299,27 @@ _AGREED = ("groups/agreed_wrong", "groups/agreed_right")
 _SIGNAL = ("groups/without_signal_share",)
 
 CHECKS: dict[str, Check] = {
-    "collapse": Check(
-        policy.collapse, _REWARD, ("response/most_common", "response/most_common_gold")
-    ),
-    "groups-without-signal": Check(policy.groups_without_signal, _SIGNAL),
-    "entropy-falling": Check(policy.entropy_falling, ("policy/entropy",)),
-    "entropy-exploding": Check(policy.entropy_exploding, ("policy/entropy",)),
-    "ratio-spike": Check(policy.ratio_spike, ("policy/ratio_max",)),
-    "gradient-spike": Check(policy.gradient_spike, ("train/grad_norm",)),
+    "collapse": Check(collapse, _REWARD, ("response/most_common", "response/most_common_gold")),
+    "groups-without-signal": Check(groups_without_signal, _SIGNAL),
+    "entropy-falling": Check(entropy_falling, ("policy/entropy",)),
+    "entropy-exploding": Check(entropy_exploding, ("policy/entropy",)),
+    "ratio-spike": Check(ratio_spike, ("policy/ratio_max",)),
+    "gradient-spike": Check(gradient_spike, ("train/grad_norm",)),
     "learning-rate-too-high": Check(
-        policy.learning_rate_too_high, ("policy/kl_old", "train/skipped_updates")
+        learning_rate_too_high, ("policy/kl_old", "train/skipped_updates")
     ),
     "rule-never-fires": Check(
-        run.rule_never_fires, ("tokens/dropped", "objective/dropped_tokens"), ("tokens/step",)
+        rule_never_fires, ("tokens/dropped", "objective/dropped_tokens"), ("tokens/step",)
     ),
-    "rule-fires-on-everything": Check(run.rule_fires_on_everything, ("objective/kept_fraction",)),
-    "inert-setting": Check(run.inert_setting, ("reward/mean",)),
-    "sampler-drift": Check(run.sampler_drift, ("sampler/logprob_gap",), ("sampler/kl",)),
-    "truncation": Check(run.truncation, ("response/truncated",), ("response/truncated_right",)),
-    "length-growth": Check(run.length_growth, ("response/length_mean",)),
+    "rule-fires-on-everything": Check(rule_fires_on_everything, ("objective/kept_fraction",)),
+    "inert-setting": Check(inert_setting, ("reward/mean",)),
+    "sampler-drift": Check(sampler_drift, ("sampler/logprob_gap",), ("sampler/kl",)),
+    "truncation": Check(truncation, ("response/truncated",), ("response/truncated_right",)),
+    "length-growth": Check(length_growth, ("response/length_mean",)),
     "verifier-trouble": Check(
-        run.verifier_trouble, ("reward/undecided",), ("response/count", *_AGREED)
+        verifier_trouble, ("reward/undecided",), ("response/count", *_AGREED)
     ),
-    "wrong-group-size": Check(run.wrong_group_size, _SIGNAL),
+    "wrong-group-size": Check(wrong_group_size, _SIGNAL),
 }
 """The checks by name, in the order of `FindingName`."""
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from rlobj.base.errors import counted
 from rlobj.base.yaml import packaged_table
-from rlobj.insight.diagnosis.checks import CHECKS
-from rlobj.insight.diagnosis.run_checks import SAMPLER_GAP
+from rlobj.insight.diagnosis.checks import CHECKS, SAMPLER_GAP
 from rlobj.insight.outcomes import Z95, standard_error
 from rlobj.insight.run_report.runs import Run, is_number
 from rlobj.reporting import Figure, Line, Mark, Target, visible
