@@ -1,25 +1,91 @@
-"""`rlobj eval`: parses the command line."""
+"""`rlobj eval`, and `rlobj eval compare | regrade | score | show` for evaluations that exist."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
 
-from rlobj_cli.evaluate.existing import compare, regrade, score, show
-from rlobj_cli.screen.console import calm_libraries, loading
+from rlobj_cli.screen.console import calm_libraries, loading, show_markdown
 from rlobj_cli.screen.errors import DefaultGroup, NamelessCommand
 from rlobj_cli.screen.options import described, settings_given
 
-evaluation = typer.Typer(
-    name="eval",
-    cls=DefaultGroup,
-    no_args_is_help=True,
-    help="Evaluate a policy; compare, regrade and score evaluations.",
-)
-for command in (compare, regrade, score, show):
-    evaluation.command(command.__name__)(described(f"eval {command.__name__}", command))
+
+def show(directory: Path) -> None:
+    """Show the results of an evaluation, finished or not, and write its results and page again."""
+    console, evaluations, screen = _loaded()
+    with screen(console) as callback:
+        evaluations.summarise_folder(directory, callback=callback)
+
+
+def compare(first: Path, second: Path, out: Path | None = None) -> None:
+    """Compare two evaluations of the same problems: A minus B, problem by problem.
+
+    [bold]Example[/bold]
+
+    \b  rlobj eval compare evals/base evals/stapo
+    """
+    console, evaluations, _ = _loaded()
+    from rlobj.base.files import write_whole
+
+    comparison = evaluations.compare(first, second)
+    show_markdown(console, comparison.to_markdown())
+    if out is not None:
+        write_whole(out, comparison.to_markdown().encode())
+        console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+def regrade(directory: Path, reward: str | None = None, deadline: float | None = None) -> None:
+    """Grade the stored responses again, and list the grades that changed.
+
+    Responses do not change; grades.jsonl, results and page are replaced.
+    """
+    console, evaluations, screen = _loaded()
+    with screen(console, doing="grading ") as callback:
+        evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
+
+
+def score(
+    files: list[Path],
+    on: str | None = None,
+    data_dir: Path | None = None,
+    reward: str = "math",
+    model: str | None = None,
+    columns: list[str] | None = None,
+    out: Path | None = None,
+) -> None:
+    """Grade responses of other programs, with the same grader, statistics and page.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj eval score responses.jsonl
+      rlobj eval score samples_minerva_math_2026-01-01T12-00-00.jsonl --model my-model
+      rlobj eval score answers.parquet --on math500 --column response=completion
+    """
+    console, evaluations, screen = _loaded()
+    with screen(console, "rlobj eval score", "grading ") as callback:
+        evaluations.score(
+            files,
+            on,
+            data_dir=data_dir,
+            reward=reward,
+            model=model,
+            columns={part: name for part, _, name in (c.partition("=") for c in columns or [])},
+            out=out or "auto",
+            callback=callback,
+        )
+
+
+def _loaded() -> tuple[Any, Any, Any]:
+    """A console, the library's module, and the class that shows an evaluation's progress."""
+    console = Console()
+    with loading(console):
+        from rlobj import evaluation as evaluations
+        from rlobj_cli.evaluate.progress import EvaluationScreen
+
+    return console, evaluations, EvaluationScreen
 
 
 def evaluate(
@@ -61,17 +127,14 @@ def evaluate(
       rlobj eval score FILE              grade responses of other programs
       rlobj eval show DIR                show the stored results
     """
-    console = Console()
-    with loading(console):
-        from rlobj.config.layers import parse_setting
-        from rlobj.evaluation import evaluate as evaluate_model
-        from rlobj_cli.evaluate.progress import EvaluationScreen
+    console, evaluations, screen = _loaded()
+    from rlobj.config.layers import parse_setting
 
     layers = [(f"--set {text}", parse_setting(text)) for text in settings or []]
     layers += settings_given(ctx, "eval")
     calm_libraries(console)
-    with EvaluationScreen(console, "rlobj eval") as screen:
-        evaluate_model(
+    with screen(console, "rlobj eval") as callback:
+        evaluations.evaluate(
             model,
             on,
             protocol,
@@ -79,8 +142,16 @@ def evaluate(
             data_dir=data_dir,
             settings=layers,
             out=out or "auto",
-            callback=screen,
+            callback=callback,
         )
 
 
+evaluation = typer.Typer(
+    name="eval",
+    cls=DefaultGroup,
+    no_args_is_help=True,
+    help="Evaluate a policy; compare, regrade and score evaluations.",
+)
+for command in (compare, regrade, score, show):
+    evaluation.command(command.__name__)(described(f"eval {command.__name__}", command))
 evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)(described("eval", evaluate))
