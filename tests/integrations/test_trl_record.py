@@ -14,15 +14,17 @@ import pytest
 import torch
 from integrations.trl_runs import completions, config, reward, trainer, weights
 from runs import metrics
+from screens import console, text_of
 
 import rlobj
 from rlobj import Objective, read_records, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import is_locked
 from rlobj.integrations.trl import ObjectiveTrainer
+from rlobj_cli.watch import following
 
 PLACE = [(name, "ascending") for name in ("step", "update", "response", "position")]
-EVERY = {"tables_every": 1, "records_share": 0.1}
+RECORDED = {"record": True, "output": {"tables_every": 1, "records_share": 0.1}}
 
 
 ENTROPY = "20-entropy"
@@ -31,7 +33,7 @@ PHASES = Objective().split("old_prob < 0.02")
 
 
 def train(folder: Path, objective: Any, resume: Any = None, **settings: Any) -> Any:
-    one = trainer(ObjectiveTrainer, config(folder, **settings), objective=objective, output=EVERY)
+    one = trainer(ObjectiveTrainer, config(folder, **settings), objective=objective, **RECORDED)
     one.train(resume_from_checkpoint=resume)
     return one
 
@@ -82,7 +84,7 @@ def test_tool_output_is_not_recorded(tmp_path: Path) -> None:
         masks = [[int(i % 3 != 2) for i in range(len(ids))] for ids in found["completion_ids"]]
         return {**found, "env_mask": masks}
 
-    named = {"objective": "dapo-loss", "output": EVERY, "rollout_func": with_tools}
+    named = {"objective": "dapo-loss", "rollout_func": with_tools, **RECORDED}
     trainer(ObjectiveTrainer, config(tmp_path, max_steps=1), **named).train()
     [update] = read_tables(tmp_path / "_rlobj")
     assert update.table.ids is not None
@@ -115,11 +117,11 @@ def test_a_run_is_inspected_replayed_diagnosed_and_reported(whole: Path) -> None
     assert "entropy.top(0.2)" in rlobj.report(run, whole / "report.html").read_text()
 
 
-def test_a_run_is_watched_from_the_command_line(whole: Path) -> None:
-    words = [sys.executable, "-m", "rlobj_cli", "watch", str(whole / "_rlobj")]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert "step 12/12" in done.stdout
-    assert "Finished: 12 steps." in done.stdout
+def test_a_run_is_watched_to_its_end(whole: Path) -> None:
+    screen = console(200)
+    assert following.follow(screen, whole / "_rlobj") == 0
+    assert "step 12/12" in text_of(screen)
+    assert "Finished: 12 steps." in text_of(screen)
 
 
 def test_a_resumed_run_continues_its_record(whole: Path, tmp_path: Path) -> None:
@@ -158,7 +160,9 @@ def test_rows_of_a_run_that_fails_are_written_and_the_folder_is_unlocked(tmp_pat
             raise RuntimeError("no verdict")
         return reward(completions)
 
-    one = trainer(ObjectiveTrainer, config(tmp_path), objective=ENTROPY, reward_funcs=broken)
+    one = trainer(
+        ObjectiveTrainer, config(tmp_path), objective=ENTROPY, reward_funcs=broken, **RECORDED
+    )
     with pytest.raises(RuntimeError, match="no verdict"):
         one.train()
     assert set(read_records(tmp_path / "_rlobj")["step"].to_pylist()) == {1, 2}
