@@ -108,8 +108,12 @@ def machine() -> dict[str, str]:
     return {**facts, "rlobj": done.stdout.strip() or version("rlobj")}
 
 
-def ask(module: str, question: Mapping[str, Any], ranks: int = 1) -> list[Any]:
+def ask(
+    module: str, question: Mapping[str, Any], ranks: int = 1, python: str = sys.executable
+) -> list[Any]:
     """What `answer(**question)` of a module returns in fresh processes of one thread, by rank.
+
+    `python` may be that of another environment.
 
     Raises:
         RuntimeError: a process failed; with the end of its output.
@@ -117,7 +121,7 @@ def ask(module: str, question: Mapping[str, Any], ranks: int = 1) -> list[Any]:
     launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
     with tempfile.TemporaryDirectory() as folder:
         words = [module, "--answer", json.dumps(question), folder]
-        command = [sys.executable, "-m", *(launcher if ranks > 1 else []), *words]
+        command = [python, "-m", *(launcher if ranks > 1 else []), *words]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         if done.returncode:
