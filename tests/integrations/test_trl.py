@@ -1,4 +1,4 @@
-"""ObjectiveTrainer against TRL's own losses and against rlobj alone."""
+"""ObjectiveTrainer against TRL's own losses and against rlobj alone, in the first update."""
 
 from __future__ import annotations
 
@@ -7,25 +7,68 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.trl_runs import Gradients, GRPOTrainer, config, trainer, weights
+from integrations.trl_runs import (
+    Gradients,
+    GRPOTrainer,
+    alone,
+    config,
+    off,
+    policy,
+    train,
+    trainer,
+    weights,
+)
+from peft import LoraConfig
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from rlobj.integrations.trl import ObjectiveTrainer
+from rlobj import load_preset
+from rlobj.config.presets import preset_names
+from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
+from rlobj.models.embedded import build_tokenizer
+
+DAPO = {"epsilon_high": 0.28}
+LACKING = ("lp-reg", "otb")  # TRL has neither the proxy nor the collision probability
+SAMPLER = ("icepop", "mis", "prime-rl", "tis")
+
+
+def moe() -> Qwen3MoeForCausalLM:
+    """A mixture of experts, whose router has a loss of its own."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 32}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    experts = {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "output_router_logits": True,
+        "router_aux_loss_coef": 0.1,
+    }
+    size = len(build_tokenizer())
+    return Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(vocab_size=size, num_hidden_layers=2, **sizes, **heads, **experts)
+    )
 
 
 @pytest.mark.parametrize(
-    ("objective", "settings"),
+    ("settings", "model"),
     [
-        ("dapo-loss", {"epsilon_high": 0.28}),
-        ("dapo-loss", {"epsilon_high": 0.28, "scale_rewards": "batch"}),
+        ({}, policy),
+        ({"scale_rewards": "batch"}, policy),
+        ({"num_iterations": 2, "learning_rate": 1e-2}, policy),
+        ({"gradient_checkpointing": True}, policy),
+        ({}, moe),
     ],
+    ids=["usual", "batch", "two rounds", "checkpointing", "experts"],
 )
-def test_dapo_is_trls_dapo_to_the_bit(
-    tmp_path: Path, objective: str, settings: dict[str, Any]
-) -> None:
-    theirs = trainer(GRPOTrainer, config(tmp_path, **settings))
+def test_dapo_is_trls_dapo_to_the_bit(tmp_path: Path, settings: dict[str, Any], model: Any) -> None:
+    args = {**DAPO, **settings}
+    theirs = trainer(GRPOTrainer, config(tmp_path, **args), model())
     theirs.train()
     ours = trainer(
-        ObjectiveTrainer, config(tmp_path, **settings), objective=objective, advantages="trl"
+        ObjectiveTrainer,
+        config(tmp_path, **args),
+        model(),
+        objective="dapo-loss",
+        advantages="trl",
     )
     before = weights(ours)
     ours.train()
@@ -33,25 +76,60 @@ def test_dapo_is_trls_dapo_to_the_bit(
     assert not torch.equal(before, weights(ours))
 
 
-def gradients(tmp_path: Path, objective: Any, size: int, **settings: Any) -> list[torch.Tensor]:
-    found = Gradients()
-    split = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 32 // size}
-    one = trainer(
-        ObjectiveTrainer,
-        config(tmp_path, **{**split, "max_steps": 1, **settings}),
-        objective=objective,
-        callbacks=[found],
-    )
-    one.train()
-    return found.found
+@pytest.mark.parametrize("peft", [False, True])
+def test_beta_adds_trls_kl(tmp_path: Path, peft: bool) -> None:
+    found = []
+    for kind, named in ((GRPOTrainer, {}), (ObjectiveTrainer, {"objective": "dapo-loss"})):
+        gradients = Gradients()
+        if peft:
+            lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+            named = {**named, "peft_config": lora}
+        args = config(tmp_path, beta=0.04, **DAPO)
+        trainer(kind, args, callbacks=[gradients], **named).train()
+        found.append(gradients.found)
+    for theirs, ours in zip(*found, strict=True):
+        assert off(ours, theirs) < 1e-3
 
 
-SELECTIONS = ("20-entropy", "stapo", "kl-cov", "stare", "clip-cov", "entropy-shaped", "fipo")
+@pytest.mark.parametrize("preset", [n for n in preset_names() if n not in LACKING + SAMPLER])
+def test_the_gradient_of_a_preset_is_that_of_rlobj_alone(tmp_path: Path, preset: str) -> None:
+    """Four micro-batches in TRL, one table in rlobj."""
+    objective = load_preset(preset).resolved(8)
+    reference = {"beta": 0.01} if "ref_logprobs" in objective.needs.ever else {}
+    rounds = {"num_iterations": len(objective.phases)}
+    one, found = train(tmp_path, preset, max_steps=1, **reference, **rounds)
+    assert off(found[0], alone(one, 0, objective.phases[0])) < 1e-4
 
 
-@pytest.mark.parametrize("preset", SELECTIONS)
-def test_the_micro_batch_size_changes_nothing(tmp_path: Path, preset: str) -> None:
-    whole, *parts = [gradients(tmp_path, preset, size) for size in (32, 8, 4, 1)]
-    for part in parts:
-        torch.testing.assert_close(part, whole, rtol=1e-4, atol=1e-5)
-    assert whole[0].norm() > 0.01
+@pytest.mark.parametrize("preset", ["20-entropy", "stapo"])
+def test_the_size_of_micro_batches_changes_nothing(tmp_path: Path, preset: str) -> None:
+    found = []
+    for size in (32, 8, 1):
+        split = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 32 // size}
+        one, gradients = train(tmp_path, preset, max_steps=1, **split)
+        found.append((gradients[0], one.state.log_history[0]["rlobj/objective/dropped_tokens"]))
+    (whole, dropped), *parts = found
+    assert dropped > 0
+    for part, count in parts:
+        assert count == dropped
+        assert off(part, whole) < 1e-4
+
+
+def test_a_subclass_of_ones_own_gets_an_objective(tmp_path: Path) -> None:
+    class Mine(GRPOTrainer):
+        """Halves TRL's advantages."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            output = super()._generate_and_score_completions(inputs)
+            return {**output, "advantages": output["advantages"] / 2}
+
+    class Ours(ObjectiveMixin, Mine):
+        """The same with an objective."""
+
+    found = []
+    for kind in (Ours, ObjectiveTrainer):
+        gradients = Gradients()
+        args = config(tmp_path, max_steps=1)
+        trainer(kind, args, objective="dapo-loss", callbacks=[gradients], record=False).train()
+        found.append(gradients.found[0])
+    assert off(found[0] * 2, found[1]) < 1e-5

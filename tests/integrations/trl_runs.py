@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,12 @@ import torch
 from datasets import Dataset
 from transformers import Qwen3ForCausalLM, TrainerCallback
 
-from rlobj.models.embedded import build_policy, build_tokenizer
-
 vllm = sys.modules.setdefault("vllm", None)  # type: ignore[arg-type]  # TRL imports it: 10 s
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+
+from rlobj import Objective, TokenBatch  # noqa: E402
+from rlobj.integrations.trl import ObjectiveTrainer  # noqa: E402
+from rlobj.models.embedded import build_policy, build_tokenizer  # noqa: E402
 
 if vllm is None:
     del sys.modules["vllm"]
@@ -46,7 +48,7 @@ def policy(seed: int = 0) -> Qwen3ForCausalLM:
     model = build_policy(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(3)
+            parameter.mul_(4.8)
     return model
 
 
@@ -71,13 +73,9 @@ def config(folder: Path, **settings: Any) -> GRPOConfig:
     return GRPOConfig(str(folder), **{**usual, **settings})
 
 
-def trainer(
-    kind: Callable[..., GRPOTrainer], args: GRPOConfig, model: Any = None, **named: Any
-) -> GRPOTrainer:
+def trainer(kind: type[GRPOTrainer], args: GRPOConfig, model: Any = None, **named: Any) -> Any:
     """A trainer of this kind on the tiny policy."""
     named = {"reward_funcs": reward, "rollout_func": completions, **named}
-    if kind is not GRPOTrainer:
-        named = {"record": False, **named}
     model = policy() if model is None else model
     if args.beta:  # TRL loads the reference from here
         model.save_pretrained(args.output_dir)
@@ -106,3 +104,92 @@ class Gradients(TrainerCallback):
         """Store the gradient that the optimizer is about to use."""
         parts = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         self.found.append(torch.cat(parts).double())
+
+
+class Watched(ObjectiveTrainer):
+    """Keeps the inputs and the weights of each update."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.updates: list[tuple[Any, Mapping[str, torch.Tensor]]] = []
+
+    def _open_window(self) -> Any:
+        window = super()._open_window()
+        self.updates.append((window, {k: v.clone() for k, v in self.model.state_dict().items()}))
+        return window
+
+
+def train(
+    folder: Path, objective: Any, advantages: str = "objective", model: Any = None, **settings: Any
+) -> tuple[Watched, list[torch.Tensor]]:
+    """Train an objective; the trainer, and the gradient of each update.
+
+    Settings that are not of GRPOConfig are arguments of the trainer.
+    """
+    names = ("reward_funcs", "rollout_func", "peft_config", "eval_dataset")
+    named = {name: settings.pop(name) for name in names if name in settings}
+    found = Gradients()
+    args = config(folder, **settings)
+    named |= {"objective": objective, "advantages": advantages, "callbacks": [found]}
+    named["record"] = False
+    one = trainer(Watched, args, model, **named)
+    one.train()
+    return one, found.found
+
+
+def alone(trainer: Watched, update: int, objective: Objective, *, own: bool = True) -> torch.Tensor:
+    """The gradient of an update by rlobj alone: one table, one response per forward pass.
+
+    Args:
+        trainer: after the training.
+        update: its number, from 0.
+        objective: without phases.
+        own: advantages are computed from the rewards of this update, else they are TRL's.
+    """
+    window, weights = trainer.updates[update]
+    model = policy()
+    model.load_state_dict(weights)
+    rows = [row for inputs in window.inputs for row in _rows(model, inputs, trainer.temperature)]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    per_token = ("logprobs", "entropy", "old_logprobs", "ref_logprobs", "sampler_logprobs")
+    joined: dict[str, Any] = {
+        name: (torch.cat if name in per_token else torch.stack)(values)
+        for name, values in columns.items()
+    }
+    joined |= {"advantages": None} if own else {}
+    table = TokenBatch(lengths=[len(row["logprobs"]) for row in rows], **joined)
+    state = {**objective.observe([table]), "update": update}
+    objective.loss(table, objective.plan([table], state)).loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+
+
+def _rows(model: Any, inputs: Any, temperature: float) -> Any:
+    """The columns of each response of TRL's inputs."""
+    optional = {
+        "old_logprobs": "old_per_token_logps",
+        "ref_logprobs": "ref_per_token_logps",
+        "sampler_logprobs": "sampling_per_token_logps",
+    }
+    for i, completed in enumerate(inputs["completion_mask"].bool()):
+        prompt = inputs["prompt_ids"][i][inputs["prompt_mask"][i].bool()]
+        tokens = inputs["completion_ids"][i][completed]
+        logits = model(torch.cat([prompt, tokens])[None]).logits[0, len(prompt) - 1 : -1]
+        logprobs = (logits / temperature).log_softmax(-1)
+        kept = (inputs.get("tool_mask", inputs["completion_mask"])[i][completed]).bool()
+        taken = {
+            name: inputs[key][i][completed][kept] for name, key in optional.items() if key in inputs
+        }
+        yield {
+            "logprobs": logprobs.gather(-1, tokens[:, None])[:, 0][kept],
+            "entropy": -(logprobs.exp() * logprobs).sum(-1)[kept],
+            "groups": inputs["rlobj_groups"][i],
+            "ids": inputs["rlobj_ids"][i],
+            "rewards": inputs["rlobj_rewards"][i],
+            "advantages": inputs["advantages"][i],
+            **taken,
+        }
+
+
+def off(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference, relative to the largest value."""
+    return float((found - expected).abs().max() / expected.abs().max())

@@ -27,7 +27,7 @@ def gradient(objective: str, size: int, **settings: Any) -> torch.Tensor:
     found = Gradients()
     split = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 16 // size}
     args = config(FOLDER, **{**split, "max_steps": 2, **settings})
-    trainer(ObjectiveTrainer, args, objective=objective, callbacks=[found]).train()
+    trainer(ObjectiveTrainer, args, objective=objective, callbacks=[found], record=False).train()
     return torch.cat(found.found)
 
 
@@ -36,7 +36,7 @@ def same_to_the_bit(**settings: Any) -> bool:
     args = {"epsilon_high": 0.28, "loss_type": "dapo", **settings}
     theirs = trainer(GRPOTrainer, config(FOLDER, **args))
     theirs.train()
-    ours = trainer(ObjectiveTrainer, config(FOLDER, **args), objective="dapo-loss")
+    ours = trainer(ObjectiveTrainer, config(FOLDER, **args), objective="dapo-loss", record=False)
     ours.train()
     return torch.equal(weights(theirs), weights(ours))
 
@@ -50,7 +50,7 @@ def difference(objective: str, **settings: Any) -> float:
 def evaluated() -> float:
     """The loss of an evaluation."""
     args = config(FOLDER, per_device_eval_batch_size=8, max_steps=1)
-    one = trainer(ObjectiveTrainer, args, objective="stapo")
+    one = trainer(ObjectiveTrainer, args, objective="stapo", record=False)
     return one.evaluate(one.train_dataset.select(range(4)))["eval_loss"]
 
 

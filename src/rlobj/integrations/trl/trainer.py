@@ -17,7 +17,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
-from rlobj.base.errors import BatchError, ConfigError, RunError, counted
+from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import Recorder
 from rlobj.integrations.trl.window import Inputs, Progress, Window
@@ -176,7 +176,7 @@ class ObjectiveMixin(_Trainer):
                 self._plan(window)
         if progress.window.position == len(progress.window.inputs):
             raise RunError(
-                f"the update has {counted(len(progress.window.inputs), 'micro-batch')}, and the "
+                f"the update was planned for {progress.window.size}, and the "
                 "training loop asks for one more. It must call get_batch_samples before each update"
             )
         return progress.window.inputs[progress.window.position]
@@ -283,7 +283,7 @@ class ObjectiveMixin(_Trainer):
         last = window.position == len(window.inputs) - 1
         if self.model.training and self.accelerator.sync_gradients != last:
             raise RunError(
-                f"the update was planned for {counted(len(window.inputs), 'micro-batch')}, but "
+                f"the update was planned for {window.size}, but "
                 "the optimizer's step does not come after the last of them"
             )
         assert window.plan is not None

@@ -49,6 +49,11 @@ class Window:
         """The place of the micro-batch whose loss is due."""
         return len(self.measured)
 
+    @property
+    def size(self) -> str:
+        """The number of micro-batches, in words."""
+        return "1 micro-batch" if len(self.inputs) == 1 else f"{len(self.inputs)} micro-batches"
+
     def samples(self, inputs: Inputs) -> bool:
         """Whether these inputs were sampled for this window, from the policy as it is now."""
         return any(inputs is each for rollout in self.rollouts for each in rollout)
