@@ -32,13 +32,19 @@ settings.register_profile(
 settings.load_profile("rlobj")
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A headless Chromium with a window of 1280 px."""
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The headless Chromium of all tests."""
     driven = Browser(tmp_path_factory.mktemp("profile"))
-    driven.resize(1280, 900)
     yield driven
     driven.close()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Browser) -> Browser:
+    """A headless Chromium with a window of 1280 px."""
+    chromium.resize(1280, 900)
+    return chromium
 
 
 @pytest.fixture(scope="session")

@@ -58,9 +58,9 @@ def program(words: Sequence[str | Path], log: Path, **variables: str) -> Forked:
         return Forked(["-m", "rlobj_cli", *words], file, env={**os.environ, **variables})
 
 
-def ranks(words: Sequence[str | Path], count: int = 2, code: int = 0) -> str:
+def ranks(words: Sequence[str | Path], count: int = 2, code: int = 0, **variables: str) -> str:
     """`rlobj ...` in several processes, as torchrun starts them; what the first one printed."""
-    return run_ranks(["-m", "rlobj_cli", *words], count, code)
+    return run_ranks(["-m", "rlobj_cli", *words], count, code, **variables)
 
 
 def finish(process: Forked, log: Path, code: int = 0, seconds: int = 240) -> str:

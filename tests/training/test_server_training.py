@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
-from runs import finish, metrics, program, wait_for_step, write_config
+from runs import finish, metrics, program, ranks, wait_for_step, write_config
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM
 
@@ -118,8 +118,7 @@ def test_a_run_needs_the_key_and_survives_the_death_of_its_server(
     assert newest is not None, text
     assert done < 12
     serve()
-    words = ["train", "--resume", run, "--processes", "2"]
-    finish(program(words, log, **KEY), log)
+    ranks(["train", "--resume", run], **KEY)
     lines = metrics(run)
     assert [line["step"] for line in lines] == list(range(1, 13))
     for step in range(1, 13):
