@@ -13,9 +13,10 @@ import logging
 import tempfile
 import time
 import warnings
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -78,20 +79,20 @@ def policy(work: Work) -> Any:
 
 def training(
     objective: str, work: Work, size: int, steps: int, out: Path, ranks: int
-) -> tuple[Any, list[Counter[Any]], list[torch.Tensor]]:
+) -> tuple[Any, list[Any], list[torch.Tensor]]:
     """A trainer, and lists for the seconds of each step and the gradient of each update."""
     from datasets import Dataset
     from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
 
     from rlobj.integrations.trl import ObjectiveTrainer
 
-    seconds: list[Counter[Any]] = []
+    trl: Any = import_module("trl")
+    seconds: list[Any] = []
     gradients: list[torch.Tensor] = []
 
     class Marks(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            seconds.append(Counter(step=-time.process_time()))
+            seconds.append(defaultdict(float, step=-time.process_time()))
 
         def on_pre_optimizer_step(self, *_: Any, model: Any = None, **__: Any) -> None:
             gradients.append(flat_gradient(model))
@@ -122,7 +123,7 @@ def training(
                 return super()._forward(*arguments, **named)
 
     rows = PROMPTS * GROUP // ranks
-    settings = GRPOConfig(
+    settings = trl.GRPOConfig(
         output_dir=str(out),
         use_cpu=True,
         bf16=False,
@@ -145,7 +146,7 @@ def training(
     named: dict[str, Any] = {}
     if objective != OWN:
         named = {"objective": objective, "output": {"tables_every": 1}}
-    kind: Any = Timed if named else GRPOTrainer
+    kind: Any = Timed if named else trl.GRPOTrainer
     trainer = kind(
         model=policy(work),
         processing_class=AutoTokenizer.from_pretrained(work.policy),
@@ -196,7 +197,7 @@ def flat_gradient(model: Any) -> torch.Tensor:
 
 def measure(quick: bool, rounds: int) -> Table:
     """Every objective, micro-batch size and number of processes."""
-    steps, rows = (4 if quick else 8), []
+    steps, rows = (4 if quick else 5), []
     sizes = [(32, 1), (8, 1), (16, 2)] if quick else [(32, 1), (8, 1), (1, 1), (16, 2), (4, 2)]
     for size, ranks in sizes:
         note(f"micro-batches of {size}, {ranks} processes")
