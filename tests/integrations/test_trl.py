@@ -36,15 +36,11 @@ def moe() -> Qwen3MoeForCausalLM:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 32}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
-    experts = {
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "output_router_logits": True,
-        "router_aux_loss_coef": 0.1,
-    }
+    experts = {"num_experts": 4, "num_experts_per_tok": 2}
+    router = {"output_router_logits": True, "router_aux_loss_coef": 0.1}
     size = len(build_tokenizer())
     return Qwen3MoeForCausalLM(
-        Qwen3MoeConfig(vocab_size=size, num_hidden_layers=2, **sizes, **heads, **experts)
+        Qwen3MoeConfig(vocab_size=size, num_hidden_layers=2, **sizes, **heads, **experts, **router)
     )
 
 

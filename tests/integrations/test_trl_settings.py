@@ -1,0 +1,132 @@
+"""Each setting of GRPOConfig is used, replaced or refused by name."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integrations.trl_runs import config, trainer
+
+from rlobj import KL, ConfigError, Objective, column, load_preset
+from rlobj.integrations.trl import ObjectiveTrainer
+from rlobj.integrations.trl.settings import fitted, report_replaced, scaled_as
+
+VLLM = {"use_vllm": True}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"use_liger_kernel": True}, "use_liger_kernel=True.*Liger's loss"),
+        ({"delta": 2.0}, "delta=2.0.*surrogate.dual"),
+        ({"top_entropy_quantile": 0.2}, r"top_entropy_quantile=0.2.*keep\(entropy.top"),
+        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5.*opsm"),
+        ({"entropy_coef": 0.1}, "entropy_coef=0.1.*entropy_bonus"),
+        ({"use_adaptive_entropy": True}, "use_adaptive_entropy=True.*controller"),
+    ],
+)
+def test_a_term_of_trls_loss_is_refused(
+    tmp_path: Path, setting: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trainer(ObjectiveTrainer, config(tmp_path, **setting), objective="stapo")
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ("stapoo", "stapo"),
+        ("missing.yaml", "missing.yaml"),
+        (3, "the objective is a int; expected a preset's name"),
+        ("lp-reg", "'proxy_logprobs', which surrogate .* `rlobj train` computes it"),
+        ("otb", "'collision', which shape"),
+        ("archer", r"'ref_logprobs', which KL reads: set GRPOConfig\(beta=...\)"),
+        (Objective(columns=["turn"], drop=column("turn") > 1), "'turn', which drop"),
+    ],
+)
+def test_an_objective_that_cannot_be_used_is_refused(
+    tmp_path: Path, objective: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trainer(ObjectiveTrainer, config(tmp_path), objective=objective)
+
+
+def test_log_probs_of_a_sampler_need_a_sampler(tmp_path: Path) -> None:
+    named = {"rollout_func": None, "objective": "tis"}
+    with pytest.raises(
+        ConfigError, match=r"'sampler_logprobs', .* set GRPOConfig\(use_vllm=True\)"
+    ):
+        trainer(ObjectiveTrainer, config(tmp_path), **named)
+
+
+def test_two_corrections_are_refused(tmp_path: Path) -> None:
+    given = vars(config(tmp_path)) | VLLM
+    with pytest.raises(ConfigError, match="vllm_importance_sampling_correction=False"):
+        fitted("tis", given, True)
+    assert fitted("tis", given | {"vllm_importance_sampling_correction": False}, True).mismatch
+
+
+def test_what_a_correction_cannot_do_is_refused(tmp_path: Path) -> None:
+    bounds = {"mode": "token_truncate", "clip_min": 0.5, "clip_max": 2.0}
+    given = {f"vllm_importance_sampling_{name}": value for name, value in bounds.items()}
+    with pytest.raises(ConfigError, match="clip_min=0.5.*ends in _mask"):
+        fitted("dapo-loss", vars(config(tmp_path, **given)) | VLLM, True)
+
+
+def test_beta_is_a_kl_unless_the_objective_reads_a_reference(tmp_path: Path) -> None:
+    given = vars(config(tmp_path, beta=0.04, use_bias_correction_kl=True))
+    [kl] = fitted("dapo-loss", given, False).penalties
+    assert kl == KL(coefficient=0.04, max_gap=None, unbiased=True)
+    assert fitted("archer", given, False).penalties == load_preset("archer").objective.penalties
+
+
+def test_lengths_are_those_of_trl(tmp_path: Path) -> None:
+    assert fitted("dr-grpo", vars(config(tmp_path)), False).divisor.tokens == 8
+
+
+@pytest.mark.parametrize(
+    ("advantage", "settings", "same"),
+    [
+        ("group_normalized", {}, True),
+        ("group_normalized", {"scale_rewards": "batch"}, False),
+        ({"kind": "group_normalized", "scale": "batch"}, {"scale_rewards": "batch"}, True),
+        ({"kind": "group_normalized", "scale": "none"}, {"scale_rewards": "none"}, True),
+        ("group_centered", {"scale_rewards": "none"}, True),
+        ("group_centered", {}, False),
+        ("leave_one_out", {}, False),
+        (
+            {"kind": "decoupled", "then": {"kind": "group_normalized", "scale": "batch"}},
+            {"multi_objective_aggregation": "normalize_then_sum"},
+            True,
+        ),
+        ("decoupled", {"multi_objective_aggregation": "normalize_then_sum"}, False),
+        ("group_normalized", {"multi_objective_aggregation": "normalize_then_sum"}, False),
+    ],
+)
+def test_trls_advantages_are_used_if_they_have_the_formula(
+    tmp_path: Path, advantage: Any, settings: dict[str, Any], same: bool
+) -> None:
+    args = vars(config(tmp_path, **settings))
+    assert scaled_as(Objective(advantage=advantage), args) is same
+
+
+def test_a_kl_in_the_reward_needs_the_objectives_advantages(tmp_path: Path) -> None:
+    assert not scaled_as(Objective(reward_kl=0.1), vars(config(tmp_path)))
+
+
+def test_an_unknown_source_of_advantages_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="advantages='none'; expected 'auto', 'trl' or"):
+        trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", advantages="none")
+
+
+def test_settings_without_effect_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    args = vars(config(tmp_path, epsilon=0.3, loss_type="grpo", scale_rewards="batch"))
+    with caplog.at_level(logging.WARNING):
+        report_replaced(Objective(), args, True)
+        fitted("dapo", args, False)
+    assert "loss_type='grpo', epsilon=0.3, scale_rewards='batch'" in caplog.text
+    assert "not by sampling.dynamic and rewards of the preset" in caplog.text
