@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from rlobj import Objective, TokenBatch
 LEARNING_RATE = 0.1
 
 
-def columns(model: torch.nn.Module, data: TensorDict, rows: Sequence[int]) -> dict[str, Tensor]:
+def scored(model: torch.nn.Module, data: TensorDict, rows: Sequence[int]) -> dict[str, Tensor]:
     """Log-probs and entropies of the trained tokens of some responses, each scored by itself."""
     logprobs, entropies = [], []
     for row in rows:
@@ -30,7 +30,7 @@ def columns(model: torch.nn.Module, data: TensorDict, rows: Sequence[int]) -> di
 def whole_table(model: torch.nn.Module, data: TensorDict) -> TokenBatch:
     """The rollout, scored by the model."""
     with torch.no_grad():
-        scores = columns(model, data, range(len(data)))
+        scores = scored(model, data, range(len(data)))
     masks = data["loss_mask"].unbind()
     groups = sorted(set(data["uid"]))
     sampler = [x[m.bool()] for x, m in zip(data["rollout_log_probs"].unbind(), masks, strict=True)]
@@ -52,6 +52,7 @@ def gradients(
     updates: Sequence[Sequence[int]],
     epochs: int = 1,
     selection: str = "current",
+    columns: Mapping[str, Tensor] | None = None,
 ) -> list[dict[str, Tensor]]:
     """The gradient of each update.
 
@@ -62,16 +63,18 @@ def gradients(
         updates: the responses of each mini-batch.
         epochs: over all mini-batches; each is the next phase of the objective.
         selection: the policy that rules read.
+        columns: of one's own, of the whole rollout.
     """
     model = AutoModelForCausalLM.from_pretrained(policy, attn_implementation="eager").float()
-    [table] = objective.with_advantages([whole_table(model, data)])
+    table = whole_table(model, data).replace(columns=dict(columns or {}))
+    [table] = objective.with_advantages([table])
     state = {**objective.observe([table]), "update": 0}
     found = []
     for epoch in range(epochs):
         phase = objective.phases[epoch % len(objective.phases)]
         for rows in updates:
             model.zero_grad()
-            scores = columns(model, data, rows)
+            scores = scored(model, data, rows)
             now = table.select(rows)
             planned = now
             if selection == "current":

@@ -31,21 +31,18 @@ def sharp_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def workers(sharp_policy: Path) -> Iterator[Callable[[int], Workers]]:
-    """verl's workers in one or two processes; each group is started once."""
-    import ray
+@pytest.fixture(scope="session", params=[1, 2], ids=["one process", "two processes"])
+def workers(sharp_policy: Path, request: pytest.FixtureRequest) -> Iterator[Workers]:
+    """verl's workers, in one process and then in two."""
     from harness import run_config, start
 
-    started: dict[int, Workers] = {}
-
-    def group(processes: int) -> Workers:
-        if processes not in started:
-            started[processes] = start(run_config(sharp_policy), processes)
-        return started[processes]
-
+    group = start(run_config(sharp_policy), request.param)
     yield group
-    ray.shutdown()
+    group.stop()
+
+
+one_process = pytest.mark.parametrize("workers", [1], indirect=True, ids=["one process"])
+two_processes = pytest.mark.parametrize("workers", [2], indirect=True, ids=["two processes"])
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ ENVIRONMENT = {
     "PYTHONPATH": f"{HERE}:{HERE.parent}",
     "OMP_NUM_THREADS": "1",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
 }

@@ -25,6 +25,9 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
 
+from rlobj import RlobjError
+
+FIELDS = ("prompts", "responses", "input_ids", "position_ids", "loss_mask", "response_mask")
 RESPONSES, GROUP, VOCABULARY, RESPONSE_LENGTH = 32, 4, 20, 24
 
 
@@ -72,7 +75,7 @@ def _text(value: Any) -> str:
 
 
 def rollout(seed: int = 0, responses: int = RESPONSES) -> TensorDict:
-    """A rollout of random tokens, with the fields that verl's agent loop writes."""
+    """A rollout of random tokens, with the fields that rlobj and verl's trainer read."""
     random = torch.Generator().manual_seed(seed)
 
     def integers(low: int, high: int, *shape: int) -> Tensor:
@@ -103,6 +106,14 @@ def rollout(seed: int = 0, responses: int = RESPONSES) -> TensorDict:
     tensordict_utils.assign_non_tensor_stack(data, "uid", uids)
     sessions = [i % GROUP for i in range(responses)]
     tensordict_utils.assign_non_tensor_stack(data, "session_id", sessions)
+    return data
+
+
+def changed(data: TensorDict, **fields: Any) -> TensorDict:
+    """A copy with other fields: nested tensors from lists of rows."""
+    data = data.copy()
+    for name, rows in fields.items():
+        data[name] = nested(rows)
     return data
 
 
@@ -142,7 +153,7 @@ class ObservedWorker(ActorRolloutRefWorker):
 
         with open_dict(self.config):
             self.config.rlobj = preset
-            self.config.actor.update(actor)
+            self.config.actor.update({"ppo_epochs": 1, "use_kl_loss": False} | actor)
         self.actor.__class__ = ObjectiveWorker
         self.actor.set_loss_fn(None)
         self.actor._settings = read_settings(self.config)
@@ -150,14 +161,44 @@ class ObservedWorker(ActorRolloutRefWorker):
         self._reset()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def begin_without_rlobj(self, loss_mode: str, **policy_loss: Any) -> None:
+    def begin_without_rlobj(self, loss_mode: str, **actor: Any) -> None:
         """Go back to the first weights, with verl's own worker and one of verl's own losses."""
         with open_dict(self.config):
-            self.config.actor.policy_loss.update({"loss_mode": loss_mode, **policy_loss})
+            self.config.actor.policy_loss.loss_mode = loss_mode
+            self.config.actor.update(actor)
         self.actor.__class__ = TrainingWorker
         self.actor.set_loss_fn(partial(ppo_loss, config=omega_conf_to_dataclass(self.config.actor)))
         self.config.actor.policy_loss.loss_mode = "rlobj"
         self._reset()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def misuse(self, data: TensorDict) -> list[str]:
+        """What the worker says to losses of responses that are in no planned update."""
+        worker, found, half = self.actor, [], len(data) // 2
+        settings = {"temperature": 1.0, "mini_batch_size": half, "global_batch_size": half}
+        tensordict_utils.assign_non_tensor(data, **settings)
+        usual = worker.engine.train_batch
+
+        def confused(batch: TensorDict, loss_function: Any) -> Any:
+            rows = (batch["rlobj_row"] + half) % len(data)  # those of the other mini-batch
+            other = tensordict_utils.index_select_tensor_dict(data, rows)
+            return usual(batch.update(other.select("rlobj_row", *FIELDS)), loss_function)
+
+        worker.engine.train_batch = confused
+        for call in (partial(worker._loss, {}), worker.train_mini_batch):
+            try:
+                call(data)
+            except RlobjError as error:
+                found.append(str(error))
+        worker.engine.train_batch = usual
+        return found
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def moved(self) -> float:
+        """The largest change of a weight since `begin`."""
+        weights = self.actor.engine.module.parameters()
+        pairs = zip(weights, self.initial, strict=True)
+        return max(float((now - first).abs().max()) for now, first in pairs)
 
     def _reset(self) -> None:
         self.gradients.clear()
@@ -184,6 +225,7 @@ class Workers:
 
     config: Any
     group: RayWorkerGroup
+    processes: int
 
     def score(self, data: TensorDict) -> TensorDict:
         """The old log-probs and entropies of a rollout, as verl's trainer adds them."""
@@ -233,13 +275,15 @@ class Workers:
         """End the processes."""
         for worker in self.group.workers:
             ray.kill(worker)
+        for group in self.group.resource_pool.get_placement_groups():
+            ray.util.remove_placement_group(group)
 
 
 def start(config: Any, processes: int = 1) -> Workers:
     """verl's training worker in so many processes."""
     if not ray.is_initialized():
         ray.init(
-            num_cpus=16,
+            num_cpus=8,  # places for processes, not cores
             include_dashboard=False,
             log_to_driver=bool(os.environ.get("SHOW")),
             runtime_env={"env_vars": ENVIRONMENT},
@@ -251,6 +295,6 @@ def start(config: Any, processes: int = 1) -> Workers:
     )
     group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=remote, device_name="cpu")
     group.init_model()
-    workers = Workers(config, group)
+    workers = Workers(config, group, processes)
     assert set(group.watch()) == {"ObjectiveWorker"}
     return workers

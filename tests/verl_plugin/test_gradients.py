@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,25 +44,24 @@ def shares(processes: int, updates: int) -> list[list[int]]:
 class Comparison:
     """Runs a preset in verl, and by rlobj alone."""
 
-    def __init__(self, workers: Callable[[int], Workers], policy: Path, folder: Path) -> None:
+    def __init__(self, workers: Workers, policy: Path, folder: Path) -> None:
         self.workers, self.policy, self.folder = workers, policy, folder
+        self.processes = workers.processes
         self.alone: dict[Any, Any] = {}
 
-    def errors(
-        self, text: str, processes: int, *, updates: int = 1, epochs: int = 1, **sent: Any
-    ) -> list[float]:
+    def errors(self, text: str, *, updates: int = 1, epochs: int = 1, **sent: Any) -> list[float]:
         """The largest difference of each update's gradient, relative to its largest entry."""
         if "\n" in text:
             (self.folder / "mine.yaml").write_text(text, encoding="utf-8")
         name = str(self.folder / "mine.yaml") if "\n" in text else text
-        run, size = self.workers(processes), RESPONSES // updates
+        run, size = self.workers, RESPONSES // updates
         run.group.begin(name, ppo_epochs=epochs)
         data = run.score(rollout())
         sizes = {"mini_batch_size": size, "global_batch_size": size, "epochs": epochs}
         self.metrics = run.update(data, **sizes, **sent)
-        key = (text, processes, updates, epochs)
+        key = (text, updates, epochs)
         if key not in self.alone:
-            preset, rows = load_preset(name), shares(processes, updates)
+            preset, rows = load_preset(name), shares(self.processes, updates)
             selection = preset.config.get("training", {}).get("selection", "current")
             given = (self.policy, preset.objective, data, rows, epochs, selection)
             self.alone[key] = gradients(*given)
@@ -73,42 +71,37 @@ class Comparison:
 
 @pytest.fixture(scope="module")
 def comparison(
-    workers: Any, sharp_policy: Path, tmp_path_factory: pytest.TempPathFactory
+    workers: Workers, sharp_policy: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Comparison:
     return Comparison(workers, sharp_policy, tmp_path_factory.mktemp("presets"))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("text", NAMES)
 def test_the_gradient_is_rlobjs_at_every_micro_batch_size(
-    comparison: Comparison, processes: int, text: str
+    comparison: Comparison, text: str
 ) -> None:
-    for size in (RESPONSES // processes, 8, 4, 1):
-        [error] = comparison.errors(text, processes, micro_batch_size_per_gpu=size)
+    for size in (RESPONSES // comparison.processes, 8, 4, 1):
+        [error] = comparison.errors(text, micro_batch_size_per_gpu=size)
         assert error < TOLERANCE
         if text == STAPO:
             assert 0 < comparison.metrics["rlobj/objective/dropped_tokens"] < 200
 
 
-@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("room", [48, 120, 1000])
-def test_dynamic_micro_batches_change_nothing(
-    comparison: Comparison, processes: int, room: int
-) -> None:
+def test_dynamic_micro_batches_change_nothing(comparison: Comparison, room: int) -> None:
     sent = {"use_dynamic_bsz": True, "max_token_len_per_gpu": room}
-    [error] = comparison.errors("20-entropy", processes, **sent)
+    [error] = comparison.errors("20-entropy", **sent)
     assert error < TOLERANCE
 
 
-@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("text", ["20-entropy", OLD, "stare", LOPTI])
 def test_later_updates_read_the_present_policy_or_the_old_one(
-    comparison: Comparison, processes: int, text: str
+    comparison: Comparison, text: str
 ) -> None:
-    errors = comparison.errors(text, processes, **TWO, micro_batch_size_per_gpu=4)
+    errors = comparison.errors(text, **TWO, micro_batch_size_per_gpu=4)
     assert len(errors) == 4
     assert max(errors) < TOLERANCE
-    assert comparison.workers(processes).state()["update"] == 4
+    assert comparison.workers.state()["update"] == 4
 
 
 def test_the_old_policy_gives_another_gradient_than_the_present_one(
@@ -116,7 +109,7 @@ def test_the_old_policy_gives_another_gradient_than_the_present_one(
 ) -> None:
     """So the test above can tell them apart."""
     for text in ("20-entropy", OLD):
-        comparison.errors(text, 1, **TWO)
-    present, old = (comparison.alone[text, 1, 2, 2] for text in ("20-entropy", OLD))
+        comparison.errors(text, **TWO)
+    present, old = (comparison.alone[text, 2, 2] for text in ("20-entropy", OLD))
     assert difference(present[0], old[0]) == 0
     assert difference(present[3], old[3]) > 100 * TOLERANCE

@@ -1,0 +1,72 @@
+"""verl's own trainer, from the queue of sampled responses to the update; nothing is sampled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import transfer_queue
+from alone import difference, gradients
+from conftest import two_processes
+from harness import RESPONSES, Workers, rollout, run_config
+from omegaconf import OmegaConf
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils
+
+from rlobj import load_preset
+
+
+class GivenTrainer(PPOTrainer):
+    """verl's trainer without servers: it trains on responses that are in the queue already."""
+
+    def __init__(self, config: Any, workers: Workers) -> None:
+        self.config, self.actor_rollout_wg = config, workers.group
+        self.tokenizer = SimpleNamespace(eos_token_id=2)
+        self.use_critic, self.global_steps, self.distillation_config = False, 1, None
+
+    def on_step_end(self) -> None:
+        """There is no server to update."""
+
+    def on_sample_end(self) -> None:
+        """There is no server to stop."""
+
+    def train_on(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> None:
+        """The steps 3 to 9 of `PPOTrainer._step_once`."""
+        batch.extra_info["temperature"] = 1.0
+        batch = self._balance_batch(batch, metrics=metrics)
+        batch = self._compute_old_log_prob(batch, metrics=metrics)
+        batch = self._compute_advantage(batch, metrics=metrics)
+        self._update_actor(batch, metrics=metrics)
+
+
+@two_processes
+def test_verls_trainer_hands_over_what_rlobj_reads(workers: Workers, sharp_policy: Path) -> None:
+    """30 responses: verl fills up with two synthetic ones, and balances the processes."""
+    config = run_config(sharp_policy, preset="20-entropy")
+    workers.group.begin("20-entropy")
+    few = torch.arange(RESPONSES - 2)
+    data = tensordict_utils.index_select_tensor_dict(rollout(), few)
+    keys = [f"{uid}_{i}_0" for i, uid in enumerate(data["uid"])]
+    lengths = [len(row) for row in data["input_ids"].unbind()]
+    tags = [{"seq_len": n, "prompt_len": 3, "response_len": n - 3} for n in lengths]
+    queue = OmegaConf.merge(
+        config.transfer_queue,
+        {"enable": True, "backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
+    )
+    transfer_queue.init(queue)
+    try:
+        transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=data, tags=tags)
+        batch = KVBatchMeta(keys=keys, tags=tags, partition_id="train", extra_info={})
+        metrics: dict[str, Any] = {}
+        GivenTrainer(config, workers).train_on(batch, metrics)
+    finally:
+        transfer_queue.close()
+    [found] = workers.gradients()
+    objective = load_preset("20-entropy").objective
+    [wanted] = gradients(sharp_policy, objective, data, [few.tolist()])
+    assert difference(found, wanted) < 2e-5
+    assert 0.19 < metrics["actor/rlobj/selected/entropy.top(0.2)"] < 0.22
+    assert metrics["actor/grad_norm"] > 0
