@@ -74,16 +74,19 @@ def _text(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def rollout(seed: int = 0, responses: int = RESPONSES) -> TensorDict:
+def rollout(
+    seed: int = 0, vocabulary: int = VOCABULARY, longest: int = RESPONSE_LENGTH
+) -> TensorDict:
     """A rollout of random tokens, with the fields that rlobj and verl's trainer read."""
+    responses = RESPONSES
     random = torch.Generator().manual_seed(seed)
 
     def integers(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high, shape, generator=random)
 
-    lengths = integers(2, RESPONSE_LENGTH + 1, responses).tolist()
-    prompts = [integers(3, VOCABULARY, n) for n in integers(3, 9, responses).tolist()]
-    answers = [integers(3, VOCABULARY, n) for n in lengths]
+    lengths = integers(2, longest + 1, responses).tolist()
+    prompts = [integers(3, vocabulary, n) for n in integers(3, 9, responses).tolist()]
+    answers = [integers(3, vocabulary, n) for n in lengths]
     masks = [torch.ones(n, dtype=torch.int64) for n in lengths]
     masks[1][: lengths[1] // 2] = 0  # the output of a tool
     rewards = integers(0, 2, responses).double()
@@ -279,7 +282,7 @@ class Workers:
             ray.util.remove_placement_group(group)
 
 
-def start(config: Any, processes: int = 1) -> Workers:
+def start(config: Any, processes: int = 1, worker: type = ObservedWorker) -> Workers:
     """verl's training worker in so many processes."""
     if not ray.is_initialized():
         ray.init(
@@ -291,7 +294,7 @@ def start(config: Any, processes: int = 1) -> Workers:
         )
     pool = RayResourcePool([processes], use_gpu=False, max_colocate_count=1)
     remote = RayClassWithInitArgs(
-        cls=ray.remote(ObservedWorker), config=config.actor_rollout_ref, role="actor"
+        cls=ray.remote(worker), config=config.actor_rollout_ref, role="actor"
     )
     group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=remote, device_name="cpu")
     group.init_model()

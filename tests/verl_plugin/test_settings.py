@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cpu_platform import ENVIRONMENT
-from harness import run_config
+from harness import compose_config, run_config
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
@@ -128,3 +129,21 @@ def test_another_path_than_a_preset_is_read(
     read = settings.read_settings(config.actor_rollout_ref)
     assert read.selection == "old"
     assert read.objective.divisor.length == config.actor_rollout_ref.rollout.response_length
+
+
+@pytest.mark.filterwarnings("ignore:Disabled critic")
+def test_the_recipes_of_the_page_pass_all_checks(sharp_policy: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
+    texts = [text.replace("\\\n", " ") for text in page.split("```") if "trainer.nnodes" in text]
+    commands = [shlex.split(text) for text in texts]
+    recipes = [words[words.index("verl.trainer.main_ppo") + 1 :] for words in commands]
+    assert len(recipes) == 2
+    for words in recipes:
+        assert "+actor_rollout_ref.rlobj=stapo" in words
+        config = compose_config(*words, f"actor_rollout_ref.model.path={sharp_policy}")
+        validate_config(config, need_reference_policy(config), need_critic(config))
+        actor = config.actor_rollout_ref.actor
+        workers = config.trainer.nnodes * config.trainer.n_gpus_per_node
+        ranks = workers // actor.fsdp_config.ulysses_sequence_parallel_size
+        responses = actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
+        assert responses % ranks == 0  # verl's training worker asserts it

@@ -17,6 +17,7 @@ If verl says `Unsupported loss mode: rlobj`, the plugin could not be loaded; ver
 
 from __future__ import annotations
 
+# pyright: reportMissingImports=false
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any

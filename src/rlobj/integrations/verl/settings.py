@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# pyright: reportMissingImports=false
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version

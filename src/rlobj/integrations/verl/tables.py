@@ -6,6 +6,7 @@ marks the trained tokens. `response_mask` lacks those that verl's rollout correc
 
 from __future__ import annotations
 
+# pyright: reportMissingImports=false
 from collections.abc import Mapping
 from hashlib import blake2b
 

@@ -10,6 +10,7 @@ then may build micro-batches as it likes: the plan finds each response by its id
 
 from __future__ import annotations
 
+# pyright: reportMissingImports=false
 import json
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,6 @@ from rlobj.training.parallel.agreement import agree, any_rank
 from rlobj.training.parallel.process_group import ProcessGroup
 
 ROW = "rlobj_row"  # the field with each response's row in the rollout's table
-STATE_FILE = "rlobj.json"
 _CURRENT = {"logprobs", "entropy", "collision"}
 
 
@@ -89,6 +89,30 @@ class ObjectiveWorker(TrainingWorker):
 
     def train_mini_batch(self, data: TensorDict) -> Any:
         """All updates on this rank's share of a rollout."""
+        self._observe(data)
+        data[ROW] = torch.arange(len(data))
+        return super().train_mini_batch(data)
+
+    def train_batch(self, data: TensorDict) -> Any:
+        """One update: plan it over all ranks, then let verl train."""
+        if self._rollout is None:
+            raise RunError("verl trains on a batch that is not part of a rollout")
+        objective, plan = self._update = self._plan(data)
+        self._moved = True
+        if "entropy" in objective.needs.loss:
+            tensordict_utils.assign_non_tensor(data, calculate_entropy=True)
+        step = self.engine.optimizer_step
+        if plan.empty:  # verl's optimizer would move the weights all the same, by their momentum
+            self.engine.optimizer_step = lambda: 0.0
+        try:
+            return super().train_batch(data)
+        finally:
+            self._update, self.engine.optimizer_step = None, step
+
+    # rlobj's stages.
+
+    def _observe(self, data: TensorDict) -> None:
+        """Advantages and controllers of a rollout."""
         table, error = None, None
         try:
             table = rollout_table(data, self.device, self.comm)
@@ -105,32 +129,18 @@ class ObjectiveWorker(TrainingWorker):
         [table] = objective.with_advantages([table], self.comm)
         self.state = objective.observe([table], self.state, self.comm)
         self._objective, self._rollout, self._responses = objective, table, 0
-        data[ROW] = torch.arange(len(data))
-        return super().train_mini_batch(data)
 
-    def train_batch(self, data: TensorDict) -> Any:
-        """One update: plan it over all ranks, then let verl train."""
-        if self._rollout is None:
-            raise RunError("verl trains on a batch that is not part of a rollout")
-        table = self._rollout.select(data[ROW])
-        phases = self._objective.phases  # one epoch after another
-        objective = phases[self._responses // len(self._rollout.lengths) % len(phases)]
+    def _plan(self, data: TensorDict) -> tuple[Objective, Plan]:
+        """The phase and the plan of an update, over all ranks."""
+        assert self._rollout is not None
+        table, phases = self._rollout.select(data[ROW]), self._objective.phases
+        phase = phases[self._responses // len(self._rollout.lengths) % len(phases)]  # by epoch
         self._responses += len(data)
-        reads = objective.needs.plan & _CURRENT
-        if reads and self._moved and self._settings.selection == "current":
+        if self._moved and self._settings.selection == "current" and phase.needs.plan & _CURRENT:
             table = table.replace(**self._scores(data))
-        plan = objective.plan([table], self.state, self.comm)
+        plan = phase.plan([table], self.state, self.comm)
         self.state["update"] += 1
-        if "entropy" in objective.needs.loss:
-            tensordict_utils.assign_non_tensor(data, calculate_entropy=True)
-        self._update, self._moved = (objective, plan), True
-        step = self.engine.optimizer_step
-        if plan.empty:  # verl's optimizer would move the weights all the same, by their momentum
-            self.engine.optimizer_step = lambda: 0.0
-        try:
-            return super().train_batch(data)
-        finally:
-            self._update, self.engine.optimizer_step = None, step
+        return phase, plan
 
     def _loss(
         self, model_output: Any, data: TensorDict, dp_group: Any = None
@@ -167,9 +177,9 @@ class ObjectiveWorker(TrainingWorker):
     # Checkpoints: the controllers' state lies beside verl's own files.
 
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> Any:
-        """Save verl's checkpoint and the state; every rank writes the same content."""
+        """Save verl's checkpoint and the state."""
         result = super().save_checkpoint(local_path, *args, **kwargs)
-        write_whole(Path(local_path) / STATE_FILE, json.dumps(self.state).encode())
+        write_whole(self._state_file(local_path), json.dumps(self.state).encode())
         return result
 
     def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> Any:
@@ -178,7 +188,7 @@ class ObjectiveWorker(TrainingWorker):
         Raises:
             RunError: the checkpoint has no state of this objective; raised on all ranks.
         """
-        file, error = Path(local_path) / STATE_FILE, None
+        file, error = self._state_file(local_path), None
         try:
             state = json.loads(file.read_text(encoding="utf-8"))
             if state.keys() != self.state.keys():
@@ -191,6 +201,9 @@ class ObjectiveWorker(TrainingWorker):
         agree(error, "loading rlobj's state", self.comm)
         self.state, self._moved = state, True
         return super().load_checkpoint(local_path, *args, **kwargs)
+
+    def _state_file(self, folder: str) -> Path:
+        return Path(folder) / f"rlobj_rank_{self.rank}.json"
 
 
 def _metrics(output: LossOutput, plan: Plan, ranks: int) -> dict[str, Metric]:
