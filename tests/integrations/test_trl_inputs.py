@@ -99,7 +99,7 @@ def test_an_objective_that_reads_each_reward_needs_all_of_them(
 
 
 def test_a_reward_that_a_rule_names_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="drop reads the reward 'format'.*Known: reward"):
+    with pytest.raises(ConfigError, match=r"drop reads the reward 'format'.*Known: reward"):
         train(tmp_path, Objective(drop=rlobj.reward("format") > 0.5))
 
 

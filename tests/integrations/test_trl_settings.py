@@ -71,7 +71,7 @@ def test_two_corrections_are_refused(tmp_path: Path) -> None:
 def test_what_a_correction_cannot_do_is_refused(tmp_path: Path) -> None:
     bounds = {"mode": "token_truncate", "clip_min": 0.5, "clip_max": 2.0}
     given = {f"vllm_importance_sampling_{name}": value for name, value in bounds.items()}
-    with pytest.raises(ConfigError, match="clip_min=0.5.*ends in _mask"):
+    with pytest.raises(ConfigError, match=r"clip_min=0.5.*ends in _mask"):
         fitted("dapo-loss", vars(config(tmp_path, **given)) | VLLM, True)
 
 
@@ -83,7 +83,7 @@ def test_beta_is_a_kl_unless_the_objective_reads_a_reference(tmp_path: Path) -> 
 
 
 def test_lengths_are_those_of_trl(tmp_path: Path) -> None:
-    assert fitted("dr-grpo", vars(config(tmp_path)), False).divisor.tokens == 8
+    assert fitted("dr-grpo", vars(config(tmp_path)), False).divisor.length == 8
 
 
 @pytest.mark.parametrize(
