@@ -22,6 +22,7 @@ from rlobj.models.embedded import build_tokenizer
 from rlobj_cli.app import app
 
 TOKENIZER = build_tokenizer()
+ROW = {"input": "1+1=", "output": "2", "score": 1.0}
 
 
 def sequence(generator: torch.Generator, prompt: int, length: int) -> dict[str, Any]:
@@ -166,8 +167,11 @@ def test_trls_log_with_several_columns_of_numbers_needs_their_names(tmp_path: Pa
         "advantage": [0.7, -0.7],
     }
     parquet.write_table(pyarrow.table(rows), tmp_path / "completions_00001.parquet")
-    with pytest.raises(ConfigError, match=r"3 columns of numbers: right, tidy, speed.*rewards="):
-        convert_log("trl", tmp_path, tmp_path / "run", TOKENIZER)
+    for names in ([], ["nope"]):
+        with pytest.raises(
+            ConfigError, match=r"3 columns of numbers: right, tidy, speed.*rewards="
+        ):
+            convert_log("trl", tmp_path, tmp_path / "run", TOKENIZER, rewards=names)
     found = convert_log("trl", tmp_path, tmp_path / "run", TOKENIZER, rewards=["right", "tidy"])
     table = next(iter(read_tables(found.run))).table
     assert table.rewards is not None
@@ -221,17 +225,52 @@ def test_an_objective_that_reads_what_the_log_lacks_is_refused_before_anything_i
 @pytest.mark.parametrize(
     ("trainer", "rows", "message"),
     [
-        ("verl", [{"input": "1+1=", "output": "2"}], "is no log of verl: KeyError: 'score'"),
+        ("verl", [{"input": "1+1=", "output": "2"}], r"7\.jsonl.*1.*'score' is missing; expected"),
+        ("verl", [{**ROW, "score": "x"}], "'score' is 'x'; expected finite numbers"),
+        ("verl", [{**ROW, "score": 1e999}], "'score' is inf; expected finite numbers"),
+        ("verl", [ROW, {**ROW, "output": 3}], r"2.*'output' is 3; expected a text"),
+        ("verl", [{**ROW, "output": "\ud800"}], "'output' is .*; expected a text"),
         ("verl", [], "no response of verl"),
         ("slime", [], "no logs of 'slime' can be converted"),
     ],
 )
-def test_what_is_no_log_is_refused(
+def test_what_is_no_log_is_refused_with_its_line_and_leaves_nothing(
     tmp_path: Path, trainer: str, rows: list[dict[str, Any]], message: str
 ) -> None:
+    source = dump(tmp_path / "dump", rows)
+    (source / "6.jsonl").write_text(json.dumps(ROW) if rows else "")
     with pytest.raises((ConfigError, DataError), match=message):
-        convert_log(trainer, dump(tmp_path / "dump", rows), tmp_path / "run", TOKENIZER)
-    assert not (tmp_path / "run").exists()
+        convert_log(trainer, source, tmp_path / "run", TOKENIZER)
+    assert [file.name for file in tmp_path.iterdir()] == ["dump"]
+    if rows:
+        (source / "7.jsonl").write_text(json.dumps(ROW))
+        assert convert_log(trainer, source, tmp_path / "run", TOKENIZER).steps == (6, 7)
+        with pytest.raises(ConfigError, match="exists already; choose another folder"):
+            convert_log(trainer, source, tmp_path / "run", TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("token_ids", [4, 5, 10_000_000, 6], "ids of the tokenizer's 20 tokens"),
+        ("token_ids", [4, 5, -1, 6], "ids of the tokenizer's 20 tokens"),
+        ("token_ids", [4, 5, 6.5, 6], "ids of the tokenizer's 20 tokens"),
+        ("token_ids", [4, 5, "x", 6], "'token_ids' is .*; expected finite numbers"),
+        ("entropy", [1.0] * 5, "expected a list of 4 numbers"),
+        ("loss_mask", None, "expected a list of 4 numbers"),
+    ],
+)
+def test_a_damaged_line_of_prime_rl_is_named(
+    tmp_path: Path, name: str, value: Any, message: str
+) -> None:
+    good = sequence(torch.Generator().manual_seed(0), 2, 2)
+    folder = tmp_path / "token_exports" / "step_1"
+    folder.mkdir(parents=True)
+    (folder / "STABLE").touch()
+    lines = [good, {**good, name: value}]
+    (folder / "rank_0.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(DataError, match=rf"rank_0\.jsonl.*2.*{message}"):
+        convert_log("prime-rl", folder.parent, tmp_path / "run", TOKENIZER)
 
 
 def test_the_commands_read_a_converted_run(

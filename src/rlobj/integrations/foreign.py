@@ -15,13 +15,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn
 
 import torch
 
-from rlobj.base.errors import ConfigError, DataError, RlobjError, nearest
+from rlobj.base.errors import ConfigError, DataError, nearest
 from rlobj.config.layers import layers_of, nested
 from rlobj.config.presets import load_preset
 from rlobj.config.run_config import ModelConfig, RunConfig, build_config
@@ -31,8 +32,8 @@ from rlobj.models.policy import load_tokenizer
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.reporting import visible
 
-Row = Mapping[str, Any]
 Pair = tuple[list[int], list[int]]
 
 
@@ -120,7 +121,7 @@ def convert_log(
 
     Raises:
         ConfigError: an unknown trainer, an objective that reads what the log does not have, or
-            `out` is a run already.
+            `out` exists already.
         DataError: the log cannot be read, or has no response.
     """
     if trainer not in _LOGS:
@@ -135,28 +136,23 @@ def convert_log(
         raise ConfigError(
             f"the log of {trainer} has no column '{column}', which {planned.reader(column)} reads"
         )
-    read = _sound(log.read(Path(source), tokenizer, rewards), f"{source} is no log of {trainer}")
-    first = next(read, None)
-    if first is None:
-        raise DataError(f"{source} has no response of {trainer}")
+    out = Path(out)
+    if out.exists():
+        raise ConfigError(f"{out} exists already; choose another folder for the converted run")
     state, steps, tokens = planned.init(), list[int](), 0
-    with closing(RunRecord(out, config, tokenizer, SingleProcess())) as record:
-        for step in chain([first], read):
-            record.steps = step.number - 1
-            state = _record(record, planned, step, state)
-            steps.append(step.number)
-            tokens += sum(len(response) for _, response in step.sequences)
-    return Converted(Path(out), tuple(steps), tokens, log.missing)
-
-
-def _sound(steps: Iterator[_Step], what: str) -> Iterator[_Step]:
-    """The steps of a log; values that no such log has become a DataError."""
-    try:
-        yield from steps
-    except RlobjError:
-        raise
-    except (LookupError, TypeError, ValueError) as error:
-        raise DataError(f"{what}: {type(error).__name__}: {error}") from error
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
+        run = Path(folder) / "run"  # `out` does not exist before it is complete
+        with closing(RunRecord(run, config, tokenizer, SingleProcess())) as record:
+            for step in log.read(Path(source), tokenizer, rewards):
+                record.steps = step.number - 1
+                state = _record(record, planned, step, state)
+                steps.append(step.number)
+                tokens += sum(len(response) for _, response in step.sequences)
+        if not steps:
+            raise DataError(f"{source} has no response of {trainer}")
+        run.rename(out)
+    return Converted(out, tuple(steps), tokens, log.missing)
 
 
 def _configured(
@@ -197,54 +193,55 @@ def _record(
 
 
 def _trl(folder: Path, tokenizer: Any, rewards: Sequence[str]) -> Iterator[_Step]:
-    last: Sequence[Row] = ()
-    for file, number in _files(folder, r"completions_(\d+)\.parquet"):
-        rows = [row for _, row in read_file(file)]
-        same = [{k: v for k, v in row.items() if k != "step"} for row in rows]
+    last: Sequence[Mapping[str, Any]] = ()
+    for file, number in _files(folder, r"completions_(\d{1,9})\.parquet"):
+        rows = [_Row(*row) for row in read_file(file)]
+        same = [{k: v for k, v in row.fields.items() if k != "step"} for row in rows]
         if not rows or same == last:  # the step trained on the same completions again
             continue
         last = same
-        names = rewards or _numbers(file, rows)
-        texts = [[_text(row[name]) for name in ("prompt", "completion")] for row in rows]
+        names = _rewards(file, rows, rewards)
+        texts = [[row.text("prompt"), row.text("completion")] for row in rows]
         groups = accumulate((a[0] != b[0] for a, b in pairwise(texts)), initial=0)
-        values = [[_number(row[name]) for name in names] for row in rows]
+        values = [[row.number(name) for name in names] for row in rows]
         known = [[each for each in row if each == each] or [math.nan] for row in values]
         columns = {
             "rewards": torch.tensor([sum(row) for row in known], dtype=torch.float64),
-            "advantages": torch.tensor([_number(row["advantage"]) for row in rows]),
+            "advantages": torch.tensor([row.number("advantage") for row in rows]),
         }
         yield _Step(number, _tokenised(tokenizer, texts), list(groups), columns)
 
 
-def _numbers(file: Path, rows: Sequence[Row]) -> list[str]:
-    """The columns between `completion` and `advantage` that hold numbers: one, or an error."""
-    others = [name for name in rows[0] if name not in ("step", "prompt", "completion", "advantage")]
-    found = [name for name in others if all(isinstance(r[name], float | None) for r in rows)]
-    if len(found) != 1:
-        raise ConfigError(
-            f"{file} has {len(found)} columns of numbers: {', '.join(found) or 'none'}. Name those "
-            "that are rewards: rewards=['NAME', ...]"
-        )
-    return found
-
-
-def _text(message: Any) -> str:
-    """A text, or the contents of a conversation."""
-    if isinstance(message, str):
-        return message
-    return "".join(str(each.get("content") or "") for each in message)
+def _rewards(file: Path, rows: Sequence[_Row], names: Sequence[str]) -> Sequence[str]:
+    """The columns of rewards: those that are named, or the only one that holds numbers."""
+    own = ("step", "prompt", "completion", "advantage")
+    others = {
+        name: [row.fields[name] for row in rows] for name in rows[0].fields if name not in own
+    }
+    numbers = [
+        n for n, values in others.items() if all(isinstance(v, float | None) for v in values)
+    ]
+    if set(names) <= set(numbers) and (names or len(numbers) == 1):
+        return names or numbers
+    raise ConfigError(
+        f"{file} has {len(numbers)} columns of numbers: {', '.join(numbers) or 'none'}. Name those "
+        f"that are rewards: rewards=['NAME', ...]; got {list(names)}"
+    )
 
 
 # verl: STEP.jsonl with the texts of prompts and responses.
 
 
 def _verl(folder: Path, tokenizer: Any, rewards: Sequence[str]) -> Iterator[_Step]:
-    for file, number in _files(folder, r"(\d+)\.jsonl"):
-        rows = [row for _, row in read_file(file)]
-        keys = [re.sub(r"_\d+_\d+$", "", str(row.get("uid") or row["input"])) for row in rows]
+    for file, number in _files(folder, r"(\d{1,9})\.jsonl"):
+        rows = [_Row(*row) for row in read_file(file)]
+        texts = [[row.text("input"), row.text("output")] for row in rows]
+        keys = [
+            re.sub(r"_\d+_\d+$", "", str(row.fields.get("uid") or text))
+            for row, (text, _) in zip(rows, texts, strict=True)
+        ]
         names = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        texts = [[row["input"], row["output"]] for row in rows]
-        scores = torch.tensor([_number(row["score"]) for row in rows], dtype=torch.float64)
+        scores = torch.tensor([row.number("score") for row in rows], dtype=torch.float64)
         groups = [names[key] for key in keys]
         if rows:
             yield _Step(number, _tokenised(tokenizer, texts), groups, {"rewards": scores})
@@ -254,19 +251,24 @@ def _verl(folder: Path, tokenizer: Any, rewards: Sequence[str]) -> Iterator[_Ste
 
 
 def _prime_rl(folder: Path, tokenizer: Any, rewards: Sequence[str]) -> Iterator[_Step]:
-    for place, number in _files(folder, r"step_(\d+)"):
+    for place, number in _files(folder, r"step_(\d{1,9})"):
         if not (place / "STABLE").exists():  # some rank has not written all of it
             continue
         step, columns = _Step(number), dict[str, list[float]]()
-        for file, _ in _files(place, r"rank_(\d+)\.jsonl"):
-            for _, row in read_file(file):
-                weights = row["rl_weights"]
-                pairs = zip(row["loss_mask"], weights, strict=True)
-                chosen = [i for i, (mask, weight) in enumerate(pairs) if mask and weight != 0]
-                prompt = row["token_ids"][: row["loss_mask"].index(True)]
-                step.sequences.append((prompt, [row["token_ids"][i] for i in chosen]))
+        for file, _ in _files(place, r"rank_(\d{1,9})\.jsonl", first=0):
+            for row in (_Row(*each) for each in read_file(file)):
+                ids = [int(n) for n in row.numbers("token_ids")]
+                weights = row.numbers("rl_weights", len(ids))
+                mask = row.numbers("loss_mask", len(ids))
+                chosen = [i for i in range(len(ids)) if mask[i] and weights[i] != 0]
+                if not chosen:
+                    continue
+                if ids != row.fields["token_ids"] or not 0 <= min(ids) <= max(ids) < len(tokenizer):
+                    row.refuse("token_ids", f"ids of the tokenizer's {len(tokenizer)} tokens")
+                step.sequences.append((ids[: mask.index(1)], [ids[i] for i in chosen]))
                 for name, key in _PRIME_RL.items():
-                    columns.setdefault(name, []).extend(_number(row[key][i]) for i in chosen)
+                    values = row.numbers(key, len(ids))
+                    columns.setdefault(name, []).extend(values[i] for i in chosen)
         step.groups = list(range(len(step.sequences)))
         step.columns = {name: torch.tensor(values) for name, values in columns.items()}
         if step.sequences:
@@ -281,23 +283,61 @@ _PRIME_RL = {
 }
 
 
-def _files(folder: Path, pattern: str) -> list[tuple[Path, int]]:
-    """Files and folders whose whole name matches, with the number in it, in its order."""
+@dataclass(frozen=True)
+class _Row:
+    """A row of a log; its methods raise a DataError that names the file, the line and the field."""
+
+    where: str
+    fields: Mapping[str, Any]
+
+    def refuse(self, name: str, expected: str) -> NoReturn:
+        """Say that a field is not what was expected."""
+        value = visible(repr(self.fields[name]), 60) if name in self.fields else "missing"
+        raise DataError(f"{self.where}: '{name}' is {value}; expected {expected}")
+
+    def text(self, name: str) -> str:
+        """A text, or the texts of a conversation."""
+        value = self.fields.get(name)
+        parts = value if isinstance(value, list) else [{"content": value}]
+        texts: Any = [part.get("content") if isinstance(part, dict) else None for part in parts]
+        try:
+            "".join(texts).encode()
+        except (TypeError, UnicodeEncodeError):
+            self.refuse(name, "a text, or a list of messages with a text in 'content'")
+        return "".join(texts)
+
+    def number(self, name: str) -> float:
+        """A finite number; null is NaN."""
+        return self._number(name, self.fields.get(name, ""))
+
+    def numbers(self, name: str, size: int | None = None) -> list[float]:
+        """A list of so many finite numbers; null is NaN."""
+        values = self.fields.get(name)
+        if not isinstance(values, list) or size not in (None, len(values)):
+            self.refuse(name, f"a list of {'' if size is None else f'{size} '}numbers")
+        return [self._number(name, value) for value in values]
+
+    def _number(self, name: str, value: Any) -> float:
+        if value is None or value != value:
+            return math.nan
+        if not isinstance(value, int | float) or abs(value) > 1e30:
+            self.refuse(name, "finite numbers")
+        return float(value)
+
+
+def _files(folder: Path, pattern: str, first: int = 1) -> list[tuple[Path, int]]:
+    """Files and folders whose whole name matches, with the number in it, from `first` on."""
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder; expected the folder that the trainer wrote")
     found = [(file, re.fullmatch(pattern, file.name)) for file in folder.iterdir()]
-    return sorted(((file, int(m[1])) for file, m in found if m), key=lambda pair: pair[1])
+    numbered = [(file, int(m[1])) for file, m in found if m]
+    return sorted((each for each in numbered if each[1] >= first), key=lambda pair: pair[1])
 
 
 def _tokenised(tokenizer: Any, pairs: Sequence[Sequence[str]]) -> list[Pair]:
     """The ids of prompts and responses."""
     ids = [[tokenizer(text, add_special_tokens=False)["input_ids"] for text in p] for p in pairs]
     return [(prompt, response) for prompt, response in ids]
-
-
-def _number(value: Any) -> float:
-    """A number of a log; null is NaN."""
-    return math.nan if value is None else float(value)
 
 
 _TEXTS = (
