@@ -104,6 +104,12 @@ def test_a_check_says_nothing_where_its_metrics_are_absent(name: str) -> None:
     assert not any(watch.history.knows(metric) for metric in needs)
 
 
+def test_an_objective_without_rules_cannot_drop_everything() -> None:
+    """An update may also keep no token because no response of it is decided."""
+    line = {"objective/kept_fraction": 0.0}
+    assert names(watched(lambda step: line, objective={"drop": None})) == set()
+
+
 SICK: dict[str, tuple[Callable[[int], Line], dict[str, Any], set[str]]] = {
     "collapse": (
         lambda step: {"reward/accuracy": 0.4 if step < 15 else 0.4 - 0.02 * min(step - 15, 20)},

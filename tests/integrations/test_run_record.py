@@ -228,5 +228,11 @@ def test_a_finding_is_logged_when_it_begins(
             trainer.step(record, number, **{"reward/mean": 1.0 if number < 3 else -9.0})
     record.close()
     warned = [r.message for r in caplog.records if r.name == "rlobj.integrations.run_record"]
-    assert sum("collapse: the mean reward fell" in message for message in warned) == 1
+    assert (
+        sum(
+            "the mean reward fell" in message and "diagnosis.md#collapse" in message
+            for message in warned
+        )
+        == 1
+    )
     assert metrics(tmp_path / "run")[-1]["diagnosis/collapse"] == 1.0

@@ -16,6 +16,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run
 from rlobj.insight.diagnosis import Watch
+from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.objectives import statistics
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
@@ -88,7 +89,7 @@ class RunRecord:
                 "checkpoints, or choose another folder for the record"
             )
         if not known:  # a checkpoint may have been copied without it
-            self._run.create(config)
+            self._run.create(config, ("records", "tables"))
         self._stack.enter_context(self._run.locked())
         if known:
             self._run.write_config(config)
@@ -140,8 +141,8 @@ class RunRecord:
         with together(self._comm, "writing metrics.jsonl"):
             if self._comm.rank == 0:
                 for finding in self._watch.add(line):
-                    text = f"{finding.name}: {finding.evidence}. {finding.cure}"
-                    logger.warning("step %d: %s", self.steps, text)
+                    told = (self.steps, finding.evidence, PAGE, finding.name)
+                    logger.warning("step %d: %s (%s#%s)", *told)
                 self._run.append({**line, **self._watch.metrics()})
         return line
 

@@ -203,8 +203,9 @@ def _guards(rule: Expr) -> bool:
 
 def rule_fires_on_everything(h: History) -> Found | None:
     """`drop` and `keep` leave out almost every token."""
-    kept = h.mean("objective/kept_fraction")
-    if len(h.steps) < 3 or not kept <= EVERYTHING:
+    kept, objective = h.mean("objective/kept_fraction"), h.config.objective
+    ruled = objective.drop_rule is not None or objective.keep_rule is not None
+    if len(h.steps) < 3 or not (ruled and kept <= EVERYTHING):
         return None
     return Found.of("rule-fires-on-everything", {"kept": kept})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,21 @@ def report_replaced(objective: Objective, settings: Settings, own_advantages: bo
             objective.surrogate,
             objective.divisor,
             objective.advantage,
+        )
+
+
+def report_checkpoints(settings: Settings) -> None:
+    """Log that checkpoints will lie inside rollouts, of which TRL keeps nothing."""
+    rollout = settings["steps_per_generation"] * settings["num_iterations"]
+    updates = rollout // math.gcd(rollout, settings["gradient_accumulation_steps"])
+    save_steps = settings["save_steps"]
+    if settings["save_strategy"] == "steps" and save_steps >= 1 and save_steps % updates:
+        logger.warning(
+            "GRPOConfig(save_steps=%g): some checkpoints lie inside a rollout. A run that resumes "
+            "from one of them samples a new rollout, and the record lacks the updates before. "
+            "Expected a multiple of %d",
+            save_steps,
+            updates,
         )
 
 

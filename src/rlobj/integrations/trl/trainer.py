@@ -91,6 +91,7 @@ class ObjectiveMixin(_Trainer):
         settings.check_rewards(self.objective, self.reward_func_names)
         if self.accelerator.is_main_process:
             settings.report_replaced(self.objective, vars(self.args), self._own_advantages)
+            settings.report_checkpoints(vars(self.args))
         self._comm = ProcessGroup(self.accelerator.device)
         self._recorder: Recorder | None = None
         if record:

@@ -17,7 +17,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ from rlobj.config import run_folder
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import STOP_FILE, step_of
 from rlobj.records.rows import write_parquet
+
+FOLDERS = ("samples", "records", "tables", "rollouts", "checkpoints")
+"""The folders of a new run."""
 
 
 def dump_config(config: RunConfig) -> str:
@@ -63,15 +66,15 @@ class RunDirectory:
                 "another folder with --out DIR"
             )
 
-    def create(self, config: RunConfig) -> None:
-        """Create the folder of a new run, and write its configuration.
+    def create(self, config: RunConfig, folders: Sequence[str] = FOLDERS) -> None:
+        """Create the folder of a new run with empty folders in it, and write its configuration.
 
         Raises:
             ConfigError: the folder already has a run, or cannot be written.
         """
         self.refuse_if_taken()
         try:
-            for folder in ("samples", "records", "tables", "rollouts", "checkpoints"):
+            for folder in folders:
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
             self.write_config(config)
         except (OSError, RunError) as error:
