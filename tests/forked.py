@@ -96,6 +96,21 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def wait_until(
+    condition: Callable[[], Any],
+    seconds: float = 120,
+    process: Forked | None = None,
+    log: Path | None = None,
+) -> None:
+    """Wait; the log is shown if it takes longer than these seconds or the process ends before."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        said = log.read_text() if log and log.exists() else "it did not happen"
+        assert process is None or process.poll() is None, said
+        assert time.monotonic() < deadline, said
+        time.sleep(0.01)
+
+
 def run(words: Words, timeout: float = 240, **settings: Any) -> subprocess.CompletedProcess[str]:
     """Like `subprocess.run` with `capture_output` and `text`."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import yaml
-from forked import Forked, run_ranks
+from forked import Forked, run_ranks, wait_until
 from safetensors.torch import load_file
 
 from rlobj.config.run_config import RunConfig
@@ -76,8 +75,8 @@ def finish(process: Forked, log: Path, code: int = 0, seconds: int = 240) -> str
 
 def wait_for_step(run: Path, step: int, process: Forked, log: Path) -> None:
     """Until metrics.jsonl has the step."""
-    deadline = time.monotonic() + 180
-    while not any(line["step"] >= step for line in RunDirectory(run).lines()):
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.01)
+
+    def done() -> bool:
+        return any(line["step"] >= step for line in RunDirectory(run).lines())
+
+    wait_until(done, 180, process, log)

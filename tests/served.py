@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from forked import wait_until
 
 from rlobj.base.ports import free_port
 
@@ -90,10 +90,3 @@ def session(pid: int) -> int | None:
 
 def gone(running: list[int]) -> bool:
     return all(session(pid) is None for pid in running)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)

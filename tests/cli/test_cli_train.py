@@ -7,14 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import forked
 import pytest
 import yaml
-from forked import Forked
+from forked import Forked, wait_until
 from runs import finish
 from tiny import save_tiny_policy
 from typer.testing import CliRunner
@@ -240,10 +239,7 @@ def test_ctrl_c_finishes_the_step_saves_and_shows_how_to_continue(tmp_path: Path
     run, log = RunDirectory(tmp_path / "run"), tmp_path / "log"
     with log.open("w") as file:
         process = Forked(["-m", "rlobj_cli", *words], file, cwd=tmp_path)
-    limit = time.monotonic() + 120
-    while run.latest() is None:
-        assert time.monotonic() < limit, "no checkpoint after two minutes"
-        time.sleep(0.1)
+    wait_until(run.latest, 120, process, log)
     process.send_signal(signal.SIGINT)
     message = finish(process, log, seconds=60)
     assert "finishing and saving this step" in message

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from forked import wait_until
 from runs import finish, metrics, program, wait_for_step
 from screens import console, text_of
 
@@ -272,10 +273,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_training(tmp_path: Path) -> None:
     try:
         wait_for_step(run, 1, training, logs[0])
         watching, other = (program(["watch", run], log) for log in logs[1:])
-        deadline = time.monotonic() + 120
-        while "step" not in logs[1].read_text():
-            assert time.monotonic() < deadline, logs[1].read_text()
-            time.sleep(0.05)
+        wait_until(lambda: "step" in logs[1].read_text(), 120, watching, logs[1])
         assert training.poll() is None, "the training ended before the watching"
         watching.send_signal(signal.SIGINT)
         assert "the run goes on" in finish(watching, logs[1], code=130)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
+from forked import wait_until
 from runs import finish, program
 from typer.testing import CliRunner
 
@@ -62,11 +62,7 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
     here(*words(policy, problems, whole))
     process = program(words(policy, problems, killed), log)
     samples = killed / "samples.jsonl"
-    deadline = time.monotonic() + 120
-    while not (samples.exists() and samples.stat().st_size > 0):
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    wait_until(lambda: samples.exists() and samples.stat().st_size > 0, 120, process, log)
     process.kill()
     process.wait()
     done = len((killed / "samples.jsonl").read_text().split("\n")) - 1

@@ -15,7 +15,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
-from served import READY, Served, command_line, gone, wait_until
+from forked import wait_until
+from served import READY, Served, command_line, gone
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,

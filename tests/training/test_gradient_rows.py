@@ -12,7 +12,7 @@ import pytest
 import torch
 from runs import distance, metrics, ranks, weights, write_config
 from strategies import awkward_batch, fitting, gradients, leaf, objectives
-from tiny import save_tiny_policy, tiny_config
+from tiny import tiny_config
 from torch import Tensor
 
 from rlobj import Objective, TokenBatch
@@ -34,11 +34,6 @@ PHASES = {
     for name, objective in objectives().items()
     for i, phase in enumerate(objective.phases, 1)
 }
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> Path:
-    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 # Rows with gradient.

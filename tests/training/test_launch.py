@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import wait_until
 
 from rlobj.base.errors import ConfigError
 from rlobj.training.parallel import launcher as launching
@@ -68,13 +69,6 @@ def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tupl
     return run
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
 def alive(pid: int) -> bool:
     """Whether a process runs. A process that ended and is not reaped does not count."""
     try:
@@ -87,7 +81,7 @@ def after(condition: Callable[[], Any], *signals: int, apart: float = 0.3) -> th
     """Send signals to this process once the condition holds."""
 
     def send() -> None:
-        wait_for(condition)
+        wait_until(condition)
         for number in signals:
             os.kill(os.getpid(), number)
             time.sleep(apart)
@@ -244,7 +238,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_with_what_it_started(
     ended, _, report = run(code, str(tmp_path))
     assert ended == 5
     assert "SIGKILL (rank 0)" in report
-    wait_for(lambda: not alive(int((tmp_path / "pid").read_text())))
+    wait_until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
 @pytest.mark.slow
@@ -385,7 +379,7 @@ def test_ctrl_c_in_a_terminal_reaches_every_rank_once(tmp_path: Path) -> None:
     )
     os.close(slave)
     try:
-        wait_for(lambda: len(list(tmp_path.glob("ready-*"))) == 2, 180)
+        wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, 180)
         os.write(master, b"\x03")
         assert process.wait(30) == 0
     finally:
@@ -401,10 +395,10 @@ def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
     process = subprocess.Popen([*python(LAUNCH), LISTEN, str(tmp_path)])
     pids = [tmp_path / f"ready-{rank}" for rank in range(2)]
     try:
-        wait_for(lambda: all(pid.exists() and pid.read_text() for pid in pids), 180)
+        wait_until(lambda: all(pid.exists() and pid.read_text() for pid in pids), 180)
         running = [int(pid.read_text()) for pid in pids]
         assert all(map(alive, running))
     finally:
         process.kill()
         process.wait()
-    wait_for(lambda: not any(map(alive, running)), 5)
+    wait_until(lambda: not any(map(alive, running)), 5)

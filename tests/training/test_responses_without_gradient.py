@@ -6,7 +6,7 @@ import pytest
 import torch
 from runs import distance, metrics, weights
 from strategies import awkward_batch, fitting, gradients, leaf, objectives
-from tiny import save_tiny_policy, tiny_config
+from tiny import tiny_config
 
 from rlobj import Objective, TokenBatch
 from rlobj.objectives.penalties import KL, EntropyBonus, Penalty, ProxyKL
@@ -22,11 +22,6 @@ PHASES = {
     for i, phase in enumerate(objective.phases, 1)
 }
 PENALISED = {name for name, objective in PHASES.items() if objective.penalties}
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.mark.parametrize("seed", range(3))

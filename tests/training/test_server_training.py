@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
+from forked import wait_until
 from runs import finish, metrics, program, ranks, wait_for_step, write_config
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM
@@ -36,11 +36,7 @@ def serve(policy, port, tmp_path_factory):
         log = folder / f"server-{len(started)}"
         server = program(["serve", policy, "--port", port], log, **KEY)
         started.append(server)
-        deadline = time.monotonic() + 240
-        while "Ready after" not in log.read_text():
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+        wait_until(lambda: "Ready after" in log.read_text(), 240, server, log)
         return server
 
     yield start

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from forked import call_in_ranks
 from runs import distance, metrics, ranks, weights, write_config
-from tiny import save_tiny_policy, tiny_config
+from tiny import tiny_config
 
 from rlobj.data import Problem
 from rlobj.records import read_tables
@@ -149,11 +149,6 @@ def config_of(policy: Path, **training):
         checkpoint={"every": 2},
         output={"tables_every": 1},
     )
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> Path:
-    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")

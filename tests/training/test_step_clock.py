@@ -11,7 +11,7 @@ import forked
 import pytest
 import torch
 from runs import metrics, ranks, write_config
-from tiny import save_tiny_policy, tiny_config
+from tiny import tiny_config
 
 from rlobj.base.errors import RunError
 from rlobj.rewards import Graded
@@ -20,11 +20,6 @@ from rlobj.training import Callback, run_training
 from rlobj.training.loop.clock import PHASES, Clock
 from rlobj.training.loop.metrics import Tally
 from rlobj.training.rollouts.collector import Grading
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import run_ranks
-from tiny import save_tiny_policy, tiny_config
+from tiny import tiny_config
 
 from rlobj.config.presets import preset_names
 from rlobj.scoring import PolicyScorer, score_samples
@@ -56,11 +56,6 @@ def expected(preset: str, updates: int, shared: bool) -> dict[str, float]:
         "scored": scored,
         "reference": float(preset in KL_TO_A_REFERENCE | TWO_PHASES),
     }
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> Path:
-    return save_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.mark.parametrize(

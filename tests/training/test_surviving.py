@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from forked import wait_until
 from runs import finish, metrics, program, same, wait_for_step, weights, write_config
 from safetensors.torch import load_file
 from tiny import eight_steps, tiny_config
@@ -32,9 +33,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tm
     file = write_config(eight_steps(policy), tmp_path / "run.yaml")
     run, log = tmp_path / "run", tmp_path / "log"
     process = program(["train", "--config", file, "--out", run], log)
-    while not (run / "config.resolved.yaml").exists():
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.01)
+    wait_until((run / "config.resolved.yaml").exists, 120, process, log)
     time.sleep(random.uniform(0, 2.5))
     process.send_signal(signal.SIGKILL)
     process.wait()

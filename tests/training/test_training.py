@@ -8,13 +8,12 @@ import json
 import math
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from forked import Forked
-from runs import metrics, same, weights
+from runs import metrics, same, wait_for_step, weights
 from safetensors.torch import load_file
 from tiny import tiny_config
 
@@ -323,11 +322,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_one_bit_for_bit(policy, tmp_p
     killed = tmp_path / "killed"
     RunDirectory(killed).create(config)
     process = start(killed)
-    deadline = time.time() + 120
-    while not any(line["step"] >= 5 for line in RunDirectory(killed).lines()):
-        assert process.poll() is None, (killed / "log").read_text()
-        assert time.time() < deadline
-        time.sleep(0.01)
+    wait_for_step(killed, 5, process, killed / "log")
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert RunDirectory(killed).lines()[-1]["step"] < 8
