@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -277,6 +278,7 @@ def language() -> dict[str, Objective]:
     }
 
 
+@functools.cache
 def objectives() -> dict[str, Objective]:
     """Every preset and every composition, by name."""
     presets = {name: load_preset(name).objective for name in preset_names()}

@@ -50,6 +50,7 @@ def files(folder: Path) -> dict[str, Objective]:
 
 
 VARIANTS = variants()
+PRESET_OBJECTIVES = [load_preset(name).objective for name in preset_names()]
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,7 @@ def test_a_variant_differs_from_its_preset_and_can_be_explained_and_read_back(
     name: str, everything: dict[str, Objective]
 ) -> None:
     objective = everything[name]
-    assert objective not in [load_preset(preset).objective for preset in preset_names()]
+    assert objective not in PRESET_OBJECTIVES
     assert objective == Objective(**objective.model_dump(mode="json", by_alias=True))
     assert str(objective.explain()).startswith("loss = ")
     for rule in (objective.drop_rule, objective.keep_rule, objective.weight, objective.shape):

@@ -105,7 +105,7 @@ def same(value: Outcome | Approximate, found: float) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-@settings(max_examples=1500)
+@settings(max_examples=1000)
 @given(EXPRESSIONS, st.sampled_from(range(len(BATCHES))))
 def test_values_equal_those_of_the_reference(expression: Expr, batch: int) -> None:
     with suppress(Close):
@@ -142,7 +142,7 @@ def on_ranks(expression: Any, parts: list[list[TokenBatch]]) -> list[list[Any] |
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(EXPRESSIONS, st.sampled_from(range(len(BATCHES))), st.integers(0, 99))
 def test_values_do_not_depend_on_tables_and_ranks(expression: Expr, batch: int, seed: int) -> None:
     """One rank has one table, one has two and one has none; they get equal bits."""
