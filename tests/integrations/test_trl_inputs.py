@@ -110,6 +110,11 @@ def test_the_samplers_log_probs_are_read(tmp_path: Path, preset: str) -> None:
     assert off(found[0], alone(one, 0, load_preset(preset).objective)) < 1e-4
 
 
+def test_a_rollout_without_log_probs_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Truncate.* the rollout_func returned None as logprobs"):
+        train(tmp_path, "tis")
+
+
 @pytest.mark.parametrize(
     ("mode", "mismatch"),
     [

@@ -7,7 +7,8 @@ then `Objective.loss` on one micro-batch. The losses add up to the objective of 
 
 from __future__ import annotations
 
-import json
+import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,15 +21,14 @@ from trl.models.utils import disable_gradient_checkpointing
 from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import Recorder
-from rlobj.integrations.trl.window import Inputs, Progress, Window
+from rlobj.integrations.trl.window import Inputs, Progress, Window, decided
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.loop.metrics import combine
 from rlobj.training.parallel.agreement import agree
 from rlobj.training.parallel.process_group import ProcessGroup
 
-STATE_FILE = "rlobj.json"
-"""The file in TRL's checkpoints with the objective's state."""
+logger = logging.getLogger(__name__)
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
 _ENTROPY = {"entropy", "old_entropy"}
@@ -118,6 +118,8 @@ class ObjectiveMixin(_Trainer):
             entropies, progress.entropies = progress.entropies, None
         if entropies and "old_per_token_logps" in output:  # the first pass was the policy's
             output["rlobj_old_entropy"] = entropies[0]
+        if "sampler_logprobs" in self.objective.needs.ever:
+            agree(self._without_sampler(output), "sampling", self._comm)
         training, rewards = self.model.training, progress.rewards
         assert rewards is not None
         size = len(output["completion_ids"])
@@ -127,29 +129,23 @@ class ObjectiveMixin(_Trainer):
         output["rlobj_groups"] = ids // (
             self.num_generations if training else self.num_generations_eval
         )
-        output["rlobj_rewards"] = self._rewards(rewards)[rows]
+        reads_each = self.objective.needs.rewards or (
+            self._own_advantages and self.objective.advantage.decoupled
+        )
+        output["rlobj_rewards"] = decided(rewards, self.reward_func_names if reads_each else None)[
+            rows
+        ]
         if training:
             progress.rows += len(rewards)
         return output
 
-    def _rewards(self, rewards: Tensor) -> Tensor:
-        """Rewards as rlobj reads them: TRL adds up those that a response has.
-
-        A response is undecided (NaN) if no function gave it a reward.
-        """
-        unknown = rewards.isnan()
-        undecided = unknown.all(1, keepdim=True)
-        reads_each = self.objective.needs.rewards or (
-            self._own_advantages and self.objective.advantage.decoupled
+    def _without_sampler(self, output: Inputs) -> ConfigError | None:
+        if "sampling_per_token_logps" in output:
+            return None
+        return ConfigError(
+            f"{self.objective.reader('sampler_logprobs')} reads the sampler's log-probs, but the "
+            "rollout_func returned None as logprobs: return the log-prob of each sampled token"
         )
-        if reads_each and (unknown & ~undecided).any():
-            place = int((unknown & ~undecided).any(0).nonzero()[0])
-            raise BatchError(
-                f"the reward function '{self.reward_func_names[place]}' returned None for a "
-                "response that other functions gave a reward. The objective reads each reward by "
-                "itself: return a number, or None from all of them"
-            )
-        return torch.where(unknown & ~undecided, 0.0, rewards)
 
     def _get_per_token_logps_and_entropies(self, model: Any, *arguments: Any, **named: Any) -> Any:
         entropies = self._progress.entropies
@@ -240,7 +236,8 @@ class ObjectiveMixin(_Trainer):
                     ),
                 ):
                     logprobs, entropies, _ = self._forward(self.model, inputs)
-                window.scored[id(inputs)] = logprobs, entropies
+                reads = bool(self._reads & _ENTROPY)  # in all tables of an update, or in none
+                window.scored[id(inputs)] = logprobs, entropies if reads else None
         unknown = torch.zeros_like(inputs["completion_ids"], dtype=torch.float32)
         return self._table(inputs, *window.scored.get(id(inputs), (unknown, None)))
 
@@ -366,31 +363,26 @@ class ObjectiveMixin(_Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         record = self._recorder and self._recorder.state()
+        rollout = self.args.steps_per_generation * self.num_iterations
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial))
-            path = folder / f"checkpoint-{self.state.global_step}" / STATE_FILE
-            saved = {"state": self._progress.state, "rows": self._progress.rows, "record": record}
-            path.write_text(json.dumps(saved), encoding="utf-8")
+            path = folder / f"checkpoint-{self.state.global_step}"
+            self._progress.write(path, self.objective, record)
+            if self._step % rollout:
+                window = self.args.gradient_accumulation_steps
+                logger.warning(
+                    "%s was written in the middle of a rollout: a run that resumes from it samples "
+                    "this rollout again. save_steps=%d, or a multiple of it, avoids that",
+                    path,
+                    math.lcm(rollout, window) // window,
+                )
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        path = Path(checkpoint) / STATE_FILE
-        try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-            self._progress.state, self._progress.rows = dict(saved["state"]), int(saved["rows"])
+        if checkpoint is not None:
+            record = self._progress.read(Path(checkpoint), self.objective)
             if self._recorder is not None:
-                self._recorder.saved = saved["record"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{path} cannot be read ({error}): resume from a checkpoint of an ObjectiveTrainer"
-            ) from None
-        names = set(self.objective.init()) ^ (set(self._progress.state) - {"update"})
-        if names:
-            raise ConfigError(
-                f"{path} is of an objective with other controllers: {', '.join(sorted(names))}"
-            )
+                self._recorder.saved = record
 
 
 class ObjectiveTrainer(ObjectiveMixin, GRPOTrainer):

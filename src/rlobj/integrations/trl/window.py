@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import BatchError
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.config.presets import difference
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.loop.metrics import Measured
+
+logger = logging.getLogger(__name__)
+
+STATE_FILE = "rlobj.json"
+"""The file in TRL's checkpoints with the objective's state."""
 
 Inputs = dict[str, Any]
 """TRL's inputs of one micro-batch."""
@@ -93,3 +103,60 @@ class Progress:
     window: Window | None = None
     rewards: Tensor | None = None
     entropies: list[Tensor] | None = None
+
+    def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
+        """Write what a resumed run needs, beside the state of its record."""
+        saved = {"state": self.state, "rows": self.rows, "objective": _settings(objective)}
+        text = json.dumps({**saved, "record": record})
+        (checkpoint / STATE_FILE).write_text(text, encoding="utf-8")
+
+    def read(self, checkpoint: Path, objective: Objective) -> Any:
+        """Continue from what `write` has written; returns the state of the record.
+
+        Raises:
+            ConfigError: the file is missing or damaged, or the objective has other controllers.
+        """
+        path = checkpoint / STATE_FILE
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            state, rows = dict(saved["state"]), int(saved["rows"])
+            own, record = dict(saved["objective"]), saved["record"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read ({error}): resume from a checkpoint of an ObjectiveTrainer"
+            ) from None
+        if others := set(objective.init()) ^ (set(state) - {"update"}):
+            raise ConfigError(
+                f"{path} is of an objective with other controllers: {', '.join(sorted(others))}"
+            )
+        for name, old, new in difference(own, _settings(objective)):
+            logger.warning("%s: objective.%s was %s; the run goes on with %s", path, name, old, new)
+        self.state, self.rows = state, rows
+        return record
+
+
+def _settings(objective: Objective) -> dict[str, Any]:
+    return objective.model_dump(mode="json", by_alias=True)
+
+
+def decided(rewards: Tensor, names: Sequence[str] | None) -> Tensor:
+    """TRL's rewards as rlobj reads them, [B, K]: TRL adds up those that a response has.
+
+    A response is undecided (NaN) if no function gave it a reward.
+
+    Args:
+        rewards: of each function, NaN = none, [B, K].
+        names: of the functions, if the objective reads each reward by itself.
+
+    Raises:
+        BatchError: it does, and a response has only some rewards.
+    """
+    unknown = rewards.isnan()
+    partly = unknown & ~unknown.all(1, keepdim=True)
+    if names is not None and partly.any():
+        raise BatchError(
+            f"the reward function '{names[int(partly.any(0).nonzero()[0])]}' returned None for a "
+            "response that other functions gave a reward. The objective reads each reward by "
+            "itself: return a number, or None from all of them"
+        )
+    return rewards.masked_fill(partly, 0.0)
