@@ -66,15 +66,12 @@ def test_a_checkpoint_of_another_objective_or_trainer_is_refused(tmp_path: Path)
 def test_a_resumed_run_that_is_another_one_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    saved(tmp_path, 2, num_iterations=3)
-    assert "middle of a rollout" in caplog.text
-    assert "save_steps=3, or a multiple" in caplog.text
+    saved(tmp_path, 2)
     other = ADAPTIVE.replace(divisor="sequence_mean")
     one = trainer(ObjectiveTrainer, config(tmp_path), objective=other, record=False)
     one.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert (
-        "objective.divisor.kind was token_mean; the run goes on with sequence_mean" in caplog.text
-    )
+    assert "objective.divisor was {'kind': 'token_mean'" in caplog.text
+    assert "the run goes on with {'kind': 'sequence_mean'" in caplog.text
 
 
 def test_an_evaluation_is_an_update_of_its_own_that_changes_nothing(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ then `Objective.loss` on one micro-batch. The losses add up to the objective of 
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,8 +25,6 @@ from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.loop.metrics import combine
 from rlobj.training.parallel.agreement import agree
 from rlobj.training.parallel.process_group import ProcessGroup
-
-logger = logging.getLogger(__name__)
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
 _ENTROPY = {"entropy", "old_entropy"}
@@ -363,19 +359,10 @@ class ObjectiveMixin(_Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         record = self._recorder and self._recorder.state()
-        rollout = self.args.steps_per_generation * self.num_iterations
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial))
             path = folder / f"checkpoint-{self.state.global_step}"
             self._progress.write(path, self.objective, record)
-            if self._step % rollout:
-                window = self.args.gradient_accumulation_steps
-                logger.warning(
-                    "%s was written in the middle of a rollout: a run that resumes from it samples "
-                    "this rollout again. save_steps=%d, or a multiple of it, avoids that",
-                    path,
-                    math.lcm(rollout, window) // window,
-                )
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
