@@ -29,7 +29,6 @@ from rlobj import TokenBatch, read_tables
 from rlobj.base.targets import import_target
 from rlobj.scoring import PolicyScorer
 
-OWN = "TRL's dapo"
 PRESETS = ("dapo-loss", "stapo", "20-entropy")
 PARTS = ("plan", "forward", "record")
 PROMPTS, GROUP, LENGTH = 4, 8, 32.0
@@ -45,7 +44,7 @@ def answer(
         size: responses of a micro-batch.
         steps: rollouts, with one update each.
         folder: of the runs, the same on all processes.
-        objectives: presets, or `OWN` for TRL's own loss.
+        objectives: presets.
         ranks: number of processes.
 
     Returns:
@@ -63,10 +62,9 @@ def answer(
             trainer.train()
             parts = {name: [step[name] for step in seconds[1:]] for name in ("step", *PARTS)}
             found[objective] = parts
-            if objective != OWN:
-                alone = gradient_alone(policy(work), out / "_rlobj")
-                distance = float((gradients[0] - alone).norm() / alone.norm())
-                parts |= {"norm": float(alone.norm()), "difference": distance}
+            alone = gradient_alone(policy(work), out / "_rlobj")
+            distance = float((gradients[0] - alone).norm() / alone.norm())
+            parts |= {"norm": float(alone.norm()), "difference": distance}
     return found
 
 
@@ -133,8 +131,6 @@ def training(
         num_generations=GROUP,
         max_completion_length=work.max_tokens,
         max_steps=steps,
-        loss_type="dapo",
-        epsilon_high=0.28,
         learning_rate=work.learning_rate,
         max_grad_norm=1e9,
         seed=0,
@@ -143,26 +139,23 @@ def training(
         save_strategy="no",
         disable_tqdm=True,
     )
-    named: dict[str, Any] = {}
-    if objective != OWN:
-        named = {"objective": objective, "output": {"tables_every": 1}}
-    kind: Any = Timed if named else trl.GRPOTrainer
+    kind: Any = Timed
     trainer = kind(
+        objective=objective,
+        output={"tables_every": 1},
         model=policy(work),
         processing_class=AutoTokenizer.from_pretrained(work.policy),
         reward_funcs=reward,
         args=settings,
         train_dataset=Dataset.from_json(work.problems),
-        **named,
     )
-    if named:
-        record = trainer._recorder.on_step_end
+    record = trainer._recorder.on_step_end
 
-        def recorded(*arguments: Any, **more: Any) -> None:
-            with timed("record"):
-                record(*arguments, **more)
+    def recorded(*arguments: Any, **more: Any) -> None:
+        with timed("record"):
+            record(*arguments, **more)
 
-        trainer._recorder.on_step_end = recorded
+    trainer._recorder.on_step_end = recorded
     trainer.add_callback(Marks())
     trainer.remove_callback(PrinterCallback)  # it prints every step's log
     return trainer, seconds, gradients
@@ -205,26 +198,25 @@ def measure(quick: bool, rounds: int) -> Table:
         for _ in range(rounds):
             with tempfile.TemporaryDirectory() as folder:
                 question = {"size": size, "steps": steps, "folder": folder, "ranks": ranks}
-                question["objectives"] = [OWN, *PRESETS]
+                question["objectives"] = PRESETS
                 every.append(ask("benchmarks.trl", question, ranks)[0])
         seconds = {
             (objective, part): median(s for each in every for s in each[objective][part])
-            for objective in (OWN, *PRESETS)
+            for objective in PRESETS
             for part in ("step", *PARTS)
         }
         for objective in PRESETS:
             step = seconds[objective, "step"]
             row = {"objective": objective, "micro_batch": size, "processes": ranks}
             row |= {"difference": max(each[objective]["difference"] for each in every)}
-            row |= {"seconds": step, "ratio": step / seconds[OWN, "step"]}
+            row |= {"seconds": step}
             rows.append(row | {part: seconds[objective, part] / step for part in PARTS})
     return Table(
         "trl",
         "CPU seconds of a step of TRL end to end, on the first process, and the shares of it that "
         "rlobj adds: the plan, the forward pass without gradient that it reads, and the record, "
-        "with full tables of each step. `beside TRL's dapo` is the step over that of GRPOTrainer "
-        "with its own loss. `gradient` is the relative distance of the first update's gradient "
-        "from that of rlobj alone.",
+        "with a full table of each step. `gradient` is the relative distance of the first update's "
+        "gradient from that of rlobj alone.",
         {
             "objective": ("objective", ""),
             "micro_batch": ("micro-batch", "d"),
@@ -234,7 +226,6 @@ def measure(quick: bool, rounds: int) -> Table:
             "plan": ("plan", ".1%"),
             "forward": ("extra forward", ".1%"),
             "record": ("record", ".1%"),
-            "ratio": ("beside TRL's dapo", ".2f"),
         },
         rows,
         {"steps": steps, "responses": PROMPTS * GROUP, "median length": LENGTH, "rounds": rounds},

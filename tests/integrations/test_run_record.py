@@ -126,6 +126,13 @@ def test_gradients_are_unknown_without_the_collision_of_the_policy(tmp_path: Pat
     assert read_records(tmp_path / "run")["gradient_norm"].null_count > 50
 
 
+@pytest.mark.parametrize("preset", ["stapo", "grpo"])  # rules that read the policy, and none
+def test_a_replay_says_why_gradients_are_unknown(tmp_path: Path, preset: str) -> None:
+    run(tmp_path / "run", preset, steps=1)
+    [note] = rlobj.replay(tmp_path / "run").notes
+    assert "its trainer does not compute Σ π²" in note
+
+
 def test_a_run_is_inspected_replayed_diagnosed_and_reported(tmp_path: Path) -> None:
     run(tmp_path / "run", "20-entropy")
     lines = metrics(tmp_path / "run")

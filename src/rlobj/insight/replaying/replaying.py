@@ -192,7 +192,8 @@ class _Replay:
         for name, each in planned.items():
             tallies.add_planned(name, each, spurious[rows])
             if bool(each.gradient.isnan().any()):
-                why = UNKNOWN if first.table.collision is None else UNSCORED
+                gaps = first.table.logprobs.isnan() & first.table.decided
+                why = UNSCORED if bool(gaps.any()) else UNKNOWN
                 self.notes[f"{name}: its gradient is unknown, because {why}"] = None
         touched = {name: each.effect >= 0 for name, each in planned.items()}
         for name, value, chosen in self._selected(first):
