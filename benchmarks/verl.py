@@ -98,7 +98,7 @@ def measure(quick: bool, rounds: int) -> Table:
         policy = save_policy(Path(folder))
         for processes in (1, 2):
             workers = start(run_config(policy), processes, timed_worker())
-            plain = rollout(0, VOCABULARY, LONGEST)
+            plain = rollout(1, VOCABULARY, LONGEST)
             for preset in presets:
                 for updates in (1, 4):
                     size = RESPONSES // updates

@@ -16,15 +16,20 @@ LEARNING_RATE = 0.1
 
 
 def scored(model: torch.nn.Module, data: TensorDict, rows: Sequence[int]) -> dict[str, Tensor]:
-    """Log-probs and entropies of the trained tokens of some responses, each scored by itself."""
-    logprobs, entropies = [], []
+    """The columns of the trained tokens of some responses, each scored by itself."""
+    logprobs, entropies, collisions = [], [], []
     for row in rows:
         tokens, mask = data["input_ids"].unbind()[row], data["loss_mask"].unbind()[row].bool()
         answer = len(mask)
         logits = model(tokens[None]).logits[0, -answer - 1 : -1][mask].log_softmax(-1)
         logprobs.append(logits.gather(1, tokens[-answer:][mask][:, None])[:, 0])
         entropies.append(-(logits.exp() * logits).sum(-1))
-    return {"logprobs": torch.cat(logprobs), "entropy": torch.cat(entropies)}
+        collisions.append((2 * logits).exp().sum(-1))
+    return {
+        "logprobs": torch.cat(logprobs),
+        "entropy": torch.cat(entropies),
+        "collision": torch.cat(collisions),
+    }
 
 
 def whole_table(model: torch.nn.Module, data: TensorDict) -> TokenBatch:

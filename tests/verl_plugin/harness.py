@@ -196,13 +196,6 @@ class ObservedWorker(ActorRolloutRefWorker):
         worker.engine.train_batch = usual
         return found
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def moved(self) -> float:
-        """The largest change of a weight since `begin`."""
-        weights = self.actor.engine.module.parameters()
-        pairs = zip(weights, self.initial, strict=True)
-        return max(float((now - first).abs().max()) for now, first in pairs)
-
     def _reset(self) -> None:
         self.gradients.clear()
         with torch.no_grad():

@@ -29,7 +29,7 @@ base: dapo-loss
 objective: {penalties: [{kind: entropy_bonus, coefficient: 0.1}]}
 """
 TWO = {"updates": 2, "epochs": 2}
-NAMES = ["20-entropy", "stare", STAPO, BONUS]
+NAMES = ["20-entropy", "stare", "otb", STAPO, BONUS]
 
 
 def shares(processes: int, updates: int) -> list[list[int]]:
@@ -94,7 +94,7 @@ def test_dynamic_micro_batches_change_nothing(comparison: Comparison, room: int)
     assert error < TOLERANCE
 
 
-@pytest.mark.parametrize("text", ["20-entropy", OLD, "stare", LOPTI])
+@pytest.mark.parametrize("text", ["20-entropy", OLD, "stare", "otb", LOPTI])
 def test_later_updates_read_the_present_policy_or_the_old_one(
     comparison: Comparison, text: str
 ) -> None:

@@ -107,7 +107,7 @@ def _mistakes_of_actor(config: Any, objective: Objective) -> Iterator[str]:
     actor = config.actor
     if actor.strategy not in ("fsdp", "fsdp2"):
         yield (
-            f"actor.strategy={actor.strategy}: rlobj was tested with fsdp and fsdp2 only. Type "
+            f"actor.strategy={actor.strategy}: rlobj works with fsdp2 and fsdp only. Type "
             "actor_rollout_ref.actor.strategy=fsdp2"
         )
     if actor.entropy_coeff:

@@ -158,17 +158,17 @@ class ObjectiveWorker(TrainingWorker):
 
     def _scores(self, data: TensorDict) -> dict[str, Tensor | None]:
         """The columns of the present policy, in a forward pass without gradient."""
-        batch = data.copy()
-        tensordict_utils.assign_non_tensor(
-            batch,
-            calculate_entropy=True,
-            calculate_sum_pi_squared="collision" in self._objective.needs.ever,
-            use_remove_padding=self.model_config.get("use_remove_padding", False),
-            use_fused_kernels=self.engine_config.use_fused_kernels,
-            use_dynamic_bsz=self.engine_config.use_dynamic_bsz,
-            max_token_len_per_gpu=self.engine_config.max_token_len_per_gpu,
-            micro_batch_size_per_gpu=self.engine_config.micro_batch_size_per_gpu,
-        )
+        batch, config = data.copy(), self.engine_config
+        settings = {
+            "use_remove_padding": self.model_config.get("use_remove_padding", False),
+            "use_fused_kernels": config.use_fused_kernels,
+            "use_dynamic_bsz": config.use_dynamic_bsz,
+            "max_token_len_per_gpu": config.max_token_len_per_gpu,
+            "micro_batch_size_per_gpu": config.micro_batch_size_per_gpu,
+        }  # verl's defaults for an update
+        settings = {key: value for key, value in settings.items() if key not in data}
+        settings["calculate_sum_pi_squared"] = "collision" in self._settings.objective.needs.ever
+        tensordict_utils.assign_non_tensor(batch, **settings, calculate_entropy=True)
         with torch.no_grad(), self.engine.eval_mode(disable_auto_offload=True):
             output = self.engine.infer_batch(batch, loss_function=None)["model_output"]
         found = scored(output, batch)
