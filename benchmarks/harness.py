@@ -80,6 +80,7 @@ class Table:
             if max(values) > 50 * min((value for value in values if value), default=1):
                 axis.set_xscale("log")
             axis.margins(x=0.2, y=0.02)
+            axis.tick_params(axis="x", which="both", bottom=False, labelbottom=False)
             axis.set_xlabel(title)
         for name, values in curves.items():
             axes[-1].plot(values, label=name)
