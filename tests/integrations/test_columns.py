@@ -16,7 +16,7 @@ USUAL = {"rewards", "old_logprobs", "entropy", "old_entropy"}
     [
         ("lp-reg", "'proxy_logprobs', which surrogate 'logprob.bottom"),
         ("otb", "'collision', which shape 'reward - when"),
-        ("reinforce-pp", "'ref_logprobs', which reward_kl 0.01 reads: it needs a reference"),
+        ("reinforce-pp", "'ref_logprobs', which reward_kl 0.01 reads. It needs a reference"),
         ("archer", "'ref_logprobs', which KL reads"),
         ("tis", "'sampler_logprobs', which the mismatch correction Truncate"),
         ("prime-rl", "'sampler_logprobs', which KL reads"),
@@ -31,14 +31,14 @@ def test_a_missing_column_is_refused_with_its_reader(preset: str, message: str) 
 
 def test_a_column_of_ones_own_is_refused_and_named() -> None:
     mine = Objective(columns=["turn"], drop=column("turn") > 2)
-    with pytest.raises(ConfigError, match=r"'turn', which drop 'turn > 2' reads: it is a column"):
+    with pytest.raises(ConfigError, match=r"'turn', which drop 'turn > 2' reads. It is a column"):
         check_columns(mine, USUAL, "T")
 
 
 def test_the_trainers_own_advice_goes_first() -> None:
     objective = load_preset("tis").objective
-    with pytest.raises(ConfigError, match="reads: set use_vllm"):
-        check_columns(objective, USUAL, "T", {"sampler_logprobs": "set use_vllm=True"})
+    with pytest.raises(ConfigError, match=r"reads\. Set use_vllm"):
+        check_columns(objective, USUAL, "T", {"sampler_logprobs": "Set use_vllm=True"})
 
 
 def test_each_preset_has_a_reader_for_each_column_it_needs() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integrations.trl_runs import config, trainer
+from integrations.trl_runs import GRPOTrainer, config, trainer
 
 from rlobj import KL, ConfigError, Objective, column, load_preset
-from rlobj.integrations.trl import ObjectiveTrainer
+from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
 from rlobj.integrations.trl.settings import fitted, report_replaced, scaled_as
 
 VLLM = {"use_vllm": True}
@@ -20,11 +20,11 @@ VLLM = {"use_vllm": True}
     ("setting", "message"),
     [
         ({"use_liger_kernel": True}, "use_liger_kernel=True.*Liger's loss"),
-        ({"delta": 2.0}, "delta=2.0.*surrogate.dual"),
-        ({"top_entropy_quantile": 0.2}, r"top_entropy_quantile=0.2.*keep\(entropy.top"),
+        ({"delta": 2.0}, r"delta=2.0.*surrogate: {dual: 2.0}"),
+        ({"top_entropy_quantile": 0.2}, r"top_entropy_quantile=0.2.*keep: entropy.top\(0.2\)"),
         ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5.*opsm"),
-        ({"entropy_coef": 0.1}, "entropy_coef=0.1.*entropy_bonus"),
-        ({"use_adaptive_entropy": True}, "use_adaptive_entropy=True.*controller"),
+        ({"entropy_coef": 0.1}, "entropy_coef=0.1.*coefficient: 0.1"),
+        ({"use_adaptive_entropy": True}, "use_adaptive_entropy=True.*controllers: {C: "),
     ],
 )
 def test_a_term_of_trls_loss_is_refused(
@@ -38,11 +38,12 @@ def test_a_term_of_trls_loss_is_refused(
     ("objective", "message"),
     [
         ("stapoo", "stapo"),
+        (None, "objective=None; expected a preset's name, such as objective='stapo'"),
         ("missing.yaml", "missing.yaml"),
-        (3, "the objective is a int; expected a preset's name"),
+        (3, "objective=3; expected a preset's name"),
         ("lp-reg", "'proxy_logprobs', which surrogate .* `rlobj train` computes it"),
         ("otb", "'collision', which shape"),
-        ("archer", r"'ref_logprobs', which KL reads: set GRPOConfig\(beta=...\)"),
+        ("archer", r"'ref_logprobs', which KL reads. Set GRPOConfig\(beta=...\)"),
         (Objective(columns=["turn"], drop=column("turn") > 1), "'turn', which drop"),
     ],
 )
@@ -56,7 +57,7 @@ def test_an_objective_that_cannot_be_used_is_refused(
 def test_log_probs_of_a_sampler_need_a_sampler(tmp_path: Path) -> None:
     named = {"rollout_func": None, "objective": "tis"}
     with pytest.raises(
-        ConfigError, match=r"'sampler_logprobs', .* set GRPOConfig\(use_vllm=True\)"
+        ConfigError, match=r"'sampler_logprobs', .* Set GRPOConfig\(use_vllm=True\)"
     ):
         trainer(ObjectiveTrainer, config(tmp_path), **named)
 
@@ -130,3 +131,15 @@ def test_settings_without_effect_are_named(
         fitted("dapo", args, False)
     assert "loss_type='grpo', epsilon=0.3, scale_rewards='batch'" in caplog.text
     assert "not by sampling.dynamic and rewards of the preset" in caplog.text
+
+
+def test_settings_of_the_record_are_checked_when_the_trainer_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="table_every"):
+        trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", output={"table_every": 1})
+
+
+def test_the_mixin_goes_first() -> None:
+    with pytest.raises(ConfigError, match="class Late: name ObjectiveMixin before the trainer"):
+
+        class Late(GRPOTrainer, ObjectiveMixin):
+            """The wrong order."""

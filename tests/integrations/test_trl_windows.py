@@ -116,6 +116,17 @@ def test_a_loop_that_steps_before_the_planned_end_is_an_error(tmp_path: Path) ->
         trainer(Early, config(tmp_path), objective="dapo-loss", record=False).train()
 
 
+def test_a_loss_that_is_not_the_objectives_is_an_error(tmp_path: Path) -> None:
+    class Own(ObjectiveTrainer):
+        """Does not call super()."""
+
+        def _compute_loss(self, model: Any, inputs: Any) -> Any:
+            return sum(p.sum() for p in model.parameters())
+
+    with pytest.raises(RunError, match="trained on without the objective's loss"):
+        trainer(Own, config(tmp_path), objective="dapo-loss", record=False).train()
+
+
 def test_other_responses_than_the_planned_ones_are_an_error(tmp_path: Path) -> None:
     class Other(ObjectiveTrainer):
         """Reverses the responses of a micro-batch after the plan."""

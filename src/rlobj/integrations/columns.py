@@ -8,13 +8,12 @@ from rlobj.base.errors import ConfigError
 from rlobj.objectives.objective import Objective
 
 _ADVICE = {
-    "proxy_logprobs": "`rlobj train` computes it: Lp-Reg's proxy needs the whole distribution of "
-    "each token",
-    "collision": "`rlobj train` computes it: it needs the whole distribution of each token",
-    "sampler_logprobs": "it must come from a sampler that returns log-probs, such as vLLM",
-    "ref_logprobs": "it needs a reference model",
+    "proxy_logprobs": "It needs the whole distribution of each token; `rlobj train` computes it",
+    "collision": "It needs the whole distribution of each token; `rlobj train` computes it",
+    "sampler_logprobs": "It must come from a sampler that returns log-probs, such as vLLM",
+    "ref_logprobs": "It needs a reference model",
 }
-_OWN = "it is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
+_OWN = "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
 
 
 def check_columns(
@@ -29,7 +28,7 @@ def check_columns(
         objective: of the run.
         provided: the TokenBatch columns that the trainer provides; "logprobs" need not be named.
         trainer: its name, for the message.
-        advice: what would provide a column, by column; it goes before the general advice.
+        advice: what would provide a column, by column; a sentence; it replaces the general advice.
 
     Raises:
         ConfigError: names each missing column, what reads it, and what would provide it.
@@ -39,7 +38,7 @@ def check_columns(
     if missing:
         lines = [
             f"{trainer} does not provide the column '{column}', which "
-            f"{objective.reader(column)} reads: {known.get(column, _OWN)}"
+            f"{objective.reader(column)} reads. {known.get(column, _OWN)}"
             for column in missing
         ]
         raise ConfigError("\n".join(lines))

@@ -27,15 +27,16 @@ PROVIDED = frozenset({"rewards", "old_logprobs", "entropy", "old_entropy"})
 """The columns that TRL always provides, besides `logprobs`."""
 
 REFUSED = {
-    "use_liger_kernel": "Liger's loss does not return log-probs of tokens. Leave it False",
-    "delta": "the surrogate has this bound: objective.surrogate.dual",
-    "top_entropy_quantile": "write a rule: Objective.keep(entropy.top(0.2)), or keep: "
-    "entropy.top(0.2) in a preset file",
-    "off_policy_mask_threshold": "write a rule: see `rlobj presets show opsm`",
-    "entropy_coef": "write a penalty: penalties: [{kind: entropy_bonus, coefficient: 0.001}]",
-    "use_adaptive_entropy": "write an entropy_bonus with a controller as its coefficient",
+    "use_liger_kernel": "Liger's loss does not return log-probs of tokens",
+    "delta": "in a preset file, write surrogate: {{dual: {0}}}; in Python, Clip(dual={0})",
+    "top_entropy_quantile": "write the rule keep: entropy.top({0}), if the objective lacks it",
+    "off_policy_mask_threshold": "write the rule drop: (advantage < 0) & "
+    "((old_logprob - logprob).mean(by='response') > {0}), as the preset opsm",
+    "entropy_coef": "write penalties: [{{kind: entropy_bonus, coefficient: {0}}}]",
+    "use_adaptive_entropy": "write penalties: [{{kind: entropy_bonus, coefficient: C}}] and "
+    "controllers: {{C: {{kind: gate, target: 0.3, on: 0.001, off: 0.0}}}}",
 }
-"""Terms that TRL would add to its own loss, which is not used. Each with what to type instead."""
+"""Terms of TRL's own loss, which is not used. Each with what to type instead of a value {0}."""
 
 REPLACED = (
     *("loss_type", "epsilon", "epsilon_high", "importance_sampling_level"),
@@ -45,9 +46,9 @@ REPLACED = (
 """Settings of TRL's loss, which the objective replaces."""
 
 ADVICE = {
-    "ref_logprobs": "set GRPOConfig(beta=...) to a number above 0, so that TRL loads a reference. "
+    "ref_logprobs": "Set GRPOConfig(beta=...) to a number above 0, so that TRL loads a reference. "
     "The objective's own coefficient counts",
-    "sampler_logprobs": "set GRPOConfig(use_vllm=True), or pass a rollout_func that returns "
+    "sampler_logprobs": "Set GRPOConfig(use_vllm=True), or pass a rollout_func that returns "
     "logprobs",
 }
 
@@ -76,7 +77,8 @@ def fitted(
     objective = _read(objective, settings["max_completion_length"])
     usual = defaults()
     wrong = [
-        f"GRPOConfig({name}={settings[name]!r}) has no effect on an objective: {advice}"
+        f"GRPOConfig({name}={settings[name]!r}) is refused: it belongs to TRL's loss, which the "
+        f"objective replaces. Leave it out; {advice.format(settings[name])}"
         for name, advice in REFUSED.items()
         if name in settings and settings[name] != usual[name]
     ]
@@ -109,8 +111,8 @@ def _read(objective: Any, max_tokens: int) -> Objective:
         return objective.resolve(max_tokens)
     if not isinstance(objective, str | Path):
         raise ConfigError(
-            f"the objective is a {type(objective).__name__}; expected a preset's name, such as "
-            "'stapo', the path of a preset file, or an rlobj.Objective"
+            f"objective={objective!r}; expected a preset's name, such as objective='stapo', the "
+            "path of a preset file, or an rlobj.Objective"
         )
     preset = load_preset(objective)
     sampling, rewards = preset.config.get("sampling") or {}, preset.config.get("rewards")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
+from rlobj.config.run_config import RunConfig
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import Recorder
 from rlobj.integrations.trl.window import Inputs, Progress, Window, decided
@@ -35,10 +36,7 @@ _MODEL_INPUTS = (
 """The inputs of TRL's forward pass besides token ids and masks."""
 
 
-if TYPE_CHECKING:
-    _Trainer = GRPOTrainer
-else:
-    _Trainer = object
+_Trainer: Any = object  # of any kind, for the type checker: a subclass of GRPOTrainer follows
 
 
 class ObjectiveMixin(_Trainer):
@@ -60,10 +58,16 @@ class ObjectiveMixin(_Trainer):
         ConfigError: the objective or a setting of TRL cannot be used; says what to type.
     """
 
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        order = cls.__mro__
+        if GRPOTrainer in order and order.index(GRPOTrainer) < order.index(ObjectiveMixin):
+            raise ConfigError(f"class {cls.__name__}: name ObjectiveMixin before the trainer")
+
     def __init__(
         self,
         *arguments: Any,
-        objective: str | Path | Objective,
+        objective: str | Path | Objective | None = None,
         advantages: Literal["auto", "trl", "objective"] = "auto",
         record: bool | str | Path = True,
         output: Mapping[str, Any] | None = None,
@@ -74,6 +78,7 @@ class ObjectiveMixin(_Trainer):
         given = named.get("args", arguments[2] if len(arguments) > 2 else None)
         config = settings.defaults() if given is None else vars(given)
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
+        RunConfig(output=output or {})  # refuses unknown settings
         self.objective = settings.fitted(objective, config, sampler_logprobs)
         self._whole = self.objective.replace(split=())
         needs = self.objective.needs
@@ -153,6 +158,17 @@ class ObjectiveMixin(_Trainer):
         return scores
 
     # The window.
+
+    def training_step(self, *arguments: Any, **named: Any) -> Tensor:
+        before = self._progress.window and self._progress.window.position
+        loss = super().training_step(*arguments, **named)
+        window = self._progress.window
+        if window is None or window.position == (before or 0):
+            raise RunError(
+                "a micro-batch was trained on without the objective's loss: does a subclass "
+                "override compute_loss or _compute_loss without calling super()?"
+            )
+        return loss
 
     def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
         batches, items = super().get_batch_samples(*arguments, **named)
