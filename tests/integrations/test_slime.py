@@ -39,7 +39,7 @@ def test_settings_that_would_act_beside_the_objective_are_refused(name: str) -> 
 @pytest.mark.parametrize(
     ("preset", "message"),
     [
-        ("20-entropy", "'entropy'.*pass --use-rollout-entropy"),
+        ("20-entropy", "'entropy'.*Pass --use-rollout-entropy"),
         ("lp-reg", "does not provide the column 'proxy_logprobs'"),
         ("tis", "does not provide the column 'sampler_logprobs'"),
         ("lopti", "lopti has 2 phases of updates"),
