@@ -125,7 +125,7 @@ class ObjectiveWorker(TrainingWorker):
         if any_rank(different or "rollout_is_weights" in data, self.comm):
             objective, table = correct(objective, table, data)
         if "collision" in objective.needs.observe | objective.needs.plan:
-            table = table.replace(collision=self._scores(data)["collision"])
+            table = table.replace(collision=self._scores(data, loaded=False)["collision"])
         [table] = objective.with_advantages([table], self.comm)
         self.state = objective.observe([table], self.state, self.comm)
         self._objective, self._rollout, self._responses = objective, table, 0
@@ -156,8 +156,14 @@ class ObjectiveWorker(TrainingWorker):
         ranks = data["dp_size"]
         return output.loss * ranks, _metrics(output, plan, ranks)
 
-    def _scores(self, data: TensorDict) -> dict[str, Tensor | None]:
-        """The columns of the present policy, in a forward pass without gradient."""
+    def _scores(self, data: TensorDict, loaded: bool = True) -> dict[str, Tensor]:
+        """The columns of the present policy, in a forward pass without gradient.
+
+        Args:
+            data: the responses.
+            loaded: verl has loaded the weights, if it keeps them off the device, and will need them
+                after this pass.
+        """
         batch, config = data.copy(), self.engine_config
         settings = {
             "use_remove_padding": self.model_config.get("use_remove_padding", False),
@@ -169,7 +175,7 @@ class ObjectiveWorker(TrainingWorker):
         settings = {key: value for key, value in settings.items() if key not in data}
         settings["calculate_sum_pi_squared"] = "collision" in self._settings.objective.needs.ever
         tensordict_utils.assign_non_tensor(batch, **settings, calculate_entropy=True)
-        with torch.no_grad(), self.engine.eval_mode(disable_auto_offload=True):
+        with torch.no_grad(), self.engine.eval_mode(disable_auto_offload=loaded):
             output = self.engine.infer_batch(batch, loss_function=None)["model_output"]
         found = scored(output, batch)
         return {name: x.to(self.device) for name, x in found.items() if x is not None}
