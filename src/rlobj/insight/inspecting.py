@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-import pyarrow.dataset as ds
+from pyarrow import parquet
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
@@ -285,7 +285,7 @@ def record_batches(
             numbers that no record has.
     """
     dataset = open_records(run, columns)
-    chosen = None if step is None else ds.field("step") == step
+    chosen = None if step is None else pc.field("step") == step
     reading = {"batch_readahead": 2, "fragment_readahead": 1}  # memory for few batches
     with sound(run):
         total, done = dataset.count_rows(), 0
@@ -312,9 +312,9 @@ def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[st
 def _sample(run: Path, token: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The row of a token's response in the sample table of its step."""
     file = run / "samples" / f"step-{token['step']:06d}.parquet"
-    chosen = ds.field("id") == token["response"]
+    chosen = pc.field("id") == token["response"]
     try:
-        rows = ds.dataset(file).to_table(columns=["prompt", "response"], filter=chosen).to_pylist()
+        rows = parquet.read_table(file, columns=["prompt", "response"], filters=chosen).to_pylist()
     except (pyarrow.ArrowException, OSError):  # not there, or damaged
         return None
     return rows[0] if rows else None

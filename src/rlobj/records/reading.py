@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import dataset, parquet, types
+from pyarrow import parquet, types
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, nearest
@@ -77,6 +77,8 @@ def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
     """
     files = checked_files(Path(run), "records", columns=COLUMNS if columns is None else columns)
     schema = pyarrow.schema([(name, _type(name)) for name in COLUMNS])
+    from pyarrow import dataset  # which imports pandas
+
     return dataset.dataset([str(file) for file in files], schema=schema, format="parquet")
 
 
