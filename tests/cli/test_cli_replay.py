@@ -73,6 +73,12 @@ def test_a_table_that_says_nothing_new_is_left_out(run: Path) -> None:
     assert "cosine" not in ruled
 
 
+def test_objectives_that_touch_no_token_have_nothing_in_common(tmp_path: Path) -> None:
+    write_records(tmp_path / "run", [{}])
+    words = ["--rule", "prob < 1e-9"]
+    assert "in common: nothing; none of them touched a token" in output(tmp_path / "run", *words)
+
+
 def test_a_sweep_is_a_table_and_a_figure(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "sweep.svg"
     words = ["--rule", "prob < TAU", "--sweep", "TAU=0.1..0.4:4", "--figure", file]

@@ -152,6 +152,9 @@ def show_rows(
     if not rows:
         return
     known = [key for key in heads if any(row[key] is not None for _, row in rows)]
+    if not known:  # only of pairs: then no overlap is known either
+        console.print(Text(f"\n{title}: nothing; none of them touched a token", "dim"))
+        return
     names = [title, *[""] * (len(rows[0][0]) - 1)]
     grid = table(*names, right=[heads[key][0] for key in known])
     for column, key in zip(grid.columns[len(names) :], known, strict=True):
