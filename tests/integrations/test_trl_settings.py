@@ -10,6 +10,7 @@ import pytest
 from integrations.trl_runs import GRPOTrainer, config, trainer
 
 from rlobj import KL, ConfigError, Objective, column, load_preset
+from rlobj.config.presets import read_yaml
 from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
 from rlobj.integrations.trl.settings import fitted, report_replaced, scaled_as
 
@@ -32,6 +33,15 @@ def test_a_term_of_trls_loss_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         trainer(ObjectiveTrainer, config(tmp_path, **setting), objective="stapo")
+
+
+def test_a_preset_that_is_loaded_is_the_preset_of_that_name(tmp_path: Path) -> None:
+    given = config(tmp_path, max_steps=1)
+    ours = trainer(ObjectiveTrainer, given, objective=load_preset("dr-grpo"))
+    assert ours.objective == fitted("dr-grpo", vars(given), False)
+    ours.train()
+    recorded = read_yaml(tmp_path / "_rlobj" / "config.resolved.yaml")
+    assert recorded["preset"] == str(load_preset("dr-grpo").path)
 
 
 @pytest.mark.parametrize(

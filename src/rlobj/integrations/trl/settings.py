@@ -12,7 +12,7 @@ from typing import Any
 from trl import GRPOConfig
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.config.presets import load_preset
+from rlobj.config.presets import Preset, load_preset
 from rlobj.integrations.columns import check_columns
 from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
 from rlobj.objectives.mismatch import Mask, Mismatch, Truncate
@@ -59,7 +59,7 @@ def defaults() -> Settings:
 
 
 def fitted(
-    objective: str | Path | Objective, settings: Settings, sampler_logprobs: bool
+    objective: str | Path | Preset | Objective, settings: Settings, sampler_logprobs: bool
 ) -> Objective:
     """The objective of a run in TRL, with the terms that its settings add.
 
@@ -67,7 +67,7 @@ def fitted(
     for vLLM becomes the objective's mismatch correction.
 
     Args:
-        objective: a preset's name, a preset file, or an objective.
+        objective: a preset's name, a preset file, a preset, or an objective.
         settings: of GRPOConfig.
         sampler_logprobs: the sampler returns log-probs.
 
@@ -109,12 +109,12 @@ def fitted(
 def _read(objective: Any, max_tokens: int) -> Objective:
     if isinstance(objective, Objective):
         return objective.resolve(max_tokens)
-    if not isinstance(objective, str | Path):
+    if not isinstance(objective, str | Path | Preset):
         raise ConfigError(
             f"objective={objective!r}; expected a preset's name, such as objective='stapo', the "
             "path of a preset file, or an rlobj.Objective"
         )
-    preset = load_preset(objective)
+    preset = objective if isinstance(objective, Preset) else load_preset(objective)
     sampling, rewards = preset.config.get("sampling") or {}, preset.config.get("rewards")
     unused = ["sampling.dynamic"] if sampling.get("dynamic") else []
     unused += ["rewards"] if rewards else []

@@ -17,6 +17,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
+from rlobj.config.presets import Preset
 from rlobj.config.run_config import RunConfig
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import Recorder
@@ -43,7 +44,8 @@ class ObjectiveMixin(_Trainer):
     """Gives a subclass of GRPOTrainer an objective: `class Mine(ObjectiveMixin, MyTrainer)`.
 
     Args:
-        objective: a preset's name, such as "stapo", the path of a preset file, or an Objective.
+        objective: a preset's name, such as "stapo", the path of a preset file, a Preset, or an
+            Objective.
         advantages: "auto" uses TRL's advantages where `scale_rewards` names the objective's
             formula, and else the objective's own; "trl" and "objective" force one of them.
         record: the folder of the record, which `rlobj inspect` and the other commands read; True =
@@ -67,7 +69,7 @@ class ObjectiveMixin(_Trainer):
     def __init__(
         self,
         *arguments: Any,
-        objective: str | Path | Objective | None = None,
+        objective: str | Path | Preset | Objective | None = None,
         advantages: Literal["auto", "trl", "objective"] = "auto",
         record: bool | str | Path = True,
         output: Mapping[str, Any] | None = None,
@@ -97,7 +99,8 @@ class ObjectiveMixin(_Trainer):
         self._recorder: Recorder | None = None
         if record:
             folder = None if record is True else Path(record)
-            preset = None if isinstance(objective, Objective) else str(objective)
+            named_as = objective.path if isinstance(objective, Preset) else objective
+            preset = None if isinstance(objective, Objective) else str(named_as)
             self._recorder = Recorder(self, folder, preset, output or {})
             self.add_callback(self._recorder)
         self._entropy_bonus_enabled = "entropy" in needs.loss  # else TRL 1.13 detaches entropies
