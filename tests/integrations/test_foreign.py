@@ -217,8 +217,10 @@ def test_an_objective_that_reads_what_the_log_lacks_is_refused_before_anything_i
     tmp_path: Path,
 ) -> None:
     source = dump(tmp_path / "dump", [{"input": "1+1=", "output": "2", "score": 1.0}])
-    with pytest.raises(ConfigError, match=r"log of verl has no column 'entropy', which .* reads"):
-        convert_log("verl", source, tmp_path / "run", TOKENIZER, objective="20-entropy")
+    with pytest.raises(ConfigError) as caught:
+        convert_log("verl", source, tmp_path / "run", TOKENIZER, objective="stapo")
+    for text in ("verl has no column 'entropy', which", "no column 'logprobs', which", "dr-grpo"):
+        assert text in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -245,8 +247,22 @@ def test_what_is_no_log_is_refused_with_its_line_and_leaves_nothing(
     if rows:
         (source / "7.jsonl").write_text(json.dumps(ROW))
         assert convert_log(trainer, source, tmp_path / "run", TOKENIZER).steps == (6, 7)
-        with pytest.raises(ConfigError, match="exists already; choose another folder"):
+        with pytest.raises(ConfigError, match="exists already: delete it, or choose"):
             convert_log(trainer, source, tmp_path / "run", TOKENIZER)
+
+
+def test_the_folder_of_the_log_is_found_in_the_folder_of_the_run(tmp_path: Path) -> None:
+    log = tmp_path / "completions"
+    log.mkdir()
+    parquet.write_table(pyarrow.table({"step": [1]}), log / "completions_00001.parquet")
+    with pytest.raises(DataError, match=r"expected files completions_\*.* Did you mean .*") as trl:
+        convert_log("trl", tmp_path, tmp_path / "run", TOKENIZER)
+    assert str(trl.value).endswith(f"Did you mean {log}?")
+    (tmp_path / "token_exports" / "step_1").mkdir(parents=True)
+    (tmp_path / "token_exports" / "step_1" / "rank_0.jsonl").touch()
+    with pytest.raises(DataError) as prime:
+        convert_log("prime-rl", tmp_path, tmp_path / "run", TOKENIZER)
+    assert str(prime.value).endswith(f"Did you mean {tmp_path / 'token_exports'}?")
 
 
 @pytest.mark.parametrize(

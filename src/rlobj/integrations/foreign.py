@@ -85,13 +85,17 @@ class _Log:
 
     Attributes:
         read: (folder, tokenizer, names of the rewards) -> its steps.
+        files: the files of its steps.
         columns: the columns of a TokenBatch that it has.
         missing: what it does not have.
+        advice: what an objective may read.
     """
 
     read: Callable[[Path, Any, Sequence[str]], Iterator[_Step]]
+    files: str
     columns: frozenset[str]
     missing: tuple[str, ...]
+    advice: str
 
 
 def convert_log(
@@ -132,13 +136,16 @@ def convert_log(
         tokenizer, _ = load_tokenizer(ModelConfig(), tokenizer)
     config = _configured(objective, name or trainer, str(source), settings or {})
     planned = config.resolved_objective()
-    for column in sorted((planned.needs.plan | planned.needs.observe) - log.columns):
+    if lacking := sorted((planned.needs.plan | planned.needs.observe) - log.columns):
+        readers = (f"'{column}', which {planned.reader(column)} reads" for column in lacking)
         raise ConfigError(
-            f"the log of {trainer} has no column '{column}', which {planned.reader(column)} reads"
+            f"the log of {trainer} has no column {', and no column '.join(readers)}. {log.advice}"
         )
     out = Path(out)
     if out.exists():
-        raise ConfigError(f"{out} exists already; choose another folder for the converted run")
+        raise ConfigError(
+            f"{out} exists already: delete it, or choose another folder for the converted run"
+        )
     state, steps, tokens = planned.init(), list[int](), 0
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
@@ -150,9 +157,16 @@ def convert_log(
                 steps.append(step.number)
                 tokens += sum(len(response) for _, response in step.sequences)
         if not steps:
-            raise DataError(f"{source} has no response of {trainer}")
+            raise DataError(_nothing(Path(source), trainer, log.files))
         run.rename(out)
     return Converted(out, tuple(steps), tokens, log.missing)
+
+
+def _nothing(source: Path, trainer: str, files: str) -> str:
+    """What to say of a folder without steps; the log may be in a folder of it."""
+    inside = sorted(file.parents[files.count("/")] for file in source.glob(f"*/{files}"))
+    advice = f". Did you mean {inside[0]}?" if inside else ""
+    return f"{source} has no response of {trainer}; expected files {files}{advice}"
 
 
 def _configured(
@@ -345,9 +359,11 @@ _TEXTS = (
     "token ids: the texts were tokenised again, without special tokens such as the end of text",
     "masks: tokens of tools count as the policy's",
 )
+_ADVICE = "An objective's rules may read advantages, rewards, positions and lengths, as in dr-grpo"
 _LOGS = {
     "trl": _Log(
         _trl,
+        "completions_*.parquet",
         frozenset({"rewards"}),
         (
             *_TEXTS,
@@ -355,14 +371,18 @@ _LOGS = {
             "weights of rewards: they are added up; the advantages are TRL's",
             "the generation batches between two logged steps",
         ),
+        f"{_ADVICE}. For all columns, train with rlobj.integrations.trl.ObjectiveTrainer",
     ),
     "verl": _Log(
         _verl,
+        "*.jsonl",
         frozenset({"rewards"}),
         (*_TEXTS, "advantages: they are computed from the scores, by the objective's formula"),
+        _ADVICE,
     ),
     "prime-rl": _Log(
         _prime_rl,
+        "step_*/rank_*.jsonl",
         frozenset({"rewards", *_PRIME_RL, "old_logprobs", "old_entropy"}),
         (
             "rewards and groups: the advantages are prime-rl's; each response is its own group",
@@ -371,5 +391,6 @@ _LOGS = {
             "Σπ²: sizes of gradients are unknown",
             "text between the policy's tokens, such as tool output",
         ),
+        "An objective's rules may read log-probs, entropies and advantages, as in stapo",
     ),
 }
