@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trl import GRPOConfig
+from trl.trainer.grpo_config import GRPOConfig
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.config.presets import Preset, load_preset

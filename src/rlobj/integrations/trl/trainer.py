@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.config.presets import Preset
