@@ -112,9 +112,34 @@ def test_a_line_counts_each_response_of_a_step_once(tmp_path: Path) -> None:
     assert line["reward/undecided"] == len(whole.rewards) - len(decided)
     assert (line["reward/groups"], line["response/count"]) == (len(groups), len(whole.rewards))
     assert line["groups/without_signal"] == sum(n > 1 and len(each) < 2 for n, each in known)
-    assert line["tokens/step"] == len(whole)
+    assert line["tokens/sampled"] == len(whole)
     assert line["loss/total"] == 0.5
     assert "reward/accuracy" not in line  # rewards are no verdicts
+
+
+def test_silenced_tokens_are_a_share_of_the_tokens_of_all_updates(tmp_path: Path) -> None:
+    """Three updates on the same tokens, of which each drops four fifths."""
+    folder = tmp_path / "run"
+    on_ranks(2, lambda comm: run(folder, "20-entropy", comm, steps=1, updates=3))
+    [line] = metrics(folder)
+    plans = [u.objective.plan([u.table], u.state, clauses=True) for u in read_tables(folder)]
+    assert line["tokens/step"] == sum(int(p.clauses.in_phase.sum()) for p in plans if p.clauses)
+    share = line["tokens/dropped"] / line["tokens/step"]
+    assert share == pytest.approx(1 - line["objective/kept_fraction"]) == pytest.approx(0.8, 0.05)
+    shown = f"{100 * share:.0f}%"
+    assert f"({shown})" in repr(rlobj.inspect(folder, dropped=True))
+    report = rlobj.report(folder, tmp_path / "report.html").read_text()
+    assert re.search(rf"silenced tokens</th>\s*<td[^>]*>{shown}<", report)
+    page = rlobj.write_inspection_page(folder).read_text()
+    assert re.search(rf"dropped</dt>\s*<dd[^>]*>{line['tokens/dropped']:,.0f} \({shown}\)<", page)
+
+
+def test_phases_count_each_token_once(tmp_path: Path) -> None:
+    run(tmp_path / "run", "ar-lopti", steps=1)
+    [line] = metrics(tmp_path / "run")
+    whole = awkward_batch(1, 8, torch.float32)
+    undecided = whole.rewards.isnan() if whole.rewards is not None else whole.lengths < 0
+    assert line["tokens/step"] == int(whole.lengths[~undecided].sum())
 
 
 def test_gradients_are_unknown_without_the_collision_of_the_policy(tmp_path: Path) -> None:

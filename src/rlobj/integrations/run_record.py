@@ -195,7 +195,8 @@ def observed_update(
 def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float]:
     """Rewards, groups and lengths of the responses in the updates, each counted once.
 
-    If the tables have no rewards, only lengths and counts.
+    If the tables have no rewards, only lengths and counts. `tokens/step` counts a token once for
+    each update that trains on it, as `tokens/dropped` and the record do.
     """
     seen: dict[int, tuple[int, float, int]] = {}
     for table in (observed.table for observed in updates):
@@ -222,11 +223,12 @@ def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float
     decided = rewards[~rewards.isnan()]
     mean = decided.mean()
     tokens, count = float(lengths.sum()), len(rewards)
+    trained = sum(int(each.plan.clauses.in_phase.sum()) for each in updates if each.plan.clauses)
     counts = {
         "response/count": float(count),
         "response/length_mean": tokens / max(count, 1),
         "tokens/sampled": tokens,
-        "tokens/step": tokens,
+        "tokens/step": float(comm.sum(torch.tensor(trained))),
     }
     if any(observed.table.rewards is None for observed in updates):
         return counts
