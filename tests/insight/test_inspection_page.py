@@ -406,6 +406,22 @@ def test_a_run_without_tables_shows_recorded_tokens_in_their_context(
     assert "2 texts of all tokens" in text_of(browser, "#texts caption")
 
 
+def test_the_planes_offer_no_heat_that_is_unknown_for_all_tokens(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """A run in another trainer has no gradient norms."""
+    write_records(tmp_path / "run", [{"gradient_norm": None, "position": i} for i in range(9)])
+    path = write_inspection_page(tmp_path / "run")
+    for heat in ("tokens", "mean"):  # the second is of a link to another page
+        show(browser, path, view="planes", heat=heat)
+        assert browser.run("byId('heat').value") == "tokens"
+        data = "echarts.getInstanceByDom(byId('plane-chart')).getOption().series[0].data"
+        assert browser.run(f"{data}.map((cell) => 10 ** cell[4])") == [9]
+    offered = "[...byId('heat').options].map((each) => each.value)"
+    assert browser.run(offered) == ["tokens", "touched"]
+    quiet(browser, path)
+
+
 def test_a_run_without_a_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.resolved.yaml").touch()
     with pytest.raises(ConfigError, match="has no folder records"):

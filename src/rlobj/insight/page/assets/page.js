@@ -139,7 +139,8 @@ function tally(size, key, names = []) {
 const DEFAULTS = {
   ...{ view: "responses", where: "", text: "", effect: "", from: "", to: "" },
   ...{ step: "", update: "", group: "", at: "", color: "prob" },
-  ...{ plane: "entropy", heat: "mean", cell: "", sort: "-tokens", word: "" },
+  ...{ plane: "entropy", heat: store.has("gradient_norm") ? "mean" : "tokens", cell: "" },
+  ...{ sort: "-tokens", word: "" },
 };
 const state = { ...DEFAULTS };
 const parts = []; // {keys, draw, view, stale}

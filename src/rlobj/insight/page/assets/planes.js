@@ -18,12 +18,17 @@ const SAME = {
   prob: { surprisal: [(v) => Math.exp(-v), true], logprob: [Math.exp, false] },
   surprisal: { prob: [(v) => -Math.log(v), true], logprob: [(v) => -v, true] },
 };
+/* The choices that the page has numbers for: a run in another trainer knows no gradient norms. */
 const HEATS = {
-  mean: ["mean gradient norm", ({ mean }, key) => mean("gradient_norm", key)],
-  sum: ["sum of gradient norms", ({ sum }, key) => sum.gradient_norm[key]],
+  ...(store.has("gradient_norm") && {
+    mean: ["mean gradient norm", ({ mean }, key) => mean("gradient_norm", key)],
+    sum: ["sum of gradient norms", ({ sum }, key) => sum.gradient_norm[key]],
+  }),
   tokens: ["tokens", ({ tokens }, key) => tokens[key]],
   touched: ["share of touched tokens", ({ touched, tokens }, key) => touched[key] / tokens[key]],
-  spurious: ["share of spurious tokens", ({ mean }, key) => mean("spurious", key)],
+  ...(store.has("spurious") && {
+    spurious: ["share of spurious tokens", ({ mean }, key) => mean("spurious", key)],
+  }),
 };
 const SUMS = ["sum", "tokens"]; // their colours are logarithmic
 const axes = new Map();
@@ -107,10 +112,11 @@ function cutsOf(text, name, below) {
 }
 
 function drawPlane() {
+  if (!Object.hasOwn(HEATS, state.heat)) state.heat = DEFAULTS.heat; // from an address
   for (const id of ["plane", "heat"]) byId(id).value = state[id];
   drawn = countBins(PLANES[state.plane] ?? PLANES.entropy);
   const { x, y } = drawn;
-  const [title, value] = HEATS[state.heat] ?? HEATS.mean;
+  const [title, value] = HEATS[state.heat];
   const log = SUMS.includes(state.heat);
   const cells = drawn.keys.map((key) => {
     const heat = value(drawn.bins, key);
@@ -204,7 +210,7 @@ function heatText(heat) {
 
 function describe(key, separator) {
   const { x, y, bins } = drawn;
-  const [title, value] = HEATS[state.heat] ?? HEATS.mean;
+  const [title, value] = HEATS[state.heat];
   const [tokens, touched] = [bins.tokens, bins.touched].map((each) => number(Math.round(each[key])));
   const lines = [x.between(Math.floor(key / y.bins)), y.between(key % y.bins)];
   lines.push(`tokens ${tokens}, touched ${touched}`);
@@ -249,8 +255,7 @@ function moveInPlane(event) {
 
 function buildPlanes() {
   choices(byId("plane"), Object.entries(PLANES).map(([key, { title }]) => [key, title]), state.plane);
-  const heats = Object.entries(HEATS).filter(([key]) => key !== "spurious" || store.has(key));
-  choices(byId("heat"), heats.map(([key, [title]]) => [key, title]), state.heat);
+  choices(byId("heat"), Object.entries(HEATS).map(([key, [title]]) => [key, title]), state.heat);
   byId("plane").addEventListener("change", (event) => {
     cursor = null;
     go({ plane: event.target.value, cell: "" });
