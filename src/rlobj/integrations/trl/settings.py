@@ -59,7 +59,7 @@ def defaults() -> Settings:
 
 
 def fitted(
-    objective: str | Path | Preset | Objective, settings: Settings, sampler_logprobs: bool
+    objective: str | Path | Preset | Objective | None, settings: Settings, sampler_logprobs: bool
 ) -> Objective:
     """The objective of a run in TRL, with the terms that its settings add.
 
