@@ -3,8 +3,8 @@
 One rollout of 32 responses of the policy of `rlobj train`, and one update of it in TRL's
 GRPOTrainer and verl's training worker. Only the micro-batch size changes from column to column.
 The numbers say how far the gradient is from that at micro-batch 32, relative to its norm. verl's
-kl_cov has no effect before the policy has moved, so its numbers are of the second update; its share
-of tokens is 0.02 here, because 0.0002 of so small an update is no token.
+kl_cov has no effect before the policy has moved, so verl's numbers are of the second update. Its
+share of tokens is 0.02 here, in both lines, because 0.0002 of so small an update is no token.
 
 verl has an environment of its own: `.ci/verl` makes it, and RLOBJ_VERL_VENV names its folder.
 """
@@ -34,29 +34,44 @@ base: kl-cov
 objective: {penalties: [{kind: kl, estimator: abs, against: old, coefficient: 1.0, where: RULE}]}
 """.replace("RULE", "\"covariance.top(0.02, round='floor', at_least=1)\"")
 TRL = {"top_entropy_quantile=0.2": None, 'objective="20-entropy"': "20-entropy"}
-VERL = {"policy_loss.loss_mode=kl_cov": None, "+actor_rollout_ref.rlobj=kl-cov": "kl-cov"}
+VERL = {"loss_mode=kl_cov, kl_cov_ratio=0.02": None, "preset file: kl-cov with 2%": "kl-cov"}
 
 
 class Bars(Table):
-    """A panel for each trainer, with a bar for each size."""
+    """A panel for each trainer, with a bar for each size below the whole update."""
 
     def draw(self, figure: Any) -> None:
         """Draw the trainer's own selection beside rlobj's."""
+        figure.set_size_inches(12, 3.8)
+        figure.suptitle(
+            f"Difference of an update's gradient from that with one micro-batch of {RESPONSES}"
+        )
         trainers = list(dict.fromkeys(row["trainer"] for row in self.rows))
         panels = figure.subplots(1, len(trainers), sharey=True, squeeze=False)[0]
+        sizes = SIZES[:-1]
         for axis, trainer in zip(panels, trainers, strict=True):
             rows = [row for row in self.rows if row["trainer"] == trainer]
             for place, row in enumerate(rows):
-                values = [100 * row[f"at_{size}"] for size in SIZES]
-                spots = [i + 0.38 * (place - 0.5) for i in range(len(SIZES))]
-                bars = axis.bar(spots, values, 0.34, label=row["line"], color=_COLOURS[place])
-                axis.bar_label(bars, [f"{value:.0f}%" for value in values], padding=2)
-            axis.set_xticks(range(len(SIZES)), [f"micro-batch {size}" for size in SIZES])
+                values = [row[f"at_{size}"] for size in sizes]
+                spots = [i + 0.38 * (place - 0.5) for i in range(len(sizes))]
+                by, colour = f"{row['by']}: {row['line']}", _COLOURS[place]
+                # The line keeps a bar that is too low to be seen in the picture.
+                bars = axis.bar(
+                    spots, values, 0.34, label=by, color=colour, edgecolor=colour, linewidth=2
+                )
+                shown = [
+                    f"{v:.0%}" if v > 0.005 else f"{v:.0e}".replace("e-0", "e-") for v in values
+                ]
+                axis.bar_label(bars, shown, padding=3)
+            axis.set_xticks(range(len(sizes)), [f"micro-batch {size}" for size in sizes])
             axis.set_title(trainer)
-            axis.margins(y=0.1)
+            axis.yaxis.set_major_formatter("{x:.0%}")
+            axis.set_ylim(0, 1.5 * max(row[f"at_{size}"] for row in self.rows for size in sizes))
             axis.spines[["top", "right"]].set_visible(False)
-            axis.legend(loc="center right", frameon=False)
-        panels[0].set_ylabel("gradient differs by, %")
+            axis.legend(loc="upper center", frameon=False)
+        panels[0].set_ylabel("relative norm of the difference")
+        below = f"{RESPONSES} responses; TRL: the first update, verl: the second"
+        figure.supxlabel(below, fontsize="medium")
 
 
 def sample(folder: Path) -> None:
