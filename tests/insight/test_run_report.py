@@ -173,6 +173,16 @@ def test_the_total_loss_is_left_out_if_it_is_that_of_the_policy(tmp_path: Path) 
     assert len(drawn(write_run(tmp_path / "b", other))["loss"].lines) == 2
 
 
+def test_the_record_of_another_trainer_is_named_after_the_trainers_folder(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name / "_rlobj") for name in ("a", "b")]
+    again, own = write_run(tmp_path / "a" / "_rlobj-2"), write_run(tmp_path / "_rlobj")
+    nested = write_run(own / "_rlobj")
+    labels = [run.label for run in read_runs([*runs, again])]
+    assert labels == ["a", "b", "_rlobj-2"]
+    assert [run.label for run in read_runs(runs[:1])] == ["a"]
+    assert len({run.label for run in read_runs([own, nested])}) == 2
+
+
 def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
     rule = "(advantage > 0) & (prob < 0.002)"
     a = write_run(tmp_path / "a", objective={"drop": rule})

@@ -134,6 +134,12 @@ def test_silenced_tokens_are_a_share_of_the_tokens_of_all_updates(tmp_path: Path
     assert re.search(rf"dropped</dt>\s*<dd[^>]*>{line['tokens/dropped']:,.0f} \({shown}\)<", page)
 
 
+def test_the_page_is_named_after_the_folder_of_the_trainer(tmp_path: Path) -> None:
+    run(tmp_path / "mine" / "_rlobj", "grpo", steps=1)
+    page = rlobj.write_inspection_page(tmp_path / "mine" / "_rlobj").read_text()
+    assert "<title>mine: tokens</title>" in page
+
+
 def test_phases_count_each_token_once(tmp_path: Path) -> None:
     run(tmp_path / "run", "ar-lopti", steps=1)
     [line] = metrics(tmp_path / "run")

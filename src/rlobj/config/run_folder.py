@@ -29,6 +29,12 @@ def is_run(path: Path) -> bool:
     return (path / CONFIG_FILE).is_file()
 
 
+def named_folder(path: Path) -> Path:
+    """The folder that names a run: the run's, or that of the trainer for its record `_rlobj`."""
+    path = path.resolve()
+    return path.parent if path.name == "_rlobj" and not is_run(path.parent) else path
+
+
 def read_run_config(path: Path) -> RunConfig:
     """Read and check the settings of a run.
 

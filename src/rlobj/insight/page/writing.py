@@ -15,7 +15,7 @@ from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import Progress, read_settings
+from rlobj.config.run_folder import Progress, named_folder, read_settings
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, deciding
 from rlobj.insight.inspecting import tokens_by_step
 from rlobj.insight.outcomes import share
@@ -69,7 +69,7 @@ def write_inspection_page(
     given: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
     if objective and objective.mismatch:
         given.append(("mismatch", objective.mismatch))
-    name = visible(run.resolve().name, 100)
+    name = visible(named_folder(run).name, 100)
     body = {
         "title": escape(name),
         "facts": definition_list(_facts(page, tokens, given)),

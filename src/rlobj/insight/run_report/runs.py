@@ -11,7 +11,7 @@ from typing import Any
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.run_folder import read_lines, read_settings
+from rlobj.config.run_folder import named_folder, read_lines, read_settings
 from rlobj.insight.diagnosis.diagnosing import diagnose_lines
 from rlobj.insight.diagnosis.findings import Finding
 from rlobj.insight.diagnosis.history import MOST
@@ -179,7 +179,7 @@ def is_number(value: Any) -> bool:
 
 def _labels(paths: Sequence[Path]) -> list[str]:
     """The names of different folders, each with as many parents as make it unique."""
-    parts = [path.resolve().parts for path in paths]
+    parts = [named_folder(path).parts for path in paths]
 
     def label(own: tuple[str, ...]) -> str:
         for count in range(1, len(own)):
