@@ -118,6 +118,15 @@ def test_a_run_is_inspected_replayed_diagnosed_and_reported(whole: Path) -> None
     assert "entropy.top(0.2)" in rlobj.report(run, whole / "report.html").read_text()
 
 
+def test_the_learning_rate_of_a_step_is_that_of_its_update(tmp_path: Path) -> None:
+    """TRL's schedule falls from update to update: 3/3, 2/3, 1/3 of the first."""
+    one = train(tmp_path, "dapo-loss", max_steps=3, learning_rate=0.003)
+    recorded = [line["train/learning_rate"] for line in metrics(tmp_path / "_rlobj")]
+    assert recorded == pytest.approx([0.003, 0.002, 0.001])
+    logged = [each["learning_rate"] for each in one.state.log_history if "loss" in each]
+    assert recorded == logged
+
+
 def test_a_run_is_watched_to_its_end(whole: Path) -> None:
     screen = console(200)
     assert following.follow(screen, whole / "_rlobj") == 0

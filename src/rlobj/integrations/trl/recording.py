@@ -35,6 +35,7 @@ class Recorder(TrainerCallback):
         saved: the state of the record in the checkpoint from which the run continues; None = a new
             run.
         grad_norm: of the update in progress.
+        learning_rate: of the update in progress.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Recorder(TrainerCallback):
         self._record: RunRecord | None = None
         self._updates = 0  # of the step in progress
         self.saved: dict[str, Any] | None = None
-        self.grad_norm = math.nan
+        self.grad_norm = self.learning_rate = math.nan
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Open the folder."""
@@ -60,6 +61,10 @@ class Recorder(TrainerCallback):
         names = itertools.chain(["_rlobj"], (f"_rlobj-{i}" for i in itertools.count(2)))
         free = next(name for name in names if not is_run(parent / name))
         return self._trainer._comm.broadcast(self.saved["folder"] if self.saved else free)
+
+    def on_pre_optimizer_step(self, *_: Any, optimizer: Any = None, **__: Any) -> None:
+        """Keep the learning rate of this update, before the scheduler sets that of the next."""
+        self.learning_rate = float(optimizer.param_groups[0]["lr"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Record the update, and the step if its rollout has ended."""
@@ -87,8 +92,7 @@ class Recorder(TrainerCallback):
 
     def _end_step(self) -> None:
         assert self._record is not None
-        rates = self._trainer.lr_scheduler.get_last_lr()
-        self._record.end_step({"train/learning_rate": float(rates[0])})
+        self._record.end_step({"train/learning_rate": self.learning_rate})
         self._updates = 0
 
     def state(self) -> dict[str, Any] | None:
