@@ -134,6 +134,24 @@ def test_a_run_is_watched_to_its_end(whole: Path) -> None:
     assert "Finished: 12 steps." in text_of(screen)
 
 
+def test_a_run_that_ended_early_is_continued_in_trl(whole: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(whole / "_rlobj", tmp_path / "_rlobj")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:7]))
+    screen = console(200)
+    assert following.follow(screen, run) == 1
+    told = " ".join(text_of(screen).split())
+    assert "Ended at step 7 of 12" in told
+    assert "in TRL, with trainer.train(resume_from_checkpoint=True)" in told
+    assert "rlobj train --resume" not in told
+    assert "no checkpoint" not in told
+    for attempt in (rlobj.resume, lambda path: rlobj.evaluate(path, "math500")):
+        with pytest.raises(ConfigError, match="start its script again; in TRL"):
+            attempt(run)
+    with pytest.raises(ConfigError, match="record of a run in another trainer"):
+        rlobj.train("grpo", out=run)
+
+
 def test_a_resumed_run_continues_its_record(whole: Path, tmp_path: Path) -> None:
     """From its fifth step; the steps after it are in the folder, and are repeated."""
     folder = shutil.copytree(whole, tmp_path / "run")

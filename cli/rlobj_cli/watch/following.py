@@ -14,7 +14,13 @@ from rich.text import Text
 
 from rlobj.base.files import is_locked, step_of
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import newest_checkpoint, read_run_config, read_stop
+from rlobj.config.run_folder import (
+    how_to_continue,
+    in_another_trainer,
+    newest_checkpoint,
+    read_run_config,
+    read_stop,
+)
 from rlobj.insight.diagnosis import Watch
 from rlobj.insight.run_report.runs import rule_of
 from rlobj.reporting import visible
@@ -118,6 +124,7 @@ def _numbers(text: bytes) -> dict[str, Any]:
 def _tell(console: Console, run: Path, screen: Screen) -> int:
     """Print how the run has ended and how to go on; the exit code."""
     newest, done, steps = newest_checkpoint(run), screen.done, screen.steps
+    foreign = in_another_trainer(run)
     saved = 0 if newest is None else step_of(newest)
     code, stop = FAILED, read_stop(run)
     if stop is not None:
@@ -132,13 +139,14 @@ def _tell(console: Console, run: Path, screen: Screen) -> int:
         )
         text = (
             f"Ended at step {done} of {steps} without a message. No process trains in this folder: "
-            f"it was killed, or another error ended it; {checkpoint}."
+            "it was killed, or another error ended it"
         )
+        text += f".\n{how_to_continue(run)}." if foreign else f"; {checkpoint}."
     for line in text.split("\n"):
         say(console, Text(visible(line), "bold red" if code else "bold green"))
     name = visible(str(run))
     commands = {
-        f"train --resume {name}": done < steps and "rlobj train" not in text,
+        f"train --resume {name}": not foreign and done < steps and "rlobj train" not in text,
         f"diagnose {name}": bool(screen.told),
         **dict.fromkeys(looks(run, name), done > 0),
     }

@@ -35,6 +35,21 @@ def named_folder(path: Path) -> Path:
     return path.parent if path.name == "_rlobj" and not is_run(path.parent) else path
 
 
+def in_another_trainer(path: Path) -> bool:
+    """Whether the folder is the record of a run in another trainer, which has the checkpoints."""
+    return is_run(path) and not (path / "checkpoints").is_dir()
+
+
+def how_to_continue(path: Path) -> str:
+    """What continues the run in a folder: a sentence without its end."""
+    if in_another_trainer(path):
+        return (
+            "It is the record of a run in another trainer. To continue that run, start its script "
+            "again; in TRL, with trainer.train(resume_from_checkpoint=True)"
+        )
+    return f"Resume it with: rlobj train --resume {path}"
+
+
 def read_run_config(path: Path) -> RunConfig:
     """Read and check the settings of a run.
 

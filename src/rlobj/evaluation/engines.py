@@ -16,7 +16,13 @@ from rlobj.base.files import step_of
 from rlobj.config.embedded_profile import DEFAULT_TASK, OWN_PROBLEMS_TASK, PROFILES
 from rlobj.config.layers import Layer
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import best_checkpoint, checkpoints, is_run, read_run_config
+from rlobj.config.run_folder import (
+    best_checkpoint,
+    checkpoints,
+    how_to_continue,
+    is_run,
+    read_run_config,
+)
 from rlobj.data import Problem, encode_prompt, format_prompt
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.location import require_model
@@ -99,7 +105,7 @@ def _of_run(name: str, path: Path, checkpoint: str | None) -> ModelSource:
     """A run's settings, and the model of one of its checkpoints."""
     config, saved = read_run_config(path), checkpoints(path)
     if not saved:
-        raise ConfigError(f"{path} has no checkpoint yet. Continue it: rlobj train --resume {path}")
+        raise ConfigError(f"{path} has no checkpoint yet. {how_to_continue(path)}")
     known = {str(step_of(each)): each for each in saved} | {"newest": saved[-1]}
     if best := best_checkpoint(path):
         known["best"] = best

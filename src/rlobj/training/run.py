@@ -22,6 +22,7 @@ from rlobj.config.layers import Layer, file_layer, layers_of, nested, origins
 from rlobj.config.presets import difference, read_yaml
 from rlobj.config.resuming import refuse_changes
 from rlobj.config.run_config import RunConfig, build_config, settings_of
+from rlobj.config.run_folder import how_to_continue, in_another_trainer
 from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.data.sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
@@ -187,6 +188,8 @@ def open_resumed(
     Raises:
         ConfigError: as in `resume`.
     """
+    if in_another_trainer(Path(run)):
+        raise ConfigError(f"{run} cannot be resumed here. {how_to_continue(Path(run))}")
     refuse_changes(run, (f"{origin} {path}" for path, origin in origins(changes).items()))
     directory, stored = RunDirectory.open(Path(run))
     _require_same_objects(run, stored, objects)

@@ -56,8 +56,8 @@ class RunDirectory:
         """Raise ConfigError if the folder already has a run or parts of one."""
         if run_folder.is_run(self.path):
             raise ConfigError(
-                f"{self.path} already contains a run. Resume it with: rlobj train --resume "
-                f"{self.path}\nor choose another folder with --out DIR"
+                f"{self.path} already contains a run. {run_folder.how_to_continue(self.path)}\n"
+                "or choose another folder with --out DIR"
             )
         left = [self.metrics, *self.path.glob("*/step-*")]
         if any(path.exists() for path in left):
