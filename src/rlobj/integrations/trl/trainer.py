@@ -80,7 +80,8 @@ class ObjectiveMixin(_Trainer):
         given = named.get("args", arguments[2] if len(arguments) > 2 else None)
         config = settings.defaults() if given is None else vars(given)
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
-        RunConfig(**{"output": output or {}})  # refuses unknown settings
+        recorded: dict[str, Any] = {"output": output or {}}
+        RunConfig(**recorded)  # refuses unknown settings
         self.objective = settings.fitted(objective, config, sampler_logprobs)
         self._whole = self.objective.replace(split=())
         needs = self.objective.needs
