@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from integrations.trl_runs import GRPOTrainer, config, trainer
 
-from rlobj import KL, ConfigError, Objective, column, load_preset
+from rlobj import KL, AdaptiveGate, ConfigError, Objective, column, load_preset
+from rlobj.base.yaml import Loader
 from rlobj.config.presets import read_yaml
 from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
 from rlobj.integrations.trl.settings import fitted, report_replaced, scaled_as
@@ -25,7 +27,7 @@ VLLM = {"use_vllm": True}
         ({"top_entropy_quantile": 0.2}, r"top_entropy_quantile=0.2.*keep: entropy.top\(0.2\)"),
         ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5.*opsm"),
         ({"entropy_coef": 0.1}, "entropy_coef=0.1.*coefficient: 0.1"),
-        ({"use_adaptive_entropy": True}, "use_adaptive_entropy=True.*controllers: {C: "),
+        ({"use_adaptive_entropy": True}, "use_adaptive_entropy=True.*adaptive_gate, target: 0.2, "),
     ],
 )
 def test_a_term_of_trls_loss_is_refused(
@@ -51,9 +53,9 @@ def test_a_preset_that_is_loaded_is_the_preset_of_that_name(tmp_path: Path) -> N
         (None, "objective=None; expected a preset's name, such as objective='stapo'"),
         ("missing.yaml", "missing.yaml"),
         (3, "objective=3; expected a preset's name"),
-        ("lp-reg", "'proxy_logprobs', which surrogate .* `rlobj train` computes it"),
+        ("lp-reg", "'proxy_logprobs', .* of the preset lp-reg reads. .* `rlobj train` computes it"),
         ("otb", "'collision', which shape"),
-        ("archer", r"'ref_logprobs', which KL reads. Set GRPOConfig\(beta=...\)"),
+        ("archer", r"KL of the preset archer reads. Set GRPOConfig\(beta=...\)"),
         (Objective(columns=["turn"], drop=column("turn") > 1), "'turn', which drop"),
     ],
 )
@@ -153,3 +155,40 @@ def test_the_mixin_goes_first() -> None:
 
         class Late(GRPOTrainer, ObjectiveMixin):
             """The wrong order."""
+
+
+def test_the_advice_of_an_adaptive_entropy_is_an_objective(tmp_path: Path) -> None:
+    given = vars(config(tmp_path, use_adaptive_entropy=True, entropy_coef=0.01))
+    with pytest.raises(ConfigError) as caught:
+        fitted("stapo", given, False)
+    advice = str(caught.value).split("Leave it out; write ")[-1]
+    written = [yaml.load(part, Loader=Loader) for part in advice.split(" and ")]
+    objective = Objective(**written[0], **written[1])
+    gate = AdaptiveGate(target=0.2, start=0.01, step=0.005, low=0.0, high=1.0, off=0.0)
+    assert objective.controllers == {"C": gate}
+
+
+@pytest.mark.parametrize("record", [3, "file"])
+def test_a_record_that_is_no_folder_is_refused_when_the_trainer_is_made(
+    tmp_path: Path, record: Any
+) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / record if record == "file" else record
+    with pytest.raises(ConfigError, match=r"record=.*; expected True, False, or the path"):
+        trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", record=place)
+
+
+def test_a_loss_behind_the_mixin_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Mine(GRPOTrainer):
+        """Adds a term to the loss."""
+
+        def _compute_loss(self, model: Any, inputs: Any) -> Any:
+            return super()._compute_loss(model, inputs) + 1
+
+    class Behind(ObjectiveMixin, Mine):
+        """Its loss is the objective's."""
+
+    trainer(ObjectiveTrainer, config(tmp_path), objective="stapo")
+    assert "is not called" not in caplog.text
+    trainer(Behind, config(tmp_path), objective="stapo")
+    assert "Mine._compute_loss is not called: the objective makes the loss" in caplog.text

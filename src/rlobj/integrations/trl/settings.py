@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.config.presets import Preset, load_preset
+from rlobj.config.run_config import RunConfig
 from rlobj.integrations.columns import check_columns
 from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
 from rlobj.objectives.mismatch import Mask, Mismatch, Truncate
@@ -34,7 +36,8 @@ REFUSED = {
     "((old_logprob - logprob).mean(by='response') > {0}), as the preset opsm",
     "entropy_coef": "write penalties: [{{kind: entropy_bonus, coefficient: {0}}}]",
     "use_adaptive_entropy": "write penalties: [{{kind: entropy_bonus, coefficient: C}}] and "
-    "controllers: {{C: {{kind: gate, target: 0.3, on: 0.001, off: 0.0}}}}",
+    "controllers: {{C: {{kind: adaptive_gate, target: {entropy_target}, start: {entropy_coef}, "
+    "step: {entropy_coef_delta}, low: {entropy_coef_min}, high: {entropy_coef_max}, off: 0}}}}",
 }
 """Terms of TRL's own loss, which is not used. Each with what to type instead of a value {0}."""
 
@@ -74,11 +77,13 @@ def fitted(
     Raises:
         ConfigError: the objective or a setting cannot be used.
     """
+    name = objective.name if isinstance(objective, Preset) else objective
+    preset = None if isinstance(name, Objective) else str(name)
     objective = _read(objective, settings["max_completion_length"])
     usual = defaults()
     wrong = [
         f"GRPOConfig({name}={settings[name]!r}) is refused: it belongs to TRL's loss, which the "
-        f"objective replaces. Leave it out; {advice.format(settings[name])}"
+        f"objective replaces. Leave it out; {advice.format(settings[name], **settings)}"
         for name, advice in REFUSED.items()
         if name in settings and settings[name] != usual[name]
     ]
@@ -101,7 +106,7 @@ def fitted(
         objective = objective.replace(mismatch=_correction(settings))
     reference = {"ref_logprobs"} if settings["beta"] else set()
     sampler = {"sampler_logprobs"} if sampler_logprobs else set()
-    check_columns(objective, PROVIDED | reference | sampler, "TRL", ADVICE)
+    check_columns(objective, PROVIDED | reference | sampler, "TRL", ADVICE, preset)
     _check_phases(objective, settings)
     return objective
 
@@ -195,6 +200,17 @@ def report_replaced(objective: Objective, settings: Settings, own_advantages: bo
         )
 
 
+def report_own_loss(loss: Any) -> None:
+    """Log that a loss, which a trainer behind the mixin makes, is not used."""
+    made = getattr(loss, "__func__", loss)
+    if made is not GRPOTrainer._compute_loss:
+        logger.warning(
+            "%s is not called: the objective makes the loss. To add a term, override _compute_loss "
+            "in the class that names ObjectiveMixin, and add it to super()._compute_loss(...)",
+            made.__qualname__,
+        )
+
+
 def report_checkpoints(settings: Settings) -> None:
     """Log that checkpoints will lie inside rollouts, of which TRL keeps nothing."""
     rollout = settings["steps_per_generation"] * settings["num_iterations"]
@@ -208,6 +224,18 @@ def report_checkpoints(settings: Settings) -> None:
             save_steps,
             updates,
         )
+
+
+def check_record(record: Any, output: Any) -> None:
+    """Check the place of the record, and its settings.
+
+    Raises:
+        ConfigError: the place is no folder, or a setting is unknown.
+    """
+    path = isinstance(record, str | Path)
+    if not isinstance(record, bool) and (not path or Path(record).is_file()):
+        raise ConfigError(f"record={record!r}; expected True, False, or the path of a folder")
+    RunConfig(output=output)
 
 
 def check_rewards(objective: Objective, names: Sequence[str]) -> None:

@@ -18,7 +18,6 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.config.presets import Preset
-from rlobj.config.run_config import RunConfig
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import Recorder
 from rlobj.integrations.trl.window import Inputs, Progress, Window, decided
@@ -80,8 +79,7 @@ class ObjectiveMixin(_Trainer):
         given = named.get("args", arguments[2] if len(arguments) > 2 else None)
         config = settings.defaults() if given is None else vars(given)
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
-        recorded: dict[str, Any] = {"output": output or {}}
-        RunConfig(**recorded)  # refuses unknown settings
+        settings.check_record(record, output or {})
         self.objective = settings.fitted(objective, config, sampler_logprobs)
         self._whole = self.objective.replace(split=())
         needs = self.objective.needs
@@ -96,6 +94,7 @@ class ObjectiveMixin(_Trainer):
         if self.accelerator.is_main_process:
             settings.report_replaced(self.objective, vars(self.args), self._own_advantages)
             settings.report_checkpoints(vars(self.args))
+            settings.report_own_loss(super()._compute_loss)
         self._comm = ProcessGroup(self.accelerator.device)
         self._recorder: Recorder | None = None
         if record:

@@ -129,8 +129,14 @@ class Progress:
             raise ConfigError(
                 f"{path} is of an objective with other controllers: {', '.join(sorted(others))}"
             )
-        for name, old, new in difference(own, _settings(objective)):
+        changed = difference(own, _settings(objective))
+        for name, old, new in changed:
             logger.warning("%s: objective.%s was %s; the run goes on with %s", path, name, old, new)
+        if changed and record is not None:
+            logger.warning(
+                "the record names the new objective for all its steps. To keep the runs apart, "
+                "resume with another GRPOConfig(output_dir=...), and another record= if you set one"
+            )
         self.state, self.rows = state, rows
         return record
 
