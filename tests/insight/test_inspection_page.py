@@ -422,6 +422,24 @@ def test_the_planes_offer_no_heat_that_is_unknown_for_all_tokens(
     quiet(browser, path)
 
 
+def test_a_record_without_probabilities_is_coloured_by_advantage(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """A log of another trainer may have none."""
+    names = ("prob", "old_prob", "ratio", "entropy", "gradient_norm", "sampler_gap")
+    rows = [{**dict.fromkeys(names), "position": i, "advantage": i - 1.0} for i in range(3)]
+    write_records(tmp_path / "run", rows)
+    path = write_inspection_page(tmp_path / "run")
+    show(browser, path)
+    assert browser.run("byId('color').value") == "advantage"
+    assert browser.run("byId('legend').textContent").startswith("−1")
+    assert browser.run("document.querySelectorAll('#group-responses .unknown').length") == 0
+    assert browser.run("about.examples") == []
+    enter(browser, "where", "ref_gap > 0")
+    assert "no column 'ref_gap'. It has advantage, " in text_of(browser, "#problem")
+    quiet(browser, path)
+
+
 def test_a_run_without_a_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.resolved.yaml").touch()
     with pytest.raises(ConfigError, match="has no folder records"):

@@ -146,7 +146,9 @@ def _examples(page: PageRows, rules: Iterable[Expr]) -> list[str]:
     found = [str(rule) for each in rules for rule in _conditions(each)]
     if page.rows["spurious"].null_count < len(page.rows):
         found.append("(spurious > 0) & (kept > 0)")
-    return [*dict.fromkeys(found), "prob < 0.001"]
+    if page.rows["prob"].null_count < len(page.rows):
+        found.append("prob < 0.001")
+    return [*dict.fromkeys(found)]
 
 
 def _facts(

@@ -138,7 +138,8 @@ function tally(size, key, names = []) {
 
 const DEFAULTS = {
   ...{ view: "responses", where: "", text: "", effect: "", from: "", to: "" },
-  ...{ step: "", update: "", group: "", at: "", color: "prob" },
+  ...{ step: "", update: "", group: "", at: "" },
+  color: ["prob", "advantage"].find(store.has) ?? "inclusion_probability",
   ...{ plane: "entropy", heat: store.has("gradient_norm") ? "mean" : "tokens", cell: "" },
   ...{ sort: "-tokens", word: "" },
 };

@@ -260,7 +260,9 @@ const rules = (() => {
         this.fail(`'${value}' must be called with arguments in parentheses`, from);
       if (this.known.controllers.has(value)) return this.node("controlled", from, { name: value });
       const note = this.known.notes[value];
-      this.fail(note ?? `the page has no column '${value}'.${nearest(value, this.known.columns)}`, from);
+      const others = [...this.known.columns].sort().join(", ");
+      const advice = nearest(value, this.known.columns) || ` It has ${others}`;
+      this.fail(note ?? `the page has no column '${value}'.${advice}`, from);
     }
 
     called({ value: name, from }) {
