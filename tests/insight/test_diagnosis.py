@@ -272,6 +272,15 @@ def test_responses_without_a_verdict_are_verifier_trouble() -> None:
     assert names(watched(lambda step: {"reward/undecided": 20.0})) == {"verifier-trouble"}
 
 
+@pytest.mark.parametrize(("every", "advice"), [(10, "samples/"), (0, "your reward function")])
+def test_the_cure_of_missing_verdicts_names_what_the_run_has(every: int, advice: str) -> None:
+    """A run in another trainer writes no samples."""
+    seen = watched(lambda step: {"reward/undecided": 20.0}, output={"samples_every": every})
+    cure = seen.findings["verifier-trouble"].cure
+    assert advice in cure
+    assert ("samples/" in cure) == ("rewards.deadline" in cure) == (every > 0)
+
+
 # Reading runs.
 
 

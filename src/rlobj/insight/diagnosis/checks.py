@@ -252,7 +252,9 @@ def verifier_trouble(h: History) -> Found | None:
     """Responses get no verdict, or gold answers look wrong."""
     undecided = h.mean("reward/undecided") / max(h.mean("response/count"), 1.0)
     if undecided >= UNDECIDED:
-        return Found.of("undecided-responses", {"undecided": undecided})
+        sampled = h.config.output.samples_every > 0  # not in another trainer
+        name = "undecided-responses" if sampled else "undecided-without-samples"
+        return Found.of(name, {"undecided": undecided})
     wrong = sum(h.last("groups/agreed_wrong", MANY_STEPS))
     right = sum(h.last("groups/agreed_right", MANY_STEPS))
     if not (wrong >= FEW_GROUPS and right > wrong and wrong >= DISPUTED * (wrong + right)):
