@@ -156,6 +156,19 @@ def test_trls_completions_carry_advantages_rewards_and_groups(tmp_path: Path) ->
     assert "no log-probs were recorded" in replayed.refused["prob < 0.1"]
 
 
+def test_a_converted_log_has_no_finding_about_its_objective(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "log").mkdir()
+    rows = [ROW, {**ROW, "output": "3", "score": 0.0}]
+    (tmp_path / "log" / "1.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run = convert_log("verl", tmp_path / "log", tmp_path / "run", TOKENIZER).run
+    [diagnosis] = rlobj.diagnose(run).runs
+    assert "inert-setting" in diagnosis.checked
+    assert not diagnosis.findings
+    assert not caplog.text
+
+
 def test_trls_log_with_several_columns_of_numbers_needs_their_names(tmp_path: Path) -> None:
     rows = {
         "step": [1, 1],

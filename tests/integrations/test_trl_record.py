@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from integrations.trl_runs import completions, config, reward, trainer, weights
 from runs import metrics
 from screens import console, text_of
@@ -125,6 +126,28 @@ def test_the_learning_rate_of_a_step_is_that_of_its_update(tmp_path: Path) -> No
     assert recorded == pytest.approx([0.003, 0.002, 0.001])
     logged = [each["learning_rate"] for each in one.state.log_history if "loss" in each]
     assert recorded == logged
+
+
+def test_the_configuration_says_only_what_trl_said(whole: Path) -> None:
+    told = yaml.safe_load((whole / "_rlobj" / "config.resolved.yaml").read_text())
+    assert not {"rewards", "checkpoint"} & set(told)
+    assert set(told["data"]) == {"source"}
+    assert set(told["evaluation"]) == {"every"}
+    assert told["training"]["schedule"] == "linear"
+    assert told["training"]["steps"] == 12
+    assert "warmup_steps" not in told["training"]
+
+
+@pytest.mark.parametrize(("objective", "count"), [("stapo", 0), ("kl-cov", 1)])
+def test_one_update_per_rollout_is_a_finding_only_if_a_penalty_has_no_effect(
+    tmp_path: Path, objective: str, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TRL's default has one update, and no ratio is clipped there; KL-Cov does nothing."""
+    train(tmp_path, objective, max_steps=1)
+    [diagnosis] = rlobj.diagnose(tmp_path / "_rlobj").runs
+    inert = [each.evidence for each in diagnosis.findings if each.name == "inert-setting"]
+    assert len(inert) == count == caplog.text.count("inert-setting")
+    assert "training." not in "".join(inert)
 
 
 def test_a_run_is_watched_to_its_end(whole: Path) -> None:

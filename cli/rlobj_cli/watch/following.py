@@ -53,7 +53,7 @@ def follow(console: Console, run: Path, trust: bool = False) -> int:
     _wait_for(console, run)
     with importing(trust):
         config = read_run_config(run)
-        watch = Watch(config)
+        watch = Watch(config, in_another_trainer(run))
     rule = visible(rule_of(config.model_dump(mode="json", by_alias=True)), 200)
     say(console, Text.assemble(("rlobj watch", "bold"), f"  {visible(str(run))}  ", (rule, "cyan")))
     with importing(trust), open_screen(console, config.training.steps, 0, []) as screen:

@@ -307,6 +307,23 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", by_alias=True)
 
 
+def given_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that were given, without defaults; rewards and the objective whole.
+
+    A run in another trainer has them: rlobj does not know the others.
+    """
+    found = settings_of(config)
+    for name in RunConfig.model_fields:
+        section = getattr(config, name)
+        if name not in config.model_fields_set:
+            del found[name]
+        elif isinstance(section, Model) and name not in ("objective", "rewards"):
+            found[name] = {
+                key: found[name][key] for key in found[name] if key in section.model_fields_set
+            }
+    return found
+
+
 def compose(preset: str | None, overrides: Sequence[Layer] = ()) -> RunConfig:
     """Return the configuration of a preset and what overrides it.
 

@@ -68,7 +68,8 @@ class RunRecord:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self.steps = 0
-        self._run, self._comm, self._watch = RunDirectory(folder), comm, Watch(config)
+        self._run, self._comm = RunDirectory(folder, foreign=True), comm
+        self._watch = Watch(config, foreign=True)
         self.folder = self._run.path
         self._recording = Recording(self.folder, config, tokenizer, comm)
         self._observed: list[Observed] = []

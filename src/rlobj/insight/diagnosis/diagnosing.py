@@ -10,7 +10,13 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import Progress, read_lines, read_run_config, read_stop
+from rlobj.config.run_folder import (
+    Progress,
+    in_another_trainer,
+    read_lines,
+    read_run_config,
+    read_stop,
+)
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.drivers import (
     common_responses,
@@ -80,7 +86,7 @@ def diagnose_lines(run: Path, lines: Iterable[Any], notes: list[str]) -> RunDiag
     Raises:
         ConfigError: as `diagnose`.
     """
-    watch = Watch(read_run_config(run))
+    watch = Watch(read_run_config(run), in_another_trainer(run))
     for line in lines:
         watch.add(line)
     steps, stopped = watch.history.steps, read_stop(run)

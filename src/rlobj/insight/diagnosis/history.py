@@ -46,6 +46,7 @@ class History:
     Args:
         config: the run's.
         metrics: names of the metrics that are kept.
+        foreign: another trainer made the run.
 
     Attributes:
         steps: the steps, from 1.
@@ -53,8 +54,8 @@ class History:
         best_reward: the same of the reward.
     """
 
-    def __init__(self, config: RunConfig, metrics: Iterable[str]) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, metrics: Iterable[str], foreign: bool = False) -> None:
+        self.config, self._foreign = config, foreign
         self.steps: list[int] = []
         self.best = self.best_reward = (math.nan, 0)
         self._series = {name: array("d") for name in metrics}
@@ -125,9 +126,16 @@ class History:
 
     @cached_property
     def inert(self) -> tuple[str, ...]:
-        """Settings of the objective without effect, which have one in the preset itself."""
+        """Settings of the objective without effect, which have one in the preset itself.
+
+        In another trainer, those of its objective that no number of updates changes, and penalties;
+        none if the number of updates is unknown, as in a converted log.
+        """
         config = self.config
         found = _inert(config)
+        if self._foreign:
+            known = "updates_per_step" in config.training.model_fields_set
+            found = tuple(text for text in found if known and "training." not in text)
         try:
             recipe = build_config(layers_of(config.preset, [], profile=False))
         except (RlobjError, OSError):  # the preset's file is elsewhere now

@@ -18,14 +18,15 @@ class Watch:
 
     Args:
         config: the run's.
+        foreign: see `History`.
 
     Attributes:
         history: the metrics so far.
         findings: by name; those that no longer hold as well.
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        self.history = History(config, METRICS)
+    def __init__(self, config: RunConfig, foreign: bool = False) -> None:
+        self.history = History(config, METRICS, foreign)
         self.findings: dict[str, Finding] = {}
 
     def add(self, line: Mapping[str, Any]) -> list[Finding]:

@@ -25,7 +25,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import lock_folder, write_whole
 from rlobj.config import run_folder
-from rlobj.config.run_config import RunConfig, settings_of
+from rlobj.config.run_config import RunConfig, given_settings, settings_of
 from rlobj.config.run_folder import STOP_FILE, step_of
 from rlobj.records.rows import write_parquet
 
@@ -35,9 +35,13 @@ FOLDERS = ("samples", "records", "tables", "rollouts", "checkpoints")
 
 def dump_config(config: RunConfig) -> str:
     """Convert the configuration to YAML, from which `RunConfig` reads an equal one."""
+    return _yaml(settings_of(config))
+
+
+def _yaml(settings: Mapping[str, Any]) -> str:
     import yaml
 
-    return yaml.safe_dump(settings_of(config), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
 
 
 class RunDirectory:
@@ -45,10 +49,11 @@ class RunDirectory:
 
     Args:
         path: the folder.
+        foreign: another trainer makes the run; only the given settings are written.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, foreign: bool = False) -> None:
+        self.path, self._foreign = Path(path), foreign
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
 
@@ -83,7 +88,8 @@ class RunDirectory:
 
     def write_config(self, config: RunConfig) -> None:
         """Write or replace the run's configuration."""
-        write_whole(self.path / run_folder.CONFIG_FILE, dump_config(config).encode())
+        text = _yaml(given_settings(config)) if self._foreign else dump_config(config)
+        write_whole(self.path / run_folder.CONFIG_FILE, text.encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
