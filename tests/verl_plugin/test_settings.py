@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from pathlib import Path
 import pytest
 from cpu_platform import ENVIRONMENT
 from harness import compose_config, run_config
+from omegaconf import OmegaConf
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from rlobj import ConfigError, RlobjError
+from rlobj import ConfigError, RlobjError, load_preset
 from rlobj.integrations.verl import settings
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -131,14 +133,21 @@ def test_another_path_than_a_preset_is_read(
     assert read.objective.divisor.length == config.actor_rollout_ref.rollout.response_length
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
+
+
+def recipes() -> list[list[str]]:
+    """The settings of the page's commands: for eight GPUs, for a small run and for 64 GPUs."""
+    texts = [text.replace("\\\n", " ") for text in PAGE.split("```") if "trainer.nnodes" in text]
+    whole, *additions = [shlex.split(text.partition("\n")[2]) for text in texts]
+    whole = whole[whole.index("verl.trainer.main_ppo") + 1 :]
+    assert [words[0] for words in additions] == ["...", "..."]
+    return [whole, *(whole + words[1:] for words in additions)]
+
+
 @pytest.mark.filterwarnings("ignore:Disabled critic")
 def test_the_recipes_of_the_page_pass_all_checks(sharp_policy: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
-    texts = [text.replace("\\\n", " ") for text in page.split("```") if "trainer.nnodes" in text]
-    commands = [shlex.split(text) for text in texts]
-    recipes = [words[words.index("verl.trainer.main_ppo") + 1 :] for words in commands]
-    assert len(recipes) == 2
-    for words in recipes:
+    for words in recipes():
         assert "+actor_rollout_ref.rlobj=stapo" in words
         config = compose_config(*words, f"actor_rollout_ref.model.path={sharp_policy}")
         validate_config(config, need_reference_policy(config), need_critic(config))
@@ -147,3 +156,39 @@ def test_the_recipes_of_the_page_pass_all_checks(sharp_policy: Path) -> None:
         ranks = workers // actor.fsdp_config.ulysses_sequence_parallel_size
         responses = actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
         assert responses % ranks == 0  # verl's training worker asserts it
+        assert actor.ppo_max_token_len_per_gpu >= (
+            config.data.max_prompt_length + config.data.max_response_length
+        )
+
+
+def test_the_recipes_for_8_and_64_gpus_have_the_settings_of_the_preset() -> None:
+    """Those of the page's table, which names the setting of verl for each setting of a preset."""
+    settings_of_verl = dict(
+        re.findall(r"^\| `((?:data|sampling|training)\.\w+)` \| `([\w.]+)`", PAGE, re.M)
+    )
+    preset = load_preset("stapo").config
+    wanted = {
+        f"{part}.{name}": preset[part][name]
+        for part in ("data", "sampling", "training")
+        for name in preset[part]
+    }
+    assert wanted.keys() <= settings_of_verl.keys()
+    updates = wanted["training.updates_per_step"]
+    wanted["training.updates_per_step"] = wanted["sampling.prompts_per_step"] / updates
+    eight, _, many = recipes()
+    for words in (eight, many):
+        config = compose_config(*words)
+        found = {name: OmegaConf.select(config, settings_of_verl[name]) for name in wanted}
+        assert found == wanted
+
+
+@pytest.mark.filterwarnings("ignore:Disabled critic")
+def test_the_preset_of_the_page_passes_all_checks(
+    sharp_policy: Path, preset: Callable[[str], str]
+) -> None:
+    [text] = [text for text in PAGE.split("```") if "base: stapo" in text]
+    path = preset(text.partition("\n")[2])
+    validate(sharp_policy, KL, REF, preset=path)
+    read = settings.read_settings(run_config(sharp_policy, KL, preset=path).actor_rollout_ref)
+    assert read.selection == "old"
+    assert "ref_logprobs" in read.objective.needs.ever

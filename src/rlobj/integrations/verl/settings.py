@@ -93,7 +93,7 @@ def _check_version() -> None:
     if found not in TESTED:
         raise ConfigError(
             f"rlobj was tested with verl {', '.join(TESTED)}, found {found}. "
-            f"Type: pip install 'rlobj[verl]'"
+            f"Type: pip install --no-deps verl=={TESTED[-1]}"
         )
 
 
@@ -117,8 +117,9 @@ def _mistakes_of_actor(config: Any, objective: Objective) -> Iterator[str]:
         )
     if actor.use_kl_loss and "ref_logprobs" not in objective.needs.ever:
         yield (
-            "actor.use_kl_loss=True acts beside the objective, which has no KL. Add a kl to the "
-            "objective's penalties, or type actor_rollout_ref.actor.use_kl_loss=False"
+            "actor.use_kl_loss=True acts beside the objective, which has no KL. Type "
+            "actor_rollout_ref.actor.use_kl_loss=False, or write to a preset of your own: "
+            "objective: {penalties: [{kind: kl, estimator: k3, coefficient: 0.001}]}"
         )
     if actor.get("use_prefix_grouper"):
         yield "actor.use_prefix_grouper=True was not tested with rlobj. Set it to False"
