@@ -27,8 +27,8 @@ def requirements(extra: str) -> list[Requirement]:
     """What an extra asks for, extras of rlobj itself followed."""
     found = []
     for each in map(Requirement, EXTRAS[extra]):
-        inner = [need for name in each.extras for need in requirements(name)]
-        found += inner if each.name == "rlobj" else [each]
+        own = each.extras if each.name == "rlobj" else ()
+        found += [need for name in own for need in requirements(name)] if own else [each]
     return found
 
 
