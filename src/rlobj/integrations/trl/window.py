@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.files import write_whole
 from rlobj.config.presets import difference
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import LossOutput, Plan
@@ -107,8 +108,7 @@ class Progress:
     def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
         """Write what a resumed run needs, beside the state of its record."""
         saved = {"state": self.state, "rows": self.rows, "objective": _settings(objective)}
-        text = json.dumps({**saved, "record": record})
-        (checkpoint / STATE_FILE).write_text(text, encoding="utf-8")
+        write_whole(checkpoint / STATE_FILE, json.dumps({**saved, "record": record}).encode())
 
     def read(self, checkpoint: Path, objective: Objective) -> Any:
         """Continue from what `write` has written; returns the state of the record.
