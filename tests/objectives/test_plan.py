@@ -334,6 +334,25 @@ def test_a_sample_has_its_size_and_depends_on_seed_and_update() -> None:
     assert set(first) <= set(chosen(prob > 0.1, 0))
 
 
+def test_the_size_of_a_sample_may_be_a_count_of_the_update() -> None:
+    batch = awkward_batch(2)
+    few = (advantage > 0) & (prob < 0.3)
+
+    def chosen(rule: Any, tables: list[TokenBatch]) -> list[bool]:
+        return (torch.cat(Objective(keep=rule).plan(tables).weights) != 0).tolist()
+
+    sample = (advantage > 0).sample(few.count(), seed=1)
+    whole = chosen(sample, [batch])
+    assert sum(whole) == sum(chosen(few, [batch])) > 3
+    assert whole != chosen(few, [batch])
+    assert not any(torch.tensor(whole) & ~torch.tensor(chosen(advantage > 0, [batch])))
+    assert chosen(sample, batch.split(5)) == whole
+    with pytest.raises(BatchError, match="is -4, expected a number of tokens >= 0"):
+        chosen((advantage > 0).sample((prob < 0).count() - 4), [batch])
+    with pytest.raises(BatchError, match="expected a number of tokens >= 0"):
+        chosen((prob > 0).sample(entropy.mean(within=prob > 1)), [batch])
+
+
 def test_advantages_keep_their_sign_for_tiny_differences_of_rewards() -> None:
     """0.1 + 1e-9 and 0.1 are equal in float32 and different in float64."""
     rewards = torch.tensor([0.1, 0.1 + 1e-9], dtype=torch.float64)

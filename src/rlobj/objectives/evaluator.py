@@ -14,6 +14,7 @@ tokens of all ranks.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -163,6 +164,20 @@ class Evaluator:
     def holds(self, rule: Rule) -> Tensor:
         """The tokens on which a rule is true, bool [N]; unlike `rule`, it refuses nothing."""
         return self._at(rule, Level.TOKEN).data & self.decided
+
+    def amount(self, node: nodes.Sample) -> float:
+        """The size of a sample: a fraction, or a number of tokens, which may be an expression's."""
+        if not isinstance(node.amount, Number):
+            return node.amount
+        values = self.evaluate(node.amount)
+        tokens = float(values.data)
+        none = values.undefined is not None and bool(values.undefined)
+        if none or tokens < 0:
+            self._error = self._error or (
+                f"'{node.amount}' in '{node}' is {tokens:g}, expected a number of tokens >= 0"
+            )
+            return 0
+        return math.ceil(tokens) if node.round == "ceil" else math.floor(tokens)
 
     def check(self) -> None:
         """Raise the first error of an expression, on all ranks together.

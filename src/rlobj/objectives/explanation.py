@@ -146,8 +146,10 @@ def _meaning(node: Expr) -> str:
             tokens = _population(node.by, node.within)
             return f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {tokens}"
         case Sample():
-            size = node.amount if type(node.amount) is int else f"{node.round}({node.amount}·n)"
+            if not isinstance(node.amount, float):
+                return f"sample: {node.amount} random tokens with {node.rule}"
             counted = "all tokens of the update" if node.of == "all" else "the rule's tokens"
+            size = f"{node.round}({node.amount}·n)"
             return f"sample: {size} random tokens with {node.rule}; n counts {counted}"
         case Aggregate() | Quantified():
             unit = "tokens" if node.counted == Level.TOKEN else "responses"

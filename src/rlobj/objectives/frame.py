@@ -311,7 +311,7 @@ class Frame(Evaluator):
     def _evaluate_Sample(self, node: Sample) -> Values:
         candidates = self.rule(node.rule)
         n = statistics.count(candidates, self.comm)
-        k = node.size(n, statistics.count(self.decided, self.comm))
+        k = node.size(self.amount(node), n, statistics.count(self.decided, self.comm))
         table = self.table
         absent = self.comm.sum(torch.tensor(int(table.ids is None)))
         if int(absent) and self.comm.size > 1:

@@ -131,7 +131,7 @@ def _within(child: Expr, strength: int) -> str:
 
 def _method(node: Any, owner: Expr, name: str, first: str = "", skip: tuple[str, ...] = ()) -> str:
     """`owner.name(first, other=...)`, without arguments at their defaults."""
-    arguments = [repr(getattr(node, first))] if first else []
+    arguments = [_value(getattr(node, first))] if first else []
     arguments += _settings(node, (*skip, first))
     constant = type(owner).__name__ == "Constant"  # "0.prefix_sum()" cannot be read
     text = f"({owner})" if constant else _within(owner, ATOM)
@@ -142,7 +142,11 @@ def _settings(node: Any, skip: tuple[str, ...] = ()) -> list[str]:
     """`name=value` of each field that is not at its default."""
     values = {field: getattr(node, field.name) for field in fields(node)}
     return [
-        f"{field.name}={value if isinstance(value, Expr) else repr(value)}"
+        f"{field.name}={_value(value)}"
         for field, value in values.items()
         if field.name not in skip and value != field.default
     ]
+
+
+def _value(value: Any) -> str:
+    return str(value) if isinstance(value, Expr) else repr(value)

@@ -191,7 +191,7 @@ class Sample(Rule):
     """A random subset of a rule's tokens; see `Rule.sample`."""
 
     rule: Rule
-    amount: float
+    amount: float | Number
     seed: int = 0
     of: Literal["rule", "all"] = "rule"
     round: Rounding = "ceil"
@@ -199,24 +199,34 @@ class Sample(Rule):
     level: ClassVar[Level] = Level.TOKEN
 
     def __post_init__(self) -> None:
-        whole = type(self.amount) is int and self.amount >= 0
-        if not whole and not (isinstance(self.amount, float) and 0 <= self.amount <= 1):
+        amount = self.amount
+        given = isinstance(amount, Number) and amount.level == Level.UPDATE
+        whole = type(amount) is int and amount >= 0
+        if not given and not whole and not (isinstance(amount, float) and 0 <= amount <= 1):
             raise ConfigError(
-                f"sample({self.amount!r}): expected a whole number of tokens or a float in [0, 1]"
+                f"sample({amount}): expected a whole number of tokens, a float in [0, 1], or an "
+                "expression with one value for the update, such as (prob < 0.002).count()"
             )
         if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"sample(seed={self.seed!r}): expected a whole number of 64 bits")
         check_size("sample(at_least=...)", self.at_least)
         check_choice("sample(): of", self.of, ("rule", "all"))
         check_choice("round", self.round, get_args(Rounding))
-        object.__setattr__(self, "amount", plain(self.amount))
+        if not isinstance(amount, Number):
+            object.__setattr__(self, "amount", plain(amount))
 
-    def size(self, rule: int, population: int) -> int:
-        """The number of tokens to select, if `rule` of `population` tokens are the rule's."""
-        if type(self.amount) is int:
-            k = self.amount
+    def size(self, amount: float, rule: int, population: int) -> int:
+        """The number of tokens to select, if `rule` of `population` tokens are the rule's.
+
+        Args:
+            amount: of this node, or the value of its expression.
+            rule: number of tokens of the rule, over all ranks.
+            population: number of tokens of the update, over all ranks.
+        """
+        if type(amount) is int:
+            k = amount
         else:
-            k = share(self.amount, rule if self.of == "rule" else population, self.round)
+            k = share(amount, rule if self.of == "rule" else population, self.round)
         return min(max(k, self.at_least), rule)
 
 

@@ -186,7 +186,7 @@ class Rule(Expr):
 
     def sample(
         self,
-        size: float,
+        size: float | Number | str,
         seed: int = 0,
         of: Literal["rule", "all"] = "rule",
         round: Rounding = "ceil",
@@ -195,12 +195,14 @@ class Rule(Expr):
         """A random subset of the rule's tokens, the same for any split of the update.
 
         Args:
-            size: a number of tokens (int), or a fraction in [0, 1] (float).
+            size: a number of tokens (int), a fraction in [0, 1] (float), or an expression with one
+                value for the update: a number of tokens, such as `(prob < 0.002).count()`.
             seed: tokens are ranked by hash(seed, update, response id, position).
             of: the fraction is of the rule's tokens, or of all tokens of the update.
-            round: "ceil" or "floor" of fraction·n.
+            round: "ceil" or "floor" of fraction·n, or of the expression.
             at_least: the number of tokens is raised to this, if the rule has that many.
         """
+        size = as_number(size) if isinstance(size, str) else size
         return make("Sample", self, size, seed, of, round, at_least)
 
     def any(self, by: By = "update", within: Rule | str | None = None) -> Rule:

@@ -260,7 +260,7 @@ class Parser:
             if keyword.arg in given:
                 self.fail(f"argument '{keyword.arg}' is given twice", keyword)
             given[keyword.arg] = keyword.value
-        return {name: self.argument(name, value) for name, value in given.items()}
+        return {name: self.argument(name, value, name == "size") for name, value in given.items()}
 
     def argument(self, name: str, node: ast.AST, or_rule: bool = False) -> Any:
         if name == "within" and not (isinstance(node, ast.Constant) and node.value is None):
@@ -270,7 +270,7 @@ class Parser:
             node, sign = node.operand, -1
         plain = isinstance(node, ast.Constant)
         if not plain or (sign < 0 and not isinstance(node.value, (int, float))):
-            if or_rule:  # a setting of a custom rule may be an expression
+            if or_rule:  # the size of a sample, or a setting of a custom rule
                 return self.build(given)
             self.fail(f"'{name}' must be written as a plain value, such as 0.2 or 'group'", node)
         return node.value if sign > 0 else -node.value  # type: ignore[operator]
