@@ -1,0 +1,119 @@
+"""The settings of the study, and the rule that chooses them from runs of dapo-loss alone.
+
+The rule was written before any other objective was run. The search has its own seeds, so that the
+seeds of the study were not selected.
+
+1. Six learning rates are tried with four seeds each. A run *degrades* if its last held-out accuracy
+   (the mean of its last three evaluations) is below its accuracy before training.
+2. The two learning rates whose share of degraded runs is nearest to 1/2 get four more seeds.
+3. *Edge* is the learning rate whose share is then nearest to 1/2, among shares from 1/4 to 3/4; of
+   two, the smaller one. Without one, there is no edge, and this is the report.
+4. *Stable* is the learning rate with the highest mean last accuracy among those without a degraded
+   run. *Beyond* is the smallest learning rate above the edge whose runs all degraded.
+
+The map moves the edge: fewer updates per rollout, other numbers of digits, and longer runs at the
+stable learning rate. It is only reported; nothing is chosen from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+
+RATES = (3e-4, 4e-4, 5e-4, 6e-4, 7e-4, 1e-3)
+SEEDS, MORE_SEEDS = range(100, 104), range(104, 108)
+LAST = 3
+"""Number of evaluations at the end of a run whose mean is its last accuracy."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all runs of a comparison share, beside the objective.
+
+    Attributes:
+        learning_rate: of AdamW.
+        updates: optimizer updates per rollout.
+        task: a task of rlobj.
+        steps: rollouts of 16 problems with 8 responses each.
+    """
+
+    learning_rate: float
+    updates: int = 4
+    task: str = "scratchpad"
+    steps: int = 200
+
+    def __str__(self) -> str:
+        return f"{self.task}-rate-{self.learning_rate:g}-updates-{self.updates}-steps-{self.steps}"
+
+    def settings(self, seed: int) -> dict[str, object]:
+        """The settings of a run, by dotted name."""
+        return {
+            "seed": seed,
+            "sampling.prompts_per_step": 16,
+            "sampling.group_size": 8,
+            "training.steps": self.steps,
+            "training.updates_per_step": self.updates,
+            "training.learning_rate": self.learning_rate,
+            "training.warmup_steps": 10,
+            "evaluation.every": 20,
+            "evaluation.samples": 4,
+            "checkpoint.every": 0,
+            "output.samples_every": 0,
+            "output.tables_every": 0,
+        }
+
+
+AXIS = [Setting(rate) for rate in RATES]
+
+Shares = Mapping[Setting, Sequence[bool]]
+"""For each setting, whether each run of dapo-loss degraded."""
+
+
+def degraded(accuracies: Sequence[float]) -> bool:
+    """Whether a run ended with a lower held-out accuracy than it began with."""
+    return mean(accuracies[-LAST:]) < accuracies[0]
+
+
+def undecided(shares: Shares) -> list[Setting]:
+    """The two settings that get more seeds."""
+    return sorted(AXIS, key=lambda setting: (_from_half(shares[setting]), setting.learning_rate))[
+        :2
+    ]
+
+
+def edge(shares: Shares) -> Setting | None:
+    """The setting whose share of degraded runs is nearest to 1/2; None = no edge."""
+    found = [setting for setting in undecided(shares) if _from_half(shares[setting]) <= 1 / 4]
+    nearest = sorted(
+        found, key=lambda setting: (_from_half(shares[setting]), setting.learning_rate)
+    )
+    return nearest[0] if nearest else None
+
+
+def stable(shares: Shares, last: Mapping[Setting, float]) -> Setting | None:
+    """The setting with the highest mean last accuracy, of those without a degraded run."""
+    found = [setting for setting in AXIS if not any(shares[setting])]
+    return max(found, key=lambda setting: last[setting], default=None)
+
+
+def beyond(shares: Shares, edge: Setting | None) -> Setting | None:
+    """The smallest learning rate above the edge whose runs all degraded."""
+    above = edge.learning_rate if edge else 0.0
+    found = (each for each in AXIS if all(shares[each]) and each.learning_rate > above)
+    return next(found, None)
+
+
+def chart(stable: Setting, edge: Setting) -> list[Setting]:
+    """The settings of the map: the edge with other updates and tasks, the stable one for longer."""
+    return [
+        replace(edge, updates=1),
+        replace(edge, updates=2),
+        replace(edge, task="scratchpad-3"),
+        replace(edge, task="scratchpad-5"),
+        replace(stable, steps=600),
+    ]
+
+
+def _from_half(runs: Iterable[bool]) -> float:
+    return abs(mean(map(float, runs)) - 1 / 2)
