@@ -5,6 +5,7 @@ A page contains a line `<!-- table: NAME -->`; `fill` replaces it with Markdown.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -447,6 +448,25 @@ def collapse_table() -> str:
     return _table(header, rows)
 
 
+STABILITY = Path(__file__).parents[1] / "benchmarks" / "stability"
+
+
+def stability_plan() -> str:
+    """The analysis of the stability study, as its code states it."""
+    return _stated(STABILITY / "__init__.py", "The analysis, ")
+
+
+def stability_rule() -> str:
+    """The rule that chooses the settings of the stability study, as its code states it."""
+    return _stated(STABILITY / "regimes.py", "The rule was ")
+
+
+def _stated(file: Path, start: str) -> str:
+    """A module's docstring from some words on."""
+    about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return start + about.partition(start)[2]
+
+
 def records_table() -> str:
     """List the columns of records/."""
     rows = [
@@ -470,4 +490,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "diagnosis": diagnosis_table,
     "primitives": primitives,
     "records": records_table,
+    "stability-plan": stability_plan,
+    "stability-rule": stability_rule,
 }
