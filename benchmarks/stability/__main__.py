@@ -42,28 +42,28 @@ def main() -> None:
         study = [Run(s, c, seed) for seed in seeds for s in settings for c in conditions]
         make(options.runs, study, options.jobs, tell)
 
-    def found(settings: list[Setting]) -> dict[Setting, list[list[float]]]:
-        every = [*regimes.SEEDS, *regimes.MORE_SEEDS]
-        each = {s: [Run(s, BASE, seed) for seed in every] for s in settings}
+    def found() -> dict[Setting, list[list[float]]]:
+        each = {s: [Run(s, BASE, seed) for seed in regimes.MORE_SEEDS] for s in searched}
         return {
-            s: [
-                accuracies(options.runs, r)
-                for r in rs
-                if (r.folder(options.runs) / "done").exists()
-            ]
+            s: [accuracies(options.runs, r) for r in rs if done(options.runs, r)]
             for s, rs in each.items()
         }
 
-    trained(regimes.AXIS, [BASE], regimes.SEEDS)
-    shares = {s: [regimes.degraded(v) for v in vs] for s, vs in found(regimes.AXIS).items()}
-    trained(regimes.undecided(shares), [BASE], regimes.MORE_SEEDS)
-    values = found(regimes.AXIS)
-    shares = {s: [regimes.degraded(v) for v in vs] for s, vs in values.items()}
+    searched = list(regimes.AXIS)
+    trained(searched, [BASE], regimes.SEEDS)
+    for _ in range(regimes.BISECTIONS + 1):
+        values = found()
+        shares = {s: [regimes.degraded(v) for v in vs] for s, vs in values.items()}
+        tried = regimes.middle(shares)
+        if tried is None or len(searched) == len(regimes.AXIS) + regimes.BISECTIONS:
+            break
+        searched.append(tried)
+        trained([tried], [BASE], regimes.MORE_SEEDS)
     last = {s: mean(mean(v[-regimes.LAST :]) for v in vs) for s, vs in values.items()}
     edge = regimes.edge(shares)
     stable = regimes.stable(shares, last)
     note(f"edge {edge}, stable {stable}, beyond {regimes.beyond(shares, edge)}")
-    for s in regimes.AXIS:
+    for s in searched:
         note(f"{s}: {shares[s]} {last[s]:.3f}")
     core = list(GROUPS["core"])
     if edge is not None:
@@ -72,6 +72,11 @@ def main() -> None:
         trained([stable], core, range(options.stable_seeds))
     if edge is not None and stable is not None:
         trained(regimes.chart(stable, edge), [BASE], regimes.SEEDS)
+
+
+def done(runs: Path, run: Run) -> bool:
+    """Whether the run is finished."""
+    return (run.folder(runs) / "done").exists()
 
 
 def accuracies(runs: Path, run: Run) -> list[float]:
