@@ -1,88 +1,205 @@
-"""The command of the study.
+"""The command of the study of stability: it trains what is missing, and reports.
 
-python -m benchmarks.stability --runs DIR [--out benchmarks/results] [--jobs K]
+    python -m benchmarks.stability --runs DIR [--out benchmarks/results]
 
-A run that is finished in DIR is not repeated, so an interrupted study goes on where it was.
+A run that ended in DIR is not repeated, so a study that was stopped goes on with the same command.
+--dry-run says what would be trained, and for how long. docs/stability.md describes the study.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import time
+import signal
 from pathlib import Path
-from statistics import mean
 
-from benchmarks.harness import note
-from benchmarks.stability import regimes
-from benchmarks.stability.conditions import BASE, GROUPS
-from benchmarks.stability.regimes import Setting
-from benchmarks.stability.runs import Run, make
-from rlobj.config.run_folder import read_metrics
+from rich.console import Console
+
+from benchmarks.harness import ROOT
+from benchmarks.stability import folder, runs
+from benchmarks.stability.conditions import CONDITIONS, GROUPS
+from benchmarks.stability.families import FAMILIES, PREPARED, prepare_missing
+from benchmarks.stability.plan import Asked, Stage, Study
+from benchmarks.stability.progress import Board, Machine, Measured, estimate, remaining
+from rlobj.base.errors import RlobjError, nearest
+
+INTERRUPTED = 130
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    options = _parser().parse_args()
+    console = Console(stderr=True, highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        study = Study(options.runs, _asked(options))
+        if not options.report:
+            _train(study, options, console)
+        if options.report or (options.out and not options.dry_run):
+            _report(options)
+    except RlobjError as error:
+        console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        console.print("Stopped. Runs in progress are not counted. The same command goes on.")
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stability", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at one time")
-    parser.add_argument("--edge-seeds", type=int, default=20, help="seeds at the edge")
-    parser.add_argument("--stable-seeds", type=int, default=5, help="seeds at the stable setting")
-    options = parser.parse_args()
-    began = time.monotonic()
-
-    def tell(run: Run, state: str) -> None:
-        values = accuracies(options.runs, run) if state == "done" else []
-        note(
-            f"{time.monotonic() - began:6.0f} s {run.setting} {run.condition} {run.seed} {state} "
-            f"{[round(v, 3) for v in values]}"
-        )
-
-    def trained(settings: list[Setting], conditions: list[str], seeds: range) -> None:
-        study = [Run(s, c, seed) for seed in seeds for s in settings for c in conditions]
-        make(options.runs, study, options.jobs, tell)
-
-    def found() -> dict[Setting, list[list[float]]]:
-        each = {s: [Run(s, BASE, seed) for seed in regimes.MORE_SEEDS] for s in searched}
-        return {
-            s: [accuracies(options.runs, r) for r in rs if done(options.runs, r)]
-            for s, rs in each.items()
-        }
-
-    searched = list(regimes.AXIS)
-    trained(searched, [BASE], regimes.SEEDS)
-    for _ in range(regimes.BISECTIONS + 1):
-        values = found()
-        shares = {s: [regimes.degraded(v) for v in vs] for s, vs in values.items()}
-        tried = regimes.middle(shares)
-        if tried is None or len(searched) == len(regimes.AXIS) + regimes.BISECTIONS:
-            break
-        searched.append(tried)
-        trained([tried], [BASE], regimes.MORE_SEEDS)
-    last = {s: mean(mean(v[-regimes.LAST :]) for v in vs) for s, vs in values.items()}
-    edge = regimes.edge(shares)
-    stable = regimes.stable(shares, last)
-    note(f"edge {edge}, stable {stable}, beyond {regimes.beyond(shares, edge)}")
-    for s in searched:
-        note(f"{s}: {shares[s]} {last[s]:.3f}")
-    core = list(GROUPS["core"])
-    if edge is not None:
-        trained([edge], core, range(options.edge_seeds))
-    if stable is not None:
-        trained([stable], core, range(options.stable_seeds))
-    if edge is not None and stable is not None:
-        trained(regimes.chart(stable, edge), [BASE], regimes.SEEDS)
+    add = parser.add_argument
+    add("--runs", type=Path, required=True, metavar="DIR", help="folder of the runs")
+    add("--out", type=Path, help="folder of the report; default: benchmarks/results with --report")
+    add("--report", action="store_true", help="train nothing; report the runs that ended")
+    add("--dry-run", action="store_true", help="train nothing; say what would be trained")
+    add("--jobs", type=_positive, help="runs at one time; default: as cores and memory allow")
+    add("--retry-failed", action="store_true", help="train failed runs again")
+    more = [name for name in GROUPS if name != "core"]
+    add("--also", help=f"train these groups at the edge, too: {','.join(more)}")
+    add("--only", help="train these conditions or groups only, such as dapo-loss,stapo,tau_p")
+    add("--seeds", type=_positive, default=20, help="seeds at the edge (20)")
+    add("--stable-seeds", type=_positive, default=5, help="seeds at the stable setting (5)")
+    add("--rates", help="train at these learning rates, such as 5e-4,7e-4, without a search")
+    add("--task", default="scratchpad", choices=FAMILIES, help="family of problems (scratchpad)")
+    add("--steps", type=_positive, default=200, help="rollouts of a run (200)")
+    sizes = "LAYERSxWIDTH of the policy; the width is a multiple of 32, such as 4x128"
+    add("--policy", default="", metavar="SIZE", help=sizes)
+    add("--gpus", type=int, default=0, help="GPUs that the runs share; default: none is used")
+    return parser
 
 
-def done(runs: Path, run: Run) -> bool:
-    """Whether the run is finished."""
-    return (run.folder(runs) / "done").exists()
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
 
 
-def accuracies(runs: Path, run: Run) -> list[float]:
-    """The held-out accuracies of a run, the first one before training."""
-    lines = read_metrics(run.folder(runs))
-    return [line["eval/accuracy"] for line in lines if "eval/accuracy" in line]
+def _asked(options: argparse.Namespace) -> Asked:
+    """What the options ask for.
+
+    Raises:
+        RlobjError: an option that does not fit.
+    """
+    also = _names(options.also, {name: [*GROUPS[name]] for name in GROUPS}, "--also")
+    every = {**{name: [*group] for name, group in GROUPS.items()}, **{n: [n] for n in CONDITIONS}}
+    core = _names(options.only, every, "--only") or [*GROUPS["core"]]
+    if options.policy:
+        layers, x, width = options.policy.partition("x")
+        right = x and layers.isdecimal() and width.isdecimal() and int(layers) and int(width)
+        if not right or int(width) % 32:
+            raise RlobjError(
+                f"--policy {options.policy}: expected LAYERSxWIDTH with a width that is a multiple "
+                "of 32, such as 4x128"
+            )
+        if options.task not in PREPARED:
+            raise RlobjError(
+                f"--policy {options.policy}: only the policies of {', '.join(PREPARED)} have other "
+                f"sizes, not that of {options.task}"
+            )
+    return Asked(
+        conditions=[*dict.fromkeys([*core, *also])],
+        core=core,
+        seeds=options.seeds,
+        stable_seeds=options.stable_seeds,
+        task=options.task,
+        steps=options.steps,
+        policy=options.policy,
+        rates=_rates(options.rates),
+        chart=not options.only,
+    )
+
+
+def _names(text: str | None, known: dict[str, list[str]], option: str) -> list[str]:
+    """The conditions that a list with commas names.
+
+    Names of conditions may have commas of their own, so the longest known name is taken first.
+    """
+    found, rest = [], text or ""
+    while rest:
+        fitting = [n for n in known if rest == n or rest.startswith(f"{n},")]
+        if not fitting:
+            name = rest.split(",")[0]
+            raise RlobjError(
+                f"{option} {text}: there is no '{name}'.{nearest(name, known, spell_out=False)} "
+                f"Known: {'; '.join(known)}"
+            )
+        name = max(fitting, key=len)
+        found += known[name]
+        rest = rest[len(name) + 1 :]
+    return [*dict.fromkeys(found)]
+
+
+def _rates(text: str | None) -> list[float]:
+    try:
+        rates = [float(each) for each in text.split(",")] if text else []
+    except ValueError:
+        rates = [0.0]
+    if any(not 0 < rate < 1 for rate in rates):
+        raise RlobjError(f"--rates {text}: expected learning rates with commas, such as 5e-4,7e-4")
+    return rates
+
+
+def _train(study: Study, options: argparse.Namespace, console: Console) -> None:
+    """Say how long it takes, and train what is missing."""
+    _refuse_absent_gpus(options.gpus)
+    held = folder.refuse_other(study.runs, options.gpus)
+    failed = folder.failed(study.runs)
+    measured, machine = Measured.read(study.runs), Machine.here()
+    jobs = options.jobs or machine.jobs(measured.mib)
+    stages = study.stages()
+    total = sum(stage.count for stage in stages)
+    left = remaining(study, stages, measured)
+    said = [estimate(left, total, measured, machine, jobs)]
+    if failed:
+        again = "start again" if options.retry_failed else "stay so; --retry-failed starts them"
+        said.append(f"{len(failed)} of its {len(held)} runs failed and {again}.")
+    console.print("\n".join(said), soft_wrap=True)
+    board = Board(study, console, jobs)
+    if options.dry_run:
+        console.print(board.table_of(stages))
+        return
+    with folder.opened(study.runs, options.gpus):
+        if options.retry_failed:
+            folder.forget_failed(study.runs)
+            study = Study(study.runs, study.asked)
+            board = Board(study, console, jobs)
+        while stage := _next(study):
+            prepare_missing({run.setting for run in stage.runs}, study.runs, console)
+            with board.showing(study.stages(), stage):
+                runs.make(study.runs, stage.runs, jobs, board.tell, options.gpus)
+    console.print(board.table_of(study.stages()))
+    _say_choice(study, console)
+
+
+def _next(study: Study) -> Stage | None:
+    """The first stage with a run that did not end."""
+    for stage in study.stages():
+        if any(study.outcome(run) is None for run in stage.runs):
+            return stage
+    return None
+
+
+def _say_choice(study: Study, console: Console) -> None:
+    """Print which settings the rule chose."""
+    if study.asked.rates or not (choice := study.choice()):
+        return
+    for name in ("edge", "stable", "beyond"):
+        console.print(f"{name}: {getattr(choice, name) or 'none'}", soft_wrap=True)
+
+
+def _refuse_absent_gpus(wanted: int) -> None:
+    if not wanted:
+        return
+    import torch
+
+    if wanted > (there := torch.cuda.device_count()):
+        raise RlobjError(f"--gpus {wanted}: torch finds {there} here. Leave it out to use the CPU")
+
+
+def _report(options: argparse.Namespace) -> None:
+    """Write the report of the runs that ended."""
+    from benchmarks.stability import report
+
+    report.write(options.runs, options.out or ROOT / "benchmarks" / "results")
 
 
 if __name__ == "__main__":

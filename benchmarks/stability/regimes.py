@@ -4,7 +4,7 @@ The rule was written before any other objective was run. The search has its own 
 seeds of the study were not selected.
 
 1. Six learning rates are tried with four seeds each. A run *degrades* if its last held-out accuracy
-   (the mean of its last three evaluations) is below its accuracy before training.
+   (the mean of its last three evaluations) is below its accuracy before training, or if it failed.
 2. While no learning rate has a share of degraded runs from 1/4 to 3/4, the middle between the
    smallest one whose share is above 3/4 and the largest one below it whose share is below 1/4 is
    tried with eight seeds; at most three times. (This step replaced "four more seeds for the two
@@ -21,9 +21,13 @@ stable learning rate. It is only reported; nothing is chosen from it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
+from typing import Self
+
+from benchmarks.stability.families import own_settings
 
 RATES = (3e-4, 4e-4, 5e-4, 6e-4, 7e-4, 1e-3)
 SEEDS, MORE_SEEDS = range(100, 104), range(100, 108)
@@ -41,19 +45,33 @@ class Setting:
         updates: optimizer updates per rollout.
         task: a task of rlobj.
         steps: rollouts of 16 problems with 8 responses each.
+        policy: LAYERSxWIDTH, such as "4x128"; "" = the policy that the task comes with.
     """
 
     learning_rate: float
     updates: int = 4
     task: str = "scratchpad"
     steps: int = 200
+    policy: str = ""
 
     def __str__(self) -> str:
-        return f"{self.task}-rate-{self.learning_rate:g}-updates-{self.updates}-steps-{self.steps}"
+        name = f"{self.task}-rate-{self.learning_rate:g}-updates-{self.updates}-steps-{self.steps}"
+        return f"{name}-policy-{self.policy}" if self.policy else name
+
+    @classmethod
+    def named(cls, name: str) -> Self | None:
+        """The setting whose text this is; None if there is none."""
+        form = r"(.+)-rate-([\d.e-]+)-updates-(\d+)-steps-(\d+)(?:-policy-(\d+x\d+))?"
+        if not (parts := re.fullmatch(form, name)):
+            return None
+        task, rate, updates, steps, policy = parts.groups()
+        found = cls(float(rate), int(updates), task, int(steps), policy or "")
+        return found if str(found) == name else None
 
     def settings(self, seed: int) -> dict[str, object]:
         """The settings of a run, by dotted name."""
         return {
+            **own_settings(self.task, self.policy),
             "seed": seed,
             "sampling.prompts_per_step": 16,
             "sampling.group_size": 8,
@@ -69,7 +87,12 @@ class Setting:
         }
 
 
-AXIS = [Setting(rate) for rate in RATES]
+def axis(task: str = "scratchpad", steps: int = 200, policy: str = "") -> list[Setting]:
+    """The settings that the search begins with."""
+    return [Setting(rate, task=task, steps=steps, policy=policy) for rate in RATES]
+
+
+AXIS = axis()
 
 Shares = Mapping[Setting, Sequence[bool]]
 """For each setting, whether each run of dapo-loss degraded."""
@@ -87,7 +110,8 @@ def middle(shares: Shares) -> Setting | None:
     above = min((s.learning_rate for s in shares if mean(shares[s]) > 3 / 4), default=0.0)
     rates = [s.learning_rate for s in shares if mean(shares[s]) < 1 / 4]
     below = max((rate for rate in rates if rate < above), default=None)
-    return None if below is None else Setting(round((below + above) / 2, 9))
+    between = round(((below or 0.0) + above) / 2, 9)
+    return None if below is None else replace(next(iter(shares)), learning_rate=between)
 
 
 def edge(shares: Shares) -> Setting | None:
@@ -112,10 +136,10 @@ def beyond(shares: Shares, edge: Setting | None) -> Setting | None:
 
 def chart(stable: Setting, edge: Setting) -> list[Setting]:
     """The settings of the map: the edge with other updates and tasks, the stable one for longer."""
+    tasks = ("scratchpad-3", "scratchpad-5") if edge.task == "scratchpad" else ()
     return [
         replace(edge, updates=1),
         replace(edge, updates=2),
-        replace(edge, task="scratchpad-3"),
-        replace(edge, task="scratchpad-5"),
-        replace(stable, steps=600),
+        *(replace(edge, task=task) for task in tasks),
+        replace(stable, steps=3 * stable.steps),
     ]

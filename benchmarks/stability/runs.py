@@ -6,25 +6,23 @@ and at the end `done` (its seconds) or `failed` (how its process ended).
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import os
-import shutil
-import subprocess
-import sys
-import time
-import traceback
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
-from benchmarks.harness import ROOT
-from benchmarks.stability.conditions import objective
+from benchmarks import driver
+from benchmarks.stability import regimes
+from benchmarks.stability.conditions import CONDITIONS, objective
+from benchmarks.stability.families import arguments
 from benchmarks.stability.regimes import Setting
+from rlobj.base.errors import RunError
+from rlobj.config.run_folder import read_metrics
 
-KEPT = ("config.resolved.yaml", "metrics.jsonl", "log")
-_PROCESSES = multiprocessing.get_context("forkserver")
+KEPT = ("config.resolved.yaml", "metrics.jsonl", driver.LOG)
+PRELOADED = ("benchmarks.stability.warm",)
 
 
 @dataclass(frozen=True)
@@ -37,85 +35,114 @@ class Run:
 
     def folder(self, runs: Path) -> Path:
         """Where it is, below the folder of the study."""
-        name = self.condition.replace(",", "").replace(" ", "-")
-        return runs / str(self.setting) / name / str(self.seed)
+        return runs / str(self.setting) / folder_name(self.condition) / str(self.seed)
 
 
-def train(run: Run, out: Path) -> None:
-    """Train a run from its beginning in this process, whose output goes to the run's log."""
-    import torch
+def folder_name(condition: str) -> str:
+    """The name of the folder with the runs of a condition."""
+    return condition.replace(",", "").replace(" ", "-")
 
+
+def found(runs: Path) -> list[Run]:
+    """The runs with a folder in a study, in the order of their names.
+
+    Raises:
+        RunError: a folder is none of a run that this version knows.
+    """
+    known, each = {folder_name(name): name for name in CONDITIONS}, []
+    for config in sorted(runs.glob("*/*/*/config.resolved.yaml")):
+        out = config.parent
+        setting, name, seed = (part.name for part in (out.parents[1], out.parent, out))
+        parsed = Setting.named(setting)
+        if parsed is None or name not in known or not seed.isdecimal():
+            raise RunError(
+                f"{out} is no run of this version of the study: its folder must have the form "
+                f"SETTING/CONDITION/SEED, such as {regimes.AXIS[0]}/grpo/0. Choose another folder, "
+                "or use the version that made it"
+            )
+        each.append(Run(parsed, known[name], int(seed)))
+    return each
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        accuracies: held-out, the first one before training; as far as a failed run came.
+        failed: it did not come to its end.
+        why: how it failed.
+    """
+
+    accuracies: Sequence[float]
+    failed: bool = False
+    why: str = ""
+
+    @property
+    def degraded(self) -> bool:
+        """Whether its last accuracy is below that before training; a failed run degraded."""
+        return self.failed or regimes.degraded(self.accuracies)
+
+    @property
+    def last(self) -> float:
+        """The mean of its last accuracies; 0 for a failed run."""
+        return 0.0 if self.failed else mean(self.accuracies[-regimes.LAST :])
+
+
+def outcome(runs: Path, run: Run) -> Outcome | None:
+    """How a run ended; None for one that did not end."""
+    out = run.folder(runs)
+    state = driver.ended(out)
+    if not state:
+        return None
+    accuracies = [line["eval/accuracy"] for line in read_metrics(out) if "eval/accuracy" in line]
+    if state == driver.FAILED:
+        return Outcome(accuracies, True, (out / driver.FAILED).read_text(encoding="utf-8"))
+    return Outcome(accuracies, not accuracies, "" if accuracies else "it has no held-out accuracy")
+
+
+def train(run: Run, runs: Path, out: Path) -> Mapping[str, Any]:
+    """Train a run from its beginning in this process."""
     import rlobj
 
-    shutil.rmtree(out, ignore_errors=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    log = out.with_name(f"{out.name}.log")
-    with log.open("wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    torch.set_num_threads(1)
-    cpu, wall = time.process_time(), time.monotonic()
-    try:
-        settings = run.setting.settings(run.seed)
-        rlobj.train(objective(run.condition), data=run.setting.task, out=out, settings=settings)
-    except BaseException:
-        traceback.print_exc()
-        raise SystemExit(1) from None
-    facts = {
-        "cpu_seconds": round(time.process_time() - cpu, 1),
-        "wall_seconds": round(time.monotonic() - wall, 1),
-        "commit": os.environ.get("STABILITY_COMMIT", ""),
-    }
-    (out / "done").write_text(json.dumps(facts))
+    settings = run.setting.settings(run.seed)
+    given = arguments(run.setting, runs)
+    result = rlobj.train(objective(run.condition), out=out, settings=settings, **given)
+    if result.steps < run.setting.steps:
+        raise RunError(f"the run was stopped after {result.steps} of {run.setting.steps} steps")
+    return {}
 
 
-def make(runs: Path, study: Iterable[Run], jobs: int, tell: Callable[[Run, str], None]) -> None:
+def make(
+    runs: Path, study: Sequence[Run], jobs: int, tell: Callable[[Run, str], None], gpus: int = 0
+) -> None:
     """Train the runs that are neither done nor failed, some at one time.
 
     Args:
         runs: folder of the study.
         study: the runs; the first ones start first.
         jobs: runs at one time.
-        tell: gets each run that ended, and "done" or why it failed.
+        tell: gets each run that starts or ends, and "running", "done" or "failed: ...".
+        gpus: GPUs that the runs share.
     """
-    missing = [run for run in study if not _ended(run.folder(runs))]
-    if not missing:
-        return
-    os.environ["OMP_NUM_THREADS"] = "1"
-    described = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(described, capture_output=True, text=True)
-    os.environ["STABILITY_COMMIT"] = done.stdout.strip()
-    _PROCESSES.set_forkserver_preload(["benchmarks.stability.warm"])
-
-    def one(run: Run) -> None:
-        out = run.folder(runs)
-        process = _PROCESSES.Process(target=train, args=(run, out))
-        process.start()
-        process.join()
-        state = "done" if (out / "done").exists() else f"failed: exit status {process.exitcode}"
-        _tidy(out, state)
-        tell(run, state)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, missing))
+    driver.make(
+        [driver.Job(run.folder(runs), partial(train, run, runs), KEPT) for run in study],
+        jobs,
+        lambda number, state: tell(study[number], state),
+        preload=PRELOADED,
+        gpus=gpus,
+    )
 
 
-def _ended(out: Path) -> bool:
-    return (out / "done").exists() or (out / "failed").exists()
+@cache
+def resolved(setting: Setting, condition: str) -> dict[str, Any]:
+    """The settings that a run would have now, without its seed."""
+    from rlobj.config.layers import layers_of, nested
+    from rlobj.config.run_config import build_config, settings_of
+    from rlobj.training.objects import Objects
 
-
-def _tidy(out: Path, state: str) -> None:
-    """Keep what the report reads."""
-    out.mkdir(parents=True, exist_ok=True)
-    log = out.with_name(f"{out.name}.log")
-    if log.exists():
-        log.replace(out / "log")
-    if state != "done":
-        (out / "failed").write_text(state)
-    for entry in out.iterdir():
-        if entry.name not in (*KEPT, "done", "failed"):
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-
-if __name__ == "__main__":
-    sys.exit("start the study with: python -m benchmarks.stability")
+    given = arguments(setting, None)
+    own = {"objective": objective(condition).model_dump(mode="json", by_alias=True)}
+    layers = [("objective", own), *Objects(**given).layers()]
+    layers += [("settings", nested(path, value)) for path, value in setting.settings(0).items()]
+    return settings_of(build_config(layers_of(None, layers)))

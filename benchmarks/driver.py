@@ -1,0 +1,208 @@
+"""Many runs, some at one time: each in a process of its own with one thread, and made once.
+
+The folder of a run that ended has `done`, JSON with what the run returned and its seconds, or
+`failed`, how its process ended. A run that was stopped with the whole program has neither, and the
+next `make` starts it from its beginning. If the program dies, its runs end.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT
+from rlobj.base.files import write_whole
+
+DONE, FAILED, LOG = "done", "failed", "log"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run.
+
+    Attributes:
+        out: its folder.
+        work: makes the folder and returns facts for `done`; it and its arguments can be pickled.
+        keep: files of the folder that stay. The log of a failed run stays always.
+    """
+
+    out: Path
+    work: Callable[[Path], Mapping[str, Any]]
+    keep: Sequence[str]
+
+
+Tell = Callable[[int, str], None]
+"""Gets the number of a job, and "running", "done" or "failed: ..."; from several threads."""
+
+
+def ended(out: Path) -> str:
+    """ "done", "failed", or "" for a run that did not end."""
+    return next((name for name in (DONE, FAILED) if (out / name).exists()), "")
+
+
+def last_lines(out: Path, count: int = 4) -> str:
+    """The end of the log of a run, indented; "" without one."""
+    log = out / LOG
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return "".join(f"    {line}\n" for line in text.strip().splitlines()[-count:])
+
+
+def make(
+    jobs: Iterable[Job], at_once: int, tell: Tell, *, preload: Sequence[str] = (), gpus: int = 0
+) -> None:
+    """Make the runs that did not end.
+
+    Args:
+        jobs: the runs; the first ones start first.
+        at_once: runs at one time.
+        tell: is told of each run that starts or ends.
+        preload: modules that the process that starts the runs imports once.
+        gpus: GPUs that the runs share; 0 = the runs see none.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; the runs in progress were stopped and are not counted.
+    """
+    missing = []
+    for number, job in enumerate(jobs):
+        if not ended(job.out):
+            missing.append((number, job))
+        elif job.out.with_name(f"{job.out.name}.log").exists():  # the program died just after it
+            _tidy(job, ended(job.out))
+    if not missing:
+        return
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if not gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # A process with CUDA cannot be forked.
+    context: Any = multiprocessing.get_context("spawn" if gpus else "forkserver")
+    if not gpus:
+        context.set_forkserver_preload(list(preload))
+    crew, version = _Crew(context, tell), commit()
+
+    def one(place: int) -> None:
+        number, job = missing[place]
+        visible = str(place % gpus) if gpus else ""
+        crew.run(number, job, (job, visible, version))
+
+    with ThreadPoolExecutor(at_once) as pool:
+        futures = [pool.submit(one, place) for place in range(len(missing))]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            crew.stop()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+class _Crew:
+    """The processes of the runs in progress."""
+
+    def __init__(self, context: Any, tell: Tell) -> None:
+        self._context, self._tell = context, tell
+        self._running: list[Any] = []
+        self._stopped, self._lock = False, threading.Lock()
+
+    def run(self, number: int, job: Job, arguments: tuple[Any, ...]) -> None:
+        """Start a run, wait for its end, and write how it ended."""
+        with self._lock:
+            if self._stopped:
+                return
+            process = self._context.Process(target=_work, args=arguments)
+            process.start()
+            self._running.append(process)
+        self._tell(number, "running")
+        process.join()
+        with self._lock:
+            self._running.remove(process)
+            if self._stopped:
+                return
+        state = DONE if ended(job.out) == DONE else f"{FAILED}: {_how(process.exitcode)}"
+        _tidy(job, state)
+        self._tell(number, state)
+
+    def stop(self) -> None:
+        """Kill the runs in progress, and start no others."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                process.kill()
+
+
+def commit() -> str:
+    """The commit of the checkout, with `-dirty` if files differ from it; "" outside of one."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"its process ended with exit status {code}"
+    name = signal.Signals(-code).name
+    memory = ", which the system sends if memory is short" if name == "SIGKILL" else ""
+    return f"its process was ended by {name}{memory}"
+
+
+def _work(job: Job, visible: str, version: str) -> None:
+    """Make a run in this process, whose output goes to the run's log."""
+    os.setsid()  # Ctrl-C reaches the parent, which decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    shutil.rmtree(job.out, ignore_errors=True)
+    job.out.parent.mkdir(parents=True, exist_ok=True)
+    with job.out.with_name(f"{job.out.name}.log").open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    import torch
+
+    torch.set_num_threads(1)
+    cpu, wall = time.process_time(), time.monotonic()
+    try:
+        facts = dict(job.work(job.out))
+    except BaseException:
+        traceback.print_exc()
+        raise SystemExit(1) from None
+    facts |= {
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+        "wall_seconds": round(time.monotonic() - wall, 1),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "commit": version,
+    }
+    write_whole(job.out / DONE, json.dumps(facts, indent=1).encode(), durable=False)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def _tidy(job: Job, state: str) -> None:
+    """Keep the files of a run that are read later."""
+    out, keep = job.out, {*job.keep, DONE}
+    out.mkdir(parents=True, exist_ok=True)
+    log = out.with_name(f"{out.name}.log")
+    if log.exists():
+        log.replace(out / LOG)
+    if state != DONE:
+        keep |= {FAILED, LOG}
+    for entry in out.iterdir():
+        if entry.name not in keep:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    if state != DONE:
+        write_whole(out / FAILED, state.removeprefix(f"{FAILED}: ").encode(), durable=False)
