@@ -99,7 +99,7 @@ class Study:
                 Setting(rate, task=asked.task, steps=asked.steps, policy=asked.policy)
                 for rate in asked.rates
             ]
-            return [self._compared("comparison", named, asked.conditions, asked.seeds)]
+            return [self._compared("given", named, asked.conditions, asked.seeds)]
         axis = regimes.axis(asked.task, asked.steps, asked.policy)
         found = [self._compared("search", axis, [BASE], regimes.SEEDS)]
         between, choice = self.searched()

@@ -218,21 +218,30 @@ class Board:
         self._stages = stages
         count, left = self._left()
         table = Table(caption=f"{count} runs to go, {duration(left)} left" if count else None)
-        for title in ("setting", "condition"):
-            table.add_column(title)
-        for title in ("done", "failed", "running", "last accuracy", "degraded", "left"):
-            table.add_column(title, justify="right")
+        table.add_column("setting")
+        table.add_column("condition", no_wrap=True)
+        for title in ("done", "failed", "now", "last", "degraded", "time left"):
+            table.add_column(title, justify="right", no_wrap=True)
         for stage in stages:
             if not stage.runs or (detailed is not None and stage not in detailed):
                 table.add_row(stage.title, f"{stage.count} runs", *self._cells(stage.runs))
                 continue
             rows: dict[tuple[str, str], list[Run]] = {}
             for run in stage.runs:
-                name = f"{stage.title}: {run.setting}", run.condition
+                name = f"{stage.title}: {self._label(run.setting)}", run.condition
                 rows.setdefault(name, []).append(run)
             for name, runs in rows.items():
                 table.add_row(*name, *self._cells(runs))
         return table
+
+    def _label(self, setting: Setting) -> str:
+        """A setting in few words: its learning rate, and what differs from the search."""
+        usual = self._study.asked
+        words = [f"rate {setting.learning_rate:g}"]
+        words += [setting.task] if setting.task != usual.task else []
+        words += [f"{setting.updates} updates"] if setting.updates != Setting.updates else []
+        words += [f"{setting.steps} steps"] if setting.steps != usual.steps else []
+        return ", ".join(words)
 
     def _cells(self, runs: Sequence[Run]) -> list[str]:
         if not runs:

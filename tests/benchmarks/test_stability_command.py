@@ -1,0 +1,248 @@
+"""The command of the study of stability, on tiny studies, with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import forked
+import psutil
+import pytest
+from benchmarks import driver
+from benchmarks.harness import ROOT
+from benchmarks.stability import folder
+from forked import Forked, wait_until
+
+from rlobj.base.errors import RunError
+
+TINY = ["-m", "benchmarks.stability", "--task", "max-digits", "--rates", "1e-3", "--jobs", "2"]
+SETTING = "max-digits-rate-0.001-updates-4-steps"
+
+
+def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return forked.run([*TINY, "--runs", str(runs), *words], cwd=ROOT)
+
+
+def marks(runs: Path, name: str) -> set[str]:
+    """CONDITION/SEED of the runs that ended so."""
+    return {"/".join(mark.parts[-3:-1]) for mark in runs.glob(f"*/*/*/{name}")}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a finished study, and what the command printed."""
+    runs = tmp_path_factory.mktemp("finished") / "runs"
+    done = command(runs, "--steps", "2", "--seeds", "1", "--only", "dapo-loss,stapo")
+    assert done.returncode == 0, done.stderr
+    return runs, done.stderr
+
+
+def test_each_run_is_trained_in_its_folder_and_told_in_a_line(finished: tuple[Path, str]) -> None:
+    runs, told = finished
+    assert marks(runs, "done") == {"dapo-loss/0", "stapo/0"}
+    assert told.startswith("2 of 2 runs are to train, 1 s each (a guess from another machine")
+    for name in ("dapo-loss", "stapo"):
+        out = runs / f"{SETTING}-2" / name / "0"
+        kept = {"config.resolved.yaml", "metrics.jsonl", "log", "done"}
+        assert {entry.name for entry in out.iterdir()} == kept
+        assert f"{SETTING}-2 {name} 0: done, last accuracy 0." in told
+        assert json.loads((out / "done").read_text())["cpu_seconds"] > 0
+    assert not list(runs.glob("*/*/*.log"))
+
+
+def test_a_run_that_ended_is_not_repeated_and_a_dry_run_writes_nothing(
+    finished: tuple[Path, str],
+) -> None:
+    runs, _ = finished
+    before = {file: file.stat().st_mtime_ns for file in runs.rglob("*")}
+    words = ["--steps", "2", "--only", "dapo-loss,stapo", "--seeds"]
+    dry = command(runs, *words, "2", "--dry-run")
+    assert "2 of 4 runs are to train" in dry.stderr
+    assert "as its 2 finished runs" in dry.stderr
+    again = command(runs, *words, "1")
+    assert "All 2 runs ended." in again.stderr
+    assert "0: done" not in again.stderr
+    after = {file: file.stat().st_mtime_ns for file in runs.rglob("*")}
+    assert {f: t for f, t in after.items() if f.name != ".lock"} == {
+        f: t for f, t in before.items() if f.name != ".lock"
+    }
+
+
+def trainings(study: Forked) -> list[psutil.Process]:
+    """The processes of a study that train; their parent is the one that forks them."""
+    every = psutil.Process(study.pid).children(recursive=True)
+    parents = {each.ppid() for each in every}
+    return [each for each in every if each.pid not in parents and each.ppid() != study.pid]
+
+
+def test_kills_mark_only_the_run_that_was_killed(tmp_path: Path) -> None:
+    runs, log = tmp_path / "runs", tmp_path / "log"
+    words = [*TINY, "--runs", str(runs), "--steps", "20", "--seeds", "3", "--only", "grpo"]
+    with log.open("w") as file:
+        study = Forked(words, file, cwd=ROOT)
+    started = runs / f"{SETTING}-20" / "grpo"
+    both = [started / seed / "metrics.jsonl" for seed in "01"]
+    wait_until(lambda: all(each.exists() for each in both), process=study, log=log)
+    two = command(runs, "--steps", "20", "--only", "grpo")
+    assert two.returncode == 2
+    assert "another process is training the study in" in two.stderr
+
+    victim = next(p for p in trainings(study) if str(started / "0") in open_files(p))
+    victim.kill()
+    wait_until(lambda: marks(runs, "failed"), process=study, log=log)
+    third = started / "2" / "metrics.jsonl"
+    wait_until(lambda: third.exists() or marks(runs, "done"), process=study, log=log)
+    left = trainings(study)
+    study.kill()
+    study.wait(20)
+    psutil.wait_procs(left, timeout=20)
+    assert not any(each.is_running() for each in left)
+    assert marks(runs, "failed") == {"grpo/0"}
+    assert "SIGKILL" in (started / "0" / "failed").read_text()
+    assert (started / "0" / "log").exists()
+    assert re.search(r"grpo 0: failed: .*SIGKILL(.|\n)*log: .*grpo/0/log", log.read_text())
+    ended = marks(runs, "done")
+    assert len(ended) < 2
+
+    on = command(runs, "--steps", "20", "--seeds", "3", "--only", "grpo")
+    assert on.returncode == 0, on.stderr
+    assert "1 of its" in on.stderr
+    assert "--retry-failed starts them" in on.stderr
+    assert marks(runs, "done") == {"grpo/1", "grpo/2"}
+    assert marks(runs, "failed") == {"grpo/0"}
+    for seed in "12":
+        lines = (started / seed / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == list(range(21))
+
+    retried = command(runs, "--steps", "20", "--seeds", "3", "--only", "grpo", "--retry-failed")
+    assert retried.returncode == 0, retried.stderr
+    assert marks(runs, "done") == {"grpo/0", "grpo/1", "grpo/2"}
+    assert not marks(runs, "failed")
+
+
+def open_files(process: psutil.Process) -> str:
+    """The paths of a process's output, and of the files that it has open."""
+    return " ".join(os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").iterdir())
+
+
+def test_ctrl_c_stops_the_study_without_marking_a_run(tmp_path: Path) -> None:
+    runs, log = tmp_path / "runs", tmp_path / "log"
+    with log.open("w") as file:
+        words = [*TINY, "--runs", str(runs), "--steps", "500", "--seeds", "2", "--only", "grpo"]
+        study = Forked(words, file, cwd=ROOT)
+    started = runs / f"{SETTING}-500" / "grpo" / "0" / "metrics.jsonl"
+    wait_until(started.exists, process=study, log=log)
+    left = trainings(study)
+    study.send_signal(2)
+    assert study.wait(30) == 130
+    assert "The same command goes on" in log.read_text()
+    assert not psutil.wait_procs(left, timeout=20)[1]
+    assert not marks(runs, "done") | marks(runs, "failed")
+
+
+def changed(finished: tuple[Path, str], tmp_path: Path, file: str, old: str, new: str) -> Path:
+    """A copy of the finished study with a file changed."""
+    runs = tmp_path / "runs"
+    shutil.copytree(finished[0], runs)
+    target = runs / file
+    text = target.read_text()
+    assert old in text
+    target.write_text(text.replace(old, new))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told"),
+    [
+        (
+            f"{SETTING}-2/stapo/0/config.resolved.yaml",
+            "group_size: 8",
+            "group_size: 4",
+            "stapo/0: sampling.group_size is 4, and would be 8",
+        ),
+        (
+            f"{SETTING}-2/stapo/0/config.resolved.yaml",
+            "seed: 0",
+            "seed: 7",
+            "stapo/0: seed is 7, and would be 0",
+        ),
+        ("study.json", '"format": 1', '"format": 0', "format: 0 in the folder, 1 here"),
+        ("study.json", '"device": "cpu"', '"device": "cuda"', "device: 'cuda' in the folder"),
+        ("study.json", '"rlobj": "', '"rlobj": "9', "versions.rlobj: '9"),
+    ],
+)
+def test_another_version_or_configuration_is_refused_with_what_differs(
+    finished: tuple[Path, str], tmp_path: Path, file: str, old: str, new: str, told: str
+) -> None:
+    runs = changed(finished, tmp_path, file, old, new)
+    with pytest.raises(RunError, match="another version or configuration") as refused:
+        folder.refuse_other(runs, 0)
+    assert told in str(refused.value)
+    assert "--runs NEW" in str(refused.value)
+
+
+def test_a_setting_that_does_not_change_results_is_not_refused(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    file = f"{SETTING}-2/stapo/0/config.resolved.yaml"
+    runs = changed(finished, tmp_path, file, "records_mb: 200", "records_mb: 100")
+    assert len(folder.refuse_other(runs, 0)) == 2
+
+
+def test_a_folder_without_study_json_is_accepted_if_its_runs_agree(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    runs = changed(finished, tmp_path, "study.json", "", "")
+    (runs / "study.json").unlink()
+    with folder.opened(runs, 0):
+        assert json.loads((runs / "study.json").read_text()) == folder.facts(0)
+    (runs / "study.json").unlink()
+    config = runs / f"{SETTING}-2/stapo/0/config.resolved.yaml"
+    config.write_text(config.read_text().replace("high: 0.28", "high: 0.3"))
+    with pytest.raises(RunError, match=r"surrogate.high is 0.3, and would be 0.28"):
+        folder.refuse_other(runs, 0)
+
+
+def test_folders_of_something_else_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"not the folder of a study: it has notes\.txt"):
+        folder.refuse_other(tmp_path, 0)
+    with pytest.raises(RunError, match="is a file; expected the folder of a study"):
+        folder.refuse_other(tmp_path / "notes.txt", 0)
+    run = tmp_path / "other" / "a" / "b" / "0"
+    run.mkdir(parents=True)
+    (run / "config.resolved.yaml").write_text("seed: 0\n")
+    with pytest.raises(RunError, match="is no run of this version of the study"):
+        folder.refuse_other(tmp_path / "other", 0)
+
+
+def test_a_run_that_stopped_before_its_last_step_starts_again(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    file = f"{SETTING}-2/stapo/0/metrics.jsonl"
+    runs = changed(finished, tmp_path, file, '"step": 2', '"step": 1')
+    with folder.opened(runs, 0):
+        assert driver.ended(runs / f"{SETTING}-2/stapo/0") == ""
+        assert driver.ended(runs / f"{SETTING}-2/dapo-loss/0") == "done"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--only", "stapoo"], "there is no 'stapoo'. Did you mean 'stapo'?"),
+        (["--also", "core,presset"], "there is no 'presset'. Did you mean 'presets'?"),
+        (["--rates", "5"], "--rates 5: expected learning rates with commas, such as 5e-4,7e-4"),
+        (["--policy", "4x100"], "a width that is a multiple of 32, such as 4x128"),
+        (["--policy", "4x64"], "not that of max-digits"),
+        (["--gpus", "99"], "Leave it out to use the CPU"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path: Path, words: list[str], told: str) -> None:
+    done = command(tmp_path / "runs", *words)
+    assert done.returncode == 2
+    assert told in " ".join(done.stderr.split())
+    assert not (tmp_path / "runs").exists()
