@@ -1,0 +1,200 @@
+"""The measurements of the page: each part returns rows for JSON, means over seeds.
+
+All seeds, rates and sizes are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+import torch
+
+from benchmarks.stability.conditions import BASE, GROUPS, objective
+from benchmarks.stability.mechanism import entropies, gradients, growth, rules, updates
+from benchmarks.stability.mechanism.batches import POLICIES, Policy, plant, roll_out, table_of
+from rlobj.records.token_metrics import QUADRANTS
+
+RATES = (1e-4, 1e-3, 1e-2)
+SEEDS, FEW, TWO = range(8), range(4), range(2)
+STEP_RATE = 1e-4
+"""Learning rate of the single update."""
+LOGIT_STEP, PARAMETER_STEP = 1e-3, 1e-3
+"""Largest change of a logit, and length of a step of the parameters."""
+Rows = list[dict[str, Any]]
+
+
+def carried() -> Rows:
+    """What planted tokens carry of the gradient, by policy and rate."""
+    rows = []
+    for kind in POLICIES:
+        policy = Policy.load(kind)
+        rollouts = [roll_out(policy, seed) for seed in SEEDS]
+        for rate in RATES:
+            found = [
+                gradients.carried(policy, rollouts[seed], objective(BASE), rate, seed)
+                for seed in SEEDS
+            ]
+            row = {"policy": kind, **means(found)}
+            for name in ("sum", "parameters", "random"):
+                row[f"{name}_each"] = [each[name] for each in found]
+            rows.append(row)
+    return rows
+
+
+def bounds() -> Rows:
+    """STAPO's bounds, token by token, on the loss of `stapo`."""
+    rows = []
+    for kind in POLICIES:
+        policy = Policy.load(kind, torch.float64)
+        rollout = plant(roll_out(policy, 0, prompts=16), 1e-2, 0)
+        found = gradients.bounds(policy, rollout, objective(BASE))
+        lower, exact, measured = (found[name] for name in ("lower", "exact", "measured"))
+        rare = found["prob"] < 0.002
+        rows.append(
+            {
+                "policy": kind,
+                "tokens": len(exact),
+                "error": float((measured - exact).abs().max()),
+                "slack": float((measured - lower).min()),
+                "vacuous": float((lower <= 0).double().mean()),
+                "tightness": float((lower / exact)[found["planted"]].mean()),
+                "tightness_rare": float((lower / exact)[rare].mean()),
+                "rare": int(rare.sum()),
+                "largest": float(measured.max().sqrt()),
+                "median": float(measured.median().sqrt()),
+            }
+        )
+    return rows
+
+
+def judged() -> Rows:
+    """Precision and recall of the sets that objectives treat differently, by policy and rate."""
+    rows = []
+    for kind in POLICIES:
+        policy = Policy.load(kind)
+        for rate in RATES[1:]:
+            tables = _tables(policy, rate)
+            found = [rules.judged(table) for table in tables]
+            rows += [
+                {"policy": kind, "rate": rate, "set": name, **pooled([f[name] for f in found])}
+                for name in found[0]
+            ]
+    return rows
+
+
+def swept() -> Rows:
+    """Precision and recall of STAPO's rule by its thresholds."""
+    rows = []
+    for kind in POLICIES:
+        tables = _tables(Policy.load(kind), 1e-2)
+        found = zip(*(rules.swept(table) for table in tables), strict=True)
+        rows += [
+            {"policy": kind, "tau_p": each[0]["tau_p"], "tau_h": each[0]["tau_h"], **pooled(each)}
+            for each in found
+        ]
+    return rows
+
+
+def update() -> Rows:
+    """What one update does to the planted tokens, by policy and objective."""
+    rows = []
+    for kind in POLICIES:
+        policy = Policy.load(kind)
+        every: dict[str, Rows] = {name: [] for name in updates.STUDIED}
+        for seed in FEW:
+            case = updates.Case.make(policy, 1e-2, seed, STEP_RATE)
+            for name, found in updates.compared(case).items():
+                every[name].append(found)
+        rows += [
+            {
+                "policy": kind,
+                "condition": name,
+                **means(found),
+                "each": [f["planted"] for f in found],
+            }
+            for name, found in every.items()
+        ]
+    return rows
+
+
+def grown() -> Rows:
+    """Short runs with planted tokens."""
+    asked = [(BASE, 0.0), (BASE, 1e-3)]
+    asked += [(name, 1e-2) for name in (*GROUPS["core"], growth.PERFECT)]
+    return [growth.grown(condition, rate, seed) for seed in TWO for condition, rate in asked]
+
+
+def quadrants() -> Rows:
+    """STARE's quadrants with independent logits and with shared parameters."""
+    rows = []
+    for kind in POLICIES:
+        policy = Policy.load(kind, torch.float64)
+        rollouts = [plant(roll_out(policy, seed, prompts=16), 1e-2, seed) for seed in SEEDS]
+        own = [entropies.own_logits(policy, each, LOGIT_STEP) for each in rollouts]
+        shared = [entropies.shared(policy, each, PARAMETER_STEP) for each in rollouts]
+        tokens = [
+            entropies.agreement(entropies.influences(policy, each, PARAMETER_STEP))
+            for each in rollouts
+        ]
+        for name in QUADRANTS:
+            logits, network = [each[name] for each in own], [each[name] for each in shared]
+            right = network[0]["predicted"] > 0
+            rows.append(
+                {
+                    "policy": kind,
+                    "quadrant": name,
+                    "tokens": mean(each["tokens"] for each in logits),
+                    "predicted": mean(each["predicted"] for each in logits),
+                    "independent": mean(each["measured"] for each in logits),
+                    "error": max(each["error"] for each in logits),
+                    "own_signs": sum((each["own"] > 0) == right for each in network),
+                    "all_signs": sum((each["all"] > 0) == right for each in network),
+                    "first_order_signs": sum((e["first_order"] > 0) == right for e in network),
+                    "batches": len(network),
+                    "own": mean(each["own"] for each in network),
+                    "all": mean(each["all"] for each in network),
+                    "first_order": mean(each["first_order"] for each in network),
+                    "agree": mean(each[name] for each in tokens),
+                    "agree_weighted": mean(each[f"{name}, weighted"] for each in tokens),
+                    "correlation": mean(each["correlation"] for each in tokens),
+                    "agree_all": mean(each["all"] for each in tokens),
+                }
+            )
+    return rows
+
+
+PARTS: Mapping[str, Callable[[], Rows]] = {
+    "carried": carried,
+    "bounds": bounds,
+    "rules": judged,
+    "thresholds": swept,
+    "update": update,
+    "quadrants": quadrants,
+    "growth": grown,
+}
+"""Name -> what measures it."""
+
+
+def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each number over rows."""
+    return {name: mean(row[name] for row in rows) for name in rows[0]}
+
+
+def pooled(rows: Iterable[Mapping[str, float]]) -> dict[str, float | None]:
+    """Precision and recall of all rows together; None = no token was chosen."""
+    rows = list(rows)
+    tokens, caught = (sum(row[name] for row in rows) for name in ("tokens", "caught"))
+    planted = sum(row["planted"] for row in rows)
+    return {
+        "tokens": tokens / len(rows),
+        "precision": caught / tokens if tokens else None,
+        "recall": caught / planted,
+    }
+
+
+def _tables(policy: Policy, rate: float) -> list[Any]:
+    rollouts = (plant(roll_out(policy, seed), rate, seed) for seed in FEW)
+    base = objective(BASE)
+    return [base.with_advantages([table_of(policy, each)])[0] for each in rollouts]

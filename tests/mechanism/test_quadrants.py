@@ -1,0 +1,59 @@
+"""STARE's quadrants: predicted and measured changes of entropy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from benchmarks.stability.mechanism import entropies
+from benchmarks.stability.mechanism.batches import POLICIES, Policy, Rollout, plant, roll_out
+
+RAISES = {
+    "positive_likely": False,
+    "positive_surprising": True,
+    "negative_likely": True,
+    "negative_surprising": False,
+}
+
+
+@pytest.fixture(scope="module", params=POLICIES)
+def case(request: pytest.FixtureRequest) -> tuple[Policy, Rollout]:
+    policy = Policy.load(request.param, torch.float64)
+    return policy, plant(roll_out(policy, 0, prompts=16), 0.01, 0)
+
+
+def test_with_independent_logits_the_prediction_is_exact_to_first_order(
+    case: tuple[Policy, Rollout],
+) -> None:
+    coarse, fine = (entropies.own_logits(*case, size) for size in (1e-1, 1e-2))
+    for name, raises in RAISES.items():
+        found = fine[name]
+        assert found["tokens"] > 10
+        assert (found["predicted"] > 0) == raises
+        assert found["measured"] == pytest.approx(found["predicted"], rel=0.01), name
+    worst = [max(each["error"] for each in found.values()) for found in (coarse, fine)]
+    assert 5 < worst[0] / worst[1] < 20  # the error falls with the step
+
+
+def test_with_shared_parameters_a_quadrant_moves_its_own_tokens_as_predicted(
+    case: tuple[Policy, Rollout],
+) -> None:
+    for name, found in entropies.shared(*case, 1e-3).items():
+        assert (found["own"] > 0) == RAISES[name], name
+        assert found["all"] == pytest.approx(found["first_order"], rel=0.3, abs=2e-3), name
+
+
+def test_with_shared_parameters_the_sign_holds_for_most_tokens_and_not_for_all(
+    case: tuple[Policy, Rollout],
+) -> None:
+    found = entropies.agreement(entropies.influences(*case, 1e-3))
+    assert 0.55 < found["all"] < 0.97
+    assert found["correlation"] > 0.15
+
+
+def test_the_influences_of_a_quadrants_tokens_add_up_to_that_of_its_update(
+    case: tuple[Policy, Rollout],
+) -> None:
+    tokens, quadrants = entropies.influences(*case, 1e-3), entropies.shared(*case, 1e-3)
+    for place, (name, found) in enumerate(quadrants.items()):
+        total = float(tokens["measured"][tokens["quadrant"] == place].sum())
+        assert total == pytest.approx(found["first_order"], rel=0.02, abs=2e-4), name
