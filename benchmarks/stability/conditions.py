@@ -2,13 +2,17 @@
 
 Only the objective differs between conditions. The recipe of a preset (batch, learning rate, dynamic
 sampling, length penalty) is replaced by that of the study.
+
+The group `clip` was added after four seeds of the core at the edge, where lp-reg collapsed in each:
+it tells whether its wide clip or its protection of tokens is the cause. It is not a part of the
+comparison that was planned.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from rlobj import Objective, load_preset
+from rlobj import Clip, Objective, load_preset
 
 BASE = "dapo-loss"
 """The condition that all others are compared with, and the only one that regimes are chosen by."""
@@ -26,6 +30,17 @@ GROUPS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         for name in (
             *("justrl", "ar", "lopti", "ar-lopti", "gspo", "sapo", "cispo", "clip-cov", "kl-cov"),
         )
+    },
+    "clip": {
+        "dapo-loss, clip of lp-reg": ("dapo-loss", {"surrogate": Clip(low=1.0, high=9.0)}),
+        "lp-reg, clip of dapo-loss": (
+            "lp-reg",
+            {
+                "surrogate": load_preset("lp-reg").objective.surrogate.model_copy(
+                    update={"otherwise": Clip(low=0.2, high=0.28)}
+                )
+            },
+        ),
     },
     "without": {
         "stapo, any advantage": ("stapo", {"drop": f"{RARE} & {CERTAIN}"}),
