@@ -11,6 +11,7 @@ import json
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -461,6 +462,20 @@ def stability_rule() -> str:
     return _stated(STABILITY / "regimes.py", "The rule was ")
 
 
+STABILITY_PARTS = (
+    *("state", "found", "search", "map", "power", "made"),
+    *(f"{where} {what}" for where in ("edge", "stable") for what in ("accuracy", "differences")),
+    *(f"{where} {what}" for where in ("edge", "stable") for what in ("entropy", "tokens")),
+)
+
+
+def stability_part(title: str) -> str:
+    """A part of the report of the stability study, by its heading."""
+    file = STABILITY.parent / "results" / "stability.md"
+    _, _, rest = file.read_text(encoding="utf-8").partition(f"## {title}\n\n")
+    return rest.partition("\n## ")[0].rstrip()
+
+
 def _stated(file: Path, start: str) -> str:
     """A module's docstring from some words on."""
     about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
@@ -492,4 +507,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "records": records_table,
     "stability-plan": stability_plan,
     "stability-rule": stability_rule,
+    **{
+        f"stability-{title.replace(' ', '-')}": partial(stability_part, title)
+        for title in STABILITY_PARTS
+    },
 }

@@ -1,0 +1,161 @@
+"""The pictures of the study: accuracies, differences and shares; entropies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.stability.analysis import Comparison, Outcome, wilson
+from benchmarks.stability.study import Runs
+
+BLUE, RED, GREY = "#0072B2", "#D55E00", "#666666"
+"""Two colours of Okabe and Ito, which people with any kind of colour blindness tell apart."""
+COLUMNS, INCHES = 4, 8
+SMALL, TEXT = 8, 9
+EVERY = 20
+"""Steps between evaluations."""
+READING = "thin: one seed\nred: it degraded\nblack: mean of the seeds\ndotted: before training"
+READING_ENTROPY = (
+    "line: median of the seeds\ndark: 80% of them\nlight: all of them\ndotted: at the start"
+)
+
+
+def draw(runs: Runs, comparisons: Sequence[Comparison], title: str, file: Path) -> None:
+    """Write the picture of accuracies, paired differences and shares of a setting."""
+    figure = _figure(_rows(runs) * 1.75 + 3.1, title)
+    top, bottom = figure.subfigures(2, 1, height_ratios=[_rows(runs) * 1.75, 2.6])
+    panels = _panels(top, runs, READING)
+    for axis, (name, each) in zip(panels, runs.items(), strict=True):
+        _accuracies(axis, name, list(each.values()))
+    left, right = bottom.subplots(1, 2, gridspec_kw={"width_ratios": [1.25, 1]})
+    _differences(left, comparisons)
+    _shares(right, runs)
+    _save(figure, file)
+
+
+def draw_entropies(runs: Runs, title: str, file: Path) -> None:
+    """Write the picture of entropies of a setting."""
+    figure = _figure(_rows(runs) * 1.75 + 0.5, title)
+    panels = _panels(figure, runs, READING_ENTROPY)
+    for axis, (name, each) in zip(panels, runs.items(), strict=True):
+        _entropies(axis, name, list(each.values()))
+    panels[0].set_ylim(bottom=0)  # of all: they share their axes
+    _save(figure, file)
+
+
+def _rows(runs: Runs) -> int:
+    return -(-len(runs) // COLUMNS)
+
+
+def _figure(height: float, title: str) -> Figure:
+    figure = Figure((INCHES, height), layout="constrained", facecolor="white")
+    figure.suptitle(title, fontsize=TEXT + 1, x=0.01, ha="left")
+    return figure
+
+
+def _save(figure: Figure, file: Path) -> None:
+    from PIL import Image
+
+    figure.savefig(file, dpi=200)
+    Image.open(file).convert("RGB").quantize(64).save(file, optimize=True)
+
+
+def _panels(figure: Any, runs: Runs, reading: str) -> list[Any]:
+    """A panel for each condition, with common axes, and how to read them if a panel is left."""
+    columns = min(COLUMNS, len(runs))
+    grid = figure.subplots(_rows(runs), columns, sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    for axis in panels[: len(runs)]:
+        axis.tick_params(labelsize=SMALL)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_xlabel("step" if axis in grid[-1] else "", fontsize=SMALL)
+    for axis in panels[len(runs) :]:
+        axis.axis("off")
+    if len(panels) > len(runs):
+        place = panels[len(runs)]
+        place.text(0, 0.5, reading, fontsize=SMALL, va="center", transform=place.transAxes)
+    return panels[: len(runs)]
+
+
+def _accuracies(axis: Any, name: str, runs: Sequence[Outcome]) -> None:
+    """One line for each seed, red if it degraded, and their mean."""
+    curves = [run.accuracies for run in runs if len(run.accuracies) > 1]
+    longest = max((len(curve) for curve in curves), default=1)
+    for run in runs:
+        places = np.arange(len(run.accuracies)) * EVERY
+        axis.plot(places, run.accuracies, color=RED if run.degraded else BLUE, lw=0.6, alpha=0.55)
+    whole = [curve for curve in curves if len(curve) == longest]
+    if whole:
+        axis.plot(np.arange(longest) * EVERY, np.mean(whole, axis=0), color="black", lw=2)
+        axis.axhline(mean(curve[0] for curve in whole), color=GREY, lw=0.8, ls=":")
+    degraded = sum(run.degraded for run in runs)
+    axis.set_title(f"{name}: {degraded} of {len(runs)} degraded", fontsize=SMALL)
+    axis.set_ylim(0, 1)
+    axis.set_ylabel(
+        "held-out accuracy" if axis.get_subplotspec().is_first_col() else "", fontsize=8
+    )
+
+
+def _entropies(axis: Any, name: str, runs: Sequence[Outcome]) -> None:
+    """The median of the seeds, the band of 80% of them and that of all of them."""
+    curves = [run.entropies for run in runs if run.entropies]
+    longest = max((len(curve) for curve in curves), default=0)
+    values = np.array(
+        [[np.nan if x is None else x for x in curve] for curve in curves if len(curve) == longest]
+    )
+    axis.set_title(f"{name}: {len(values)} runs", fontsize=SMALL)
+    if longest:
+        places = np.arange(longest) * 10 + 5
+        low, few, middle, many, high = np.nanquantile(values, [0, 0.1, 0.5, 0.9, 1], axis=0)
+        axis.fill_between(places, low, high, color=BLUE, alpha=0.15, lw=0)
+        axis.fill_between(places, few, many, color=BLUE, alpha=0.3, lw=0)
+        axis.plot(places, middle, color=BLUE, lw=2)
+        axis.axhline(np.nanmedian(values[:, 0]), color=GREY, lw=0.8, ls=":")
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel(
+        "entropy, nats" if axis.get_subplotspec().is_first_col() else "", fontsize=SMALL
+    )
+
+
+def _differences(axis: Any, comparisons: Sequence[Comparison]) -> None:
+    """A paired difference of last accuracies for each comparison, with both intervals."""
+    for place, each in enumerate(comparisons):
+        for interval, width, alpha in ((each.wide, 1.5, 0.5), (each.interval, 3.5, 1.0)):
+            if interval:
+                axis.plot(interval, (place, place), color=BLUE, lw=width, alpha=alpha)
+        axis.plot([each.difference], [place], "o", color="black", ms=4, zorder=3)
+    axis.axvline(0, color=GREY, lw=0.8, ls=":")
+    low, high = axis.get_xlim()
+    axis.set_xlim(
+        max(low, -1), min(high, 1)
+    )  # intervals of few pairs are wider than any difference
+    names = [f"{each.name} − {each.base}" for each in comparisons]
+    axis.set_yticks(range(len(names)), names, fontsize=SMALL)
+    axis.invert_yaxis()
+    axis.tick_params(axis="x", labelsize=SMALL)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_title("paired difference in last accuracy, 95% and 99.3%", fontsize=SMALL, loc="right")
+
+
+def _shares(axis: Any, runs: Runs) -> None:
+    """The shares of degraded and of collapsed runs, with Wilson intervals."""
+    kinds = (("degraded", -0.17, RED), ("collapsed", 0.17, "black"))
+    for key, shift, color in kinds:
+        for place, each in enumerate(runs.values()):
+            hits = sum(getattr(run, key) for run in each.values())
+            low, high = wilson(hits, len(each))
+            axis.plot((low, high), (place + shift,) * 2, color=color, lw=1.5, alpha=0.6)
+            label = key if not place else None
+            axis.plot([hits / len(each)], [place + shift], "o", color=color, ms=4, label=label)
+    axis.set_yticks(range(len(runs)), list(runs), fontsize=SMALL)
+    axis.invert_yaxis()
+    axis.set_xlim(-0.02, 1.02)
+    axis.tick_params(axis="x", labelsize=SMALL)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=SMALL - 1, frameon=False, loc="best")
+    axis.set_title("share of runs, 95% interval", fontsize=SMALL, loc="right")

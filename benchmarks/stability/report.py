@@ -1,0 +1,189 @@
+"""The report of a study, finished or not: stability.json, stability.md and two pictures.
+
+docs/stability.md shows the parts of stability.md by their headings.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from benchmarks.harness import machine
+from benchmarks.stability import pictures, study, tables
+from benchmarks.stability.analysis import LEVEL, Outcome
+from benchmarks.stability.conditions import BASE
+from benchmarks.stability.study import Study
+
+NAME = "stability"
+
+
+def write(runs: Path, out: Path) -> str:
+    """Write the report of the runs below a folder, and return its text.
+
+    Raises:
+        RunError: there is no such folder of runs.
+    """
+    found = study.read(runs)
+    out.mkdir(parents=True, exist_ok=True)
+    text = markdown(found, runs)
+    (out / f"{NAME}.md").write_text(text, encoding="utf-8")
+    (out / f"{NAME}.json").write_text(numbers(found), encoding="utf-8")
+    edge = tables.core(found.of(found.edge))
+    if found.edge and edge:
+        where = f"at the edge, learning rate {found.edge.learning_rate:g}"
+        title = f"Held-out accuracy {where}"
+        comparisons = tables.compared(edge, every=False)
+        pictures.draw(edge, comparisons, title, out / f"{NAME}.png")
+        title = f"Entropy of the policy {where}"
+        pictures.draw_entropies(edge, title, out / f"{NAME}-entropy.png")
+    return text
+
+
+def markdown(found: Study, runs: Path) -> str:
+    """The whole report."""
+    parts = {
+        "state": state(found),
+        "found": findings(found),
+        "search": tables.search(found),
+        "map": tables.chart(found),
+        "power": tables.powers(found),
+    }
+    for title, setting in (("edge", found.edge), ("stable", found.stable)):
+        each = found.of(setting)
+        parts |= {
+            f"{title} accuracy": tables.accuracies(tables.core(each)),
+            f"{title} differences": tables.differences(tables.core(each), title),
+            f"{title} entropy": tables.entropies(tables.core(each)),
+            f"{title} tokens": tables.tokens(tables.core(each)),
+        }
+    for setting in found.runs:
+        if more := tables.by_flag(found, setting):
+            parts[f"by flag, {setting}"] = more
+    parts["made"] = made(found, runs)
+    sections = (f"## {title}\n\n{part}\n" for title, part in parts.items())
+    return f"# {NAME}\n\n" + "\n".join(sections)
+
+
+def numbers(found: Study) -> str:
+    """Everything as JSON, one run a line."""
+    chosen = {"edge": found.edge, "stable": found.stable, "beyond": found.beyond}
+    head = {
+        "command": " ".join(sys.orig_argv[1:]),
+        "machine": machine(),
+        "planned": found.planned,
+        "missing": found.missing,
+        "chosen": {name: str(setting) if setting else None for name, setting in chosen.items()},
+        "comparisons": {
+            str(setting): [asdict(each) for each in tables.compared(found.of(setting))]
+            for setting in (found.edge, found.stable)
+            if setting
+        },
+    }
+    rows = [
+        json.dumps(rounded({"setting": setting, "condition": condition, **asdict(run)}))
+        for setting, condition, run in each_run(found)
+    ]
+    text = json.dumps(head, indent=1).removesuffix("\n}")
+    return f'{text},\n "runs": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n"
+
+
+def each_run(found: Study) -> Iterator[tuple[str, str, Outcome]]:
+    """Setting, condition and numbers of each run that ended."""
+    for setting, conditions in found.runs.items():
+        for condition, runs in conditions.items():
+            for run in runs.values():
+                yield setting, condition, run
+
+
+def rounded(value: Any) -> Any:
+    """Numbers with six significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def state(found: Study) -> str:
+    """How far the study is, and what is missing from it."""
+    ended = list(each_run(found))
+    failed = sum(bool(run.failed) for *_, run in ended)
+    text = f"{len(ended)} runs ended, {failed} of them failed."
+    if found.finished:
+        return f"{text} All {found.planned} planned runs are among them."
+    left = sum(len(seeds) for *_, seeds in found.missing)
+    lines = [f"- {setting}, {name}: {tables.spans(s)}" for setting, name, s in found.missing]
+    return (
+        f"**The study is not finished.** {text} {left} of {found.planned} planned runs are "
+        f"missing, {len(found.unfinished)} of them began:\n\n" + "\n".join(lines)
+    )
+
+
+def findings(found: Study) -> str:
+    """The result in a few sentences."""
+    edge = tables.core(found.of(found.edge))
+    if found.edge is None:
+        return "The search found no edge." if found.searched_all else "The search is not finished."
+    if BASE not in edge:
+        return "No run of dapo-loss has ended at the edge yet."
+    base = list(edge[BASE].values())
+    before = mean(run.accuracies[0] for run in base if run.accuracies)
+    comparisons = tables.compared(edge, every=False)
+    holm = tables.corrected(edge)
+    clear = [each for each in comparisons if holm[each.name, each.base] < 1 - LEVEL]
+    rest = [each for each in comparisons if each not in clear]
+    lines = [
+        f"At the edge (learning rate {found.edge.learning_rate:g}), the held-out accuracy of "
+        f"dapo-loss goes from {before:.3f} to {mean(run.last for run in base):.3f}, the means of "
+        f"{len(base)} seeds. {tables.count(base, 'degraded')} runs degraded and "
+        f"{tables.count(base, 'collapsed')} collapsed.",
+        f"{len(clear)} of the {len(comparisons)} primary comparisons have a p-value below 0.05 "
+        "after Holm's correction.",
+    ]
+    for about, part in (("Below 0.05", clear), ("Not below 0.05", rest)):
+        if part:
+            shown = "; ".join(map(tables.signed_difference, part))
+            lines.append(f"{about} (difference in last accuracy and its 95% interval): {shown}.")
+    for course in ("collapsed", "exploded"):
+        shares = (
+            f"{name} {sum(run.entropy_course == course for run in each.values())} of {len(each)}"
+            for name, each in edge.items()
+        )
+        lines.append(f"Runs whose entropy {course}: {', '.join(shares)}.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def made(found: Study, runs: Path) -> str:
+    """Hardware, time, seeds, command, and the runs that failed."""
+    lines = [f"- {name}: {value}" for name, value in machine().items()]
+    facts = [run.made for *_, run in each_run(found) if run.made]
+    if facts:
+        cpu, wall = ([each[key] for each in facts] for key in ("cpu_seconds", "wall_seconds"))
+        lines += [
+            f"- a run: {median(cpu):.0f} s CPU, {median(wall):.0f} s wall (medians), one thread",
+            f"- {len(facts)} runs: {sum(cpu) / 3600:.1f} h CPU, {sum(wall) / 3600:.1f} h wall",
+            f"- commits of the runs: {', '.join(sorted({each['commit'] for each in facts}))}",
+        ]
+    lines.append("- command: `python -m benchmarks.stability --runs DIR --out benchmarks/results`")
+    for setting, conditions in found.runs.items():
+        shown = (f"{name} {tables.spans(sorted(each))}" for name, each in conditions.items())
+        lines.append(f"- seeds of {setting}: {'; '.join(shown)}")
+    failures = [each for each in each_run(found) if each[2].failed]
+    for setting, condition, run in failures:
+        log = runs / setting / study.folder_name(condition) / str(run.seed) / "log"
+        lines.append(
+            f"- **failed**: {setting}, {condition}, seed {run.seed}: {run.failed}; the end of its "
+            f"log: {last_line(log)}"
+        )
+    return "\n".join(lines if failures else [*lines, "- No run failed."])
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that is not empty."""
+    lines = log.read_text("utf-8", errors="replace").splitlines() if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "empty")

@@ -1,0 +1,263 @@
+"""The tables of the report: settings, accuracy, differences, entropy, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean, median, stdev
+
+from benchmarks.stability import analysis
+from benchmarks.stability.analysis import COMPARISONS, LEVEL, Comparison, Interval, Outcome, wilson
+from benchmarks.stability.conditions import BASE, CONDITIONS
+from benchmarks.stability.study import CORE, PRIMARY, Runs, Study
+
+
+def ended(runs: Runs) -> Runs:
+    """The conditions with runs that ended, in the order of the study."""
+    order = list(CONDITIONS)
+    names = sorted(runs, key=lambda name: order.index(name) if name in order else len(order))
+    return {name: runs[name] for name in names if runs[name]}
+
+
+def core(runs: Runs) -> Runs:
+    """The conditions of the core with runs that ended."""
+    return {name: each for name, each in ended(runs).items() if name in CORE}
+
+
+def compared(runs: Runs, every: bool = True) -> list[Comparison]:
+    """The primary comparisons of a setting; with `every`, also other conditions with the base."""
+    more = [(name, BASE) for name in ended(runs) if every and name not in CORE]
+    made = (analysis.compare(name, base, runs) for name, base in [*PRIMARY, *more])
+    return [each for each in made if each]
+
+
+def corrected(runs: Runs) -> dict[tuple[str, str], float]:
+    """Holm's p-values of the primary comparisons."""
+    return analysis.holm({(x.name, x.base): x.p for x in compared(runs, every=False)})
+
+
+def search(found: Study) -> str:
+    """The runs of dapo-loss that the settings were chosen by."""
+    chosen = {found.edge: "edge", found.stable: "stable", found.beyond: "beyond"}
+    rows = [
+        [f"{each.learning_rate:g}", *_base_cells(found.base(each)), chosen.get(each, "")]
+        for each in found.searched
+    ]
+    about = "" if found.edge else "\n\nThe search found no edge."
+    if not found.searched_all:
+        about = "\n\nThe search is not finished."
+    return _table(["learning rate", *_BASE, "chosen as"], rows) + about
+
+
+def chart(found: Study) -> str:
+    """The runs of dapo-loss in the settings of the map."""
+    if not found.chart:
+        return "The map follows the search."
+    rows = []
+    for each in (found.edge, found.stable, *found.chart):
+        if each is not None:
+            size = [f"{each.learning_rate:g}", each.task, str(each.updates), str(each.steps)]
+            rows.append([*size, *_base_cells(found.base(each))])
+    return _table(["learning rate", "task", "updates per step", "steps", *_BASE], rows)
+
+
+_BASE = ("runs", "last accuracy: mean", "from – to", "degraded", "collapsed", "entropy")
+
+
+def _base_cells(runs: Sequence[Outcome]) -> list[str]:
+    if not runs:
+        return ["0", *"–" * (len(_BASE) - 1)]
+    last = [run.last for run in runs]
+    spread = f" ± {stdev(last):.3f}" if len(last) > 1 else ""
+    return [
+        _number_of(runs),
+        f"{mean(last):.3f}{spread}",
+        f"{min(last):.3f} – {max(last):.3f}",
+        *(_share(runs, key) for key in ("degraded", "collapsed")),
+        f"{_median(runs, 'entropy_first')} → {_median(runs, 'entropy_last')}",
+    ]
+
+
+def powers(found: Study) -> str:
+    """The smallest difference that the primary comparison finds with probability 0.8."""
+    before = [run.last for run in found.base(found.edge)] if found.edge else []
+    spreads = {}
+    if len(before) > 1:
+        about = f"as if pairing did not help, from the {len(before)} runs of the search at the edge"
+        spreads[about] = 2**0.5 * stdev(before)
+    for each in compared(found.of(found.edge), every=False):
+        if each.spread:
+            spreads[f"{each.name} − {each.base}, from {len(each.seeds)} pairs"] = each.spread
+    if not spreads:
+        return "The power is computed when the search has found an edge."
+    seeds = (5, 10, 20, 40, 80)
+    rows = [
+        [
+            title,
+            f"{spread:.3f}",
+            *(f"{analysis.detectable(spread, n, (1 - LEVEL) / COMPARISONS):.3f}" for n in seeds),
+            f"{analysis.detectable(spread, 20, 1 - LEVEL):.3f}",
+        ]
+        for title, spread in spreads.items()
+    ]
+    header = ["differences", "their standard deviation", *(f"{n} seeds" for n in seeds)]
+    return _table([*header, "20 seeds, one comparison alone"], rows)
+
+
+def by_flag(found: Study, setting: str) -> str:
+    """The conditions of a setting that are not in the core, or all of one that is made by flag."""
+    runs = ended(found.of(setting))
+    if setting not in found.others and set(runs) <= set(CORE):
+        return ""
+    parts = (accuracies(runs), differences(runs, ""), entropies(runs), tokens(runs))
+    return "\n\n".join(parts)
+
+
+def accuracies(runs: Runs) -> str:
+    """Accuracy and shares by condition."""
+    rows = []
+    for name, each in runs.items():
+        values = list(each.values())
+        rows.append(
+            [
+                name,
+                _number_of(values),
+                *(_mean([getattr(x, key) for x in values]) for key in ("last", "best", "area")),
+                *(_share(values, key) for key in ("degraded", "collapsed")),
+            ]
+        )
+    return _table(["objective", "runs", "last", "best", "area", "degraded", "collapsed"], rows)
+
+
+def differences(runs: Runs, title: str) -> str:
+    """Paired differences; only the primary ones at the edge have corrected p-values."""
+    holm = corrected(runs) if title == "edge" else {}
+    rows = []
+    for each in compared(runs):
+        p_holm = holm.get((each.name, each.base))
+        rows.append(
+            [
+                f"{each.name} − {each.base}",
+                str(len(each.seeds)),
+                f"{each.difference:+.3f}",
+                _signed(each.interval),
+                _signed(each.wide),
+                *([f"{each.p:.4f}", "–" if p_holm is None else f"{p_holm:.4f}"] if holm else ()),
+                f"{each.degraded:.3f}",
+                f"{each.collapsed:.3f}",
+            ]
+        )
+    header = ["comparison", "pairs", "difference in last", "95%", "99.3%"]
+    header += ["p", "p, Holm"] if holm else []
+    return _table([*header, "degraded: p", "collapsed: p"], rows)
+
+
+def entropies(runs: Runs) -> str:
+    """The course of the entropy by condition."""
+    rows = []
+    for name, each in runs.items():
+        values = [run for run in each.values() if not run.failed]
+        ends = sorted(run.entropy_last for run in values if run.entropy_last is not None)
+        rows.append(
+            [
+                name,
+                str(len(values)),
+                _median(values, "entropy_first"),
+                _median(values, "entropy_last"),
+                f"{ends[0]:.3f} – {ends[-1]:.3f}" if ends else "–",
+                *(
+                    f"{sum(run.entropy_course == key for run in values)}"
+                    for key in ("collapsed", "exploded")
+                ),
+                _pooled_share(values, "scored", ".0%"),
+            ]
+        )
+    header = ["objective", "runs", "first 10 steps", "last 20 steps", "from – to"]
+    return _table([*header, "collapsed", "exploded", "tokens that it covers"], rows)
+
+
+def tokens(runs: Runs) -> str:
+    """What the rules touch, what they catch, and who carries the gradient."""
+    rows = []
+    for name, each in runs.items():
+        values = [run for run in each.values() if not run.failed]
+        sums = {
+            key: sum(run.counts[key] for run in values)
+            for key in (values[0].counts if values else ())
+        }
+        rows.append(
+            [
+                name,
+                _pooled_share(values, "touched", ".3%"),
+                _ratio(sums, "caught", "judged dropped", ".1%"),
+                _ratio(sums, "caught", "spurious", ".1%") if sums.get("dropped") else "–",
+                f"{_ratio(sums, 'spurious first', 'right first', '.2%')} → "
+                f"{_ratio(sums, 'spurious last', 'right last', '.2%')}",
+                *(_pooled_share(values, key, ".0%") for key in ("largest token", "largest 1%")),
+            ]
+        )
+    header = ["objective", "tokens touched", "precision", "recall"]
+    header += ["spurious tokens in right responses", "gradient norm in one token", "in 1%"]
+    return _table(header, rows)
+
+
+# Cells.
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(header), ["---"] * len(header), *rows]
+    if len(lines) == 2:
+        return "No run has ended here yet."
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _number_of(runs: Sequence[Outcome]) -> str:
+    failed = sum(bool(run.failed) for run in runs)
+    return f"{len(runs)}, {failed} failed" if failed else str(len(runs))
+
+
+def _mean(values: Sequence[float]) -> str:
+    interval = analysis.t_interval(values)
+    return f"{mean(values):.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
+
+
+def count(runs: Sequence[Outcome], key: str) -> str:
+    return f"{sum(getattr(run, key) for run in runs)} of {len(runs)}"
+
+
+def _share(runs: Sequence[Outcome], key: str) -> str:
+    low, high = wilson(sum(getattr(run, key) for run in runs), len(runs))
+    return f"{count(runs, key)} [{low:.2f}, {high:.2f}]"
+
+
+def _median(runs: Sequence[Outcome], key: str) -> str:
+    values = [getattr(run, key) for run in runs if getattr(run, key) is not None]
+    return f"{median(values):.3f}" if values else "–"
+
+
+def _pooled_share(runs: Sequence[Outcome], key: str, form: str) -> str:
+    values = [run.shares[key] for run in runs if run.shares.get(key) is not None]
+    return format(mean(values), form) if values else "–"  # pyright: ignore
+
+
+def _ratio(sums: Mapping[str, float], part: str, whole: str, form: str) -> str:
+    return format(sums[part] / sums[whole], form) if sums.get(whole) else "–"
+
+
+def _signed(interval: Interval | None) -> str:
+    return f"[{interval[0]:+.3f}, {interval[1]:+.3f}]" if interval else "–"
+
+
+def signed_difference(each: Comparison) -> str:
+    return f"{each.name} − {each.base} {each.difference:+.3f} {_signed(each.interval)}"
+
+
+def spans(seeds: Sequence[int]) -> str:
+    """`0 to 4, 7`."""
+    parts: list[list[int]] = []
+    for seed in seeds:
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    shown = (f"{part[0]} to {part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+    return ", ".join(shown)

@@ -1,0 +1,192 @@
+"""The report of a study, finished, half finished or empty."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from benchmarks.stability import pictures, report, study, tables
+from benchmarks.stability.conditions import BASE, GROUPS
+from benchmarks.stability.regimes import AXIS, RATES, Setting
+from benchmarks.stability.runs import Run
+from matplotlib.figure import Figure
+from stability_runs import EDGE, STABLE, course, write_run, write_search, write_study
+
+from rlobj.base.errors import RunError
+
+RUNS = 24 + 20 * 7 + 5 * 7 + 5 * 4
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study in which stapo is truly better by 0.2 and grpo worse by 0.1."""
+    runs = tmp_path_factory.mktemp("study")
+    write_study(runs, {"stapo": 0.2, "grpo": -0.1})
+    return runs
+
+
+def part(text: str, title: str) -> str:
+    return text.partition(f"\n## {title}\n\n")[2].partition("\n## ")[0]
+
+
+def row(text: str, title: str, name: str) -> list[str]:
+    line = next(x for x in part(text, title).splitlines() if x.startswith(f"| {name} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_finished_study_finds_the_planted_differences_and_no_others(
+    planted: Path, tmp_path: Path
+) -> None:
+    text = report.write(planted, tmp_path / "out")
+    assert f"All {RUNS} planned runs are among them." in text
+    assert "not finished" not in text
+    found = part(text, "found")
+    [clear] = [line for line in found.splitlines() if line.startswith("- Below 0.05")]
+    effects = dict(re.findall(r"(\S+ − \S+) ([+-][\d.]+)", clear))
+    truth = {"stapo − dapo-loss": 0.2, "grpo − dapo-loss": -0.1, "stapo − random": 0.2}
+    assert {name: float(effect) for name, effect in effects.items()} == pytest.approx(
+        truth, abs=0.02
+    )
+    assert "3 of the 7 primary comparisons" in text
+    cells = row(text, "edge differences", "stapo − dapo-loss")
+    assert cells[1] == "20"
+    assert float(cells[6]) < 0.001
+    assert row(text, "stable differences", "stapo − dapo-loss")[1] == "5"
+    assert len(row(text, "stable differences", "stapo − dapo-loss")) == len(cells) - 2  # no p
+    assert row(text, "edge tokens", "stapo")[1] == "0.100%"
+    assert row(text, "search", "0.0005")[-1] == "edge"
+    assert row(text, "search", "0.0006")[-1] == "beyond"
+    assert row(text, "search", "0.0004")[-1] == "stable"
+    assert {each.name for each in (tmp_path / "out").iterdir()} == {
+        *("stability.md", "stability.json", "stability.png", "stability-entropy.png")
+    }
+
+
+def test_the_json_has_every_run_every_comparison_the_machine_and_the_command(
+    planted: Path,
+) -> None:
+    found = json.loads(report.numbers(study.read(planted)))
+    assert len(found["runs"]) == RUNS
+    assert found["chosen"]["edge"] == str(EDGE)
+    assert len(found["comparisons"][str(EDGE)]) == 7
+    assert found["machine"]["torch"]
+    assert "pytest" in found["command"]
+    assert all(len(run["accuracies"]) == 11 for run in found["runs"])
+
+
+def test_a_half_finished_study_says_so_and_names_the_missing_seeds(tmp_path: Path) -> None:
+    write_study(tmp_path, {}, seeds=3)
+    shutil.rmtree(Run(EDGE, "stapo", 1).folder(tmp_path))
+    write_run(tmp_path, Run(EDGE, "stapo", 3), course(0.6), ended="")
+    text = report.markdown(study.read(tmp_path), tmp_path)
+    assert part(text, "state").startswith("**The study is not finished.**")
+    assert f"- {EDGE}, stapo: 1, 3 to 19\n" in text
+    assert f"- {EDGE}, dapo-loss: 3 to 19\n" in text
+    assert f"{17 * 7 + 1} of {RUNS} planned runs are missing, 1 of them began" in text
+    assert row(text, "edge differences", "stapo − dapo-loss")[1] == "2"
+    assert row(text, "edge differences", "grpo − dapo-loss")[1] == "3"
+
+
+def test_a_failed_run_is_in_the_table_as_failed_and_counts_as_collapsed(tmp_path: Path) -> None:
+    write_study(tmp_path, {}, seeds=2)
+    run = Run(EDGE, "lp-reg", 1)
+    shutil.rmtree(run.folder(tmp_path))
+    write_run(tmp_path, run, course(0.9), ended="failed: exit status -9")
+    text = report.markdown(study.read(tmp_path), tmp_path)
+    cells = row(text, "edge accuracy", "lp-reg")
+    assert cells[1] == "2, 1 failed"
+    assert cells[6].startswith("1 of 2 ")
+    other = row(text, "edge accuracy", "lp-reg")[2]
+    assert float(other.split(" ")[0]) < 0.4  # the failed run counts as 0
+    assert (
+        f"- **failed**: {EDGE}, lp-reg, seed 1: failed: exit status -9; the end of its log: "
+        "MemoryError: no room" in text
+    )
+    assert "No run failed" not in text
+
+
+def test_an_empty_study_names_the_search_as_missing(tmp_path: Path) -> None:
+    text = report.write(tmp_path, tmp_path / "out")
+    assert "0 runs ended" in text
+    assert part(text, "found").strip() == "The search is not finished."
+    for setting in AXIS:
+        assert f"- {setting}, dapo-loss: 100 to 103\n" in text
+    assert not (tmp_path / "out" / "stability.png").exists()
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="nowhere is no folder: expected --runs DIR"):
+        report.write(tmp_path / "nowhere", tmp_path)
+
+
+def test_a_search_between_two_rates_waits_for_the_runs_that_the_rule_asks_for(
+    tmp_path: Path,
+) -> None:
+    shares = {rate: [rate > 5e-4] * 4 for rate in RATES}
+    write_search(tmp_path, shares)
+    found = study.read(tmp_path)
+    assert found.edge is None
+    assert not found.searched_all
+    assert found.missing == [(str(Setting(5.5e-4)), BASE, [*range(100, 108)])]
+    write_search(tmp_path, {5.5e-4: [True] * 3 + [False] * 5})
+    found = study.read(tmp_path)
+    assert found.searched_all
+    assert (found.edge, found.beyond) == (Setting(5.5e-4), Setting(6e-4))
+
+
+def test_a_study_without_an_edge_says_so(tmp_path: Path) -> None:
+    write_search(tmp_path, {rate: [False] * 4 for rate in RATES})
+    text = report.markdown(study.read(tmp_path), tmp_path)
+    assert part(text, "found").strip() == "The search found no edge."
+    assert "The search found no edge." in part(text, "search")
+    assert "not finished" in text  # the stable setting has no runs
+
+
+def test_a_failed_run_of_the_search_counts_as_degraded(tmp_path: Path) -> None:
+    write_search(tmp_path, {rate: [False] * 4 for rate in RATES[:-1]})
+    write_search(tmp_path, {RATES[-1]: [False] * 3})
+    run = Run(Setting(RATES[-1]), BASE, 103)
+    write_run(tmp_path, run, course(0.9), ended="failed: exit status 1")
+    assert study.read(tmp_path).edge == Setting(RATES[-1])  # its share is 1/4
+
+
+def test_conditions_by_flag_have_their_own_table(tmp_path: Path) -> None:
+    write_study(tmp_path, {}, seeds=2)
+    for name in ("gspo", "stapo, tau_p 0.2"):
+        for seed in range(2):
+            write_run(tmp_path, Run(EDGE, name, seed), course(0.6))
+    other = Setting(5e-4, task="countdown")
+    write_run(tmp_path, Run(other, BASE, 0), course(0.6))
+    text = report.markdown(study.read(tmp_path), tmp_path)
+    title = f"by flag, {EDGE}"
+    assert row(text, title, "stapo, tau_p 0.2")[1] == "2"
+    assert row(text, title, "gspo − dapo-loss")[1] == "2"
+    assert "gspo" not in part(text, "edge accuracy")
+    assert row(text, f"by flag, {other}", BASE)[1] == "1"
+    assert f"by flag, {STABLE}" not in text
+
+
+def test_the_picture_has_a_panel_for_each_condition_and_a_line_for_each_seed(
+    planted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(pictures, "_save", lambda figure, file: figures.append(figure))
+    runs = tables.core(study.read(planted).of(EDGE))
+    pictures.draw(runs, tables.compared(runs), "title", tmp_path / "a.png")
+    pictures.draw_entropies(runs, "title", tmp_path / "b.png")
+    panels = [axis for axis in figures[0].axes if axis.axison]
+    assert len(panels) == len(GROUPS["core"]) + 2
+    for axis, (name, each) in zip(panels, runs.items(), strict=False):
+        down = sum(run.degraded for run in each.values())
+        assert axis.get_title() == f"{name}: {down} of 20 degraded"
+        assert len(axis.lines) == 20 + 2  # the mean, and the accuracy before training
+        curve = next(iter(each.values())).accuracies
+        assert list(axis.lines[0].get_ydata()) == list(curve)
+    differences, shares = panels[-2:]
+    assert len(differences.get_yticklabels()) == 7
+    assert len(shares.get_yticklabels()) == 7
+    medians = [axis.lines[0].get_ydata()[-1] for axis in figures[1].axes if axis.axison]
+    assert medians == pytest.approx([0.05] * 7)
