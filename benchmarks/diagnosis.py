@@ -12,16 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Table, machine, note
+from benchmarks import driver
+from benchmarks.harness import Table, machine, note
 
 KEPT = ("config.resolved.yaml", "metrics.jsonl", "stopped.json")
 """Files that a diagnosis of names and steps reads; the others of a finished run are deleted."""
@@ -38,16 +36,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="of healthy runs; default: the profile's")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at one time")
     parser.add_argument("--no-sick", action="store_true", help="only healthy runs")
-    parser.add_argument("--one", nargs=3, metavar=("KIND", "NAME", "SEED"), help="train one run")
     options = parser.parse_args()
-    if options.one:
-        kind, name, seed = options.one
-        train(options.runs, (kind, name, int(seed)), options.task, options.steps)
-        return
     study = planned(options.presets, options.seeds, not options.no_sick)
-    passed = [("--task", options.task), ("--steps", options.steps)]
-    words = [word for option, value in passed if value for word in (option, str(value))]
-    make(options.runs, study, words, options.jobs)
+    make(options.runs, study, options.task, options.steps, options.jobs)
     table = measured(options.runs, study)
     print(table.markdown())
     if options.out:
@@ -74,42 +65,35 @@ def folder(runs: Path, run: Run) -> Path:
     return runs / kind / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
 
 
-def make(runs: Path, study: Sequence[Run], words: Sequence[str], jobs: int) -> None:
-    """Train the runs that are not finished, some at one time; `words` are options of each."""
-    missing = [run for run in study if not (folder(runs, run) / "done").exists()]
+def make(runs: Path, study: Sequence[Run], task: str | None, steps: int | None, jobs: int) -> None:
+    """Train the runs that are not finished, some at one time; failed ones are tried again."""
+    outs = [folder(runs, run) for run in study]
+    for out in outs:
+        (out / driver.FAILED).unlink(missing_ok=True)
     began = time.monotonic()
 
-    def one(run: Run) -> None:
-        own = ["--runs", str(runs), "--one", *map(str, run), *words]
-        command = [sys.executable, "-m", "benchmarks.diagnosis", *own]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        state = "done" if not done.returncode else f"FAILED: {done.stderr.strip()[-500:]}"
-        note(f"{time.monotonic() - began:6.0f} s  {' '.join(map(str, run))}: {state}")
+    def tell(number: int, state: str) -> None:
+        if state != "running":
+            name = " ".join(map(str, study[number]))
+            lines = driver.last_lines(outs[number])
+            note(f"{time.monotonic() - began:6.0f} s  {name}: {state}\n{lines}".rstrip())
 
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, missing))
+    work = [partial(train, run, task, steps) for run in study]
+    made = [driver.Job(out, each, KEPT) for out, each in zip(outs, work, strict=True)]
+    driver.make(made, jobs, tell, preload=["benchmarks.warm"])
 
 
-def train(runs: Path, run: Run, task: str | None, steps: int | None) -> None:
-    """Train one run from its beginning; its folder has the file `done` at the end."""
+def train(run: Run, task: str | None, steps: int | None, out: Path) -> dict[str, str]:
+    """Train one run from its beginning, and return what was found in it."""
     import rlobj
     from benchmarks.sick_runs import SICK
 
     kind, name, seed = run
-    out, began = folder(runs, run), time.monotonic()
-    shutil.rmtree(out, ignore_errors=True)
     if kind == "sick":
-        diagnosis = SICK[name].train(out, seed)
-    else:
-        settings = {"seed": seed, **({"training.steps": steps} if steps else {})}
-        rlobj.train(name, data=task, out=out, settings=settings)
-        diagnosis = rlobj.diagnose(out)
-    for entry in out.iterdir():
-        if entry.name not in KEPT:
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    facts = {"seconds": round(time.monotonic() - began, 1), "diagnosis": str(diagnosis)}
-    (out / "done").write_text(json.dumps(facts, indent=1))
+        return {"diagnosis": str(SICK[name].train(out, seed))}
+    settings = {"seed": seed, **({"training.steps": steps} if steps else {})}
+    rlobj.train(name, data=task, out=out, settings=settings)
+    return {"diagnosis": str(rlobj.diagnose(out))}
 
 
 def measured(runs: Path, study: Iterable[Run]) -> Table:

@@ -13,7 +13,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import threading
 import time
 import traceback
@@ -24,7 +23,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import commit
 from rlobj.base.files import write_whole
 
 DONE, FAILED, LOG = "done", "failed", "log"
@@ -141,12 +140,6 @@ class _Crew:
             self._stopped = True
             for process in self._running:
                 process.kill()
-
-
-def commit() -> str:
-    """The commit of the checkout, with `-dirty` if files differ from it; "" outside of one."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def _how(code: int | None) -> str:

@@ -104,9 +104,13 @@ def machine() -> dict[str, str]:
             facts[name] = version(name)
         except PackageNotFoundError:
             continue
+    return {**facts, "rlobj": commit() or version("rlobj")}
+
+
+def commit() -> str:
+    """The commit of the checkout, with `-dirty` if files differ from it; "" outside of one."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return {**facts, "rlobj": done.stdout.strip() or version("rlobj")}
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def ask(

@@ -22,7 +22,7 @@ from rlobj.base.errors import RunError
 from rlobj.config.run_folder import read_metrics
 
 KEPT = ("config.resolved.yaml", "metrics.jsonl", driver.LOG)
-PRELOADED = ("benchmarks.stability.warm",)
+PRELOADED = ("benchmarks.warm",)
 
 
 @dataclass(frozen=True)

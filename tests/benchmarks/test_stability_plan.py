@@ -1,0 +1,250 @@
+"""What the study of stability trains next, how long it takes, and its other task family."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.stability import countdown, families, regimes, runs
+from benchmarks.stability.__main__ import _asked, _parser
+from benchmarks.stability.conditions import BASE, GROUPS
+from benchmarks.stability.plan import Asked, Study
+from benchmarks.stability.progress import Board, Machine, Measured, estimate, remaining
+from benchmarks.stability.regimes import Setting
+from benchmarks.stability.runs import Run
+from rich.console import Console
+
+GOOD, BAD = [0.5, 0.6, 0.7, 0.8], [0.5, 0.3, 0.2, 0.1]
+
+
+def end(folder: Path, run: Run, accuracies: list[float], failed: str = "") -> None:
+    """Write a run that ended."""
+    out = run.folder(folder)
+    out.mkdir(parents=True)
+    lines = [{"step": step, "eval/accuracy": value} for step, value in enumerate(accuracies)]
+    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if failed:
+        (out / "failed").write_text(failed)
+    else:
+        (out / "done").write_text('{"cpu_seconds": 50, "wall_seconds": 60, "peak_mib": 500}')
+
+
+def search(folder: Path, first_bad: float = 6e-4) -> None:
+    """The runs of the axis: those from a learning rate on degraded."""
+    for setting in regimes.AXIS:
+        for seed in regimes.SEEDS:
+            bad = setting.learning_rate >= first_bad
+            end(folder, Run(setting, BASE, seed), BAD if bad else GOOD)
+
+
+def titles(study: Study) -> list[tuple[str, int, bool]]:
+    """Title, number and whether they are known, of the runs of each stage."""
+    return [(stage.title, stage.count, bool(stage.runs)) for stage in study.stages()]
+
+
+def test_a_new_study_begins_with_the_search_and_counts_what_follows(tmp_path: Path) -> None:
+    assert titles(Study(tmp_path)) == [
+        ("search", 24, True),
+        ("between", 8, False),
+        ("edge", 140, False),
+        ("stable", 35, False),
+        ("map", 20, False),
+    ]
+
+
+def test_the_search_halves_the_gap_until_an_edge_is_found(tmp_path: Path) -> None:
+    search(tmp_path)
+    study = Study(tmp_path)
+    assert titles(study)[:3] == [("search", 24, True), ("between", 8, True), ("edge", 140, False)]
+    middle = Setting(5.5e-4)
+    assert {run.setting for run in study.stages()[1].runs} == {middle}
+    for seed in regimes.MORE_SEEDS:
+        end(tmp_path, Run(middle, BASE, seed), BAD if seed < 104 else GOOD)
+    study = Study(tmp_path)
+    choice = study.choice()
+    assert choice is not None
+    assert (choice.edge, choice.stable) == (middle, Setting(3e-4))
+    assert choice.beyond == Setting(6e-4)
+    edge = study.stages()[2].runs
+    assert [(run.condition, run.seed) for run in edge[:8]] == [
+        *((name, 0) for name in GROUPS["core"]),
+        (BASE, 1),
+    ]
+    assert [stage.count for stage in study.stages()] == [24, 8, 140, 35, 20]
+
+
+def test_without_an_edge_after_three_halvings_only_the_stable_setting_is_compared(
+    tmp_path: Path,
+) -> None:
+    search(tmp_path)
+    for rate in (5.5e-4, 5.25e-4, 5.125e-4):
+        study = Study(tmp_path)
+        assert study.choice() is None
+        assert study.stages()[1].runs[-1].setting == Setting(rate)
+        for seed in regimes.MORE_SEEDS:
+            end(tmp_path, Run(Setting(rate), BASE, seed), BAD)
+    study = Study(tmp_path)
+    choice = study.choice()
+    assert choice is not None
+    assert choice.edge is None
+    assert [stage.title for stage in study.stages()] == ["search", "between", "stable"]
+
+
+def test_a_failed_run_of_the_search_degraded_and_its_last_accuracy_is_0(tmp_path: Path) -> None:
+    run = Run(regimes.AXIS[0], BASE, 100)
+    end(tmp_path, run, GOOD, failed="its process was ended by SIGKILL")
+    outcome = runs.outcome(tmp_path, run)
+    assert outcome is not None
+    assert (outcome.degraded, outcome.last, outcome.failed) == (True, 0.0, True)
+    for seed in (101, 102, 103):
+        end(tmp_path, dataclasses.replace(run, seed=seed), GOOD)
+    for setting in regimes.AXIS[1:]:
+        for seed in regimes.SEEDS:
+            end(tmp_path, Run(setting, BASE, seed), GOOD)
+    choice = Study(tmp_path).choice()
+    assert choice is not None
+    assert choice.shares[run.setting] == [True, False, False, False]
+    assert choice.last[run.setting] == pytest.approx(0.75 * 0.7)
+    assert choice.edge == run.setting
+
+
+def asked(*words: str) -> Asked:
+    return _asked(_parser().parse_args(["--runs", "DIR", *words]))
+
+
+def test_options_name_conditions_and_groups() -> None:
+    core = [*GROUPS["core"]]
+    usual = asked()
+    assert (usual.conditions, usual.core, usual.seeds, usual.chart) == (core, core, 20, True)
+    more = asked("--also", "tau_h,without")
+    assert more.conditions == [*core, *GROUPS["tau_h"], *GROUPS["without"]]
+    assert more.core == core
+    few = asked("--only", "stapo, any entropy,dapo-loss", "--seeds", "3")
+    assert (few.conditions, few.seeds) == (["stapo, any entropy", "dapo-loss"], 3)
+    assert not few.chart
+    assert asked("--only", "core", "--also", "core").conditions == core
+    assert asked("--rates", "5e-4,7e-4").rates == [5e-4, 7e-4]
+
+
+def test_conditions_of_groups_are_trained_at_the_edge_only(tmp_path: Path) -> None:
+    search(tmp_path, first_bad=1.0)
+    for seed in (102, 103):
+        mark = Run(regimes.AXIS[-1], BASE, seed).folder(tmp_path) / "done"
+        mark.rename(mark.with_name("failed"))
+    study = Study(tmp_path, asked("--also", "tau_p", "--seeds", "2"))
+    stages = {stage.title: stage.runs for stage in study.stages()}
+    edge = {run.condition for run in stages["edge"]}
+    assert edge == {*GROUPS["core"], *GROUPS["tau_p"]}
+    assert {run.condition for run in stages["stable"]} == {*GROUPS["core"]}
+    assert len(stages["edge"]) == 22
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [*regimes.AXIS, Setting(5.5e-4, 1, "countdown", 30, "4x128"), Setting(1e-5, task="a-b-3")],
+)
+def test_a_setting_is_read_from_the_name_of_its_folder(setting: Setting) -> None:
+    assert Setting.named(str(setting)) == setting
+
+
+@pytest.mark.parametrize("name", ["policies", "scratchpad-rate-x-updates-4-steps-200", ""])
+def test_other_names_are_no_settings(name: str) -> None:
+    assert Setting.named(name) is None
+
+
+def test_the_estimate_is_the_seconds_of_the_missing_runs_over_the_jobs(tmp_path: Path) -> None:
+    few = Asked(conditions=["grpo"], seeds=10, rates=[1e-3], steps=100)
+    end(tmp_path, Run(Setting(1e-3, steps=100), "grpo", 0), GOOD)
+    study, measured = Study(tmp_path, few), Measured.read(tmp_path)
+    left = remaining(study, study.stages(), measured)
+    assert left == (9, pytest.approx(9 * 60.0))
+    told = estimate(left, 10, measured, Machine(cores=4, mib=4000), jobs=3)
+    assert "9 of 10 runs are to train, 60 s each (as its 1 finished runs)." in told
+    assert "3 at one time on 4 cores: 0:03:00." in told
+    assert "room for" not in told
+
+
+def test_too_few_cores_and_too_little_memory_are_told_with_the_time(tmp_path: Path) -> None:
+    measured = Measured(0, {}, 600)
+    told = estimate((10, 600.0), 10, measured, Machine(cores=2, mib=700), jobs=8)
+    assert "8 at one time on 2 cores: 0:05:00." in told
+    assert "The free memory, 0.7 GiB, has room for 1 at one time, each with 0.6 GiB." in told
+    assert "--jobs 1" in told
+    assert Machine(2, 700).jobs(600) == 1
+    assert Machine(2, 5000).jobs(600) == 2
+    assert Machine(4, 100).jobs(600) == 1
+
+
+def test_the_table_counts_what_ended_failed_and_runs(tmp_path: Path) -> None:
+    study = Study(tmp_path, Asked(["grpo", "stapo"], seeds=4, rates=[1e-3], steps=3))
+    [stage] = study.stages()
+    console = Console(record=True, force_terminal=True, width=100, file=io.StringIO())
+    board = Board(study, console, jobs=2)
+    run = stage.runs
+    end(tmp_path, run[0], GOOD)
+    end(tmp_path, run[2], GOOD, failed="its process was ended by SIGKILL")
+    (run[2].folder(tmp_path) / "log").write_text("first\nsecond\nthe last line\n")
+    with board.showing([stage], stage):
+        for index, state in (
+            (0, "running"),
+            (0, "done"),
+            (2, "failed: by SIGKILL"),
+            (4, "running"),
+        ):
+            board.tell(run[index], state)
+        console.print(board.table())
+    shown = console.export_text()
+    rows = {re.sub(r"\s+", " ", line) for line in shown.splitlines()}
+    assert any("grpo │ 1/4 │ 1 │ 1 │ 0.350 │ 1/2 │" in row for row in rows)
+    assert "grpo 1: failed: by SIGKILL" in shown
+    assert "the last line" in shown
+    assert "6 runs to go" in shown
+
+
+def test_countdown_grades_any_answer_that_makes_the_target_from_its_digits() -> None:
+    problem = {"answer": "7", "numbers": "7,3,5,2"}
+    right = ["7+3-5+2", "junk#7+3-5+2", "5+7-3-2", "2+3=5#7-3+5-2"]
+    wrong = ["7+3+5-2", "7+3-3", "9-2+0+0", "7+3-5+2#", "", "7+3-5+2=7", "-3+7+5-2", "8-1"]
+    assert [countdown.reward(each, **problem) for each in right] == [1.0] * 4
+    assert [countdown.reward(each, **problem) for each in wrong] == [0.0] * 8
+
+
+def test_countdown_shows_right_answers_and_keeps_orders_of_the_same_digits_together() -> None:
+    train, test = countdown.rows("train"), countdown.rows("test")
+    digits = [{"".join(sorted(row["numbers"])) for row in rows} for rows in (train, test)]
+    assert not digits[0] & digits[1]
+    assert 0.15 < len(test) / (len(train) + len(test)) < 0.25
+    by_prompt = {row["prompt"]: row for row in train}
+    shown = countdown.demonstrations()
+    assert len(shown) == len(train)
+    for prompt, response in shown:
+        row = by_prompt[prompt]
+        assert countdown.reward(response, row["answer"], row["numbers"]) == 1.0
+        assert len(response) + 1 <= countdown.MAX_TOKENS
+
+
+def test_a_policy_of_another_size_is_prepared_once_and_trains_on_countdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(countdown, "WARM_STEPS", 2)
+    setting = Setting(1e-3, task="countdown", steps=1, policy="1x32")
+    families.prepare(setting, tmp_path)
+    out = families.folder(setting, tmp_path)
+    config = json.loads((out / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["hidden_size"]) == (1, 32)
+    run = Run(setting, "stapo", 0)
+    threads = torch.get_num_threads()
+    assert runs.train(run, tmp_path, run.folder(tmp_path)) == {}
+    torch.set_num_threads(threads)
+    lines = (run.folder(tmp_path) / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1]
+    assert "eval/accuracy" in json.loads(lines[0])
+    resolved = runs.resolved(setting, "stapo")
+    text = (run.folder(tmp_path) / "config.resolved.yaml").read_text()
+    assert resolved["sampling"]["max_tokens"] == countdown.MAX_TOKENS
+    assert "max_tokens: 48" in text
