@@ -37,6 +37,7 @@ def write_run(
     """
     folder = run.folder(runs)
     folder.mkdir(parents=True)
+    (folder / "config.resolved.yaml").write_text("{}")
     lines: list[dict[str, Any]] = [{"step": 0}]
     lines += [
         {

@@ -34,7 +34,7 @@ def main() -> None:
         if not options.report:
             _train(study, options, console)
         if options.report or (options.out and not options.dry_run):
-            _report(options)
+            _report(study, options)
     except RlobjError as error:
         console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
         raise SystemExit(2) from None
@@ -195,11 +195,11 @@ def _refuse_absent_gpus(wanted: int) -> None:
         raise RlobjError(f"--gpus {wanted}: torch finds {there} here. Leave it out to use the CPU")
 
 
-def _report(options: argparse.Namespace) -> None:
+def _report(study: Study, options: argparse.Namespace) -> None:
     """Write the report of the runs that ended."""
     from benchmarks.stability import report
 
-    report.write(options.runs, options.out or ROOT / "benchmarks" / "results")
+    report.write(study.runs, options.out or ROOT / "benchmarks" / "results", study.asked)
 
 
 if __name__ == "__main__":

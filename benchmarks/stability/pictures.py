@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.stability.analysis import Comparison, Outcome, wilson
-from benchmarks.stability.study import Runs
+from benchmarks.stability.results import Runs
 
 BLUE, RED, GREY = "#0072B2", "#D55E00", "#666666"
 """Two colours of Okabe and Ito, which people with any kind of colour blindness tell apart."""

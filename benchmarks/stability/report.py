@@ -14,23 +14,31 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.harness import machine
-from benchmarks.stability import pictures, study, tables
+from benchmarks.stability import pictures, results, tables
 from benchmarks.stability.analysis import LEVEL, Outcome
 from benchmarks.stability.conditions import BASE
-from benchmarks.stability.study import Study
+from benchmarks.stability.plan import Asked
+from benchmarks.stability.regimes import Setting
+from benchmarks.stability.results import Results
+from benchmarks.stability.runs import Run
 
 NAME = "stability"
 
 
-def write(runs: Path, out: Path) -> str:
+def write(runs: Path, out: Path, asked: Asked | None = None) -> str:
     """Write the report of the runs below a folder, and return its text.
+
+    Args:
+        runs: folder of the study.
+        out: folder of the report.
+        asked: what the study was asked for, which says what is missing; None = the defaults.
 
     Raises:
         RunError: there is no such folder of runs.
     """
-    found = study.read(runs)
+    found = results.read(runs, asked)
     out.mkdir(parents=True, exist_ok=True)
-    text = markdown(found, runs)
+    text = markdown(found)
     (out / f"{NAME}.md").write_text(text, encoding="utf-8")
     (out / f"{NAME}.json").write_text(numbers(found), encoding="utf-8")
     edge = tables.core(found.of(found.edge))
@@ -44,7 +52,7 @@ def write(runs: Path, out: Path) -> str:
     return text
 
 
-def markdown(found: Study, runs: Path) -> str:
+def markdown(found: Results) -> str:
     """The whole report."""
     parts = {
         "state": state(found),
@@ -64,20 +72,22 @@ def markdown(found: Study, runs: Path) -> str:
     for setting in found.runs:
         if more := tables.by_flag(found, setting):
             parts[f"by flag, {setting}"] = more
-    parts["made"] = made(found, runs)
+    parts["made"] = made(found)
     sections = (f"## {title}\n\n{part}\n" for title, part in parts.items())
     return f"# {NAME}\n\n" + "\n".join(sections)
 
 
-def numbers(found: Study) -> str:
+def numbers(found: Results) -> str:
     """Everything as JSON, one run a line."""
-    chosen = {"edge": found.edge, "stable": found.stable, "beyond": found.beyond}
     head = {
         "command": " ".join(sys.orig_argv[1:]),
         "machine": machine(),
         "planned": found.planned,
-        "missing": found.missing,
-        "chosen": {name: str(setting) if setting else None for name, setting in chosen.items()},
+        "missing": [[str(setting), *more] for setting, *more in found.missing],
+        "chosen": {
+            name: str(getattr(found.chosen, name, None) or "none")
+            for name in ("edge", "stable", "beyond")
+        },
         "comparisons": {
             str(setting): [asdict(each) for each in tables.compared(found.of(setting))]
             for setting in (found.edge, found.stable)
@@ -85,14 +95,14 @@ def numbers(found: Study) -> str:
         },
     }
     rows = [
-        json.dumps(rounded({"setting": setting, "condition": condition, **asdict(run)}))
+        json.dumps(rounded({"setting": str(setting), "condition": condition, **asdict(run)}))
         for setting, condition, run in each_run(found)
     ]
     text = json.dumps(head, indent=1).removesuffix("\n}")
     return f'{text},\n "runs": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n"
 
 
-def each_run(found: Study) -> Iterator[tuple[str, str, Outcome]]:
+def each_run(found: Results) -> Iterator[tuple[Setting, str, Outcome]]:
     """Setting, condition and numbers of each run that ended."""
     for setting, conditions in found.runs.items():
         for condition, runs in conditions.items():
@@ -109,12 +119,12 @@ def rounded(value: Any) -> Any:
     return [rounded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def state(found: Study) -> str:
+def state(found: Results) -> str:
     """How far the study is, and what is missing from it."""
     ended = list(each_run(found))
     failed = sum(bool(run.failed) for *_, run in ended)
     text = f"{len(ended)} runs ended, {failed} of them failed."
-    if found.finished:
+    if not found.missing:
         return f"{text} All {found.planned} planned runs are among them."
     left = sum(len(seeds) for *_, seeds in found.missing)
     lines = [f"- {setting}, {name}: {tables.spans(s)}" for setting, name, s in found.missing]
@@ -124,11 +134,11 @@ def state(found: Study) -> str:
     )
 
 
-def findings(found: Study) -> str:
+def findings(found: Results) -> str:
     """The result in a few sentences."""
     edge = tables.core(found.of(found.edge))
     if found.edge is None:
-        return "The search found no edge." if found.searched_all else "The search is not finished."
+        return "The search found no edge." if found.chosen else "The search is not finished."
     if BASE not in edge:
         return "No run of dapo-loss has ended at the edge yet."
     base = list(edge[BASE].values())
@@ -158,7 +168,7 @@ def findings(found: Study) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def made(found: Study, runs: Path) -> str:
+def made(found: Results) -> str:
     """Hardware, time, seeds, command, and the runs that failed."""
     lines = [f"- {name}: {value}" for name, value in machine().items()]
     facts = [run.made for *_, run in each_run(found) if run.made]
@@ -175,10 +185,10 @@ def made(found: Study, runs: Path) -> str:
         lines.append(f"- seeds of {setting}: {'; '.join(shown)}")
     failures = [each for each in each_run(found) if each[2].failed]
     for setting, condition, run in failures:
-        log = runs / setting / study.folder_name(condition) / str(run.seed) / "log"
+        folder = Run(setting, condition, run.seed).folder(found.folder)
         lines.append(
             f"- **failed**: {setting}, {condition}, seed {run.seed}: {run.failed}; the end of its "
-            f"log: {last_line(log)}"
+            f"log: {last_line(folder / 'log')}"
         )
     return "\n".join(lines if failures else [*lines, "- No run failed."])
 

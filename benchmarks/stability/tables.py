@@ -7,25 +7,19 @@ from statistics import mean, median, stdev
 
 from benchmarks.stability import analysis
 from benchmarks.stability.analysis import COMPARISONS, LEVEL, Comparison, Interval, Outcome, wilson
-from benchmarks.stability.conditions import BASE, CONDITIONS
-from benchmarks.stability.study import CORE, PRIMARY, Runs, Study
-
-
-def ended(runs: Runs) -> Runs:
-    """The conditions with runs that ended, in the order of the study."""
-    order = list(CONDITIONS)
-    names = sorted(runs, key=lambda name: order.index(name) if name in order else len(order))
-    return {name: runs[name] for name in names if runs[name]}
+from benchmarks.stability.conditions import BASE
+from benchmarks.stability.regimes import Setting
+from benchmarks.stability.results import CORE, PRIMARY, Results, Runs
 
 
 def core(runs: Runs) -> Runs:
     """The conditions of the core with runs that ended."""
-    return {name: each for name, each in ended(runs).items() if name in CORE}
+    return {name: each for name, each in runs.items() if name in CORE}
 
 
 def compared(runs: Runs, every: bool = True) -> list[Comparison]:
     """The primary comparisons of a setting; with `every`, also other conditions with the base."""
-    more = [(name, BASE) for name in ended(runs) if every and name not in CORE]
+    more = [(name, BASE) for name in runs if every and name not in CORE]
     made = (analysis.compare(name, base, runs) for name, base in [*PRIMARY, *more])
     return [each for each in made if each]
 
@@ -35,20 +29,21 @@ def corrected(runs: Runs) -> dict[tuple[str, str], float]:
     return analysis.holm({(x.name, x.base): x.p for x in compared(runs, every=False)})
 
 
-def search(found: Study) -> str:
+def search(found: Results) -> str:
     """The runs of dapo-loss that the settings were chosen by."""
-    chosen = {found.edge: "edge", found.stable: "stable", found.beyond: "beyond"}
+    beyond = found.chosen.beyond if found.chosen else None
+    chosen = {found.edge: "edge", found.stable: "stable", beyond: "beyond"}
     rows = [
         [f"{each.learning_rate:g}", *_base_cells(found.base(each)), chosen.get(each, "")]
         for each in found.searched
     ]
     about = "" if found.edge else "\n\nThe search found no edge."
-    if not found.searched_all:
+    if not found.chosen:
         about = "\n\nThe search is not finished."
     return _table(["learning rate", *_BASE, "chosen as"], rows) + about
 
 
-def chart(found: Study) -> str:
+def chart(found: Results) -> str:
     """The runs of dapo-loss in the settings of the map."""
     if not found.chart:
         return "The map follows the search."
@@ -77,7 +72,7 @@ def _base_cells(runs: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def powers(found: Study) -> str:
+def powers(found: Results) -> str:
     """The smallest difference that the primary comparison finds with probability 0.8."""
     before = [run.last for run in found.base(found.edge)] if found.edge else []
     spreads = {}
@@ -103,10 +98,10 @@ def powers(found: Study) -> str:
     return _table([*header, "20 seeds, one comparison alone"], rows)
 
 
-def by_flag(found: Study, setting: str) -> str:
+def by_flag(found: Results, setting: Setting) -> str:
     """The conditions of a setting that are not in the core, or all of one that is made by flag."""
-    runs = ended(found.of(setting))
-    if setting not in found.others and set(runs) <= set(CORE):
+    runs, known = found.of(setting), (*found.searched, *found.chart)
+    if not runs or (setting in known and set(runs) <= set(CORE)):
         return ""
     parts = (accuracies(runs), differences(runs, ""), entropies(runs), tokens(runs))
     return "\n\n".join(parts)

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from benchmarks.stability import pictures, report, study, tables
+from benchmarks.stability import pictures, report, results, tables
 from benchmarks.stability.conditions import BASE, GROUPS
 from benchmarks.stability.regimes import AXIS, RATES, Setting
 from benchmarks.stability.runs import Run
@@ -68,7 +68,7 @@ def test_a_finished_study_finds_the_planted_differences_and_no_others(
 def test_the_json_has_every_run_every_comparison_the_machine_and_the_command(
     planted: Path,
 ) -> None:
-    found = json.loads(report.numbers(study.read(planted)))
+    found = json.loads(report.numbers(results.read(planted)))
     assert len(found["runs"]) == RUNS
     assert found["chosen"]["edge"] == str(EDGE)
     assert len(found["comparisons"][str(EDGE)]) == 7
@@ -81,7 +81,7 @@ def test_a_half_finished_study_says_so_and_names_the_missing_seeds(tmp_path: Pat
     write_study(tmp_path, {}, seeds=3)
     shutil.rmtree(Run(EDGE, "stapo", 1).folder(tmp_path))
     write_run(tmp_path, Run(EDGE, "stapo", 3), course(0.6), ended="")
-    text = report.markdown(study.read(tmp_path), tmp_path)
+    text = report.markdown(results.read(tmp_path))
     assert part(text, "state").startswith("**The study is not finished.**")
     assert f"- {EDGE}, stapo: 1, 3 to 19\n" in text
     assert f"- {EDGE}, dapo-loss: 3 to 19\n" in text
@@ -95,7 +95,7 @@ def test_a_failed_run_is_in_the_table_as_failed_and_counts_as_collapsed(tmp_path
     run = Run(EDGE, "lp-reg", 1)
     shutil.rmtree(run.folder(tmp_path))
     write_run(tmp_path, run, course(0.9), ended="failed: exit status -9")
-    text = report.markdown(study.read(tmp_path), tmp_path)
+    text = report.markdown(results.read(tmp_path))
     cells = row(text, "edge accuracy", "lp-reg")
     assert cells[1] == "2, 1 failed"
     assert cells[6].startswith("1 of 2 ")
@@ -127,19 +127,19 @@ def test_a_search_between_two_rates_waits_for_the_runs_that_the_rule_asks_for(
 ) -> None:
     shares = {rate: [rate > 5e-4] * 4 for rate in RATES}
     write_search(tmp_path, shares)
-    found = study.read(tmp_path)
+    found = results.read(tmp_path)
     assert found.edge is None
-    assert not found.searched_all
-    assert found.missing == [(str(Setting(5.5e-4)), BASE, [*range(100, 108)])]
+    assert found.chosen is None
+    assert found.missing == [(Setting(5.5e-4), BASE, [*range(100, 108)])]
     write_search(tmp_path, {5.5e-4: [True] * 3 + [False] * 5})
-    found = study.read(tmp_path)
-    assert found.searched_all
-    assert (found.edge, found.beyond) == (Setting(5.5e-4), Setting(6e-4))
+    found = results.read(tmp_path)
+    assert found.chosen is not None
+    assert (found.edge, found.chosen.beyond) == (Setting(5.5e-4), Setting(6e-4))
 
 
 def test_a_study_without_an_edge_says_so(tmp_path: Path) -> None:
     write_search(tmp_path, {rate: [False] * 4 for rate in RATES})
-    text = report.markdown(study.read(tmp_path), tmp_path)
+    text = report.markdown(results.read(tmp_path))
     assert part(text, "found").strip() == "The search found no edge."
     assert "The search found no edge." in part(text, "search")
     assert "not finished" in text  # the stable setting has no runs
@@ -150,7 +150,7 @@ def test_a_failed_run_of_the_search_counts_as_degraded(tmp_path: Path) -> None:
     write_search(tmp_path, {RATES[-1]: [False] * 3})
     run = Run(Setting(RATES[-1]), BASE, 103)
     write_run(tmp_path, run, course(0.9), ended="failed: exit status 1")
-    assert study.read(tmp_path).edge == Setting(RATES[-1])  # its share is 1/4
+    assert results.read(tmp_path).edge == Setting(RATES[-1])  # its share is 1/4
 
 
 def test_conditions_by_flag_have_their_own_table(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_conditions_by_flag_have_their_own_table(tmp_path: Path) -> None:
             write_run(tmp_path, Run(EDGE, name, seed), course(0.6))
     other = Setting(5e-4, task="countdown")
     write_run(tmp_path, Run(other, BASE, 0), course(0.6))
-    text = report.markdown(study.read(tmp_path), tmp_path)
+    text = report.markdown(results.read(tmp_path))
     title = f"by flag, {EDGE}"
     assert row(text, title, "stapo, tau_p 0.2")[1] == "2"
     assert row(text, title, "gspo − dapo-loss")[1] == "2"
@@ -174,7 +174,7 @@ def test_the_picture_has_a_panel_for_each_condition_and_a_line_for_each_seed(
 ) -> None:
     figures: list[Figure] = []
     monkeypatch.setattr(pictures, "_save", lambda figure, file: figures.append(figure))
-    runs = tables.core(study.read(planted).of(EDGE))
+    runs = tables.core(results.read(planted).of(EDGE))
     pictures.draw(runs, tables.compared(runs), "title", tmp_path / "a.png")
     pictures.draw_entropies(runs, "title", tmp_path / "b.png")
     panels = [axis for axis in figures[0].axes if axis.axison]
