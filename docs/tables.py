@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import json
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -344,7 +345,7 @@ def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str
         default = "–"
     elif field.default_factory is not None:
         default = _code("{}") if field.default_factory is dict else "computed"
-    meaning = field.description or ""
+    meaning = _meanings(model)[name]
     bounds = bounds_of(field)
     kind = _type(field.annotation)
     if bounds is not None:
@@ -352,6 +353,21 @@ def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str
     row = (f"`{key}`", _cell(kind), default, _meaning(meaning))
     nested = [r for part in plain for n in part.model_fields for r in _rows(part, n, f"{key}.")]
     return [row, *nested]
+
+
+@cache
+def _meanings(model: type[BaseModel]) -> dict[str, str]:
+    """The text below each field of a model and of its bases, on one line."""
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        if issubclass(each, BaseModel) and each.__module__.startswith("rlobj."):
+            [definition] = ast.parse(inspect.getsource(each)).body
+            assert isinstance(definition, ast.ClassDef)
+            for field, below in itertools.pairwise(definition.body):
+                match field, below:
+                    case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                        found[name] = " ".join(text.split())
+    return found
 
 
 def _meaning(text: str) -> str:

@@ -21,9 +21,12 @@ class InvalidFields(ConfigError):
 
 
 class Model(BaseModel):
-    """A frozen pydantic model that refuses unknown keys and raises `InvalidFields`."""
+    """A frozen pydantic model that refuses unknown keys and raises `InvalidFields`.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)
+    The text below a field says what it means; the pages of the settings show it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, **data: Any) -> None:
         try:

@@ -22,34 +22,27 @@ from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
 class LoraConfig(Model):
     """Train low-rank adapters instead of all weights (LoRA, Hu et al. 2021, arXiv:2106.09685)."""
 
-    rank: int = Field(default=16, ge=1, description="r, the rank of each update B·A")
-    alpha: float = Field(default=32.0, gt=0, description="the update is alpha/r · B·A")
-    targets: Literal["all-linear"] | tuple[str, ...] = Field(
-        default="all-linear", description="names of the linear layers that get an adapter"
-    )
+    rank: int = Field(default=16, ge=1)
+    """r, the rank of each update B·A"""
+    alpha: float = Field(default=32.0, gt=0)
+    """the update is alpha/r · B·A"""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """names of the linear layers that get an adapter"""
 
 
 class ModelConfig(Model):
     """The policy."""
 
-    name: str | None = Field(
-        default=None,
-        description="hub id or folder of a causal language model; null or embedded = the embedded "
-        "policy",
-    )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        default="auto",
-        description="data type of forward passes; weights stay float32 (auto: bfloat16 on a GPU)",
-    )
-    chat_template: bool | Literal["auto"] = Field(
-        default="auto", description="wrap prompts in the tokenizer's chat template, if it has one"
-    )
-    trust_remote_code: bool = Field(
-        default=False, description="run Python code from the model's repository"
-    )
-    lora: LoraConfig | None = Field(
-        default=None, description="train LoRA adapters; null = train all weights"
-    )
+    name: str | None = None
+    """hub id or folder of a causal language model; null or embedded = the embedded policy"""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """data type of forward passes; weights stay float32 (auto: bfloat16 on a GPU)"""
+    chat_template: bool | Literal["auto"] = "auto"
+    """wrap prompts in the tokenizer's chat template, if it has one"""
+    trust_remote_code: bool = False
+    """run Python code from the model's repository"""
+    lora: LoraConfig | None = None
+    """train LoRA adapters; null = train all weights"""
 
     @field_validator("name")
     @classmethod
@@ -60,52 +53,39 @@ class ModelConfig(Model):
 class DynamicSampling(Model):
     """Drop groups without signal and sample new ones (DAPO, arXiv:2503.14476 eq. 11)."""
 
-    by: Literal["accuracy", "reward"] = Field(
-        default="accuracy",
-        description="accuracy: keep groups with 0 < accuracy < 1, before reward shaping; reward: "
-        "keep groups with unequal rewards",
-    )
-    max_batches: int = Field(
-        default=10,
-        ge=1,
-        description="largest number of rollouts per step; the step then uses the groups it has",
-    )
+    by: Literal["accuracy", "reward"] = "accuracy"
+    """accuracy: keep groups with 0 < accuracy < 1, before reward shaping; reward: keep groups with
+    unequal rewards"""
+    max_batches: int = Field(default=10, ge=1)
+    """largest number of rollouts per step; the step then uses the groups it has"""
 
 
 class SamplingConfig(SamplingSettings):
     """How responses are sampled."""
 
-    max_tokens: int = Field(
-        default=1024, ge=1, description="largest number of tokens in a response"
-    )
-    engine: Literal["transformers", "vllm", "vllm-server", "object"] = Field(
-        default="transformers",
-        description="transformers, vLLM in the training process, a server of `rlobj serve`, or a "
-        "Sampler object that Python code passed",
-    )
-    prompts_per_step: int = Field(default=32, ge=1, description="prompts per step, over all ranks")
-    group_size: int = Field(default=8, ge=1, description="G, responses per prompt")
-    batch_tokens: int = Field(
-        default=131072,
-        ge=1,
-        description="prompt and response tokens that are sampled at the same time",
-    )
-    dynamic: DynamicSampling | None = Field(
-        default=None, description="dynamic sampling; null = train on every group"
-    )
-    async_depth: int = Field(
-        default=0,
-        ge=0,
-        description="number of rollouts sampled ahead; samples are exactly this many steps old; "
-        "0 = sample, then train",
-    )
-    max_logprob_gap: float | Literal["auto"] = Field(
-        default="auto",
-        description="the run stops if the mean |sampler - trainer| log-prob of fresh samples "
-        "exceeds this, in nats (auto: 0.001 in float32, 0.1 in bfloat16)",
-    )
-    vllm: VllmSettings = Field(default=VllmSettings(), description="vLLM in the training process")
-    server: ServerSettings = Field(default=ServerSettings(), description="a vLLM server")
+    max_tokens: int = Field(default=1024, ge=1)
+    """largest number of tokens in a response"""
+    engine: Literal["transformers", "vllm", "vllm-server", "object"] = "transformers"
+    """transformers, vLLM in the training process, a server of `rlobj serve`, or a Sampler object
+    that Python code passed"""
+    prompts_per_step: int = Field(default=32, ge=1)
+    """prompts per step, over all ranks"""
+    group_size: int = Field(default=8, ge=1)
+    """G, responses per prompt"""
+    batch_tokens: int = Field(default=131072, ge=1)
+    """prompt and response tokens that are sampled at the same time"""
+    dynamic: DynamicSampling | None = None
+    """dynamic sampling; null = train on every group"""
+    async_depth: int = Field(default=0, ge=0)
+    """number of rollouts sampled ahead; samples are exactly this many steps old; 0 = sample, then
+    train"""
+    max_logprob_gap: float | Literal["auto"] = "auto"
+    """the run stops if the mean |sampler - trainer| log-prob of fresh samples exceeds this, in nats
+    (auto: 0.001 in float32, 0.1 in bfloat16)"""
+    vllm: VllmSettings = VllmSettings()
+    """vLLM in the training process"""
+    server: ServerSettings = ServerSettings()
+    """a vLLM server"""
 
     def settings(self, **other: Any) -> SamplingSettings:
         """Return the settings of the sampler, with other values if given."""
@@ -116,126 +96,110 @@ class SamplingConfig(SamplingSettings):
 class TrainingConfig(Model):
     """The updates. A step is one rollout with its updates; an update is one optimizer step."""
 
-    steps: int = Field(default=100, ge=0, description="number of rollouts")
-    updates_per_step: int = Field(
-        default=1, ge=1, description="number of mini-batches of whole groups per rollout"
-    )
-    learning_rate: float = Field(default=1e-6, gt=0, description="peak learning rate of AdamW")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="learning rate after warm-up: constant, or decreasing to 0"
-    )
-    warmup_steps: int = Field(default=0, ge=0, description="steps of linear warm-up")
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay")
-    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW's betas")
-    max_grad_norm: float = Field(
-        default=1.0, gt=0, description="gradients are clipped to this norm"
-    )
-    micro_batch_tokens: int = Field(
-        default=16384,
-        ge=1,
-        description="padded tokens per forward pass; changes memory, not results",
-    )
-    packed: bool | Literal["auto"] = Field(
-        default="auto",
-        description="pack responses into rows without padding (auto: with flash attention)",
-    )
-    selection: Literal["current", "old"] = Field(
-        default="current",
-        description="policy that rules read in later updates of a rollout: the current one (one "
-        "more forward pass) or the rollout's",
-    )
-    skip_inactive: bool = Field(
-        default=True,
-        description="skip tokens and responses without a gradient; changes time, not results",
-    )
-    balance: bool = Field(
-        default=True,
-        description="balance tokens between processes; changes time, not results",
-    )
-    gradient_checkpointing: bool = Field(
-        default=False, description="recompute activations in the backward pass"
-    )
-    strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = Field(
-        default="auto",
-        description="how processes share the policy: a copy each (ddp), DeepSpeed's ZeRO 1 to 3, "
-        "or PyTorch's fsdp2 on GPUs (auto: the launcher's choice, else ddp)",
-    )
-    max_skipped: int = Field(
-        default=10,
-        ge=1,
-        description="the run stops after this many skipped non-finite updates in a row, or steps "
-        "in a row without an update",
-    )
-    threads: int | Literal["auto"] = Field(
-        default="auto", description="CPU threads of torch (auto: 1 if the run uses a CPU)"
-    )
-    stop_on: tuple[FindingName, ...] = Field(
-        default=(),
-        description="findings of the diagnosis that stop the run after a checkpoint, such as "
-        "collapse",
-    )
+    steps: int = Field(default=100, ge=0)
+    """number of rollouts"""
+    updates_per_step: int = Field(default=1, ge=1)
+    """number of mini-batches of whole groups per rollout"""
+    learning_rate: float = Field(default=1e-6, gt=0)
+    """peak learning rate of AdamW"""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """learning rate after warm-up: constant, or decreasing to 0"""
+    warmup_steps: int = Field(default=0, ge=0)
+    """steps of linear warm-up"""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's weight decay"""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's betas"""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """gradients are clipped to this norm"""
+    micro_batch_tokens: int = Field(default=16384, ge=1)
+    """padded tokens per forward pass; changes memory, not results"""
+    packed: bool | Literal["auto"] = "auto"
+    """pack responses into rows without padding (auto: with flash attention)"""
+    selection: Literal["current", "old"] = "current"
+    """policy that rules read in later updates of a rollout: the current one (one more forward pass)
+    or the rollout's"""
+    skip_inactive: bool = True
+    """skip tokens and responses without a gradient; changes time, not results"""
+    balance: bool = True
+    """balance tokens between processes; changes time, not results"""
+    gradient_checkpointing: bool = False
+    """recompute activations in the backward pass"""
+    strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = "auto"
+    """how processes share the policy: a copy each (ddp), DeepSpeed's ZeRO 1 to 3, or PyTorch's
+    fsdp2 on GPUs (auto: the launcher's choice, else ddp)"""
+    max_skipped: int = Field(default=10, ge=1)
+    """the run stops after this many skipped non-finite updates in a row, or steps in a row without
+    an update"""
+    threads: int | Literal["auto"] = "auto"
+    """CPU threads of torch (auto: 1 if the run uses a CPU)"""
+    stop_on: tuple[FindingName, ...] = ()
+    """findings of the diagnosis that stop the run after a checkpoint, such as collapse"""
 
 
 class EvaluationConfig(Distribution):
     """Held-out evaluation during training."""
 
-    every: int = Field(default=10, ge=0, description="steps between evaluations; 0 = none")
-    samples: int = Field(default=4, ge=1, description="responses per problem")
-    problems: int | None = Field(
-        default=256, ge=1, description="number of test problems, from the first; null = all"
-    )
+    every: int = Field(default=10, ge=0)
+    """steps between evaluations; 0 = none"""
+    samples: int = Field(default=4, ge=1)
+    """responses per problem"""
+    problems: int | None = Field(default=256, ge=1)
+    """number of test problems, from the first; null = all"""
 
 
 class CheckpointConfig(Model):
     """Checkpoints contain everything that a run needs to continue exactly."""
 
-    every: int = Field(default=50, ge=0, description="steps between checkpoints; 0 = only the last")
-    keep: int = Field(default=2, ge=1, description="number of newest checkpoints to keep")
-    best: bool = Field(
-        default=True,
-        description="also save the policy when its held-out accuracy is the highest so far, and "
-        "keep this checkpoint beside the newest; not with every = 0",
-    )
+    every: int = Field(default=50, ge=0)
+    """steps between checkpoints; 0 = only the last"""
+    keep: int = Field(default=2, ge=1)
+    """number of newest checkpoints to keep"""
+    best: bool = True
+    """also save the policy when its held-out accuracy is the highest so far, and keep this
+    checkpoint beside the newest; not with every = 0"""
 
 
 class OutputConfig(Model):
     """What a run writes beside metrics.jsonl and checkpoints, as Parquet files."""
 
-    samples_every: int = Field(default=1, ge=0, description="steps between sample tables; 0 = none")
-    records_mb: float = Field(
-        default=200.0,
-        ge=0,
-        description="largest size of the record of touched tokens, MB; 0 = no record",
-    )
-    records_share: float = Field(
-        default=0.01, ge=0, le=1, description="share of the untouched tokens that is recorded"
-    )
-    tables_every: int = Field(
-        default=10,
-        ge=0,
-        description="steps between full tables of all tokens, and the last step; 0 = none",
-    )
-    trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = Field(
-        default=(), description="trackers that receive the metrics, in addition to metrics.jsonl"
-    )
+    samples_every: int = Field(default=1, ge=0)
+    """steps between sample tables; 0 = none"""
+    records_mb: float = Field(default=200.0, ge=0)
+    """largest size of the record of touched tokens, MB; 0 = no record"""
+    records_share: float = Field(default=0.01, ge=0, le=1)
+    """share of the untouched tokens that is recorded"""
+    tables_every: int = Field(default=10, ge=0)
+    """steps between full tables of all tokens, and the last step; 0 = none"""
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
+    """trackers that receive the metrics, in addition to metrics.jsonl"""
 
 
 class RunConfig(Model):
     """A run."""
 
-    preset: str | None = Field(default=None, description="the preset that the run uses")
-    objective: Objective = Field(default=Objective(), description="the objective")
-    model: ModelConfig = Field(default=ModelConfig(), description="the policy")
-    data: DataConfig = Field(default=DataConfig(), description="the problems")
-    rewards: RewardConfig = Field(default=Math(), description="how responses are graded")
-    sampling: SamplingConfig = Field(default=SamplingConfig(), description="the rollouts")
-    training: TrainingConfig = Field(default=TrainingConfig(), description="the updates")
-    evaluation: EvaluationConfig = Field(
-        default=EvaluationConfig(), description="held-out evaluation"
-    )
-    checkpoint: CheckpointConfig = Field(default=CheckpointConfig(), description="checkpoints")
-    output: OutputConfig = Field(default=OutputConfig(), description="samples, records, tables")
-    seed: int = Field(default=0, ge=0, description="seed of sampling and data order")
+    preset: str | None = None
+    """the preset that the run uses"""
+    objective: Objective = Objective()
+    """the objective"""
+    model: ModelConfig = ModelConfig()
+    """the policy"""
+    data: DataConfig = DataConfig()
+    """the problems"""
+    rewards: RewardConfig = Math()
+    """how responses are graded"""
+    sampling: SamplingConfig = SamplingConfig()
+    """the rollouts"""
+    training: TrainingConfig = TrainingConfig()
+    """the updates"""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """held-out evaluation"""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """checkpoints"""
+    output: OutputConfig = OutputConfig()
+    """samples, records, tables"""
+    seed: int = Field(default=0, ge=0)
+    """seed of sampling and data order"""
 
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:

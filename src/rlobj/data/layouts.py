@@ -17,8 +17,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import Field
-
 from rlobj.answers.extraction import last_box
 from rlobj.base.errors import DataError, nearest
 from rlobj.base.validation import Model
@@ -46,15 +44,12 @@ class Columns(Model):
     A dot selects a nested column: `reward_model.ground_truth`.
     """
 
-    prompt: str | None = Field(
-        default=None, description="column of the question: text, or a list of chat messages"
-    )
-    answer: str | None = Field(
-        default=None, description="column of the gold answer: text, a number, or a list with one"
-    )
-    id: str | None = Field(
-        default=None, description="column of the problem's id; if there is none, a hash is used"
-    )
+    prompt: str | None = None
+    """column of the question: text, or a list of chat messages"""
+    answer: str | None = None
+    """column of the gold answer: text, a number, or a list with one"""
+    id: str | None = None
+    """column of the problem's id; if there is none, a hash is used"""
 
 
 Several = Literal["refuse", "alternatives", "values"]

@@ -82,53 +82,34 @@ class DataConfig(Model):
     data set on the Hugging Face hub (`owner/name`).
     """
 
-    source: str | None = Field(default=None, description="training problems")
-    name: str | None = Field(
-        default=None, description="configuration of a hub data set, such as `main` of openai/gsm8k"
-    )
-    split: str = Field(
-        default="train",
-        description="training split of `source`: of a hub data set, a folder (by file name) or a "
-        "task",
-    )
-    columns: Columns = Field(
-        default=Columns(), description="column names of `source`, and of `test` if it has them"
-    )
-    gym: dict[str, Any] = Field(
-        default={},
-        description="settings of a reasoning-gym dataset: `size`, the number of problems of each "
-        "split (1000), `seed` (0), and the dataset's own, such as `max_numbers`",
-    )
-    template: str = Field(
-        default=None,
-        validate_default=True,
-        description="text around the question: `{prompt}`, and other columns by name. Default: the "
-        "question alone for a built-in task, the template of a named data set, else the question "
-        "and the request to answer in `\\boxed{}`. If the questions contain instructions, use "
-        '`"{prompt}"`',
-    )
-    test: str | None = Field(default=None, description="source of the test problems")
-    test_template: str | None = Field(
-        default=None,
-        description="text around a test question. Default: the template of the `test` source if it "
-        "is a task, a named data set or a benchmark, else `template`",
-    )
-    test_fraction: float = Field(
-        default=0.0,
-        ge=0.0,
-        lt=1.0,
-        description="share of `source` that is held out for testing if `test` is not set. A hash "
-        "of the question selects it, so that it does not depend on the order of the rows",
-    )
-    max_prompt_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        description="leave out problems with longer prompts; never more than the model's context "
-        "minus `sampling.max_tokens`, the default",
-    )
-    limit: int | None = Field(
-        default=None, ge=1, description="largest number of problems of each split, from the first"
-    )
+    source: str | None = None
+    """training problems"""
+    name: str | None = None
+    """configuration of a hub data set, such as `main` of openai/gsm8k"""
+    split: str = "train"
+    """training split of `source`: of a hub data set, a folder (by file name) or a task"""
+    columns: Columns = Columns()
+    """column names of `source`, and of `test` if it has them"""
+    gym: dict[str, Any] = Field(default={})
+    """settings of a reasoning-gym dataset: `size`, the number of problems of each split (1000),
+    `seed` (0), and the dataset's own, such as `max_numbers`"""
+    template: str = Field(default=None, validate_default=True)
+    """text around the question: `{prompt}`, and other columns by name. Default: the question alone
+    for a built-in task, the template of a named data set, else the question and the request to
+    answer in `\\boxed{}`. If the questions contain instructions, use `"{prompt}"`"""
+    test: str | None = None
+    """source of the test problems"""
+    test_template: str | None = None
+    """text around a test question. Default: the template of the `test` source if it is a task, a
+    named data set or a benchmark, else `template`"""
+    test_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """share of `source` that is held out for testing if `test` is not set. A hash of the question
+    selects it, so that it does not depend on the order of the rows"""
+    max_prompt_tokens: int | None = Field(default=None, ge=1)
+    """leave out problems with longer prompts; never more than the model's context minus
+    `sampling.max_tokens`, the default"""
+    limit: int | None = Field(default=None, ge=1)
+    """largest number of problems of each split, from the first"""
 
     @field_validator("template", mode="before")
     @classmethod

@@ -157,11 +157,10 @@ class GroupNormalized(Advantage):
     Source: GRPO, arXiv:2402.03300; scale="batch": TRL's scale_rewards, arXiv:2508.08221.
     """
 
-    epsilon: float = Field(default=1e-6, ge=0, description="ε added to the standard deviation")
-    scale: Literal["group", "batch", "none"] = Field(
-        default="group",
-        description="standard deviation over the group, over all responses, or none",
-    )
+    epsilon: float = Field(default=1e-6, ge=0)
+    """ε added to the standard deviation"""
+    scale: Literal["group", "batch", "none"] = "group"
+    """standard deviation over the group, over all responses, or none"""
 
     def estimate(self, groups: Groups) -> Tensor:
         if self.scale == "none":
@@ -239,8 +238,10 @@ class QuantileBaseline(Advantage):
     Source: QAE, arXiv:2509.22611.
     """
 
-    K: float = Field(default=0.4, gt=0, le=1, description="K, the quantile that is the baseline")
-    epsilon: float = Field(default=1e-6, ge=0, description="ε added to the standard deviation")
+    K: float = Field(default=0.4, gt=0, le=1)
+    """K, the quantile that is the baseline"""
+    epsilon: float = Field(default=1e-6, ge=0)
+    """ε added to the standard deviation"""
 
     def estimate(self, groups: Groups) -> Tensor:
         baseline = torch.zeros_like(groups.rewards)
@@ -259,7 +260,8 @@ class PassAtK(Advantage):
     Source: arXiv:2503.19595, as released in verl's grpo_passk.
     """
 
-    epsilon: float = Field(default=1e-6, ge=0, description="ε added to the standard deviation")
+    epsilon: float = Field(default=1e-6, ge=0)
+    """ε added to the standard deviation"""
 
     def estimate(self, groups: Groups) -> Tensor:
         advantages = torch.zeros_like(groups.rewards)
@@ -285,12 +287,10 @@ class Decoupled(Advantage):
     relative: ClassVar[bool] = False
     decoupled: ClassVar[bool] = True
 
-    each: AdvantageField = Field(
-        default=GroupNormalized(), description="A_k, the advantage of one reward"
-    )
-    then: AdvantageField | None = Field(
-        default=BatchWhitened(), description="the advantage of the sum; null = none"
-    )
+    each: AdvantageField = GroupNormalized()
+    """A_k, the advantage of one reward"""
+    then: AdvantageField | None = BatchWhitened()
+    """the advantage of the sum; null = none"""
 
     def __call__(
         self,

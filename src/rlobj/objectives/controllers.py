@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, SerializeAsAny, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
@@ -30,11 +30,9 @@ __all__ = ["AdaptiveGate", "Controller", "ControllerField", "Gate"]
 class Controller(Primitive):
     """Base class of controllers; `when(rule, "W", 1)` reads the value of the controller W."""
 
-    of: NumberField | None = Field(
-        default=None,
-        description="the number of the rollout, such as reward.mean(); null = H̄, the mean entropy "
-        "of π_old over all tokens, by the objective's divisor",
-    )
+    of: NumberField | None = None
+    """the number of the rollout, such as reward.mean(); null = H̄, the mean entropy of π_old over
+    all tokens, by the objective's divisor"""
 
     @field_validator("of")
     @classmethod
@@ -92,9 +90,12 @@ class Gate(Controller):
     Source: STARE, arXiv:2606.19236, target-entropy gate.
     """
 
-    target: float = Field(description="H_tgt; nats if the number is the entropy")
-    on: float = Field(description="value while the number is below the target")
-    off: float = Field(default=1.0, description="value otherwise")
+    target: float
+    """H_tgt; nats if the number is the entropy"""
+    on: float
+    """value while the number is below the target"""
+    off: float = 1.0
+    """value otherwise"""
 
     def init(self) -> dict[str, Any]:
         return {"value": self.off}
@@ -116,14 +117,18 @@ class AdaptiveGate(Controller):
     Source: STARE, arXiv:2606.19236, adaptive schedule; Skywork-OR1, arXiv:2505.22312.
     """
 
-    target: float = Field(description="H_tgt; nats if the number is the entropy")
-    start: float = Field(description="the level before the first rollout")
-    step: float = Field(
-        default=0.01, description="α, change per rollout; < 0 lowers the level below the target"
-    )
-    low: float = Field(description="smallest level")
-    high: float = Field(description="largest level")
-    off: float = Field(default=1.0, description="value while the number is not below the target")
+    target: float
+    """H_tgt; nats if the number is the entropy"""
+    start: float
+    """the level before the first rollout"""
+    step: float = 0.01
+    """α, change per rollout; < 0 lowers the level below the target"""
+    low: float
+    """smallest level"""
+    high: float
+    """largest level"""
+    off: float = 1.0
+    """value while the number is not below the target"""
 
     @model_validator(mode="after")
     def _ordered(self) -> AdaptiveGate:

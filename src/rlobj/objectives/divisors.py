@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, SerializeAsAny, model_validator
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError
@@ -33,9 +33,8 @@ __all__ = [
 class Divisor(Primitive):
     """Base class of divisors, Z."""
 
-    over: Literal["kept", "all"] = Field(
-        default="kept", description="count the tokens that are kept, or all tokens of the update"
-    )
+    over: Literal["kept", "all"] = "kept"
+    """count the tokens that are kept, or all tokens of the update"""
 
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
         """Z_t, float64 [N]; 0 if nothing is counted.
@@ -98,9 +97,8 @@ class FixedLength(Divisor):
     Source: Dr.GRPO, arXiv:2503.20783.
     """
 
-    length: int | Literal["max_tokens"] = Field(
-        description='L, tokens; "max_tokens" = sampling.max_tokens of the run'
-    )
+    length: int | Literal["max_tokens"]
+    """L, tokens; "max_tokens" = sampling.max_tokens of the run"""
 
     @model_validator(mode="after")
     def _positive(self) -> FixedLength:

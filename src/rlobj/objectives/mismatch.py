@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, SerializeAsAny, model_validator
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError
@@ -29,10 +29,8 @@ __all__ = ["Mask", "Mismatch", "MismatchField", "Truncate"]
 class Mismatch(Primitive):
     """Base class of mismatch factors."""
 
-    level: Literal["token", "sequence", "geometric"] = Field(
-        default="token",
-        description="exp(d) per token; exp(Σ_t d) or exp(mean_t d) for the whole response",
-    )
+    level: Literal["token", "sequence", "geometric"] = "token"
+    """exp(d) per token; exp(Σ_t d) or exp(mean_t d) for the whole response"""
 
     def weight(self, gap: Tensor, table: TokenBatch) -> Tensor:
         """exp(d), exp(Σ_t d) or exp(mean_t d), with the exponent clamped to ±20 nats, [N]."""
@@ -81,7 +79,8 @@ class Truncate(Mismatch):
     Source: truncated importance sampling (TIS), Yao et al. 2025.
     """
 
-    cap: Positive = Field(default=2.0, description="C, absolute")
+    cap: Positive = 2.0
+    """C, absolute"""
 
     def __call__(self, gap: Tensor, table: TokenBatch) -> Tensor:
         return self.weight(gap, table).clamp(max=self.cap)
@@ -101,8 +100,10 @@ class Mask(Mismatch):
     Source: masked importance sampling (MIS), Liu et al. 2025; IcePop, arXiv:2510.18855.
     """
 
-    low: NonNegative = Field(default=0.0, description="C_min, absolute")
-    high: Positive = Field(default=3.0, description="C_max, absolute")
+    low: NonNegative = 0.0
+    """C_min, absolute"""
+    high: Positive = 3.0
+    """C_max, absolute"""
 
     @model_validator(mode="after")
     def _ordered(self) -> Mask:

@@ -73,45 +73,36 @@ class Objective(Model):
         >>> stapo = dapo.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8))
     """
 
-    advantage: AdvantageField = Field(default=GroupNormalized(), description="A, from rewards")
-    surrogate: SurrogateField = Field(default=Clip(), description="S(r, A)")
-    divisor: DivisorField = Field(
-        default=TokenMean(), description="Z, the divisor of the sum over tokens"
-    )
-    drop_rule: RuleField | None = Field(default=None, alias="drop", description="tokens with m = 0")
-    keep_rule: RuleField | None = Field(
-        default=None, alias="keep", description="all other tokens have m = 0"
-    )
-    weight: NumberField | None = Field(default=None, alias="reweight", description="ω, weight")
-    shape: NumberField | None = Field(
-        default=None,
-        description="the advantage of each token as the surrogate and the penalties read it; rules "
-        "and weights read the advantage before",
-    )
-    penalties: tuple[PenaltyField, ...] = Field(
-        default=(), description="P_k: KL, entropy bonus, ..."
-    )
-    controllers: dict[str, ControllerField] = Field(
-        default={}, description="numbers that change during the run, by name"
-    )
-    mismatch: MismatchField | None = Field(
-        default=None, description="importance weight between sampler and trainer, a factor of ω"
-    )
-    reward_kl: float = Field(
-        default=0.0, ge=0, description="β; each response's reward is reduced by β·Σ_t (l0 − l_ref)"
-    )
-    split_rules: RuleList = Field(
-        default=(),
-        alias="split",
-        description="a rule, or a list of rules: train the tokens of the first rule, then those of "
-        "the next one, and at last all others",
-    )
-    phase: RuleField | None = Field(
-        default=None, description="tokens of this phase; the others count only in the divisor"
-    )
-    columns: tuple[str, ...] = Field(
-        default=(), description="names in TokenBatch(columns=...) that expressions read"
-    )
+    advantage: AdvantageField = GroupNormalized()
+    """A, from rewards"""
+    surrogate: SurrogateField = Clip()
+    """S(r, A)"""
+    divisor: DivisorField = TokenMean()
+    """Z, the divisor of the sum over tokens"""
+    drop_rule: RuleField | None = Field(default=None, alias="drop")
+    """tokens with m = 0"""
+    keep_rule: RuleField | None = Field(default=None, alias="keep")
+    """all other tokens have m = 0"""
+    weight: NumberField | None = Field(default=None, alias="reweight")
+    """ω, weight"""
+    shape: NumberField | None = None
+    """the advantage of each token as the surrogate and the penalties read it; rules and weights
+    read the advantage before"""
+    penalties: tuple[PenaltyField, ...] = ()
+    """P_k: KL, entropy bonus, ..."""
+    controllers: dict[str, ControllerField] = Field(default={})
+    """numbers that change during the run, by name"""
+    mismatch: MismatchField | None = None
+    """importance weight between sampler and trainer, a factor of ω"""
+    reward_kl: float = Field(default=0.0, ge=0)
+    """β; each response's reward is reduced by β·Σ_t (l0 − l_ref)"""
+    split_rules: RuleList = Field(default=(), alias="split")
+    """a rule, or a list of rules: train the tokens of the first rule, then those of the next one,
+    and at last all others"""
+    phase: RuleField | None = None
+    """tokens of this phase; the others count only in the divisor"""
+    columns: tuple[str, ...] = ()
+    """names in TokenBatch(columns=...) that expressions read"""
 
     @model_validator(mode="wrap")
     @classmethod

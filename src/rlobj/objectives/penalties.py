@@ -32,14 +32,12 @@ class Penalty(Primitive):
     """P of a token depends only on the token's own response. Then a response with c_k = 0 on all
     its tokens can be left out of an update. Subclasses do not inherit this claim."""
 
-    coefficient: NumberField = Field(
-        default=Constant(1.0),
-        description="c_k, a number or an expression such as a controller's name",
-    )
-    where: RuleField | None = Field(default=None, description="the tokens it acts on; null = all")
-    divisor: DivisorField | None = Field(
-        default=None, description="Z_k; null = the objective's divisor, over all tokens"
-    )
+    coefficient: NumberField = Constant(1.0)
+    """c_k, a number or an expression such as a controller's name"""
+    where: RuleField | None = None
+    """the tokens it acts on; null = all"""
+    divisor: DivisorField | None = None
+    """Z_k; null = the objective's divisor, over all tokens"""
 
     def __call__(self, terms: Terms) -> Tensor:
         """P, [N], to be minimised."""
@@ -61,16 +59,12 @@ PenaltyField = Annotated[SerializeAsAny[Penalty], BeforeValidator(Penalty.build)
 class _EstimatedKL(Penalty):
     """Base class of KLs that are estimated from the sampled token: k1, abs, k2 or k3."""
 
-    estimator: Literal["k1", "abs", "k2", "k3"] = Field(
-        default="k3", description="estimator of the KL"
-    )
-    max_gap: OptionalPositive = Field(
-        default=functional.MAX_LOG_RATIO,
-        description="k3 clamps l_ref − l to ±max_gap nats; null = no clamp",
-    )
-    max_value: OptionalPositive = Field(
-        default=None, description="the estimate is clamped to ±max_value; null = no clamp"
-    )
+    estimator: Literal["k1", "abs", "k2", "k3"] = "k3"
+    """estimator of the KL"""
+    max_gap: OptionalPositive = functional.MAX_LOG_RATIO
+    """k3 clamps l_ref − l to ±max_gap nats; null = no clamp"""
+    max_value: OptionalPositive = None
+    """the estimate is clamped to ±max_value; null = no clamp"""
 
     def estimate(self, logprobs: Tensor, reference: Tensor) -> Tensor:
         """The estimate of KL(π ‖ π_reference), [N]; 0 gradient where it is clamped."""
@@ -95,11 +89,10 @@ class KL(_EstimatedKL):
 
     skippable: ClassVar[bool] = True
 
-    against: Literal["reference", "old", "sampler"] = Field(
-        default="reference",
-        description="the reference policy, π_old of the rollout, or the sampler's probabilities",
-    )
-    unbiased: bool = Field(default=False, description="multiply by r, for an unbiased gradient")
+    against: Literal["reference", "old", "sampler"] = "reference"
+    """the reference policy, π_old of the rollout, or the sampler's probabilities"""
+    unbiased: bool = False
+    """multiply by r, for an unbiased gradient"""
 
     @property
     def _column(self) -> str:
@@ -128,16 +121,14 @@ class ProxyKL(_EstimatedKL):
 
     skippable: ClassVar[bool] = True
 
-    min_p: float = Field(
-        default=0.02, gt=0, le=1, description="μ, share of the largest probability"
-    )
-    relative: bool = Field(default=True, description="false: μ is itself a probability")
-    temperature: float | None = Field(
-        default=None, gt=0, description="temperature of the proxy; null = that of sampling"
-    )
-    policy: Literal["old", "current"] = Field(
-        default="old", description="the proxy is of π_old, or of π at the start of each update"
-    )
+    min_p: float = Field(default=0.02, gt=0, le=1)
+    """μ, share of the largest probability"""
+    relative: bool = True
+    """false: μ is itself a probability"""
+    temperature: float | None = Field(default=None, gt=0)
+    """temperature of the proxy; null = that of sampling"""
+    policy: Literal["old", "current"] = "old"
+    """the proxy is of π_old, or of π at the start of each update"""
 
     @property
     def scoring(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor
 
 from rlobj.base.primitive import Primitive
@@ -150,10 +150,8 @@ SurrogateField = Annotated[SerializeAsAny[Surrogate], BeforeValidator(Surrogate.
 class _RatioSurrogate(Surrogate):
     """Base class of surrogates of a ratio of policies."""
 
-    max_log_ratio: OptionalPositive = Field(
-        default=functional.MAX_LOG_RATIO,
-        description="the ratio's logarithm is clamped to ±max_log_ratio nats; null = no clamp",
-    )
+    max_log_ratio: OptionalPositive = functional.MAX_LOG_RATIO
+    """the ratio's logarithm is clamped to ±max_log_ratio nats; null = no clamp"""
 
 
 class Clip(_RatioSurrogate):
@@ -164,15 +162,14 @@ class Clip(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True  # f is r, a bound or c; r is finite
 
-    low: NonNegative = Field(default=0.2, description="ε_low: the ratio's floor is 1 − low")
-    high: NonNegative = Field(default=0.2, description="ε_high: the ratio's cap is 1 + high")
-    dual: OptionalAboveOne = Field(
-        default=None, description="c, an absolute cap for A < 0; null = none"
-    )
-    ratio: Literal["token", "sequence", "product"] = Field(
-        default="token",
-        description="of the token, or the response's geometric mean (GSPO) or product",
-    )
+    low: NonNegative = 0.2
+    """ε_low: the ratio's floor is 1 − low"""
+    high: NonNegative = 0.2
+    """ε_high: the ratio's cap is 1 + high"""
+    dual: OptionalAboveOne = None
+    """c, an absolute cap for A < 0; null = none"""
+    ratio: Literal["token", "sequence", "product"] = "token"
+    """of the token, or the response's geometric mean (GSPO) or product"""
 
     def _ratio(self, terms: Terms) -> Tensor:
         return getattr(terms.clamped(self.max_log_ratio), f"{self.ratio}_ratio")
@@ -215,8 +212,10 @@ class Cispo(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True
 
-    max: Positive = Field(default=5.0, description="absolute cap of r")
-    min: NonNegative = Field(default=0.0, description="absolute floor of r")
+    max: Positive = 5.0
+    """absolute cap of r"""
+    min: NonNegative = 0.0
+    """absolute floor of r"""
 
     def __call__(self, terms: Terms) -> Tensor:
         ratio = terms.clamped(self.max_log_ratio).token_ratio
@@ -228,8 +227,10 @@ class SoftGate(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True  # f ≤ 4/τ
 
-    tau_pos: Positive = Field(default=1.0, description="τ where A > 0")
-    tau_neg: Positive = Field(default=1.05, description="τ where A ≤ 0")
+    tau_pos: Positive = 1.0
+    """τ where A > 0"""
+    tau_neg: Positive = 1.05
+    """τ where A ≤ 0"""
 
     def __call__(self, terms: Terms) -> Tensor:
         ratio = terms.clamped(self.max_log_ratio).token_ratio
@@ -245,7 +246,8 @@ class GeometricMean(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True  # S = f times the mean of the response's A
 
-    eps: Positive = Field(default=0.4, description="ε in log space, nats")
+    eps: Positive = 0.4
+    """ε in log space, nats"""
 
     def __call__(self, terms: Terms) -> Tensor:
         table = terms.table
@@ -267,16 +269,14 @@ class DppoTv(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True  # S = A·f inside and outside the region
 
-    low: NonNegative = Field(
-        default=0.2, description="largest decrease of the token's probability that is trained"
-    )
-    high: NonNegative = Field(
-        default=0.2, description="largest increase of the token's probability that is trained"
-    )
-    cap: OptionalPositive = Field(default=20.0, description="absolute cap of r; null = none")
-    against: Literal["old", "sampler"] = Field(
-        default="old", description="log-probabilities at the centre of the region"
-    )
+    low: NonNegative = 0.2
+    """largest decrease of the token's probability that is trained"""
+    high: NonNegative = 0.2
+    """largest increase of the token's probability that is trained"""
+    cap: OptionalPositive = 20.0
+    """absolute cap of r; null = none"""
+    against: Literal["old", "sampler"] = "old"
+    """log-probabilities at the centre of the region"""
 
     def needs(self) -> tuple[str, ...]:
         return (f"{self.against}_logprobs",)
@@ -301,10 +301,14 @@ class Vespo(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True  # φ(w) is finite because w is clamped
 
-    k_pos: AnyNumber = Field(default=2.0, description="k where A ≥ 0")
-    lambda_pos: AnyNumber = Field(default=3.0, description="λ where A ≥ 0")
-    k_neg: AnyNumber = Field(default=3.0, description="k where A < 0")
-    lambda_neg: AnyNumber = Field(default=2.0, description="λ where A < 0")
+    k_pos: AnyNumber = 2.0
+    """k where A ≥ 0"""
+    lambda_pos: AnyNumber = 3.0
+    """λ where A ≥ 0"""
+    k_neg: AnyNumber = 3.0
+    """k where A < 0"""
+    lambda_neg: AnyNumber = 2.0
+    """λ where A < 0"""
 
     def __call__(self, terms: Terms) -> Tensor:
         moved = terms.clamped(self.max_log_ratio).log_ratio.detach()
@@ -321,9 +325,12 @@ class Vespo(_RatioSurrogate):
 class Switch(Surrogate):
     """S = `then` where the rule is true, else `otherwise`; `plan` evaluates the rule."""
 
-    rule: RuleField = Field(description="tokens with the surrogate `then`")
-    then: SurrogateField = Field(description="surrogate where the rule is true")
-    otherwise: SurrogateField = Field(description="surrogate of all other tokens")
+    rule: RuleField
+    """tokens with the surrogate `then`"""
+    then: SurrogateField
+    """surrogate where the rule is true"""
+    otherwise: SurrogateField
+    """surrogate of all other tokens"""
 
     def __init__(self, rule: Any = None, then: Any = None, otherwise: Any = None, **data: Any):
         given = {"rule": rule, "then": then, "otherwise": otherwise}

@@ -67,8 +67,10 @@ class Overlong(Model):
     The paper's limit of 20480 tokens with a cache of 4096 is `cache: 0.2`.
     """
 
-    cache: float = Field(gt=0, lt=1, description="L_c as a share of sampling.max_tokens")
-    penalty: float = Field(default=1.0, ge=0, description="penalty of a response at the limit")
+    cache: float = Field(gt=0, lt=1)
+    """L_c as a share of sampling.max_tokens"""
+    penalty: float = Field(default=1.0, ge=0)
+    """penalty of a response at the limit"""
 
     def shape(self, rewards: Tensor, lengths: Tensor, max_tokens: int) -> Tensor:
         """Add the penalty to rewards [B]; an undecided reward (NaN) stays undecided.
@@ -122,15 +124,12 @@ class Grader:
 class Reward(Primitive):
     """Base class of rewards."""
 
-    overlong: Overlong | None = Field(
-        default=None, description="soft overlong punishment (DAPO) added to the reward"
-    )
-    name: str | None = Field(
-        default=None, pattern=r"^[A-Za-z_][\w-]*$", description="name of one of several rewards"
-    )
-    weight: float = Field(
-        default=1.0, allow_inf_nan=False, description="weight of one of several rewards"
-    )
+    overlong: Overlong | None = None
+    """soft overlong punishment (DAPO) added to the reward"""
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w-]*$")
+    """name of one of several rewards"""
+    weight: float = Field(default=1.0, allow_inf_nan=False)
+    """weight of one of several rewards"""
 
     @classmethod
     def build(cls, value: Any) -> Reward:
@@ -195,14 +194,10 @@ class Math(Reward):
     See `MathVerifier`.
     """
 
-    deadline: float = Field(
-        default=5.0, gt=0, description="time limit for one answer, in seconds; then it is undecided"
-    )
-    workers: int = Field(
-        default_factory=lambda: min(8, os.cpu_count() or 1),
-        ge=1,
-        description="processes that check answers; default: one per core, at most 8",
-    )
+    deadline: float = Field(default=5.0, gt=0)
+    """time limit for one answer, in seconds; then it is undecided"""
+    workers: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=1)
+    """processes that check answers; default: one per core, at most 8"""
 
     def open(self) -> _MathGrader:
         """Return a grader with `workers` processes, which start when it is entered."""
@@ -212,12 +207,9 @@ class Math(Reward):
 class Exact(Reward):
     """1 if the response equals the answer, ignoring surrounding blanks, else 0."""
 
-    after: str | None = Field(
-        default=None,
-        min_length=1,
-        description="compare only the text after the last occurrence of this, such as ####; "
-        "without it the response is wrong",
-    )
+    after: str | None = Field(default=None, min_length=1)
+    """compare only the text after the last occurrence of this, such as ####; without it the
+    response is wrong"""
 
     def open(self) -> FunctionGrader:
         """Return a grader that compares text."""
@@ -232,7 +224,8 @@ class Custom(Reward):
     raises an exception, the run stops with an error that names the problem.
     """
 
-    target: str = Field(description="package.module:function, or path/to/file.py:function")
+    target: str
+    """package.module:function, or path/to/file.py:function"""
 
     def open(self) -> Grader:
         """Return a grader that calls the function.

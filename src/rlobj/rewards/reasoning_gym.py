@@ -24,11 +24,8 @@ class ReasoningGym(Reward):
     The answer is the content of the last `<answer>...</answer>`.
     """
 
-    deadline: float = Field(
-        default=10.0,
-        gt=0,
-        description="time limit for one answer, in seconds; then it is undecided",
-    )
+    deadline: float = Field(default=10.0, gt=0)
+    """time limit for one answer, in seconds; then it is undecided"""
 
     def open(self) -> _GymGrader:
         """Return a grader with one process, which starts when it is entered."""

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from rlobj.base.validation import InvalidFields
 from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig, function_grader
@@ -32,7 +32,8 @@ class Several(Reward):
     length penalty is one more reward, with the name `overlong` and weight 1.
     """
 
-    of: tuple[RewardConfig, ...] = Field(description="a list of {name, weight, kind, ...}")
+    of: tuple[RewardConfig, ...]
+    """a list of {name, weight, kind, ...}"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -131,37 +131,23 @@ def packed(code: Literal["i", "f"], values: Iterable[Any]) -> array[Any]:
 class Distribution(Model):
     """The distribution that tokens are sampled from. The default is the model's own."""
 
-    temperature: float = Field(
-        default=1.0,
-        ge=0.0,
-        allow_inf_nan=False,
-        description="logits are divided by this; 0 = the most likely token (greedy)",
-    )
-    top_p: float = Field(
-        default=1.0,
-        gt=0.0,
-        le=1.0,
-        description="sample from the most likely tokens with this probability; 1 = all",
-    )
-    top_k: int = Field(default=0, ge=0, description="sample from the k most likely tokens; 0 = all")
-    min_p: float = Field(
-        default=0.0,
-        ge=0.0,
-        le=1.0,
-        description="sample from tokens with at least this share of the largest probability; "
-        "0 = all",
-    )
+    temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
+    """logits are divided by this; 0 = the most likely token (greedy)"""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """sample from the most likely tokens with this probability; 1 = all"""
+    top_k: int = Field(default=0, ge=0)
+    """sample from the k most likely tokens; 0 = all"""
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    """sample from tokens with at least this share of the largest probability; 0 = all"""
 
 
 class SamplingSettings(Distribution):
     """How responses are sampled."""
 
-    max_tokens: int = Field(
-        ge=1, description="largest number of tokens in a response, with the EOS token"
-    )
-    stop: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = Field(
-        default=(), description="a response ends when it contains one of these texts"
-    )
+    max_tokens: int = Field(ge=1)
+    """largest number of tokens in a response, with the EOS token"""
+    stop: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = ()
+    """a response ends when it contains one of these texts"""
 
 
 Done = Callable[[int, list[Sample]], None]

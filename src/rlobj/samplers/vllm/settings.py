@@ -41,33 +41,20 @@ def check_extra(arguments: Iterable[str], others: Iterable[str]) -> None:
 class VllmSettings(Model):
     """vLLM in the training process (`--sampler vllm`)."""
 
-    gpu_memory_utilization: float = Field(
-        default=0.5,
-        gt=0,
-        le=1,
-        description="share of GPU memory for vLLM; the trainer uses the rest",
-    )
-    kv_cache_bytes: int | Literal["auto"] = Field(
-        default="auto",
-        description="bytes of key-value cache (auto: 256 MiB on a CPU; the rest of vLLM's share on "
-        "a GPU)",
-    )
-    max_model_len: int | Literal["auto"] = Field(
-        default="auto",
-        description="largest number of tokens in prompt and response together (auto: the limit of "
-        "the model and the cache)",
-    )
-    enforce_eager: bool | Literal["auto"] = Field(
-        default="auto", description="do not compile and do not capture graphs (auto: true on a CPU)"
-    )
-    sleep_level: Literal[0, 1, 2] = Field(
-        default=1,
-        description="GPU memory that is freed between rollouts: 0 none, 1 all (weights move to CPU "
-        "memory), 2 all (weights are deleted); no effect on a CPU",
-    )
-    extra: dict[str, Any] = Field(
-        default_factory=dict, description="other arguments of vllm.LLM, by name"
-    )
+    gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
+    """share of GPU memory for vLLM; the trainer uses the rest"""
+    kv_cache_bytes: int | Literal["auto"] = "auto"
+    """bytes of key-value cache (auto: 256 MiB on a CPU; the rest of vLLM's share on a GPU)"""
+    max_model_len: int | Literal["auto"] = "auto"
+    """largest number of tokens in prompt and response together (auto: the limit of the model and
+    the cache)"""
+    enforce_eager: bool | Literal["auto"] = "auto"
+    """do not compile and do not capture graphs (auto: true on a CPU)"""
+    sleep_level: Literal[0, 1, 2] = 1
+    """GPU memory that is freed between rollouts: 0 none, 1 all (weights move to CPU memory), 2 all
+    (weights are deleted); no effect on a CPU"""
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """other arguments of vllm.LLM, by name"""
 
     @field_validator("extra")
     @classmethod
@@ -83,32 +70,22 @@ class ServerSettings(Model):
     from the file that `rlobj serve` wrote if the server runs on this machine.
     """
 
-    url: str = Field(default="http://127.0.0.1:8000", description="address of the server")
-    transport: Literal["auto", "file", "broadcast"] = Field(
-        default="auto",
-        description="weight transfer: shared-memory files or gloo/NCCL broadcast (auto: files if "
-        "the server can read the trainer's files)",
-    )
-    timeout: float = Field(
-        default=60.0,
-        gt=0,
-        description="seconds to wait for an answer of the server; generating responses may take "
-        "longer, and loading weights ten times as long",
-    )
-    retries: int = Field(default=4, ge=0, description="number of retries after a failed attempt")
-    backoff: float = Field(
-        default=1.0, ge=0, description="seconds before the first retry; doubles with each retry"
-    )
-    broadcast_address: str | None = Field(
-        default=None,
-        description="address of the trainer for the server (null: detected)",
-    )
-    broadcast_port: int = Field(
-        default=0,
-        ge=0,
-        le=65535,
-        description="port of the trainer for broadcasts (0: any free port)",
-    )
+    url: str = "http://127.0.0.1:8000"
+    """address of the server"""
+    transport: Literal["auto", "file", "broadcast"] = "auto"
+    """weight transfer: shared-memory files or gloo/NCCL broadcast (auto: files if the server can
+    read the trainer's files)"""
+    timeout: float = Field(default=60.0, gt=0)
+    """seconds to wait for an answer of the server; generating responses may take longer, and
+    loading weights ten times as long"""
+    retries: int = Field(default=4, ge=0)
+    """number of retries after a failed attempt"""
+    backoff: float = Field(default=1.0, ge=0)
+    """seconds before the first retry; doubles with each retry"""
+    broadcast_address: str | None = None
+    """address of the trainer for the server (null: detected)"""
+    broadcast_port: int = Field(default=0, ge=0, le=65535)
+    """port of the trainer for broadcasts (0: any free port)"""
 
     @field_validator("url")
     @classmethod
