@@ -10,15 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from rlobj.base.errors import DataError, nearest
+from rlobj.base.yaml import packaged_table
 from rlobj.data.files import letters_and_digits
 from rlobj.data.hub import HubSource, published_rows
 from rlobj.data.layouts import RowReader, Several
@@ -137,10 +136,9 @@ def _plain(answer: str) -> str:
     return answer.lstrip("0") or "0" if re.fullmatch(r"0\d+", answer) else answer
 
 
-_FILE = files("rlobj.data") / "benchmarks.yaml"
 BENCHMARKS = {
     name: Benchmark(name, **keys)
-    for name, keys in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
+    for name, keys in packaged_table("rlobj.data", "benchmarks.yaml").items()
 }
 """Name -> benchmark."""
 

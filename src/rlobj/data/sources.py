@@ -8,17 +8,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from rlobj.base.errors import DataError, nearest
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.validation import Model
+from rlobj.base.yaml import packaged_table
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import SUFFIXES, read_file, split_files
@@ -56,10 +55,9 @@ class NamedSource:
     columns: Columns = Columns()
 
 
-_FILE = files("rlobj.data") / "named_sources.yaml"
 NAMED_SOURCES: dict[str, NamedSource] = {
     name: NamedSource(name, **keys)
-    for name, keys in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
+    for name, keys in packaged_table("rlobj.data", "named_sources.yaml").items()
 }
 """Name -> training set."""
 

