@@ -22,7 +22,7 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.observed import Observed
+from rlobj.records.observed import POLICY, Observed
 from rlobj.records.token_metrics import token_metrics
 from rlobj.training.loop.metrics import average
 from rlobj.training.parallel.agreement import together
@@ -32,8 +32,6 @@ from rlobj.training.storage.recording import Recording
 from rlobj.training.storage.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
-
-_COLUMNS = ("logprobs", "entropy", "collision", "entropy_sensitivity")
 
 
 class RunRecord:
@@ -178,7 +176,7 @@ def observed_update(
             the update, [N]; also `collision` and `entropy_sensitivity` if the trainer knows them.
     """
     table = TokenBatch.concat(tables)
-    given = {name: getattr(table, name) for name in _COLUMNS}
+    given = {name: getattr(table, name) for name in POLICY}
     given = {name: column.detach() for name, column in given.items() if column is not None}
     if table.old_logprobs is None:  # the plan read the table's own, and replay must find them
         read = [name for name in given if f"old_{name}" in objective.needs.plan]
@@ -188,7 +186,7 @@ def observed_update(
         name: torch.cat([each[name].detach() for each in scores]).to(nowhere)
         if scores and name in scores[0]
         else nowhere
-        for name in _COLUMNS
+        for name in POLICY
     }
     return Observed(objective, state, table.replace(**given), plan.joined, sequences, **columns)
 

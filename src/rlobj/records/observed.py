@@ -15,6 +15,9 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
 
+POLICY = ("logprobs", "entropy", "collision", "entropy_sensitivity")
+"""The policy's columns that are kept of each update."""
+
 
 @dataclass(frozen=True)
 class Observed:

@@ -25,13 +25,12 @@ from rlobj.base.files import step_of
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
-from rlobj.records.observed import Observed
+from rlobj.records.observed import POLICY, Observed
 from rlobj.records.reading import checked_files
 from rlobj.records.rows import numpy, write_parquet
 from rlobj.records.schema import SCHEMA_VERSION, VERSION_KEY
 
 _UPDATES = b"rlobj.updates"
-_CURRENT = {"logprobs", "entropy", "collision", "entropy_sensitivity"}
 _OWN = "own."
 """Before the names of a TokenBatch's own columns."""
 
@@ -102,8 +101,8 @@ def _rows(step: int, number: int, observed: Observed) -> Any:
     """The responses of an update as a table of pyarrow."""
     table, size = observed.table, len(observed.table.lengths)
     values = {name: getattr(table, name) for name in (*PER_TOKEN, "advantages")}
-    if not observed.objective.needs.plan & _CURRENT:  # else the rules read those of the table
-        values |= {name: getattr(observed, name) for name in _CURRENT}
+    if not observed.objective.needs.plan & {*POLICY}:  # else the rules read those of the table
+        values |= {name: getattr(observed, name) for name in POLICY}
     values |= {f"{_OWN}{name}": column for name, column in table.columns.items()}
     values |= {"weight": observed.plan.weights[0]}
     assert table.ids is not None

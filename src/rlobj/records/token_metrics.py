@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.statistics import Comm
-from rlobj.records.observed import Observed
+from rlobj.records.observed import POLICY, Observed
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TOPS = (0.0001, 0.001, 0.01)
@@ -107,8 +107,7 @@ class _Tokens:
         clauses = observed.plan.clauses
         assert clauses is not None
         rows = clauses.in_phase.nonzero()[:, 0]
-        policy = ("logprobs", "entropy", "collision", "entropy_sensitivity")
-        columns = (getattr(observed, name).detach()[rows].double() for name in policy)
+        columns = (getattr(observed, name).detach()[rows].double() for name in POLICY)
         logprobs, entropy, collision, sensitivity = columns
         advantages = observed.plan.advantages[0][rows].double()
         weights = observed.plan.weights[0][rows].double() * advantages

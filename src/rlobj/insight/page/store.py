@@ -24,7 +24,7 @@ from rlobj.base.files import step_of
 from rlobj.config.run_folder import Progress, checkpoints, read_settings
 from rlobj.objectives.rules import NAMES
 from rlobj.objectives.statistics import hash_keys
-from rlobj.records.observed import Observed
+from rlobj.records.observed import POLICY, Observed
 from rlobj.records.reading import open_records, read_records, sound
 from rlobj.records.recorder import uniform
 from rlobj.records.rows import numbers, numpy, rows_of
@@ -143,8 +143,7 @@ def whole_rows(update: UpdateTable, texts: TokenTexts) -> Any:
     plan = update.objective.plan([table], update.state, clauses=True)
     assert plan.clauses is not None
     current = {
-        name: unknown if (values := getattr(table, name)) is None else values
-        for name in ("logprobs", "entropy", "collision", "entropy_sensitivity")
+        name: unknown if (values := getattr(table, name)) is None else values for name in POLICY
     }
     observed = Observed(update.objective, update.state, table, plan, update.sequences, **current)
     decided, ids = table.decided.nonzero()[:, 0], table.ids

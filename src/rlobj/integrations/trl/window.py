@@ -71,18 +71,7 @@ class Window:
 
     def add(self, table: TokenBatch, output: LossOutput) -> None:
         """Keep what the loss of the next micro-batch measured, without its graph."""
-        assert table.entropy is not None
-        self.measured.append(
-            Measured(
-                loss=output.loss.detach(),
-                metrics=output.metrics,
-                extremes=output.extremes,
-                tokens=table.decided.sum(),
-                rows=torch.arange(len(table)),
-                scores={"logprobs": table.logprobs.detach(), "entropy": table.entropy.detach()},
-                sampler_logprobs=None,
-            )
-        )
+        self.measured.append(Measured.of(table, output, torch.arange(len(table))))
 
 
 @dataclass

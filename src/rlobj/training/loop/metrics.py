@@ -15,8 +15,10 @@ from torch import Tensor
 
 from rlobj.insight.diagnosis import agreed
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import Plan
+from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.statistics import Comm
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.records.observed import POLICY
 from rlobj.training.parallel.agreement import largest
 from rlobj.training.rollouts.collector import Response, Rollout, has_signal
 from rlobj.training.rollouts.sharding import Sequences
@@ -164,6 +166,20 @@ class Measured:
     rows: Tensor
     scores: dict[str, Tensor]
     sampler_logprobs: Any
+
+    @classmethod
+    def of(cls, table: TokenBatch, output: LossOutput, rows: Tensor) -> Measured:
+        """What the loss of a table measured, without its graph."""
+        columns = {name: getattr(table, name) for name in POLICY}
+        return cls(
+            loss=output.loss.detach(),
+            metrics=output.metrics,
+            extremes=output.extremes,
+            tokens=table.decided.sum(),
+            rows=rows,
+            scores={name: x.detach() for name, x in columns.items() if x is not None},
+            sampler_logprobs=table.sampler_logprobs,
+        )
 
 
 def combine(

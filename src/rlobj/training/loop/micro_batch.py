@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import LossOutput, Plan
+from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.observed import Observed
+from rlobj.records.observed import POLICY, Observed
 from rlobj.training.loop.metrics import Measured
 from rlobj.training.rollouts.sharding import MiniBatch
-
-OBSERVED = ("logprobs", "entropy", "collision", "entropy_sensitivity")
-"""The policy's columns that are kept of each update."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +35,6 @@ class MicroBatch:
     trained: bool
     last: bool
 
-    def measured(self, output: LossOutput) -> Measured:
-        """What the loss of this micro-batch measured, without its graph."""
-        table = self.table
-        return Measured(
-            loss=output.loss.detach(),
-            metrics=output.metrics,
-            extremes=output.extremes,
-            tokens=table.decided.sum(),
-            rows=self.rows,
-            scores={name: getattr(table, name).detach() for name in OBSERVED},
-            sampler_logprobs=table.sampler_logprobs,
-        )
-
 
 def observe(
     phase: Objective,
@@ -70,12 +54,12 @@ def observe(
     """
     before = {**state, "update": state["update"] - 1}
     if batch.current:
-        columns = {name: getattr(batch.table, name).detach() for name in OBSERVED}
+        columns = {name: getattr(batch.table, name).detach() for name in POLICY}
     else:
         nowhere = torch.full_like(batch.table.logprobs, torch.nan)
         rows = torch.cat([each.rows for each in measured])
         columns = {
             name: nowhere.index_copy(0, rows, torch.cat([each.scores[name] for each in measured]))
-            for name in OBSERVED
+            for name in POLICY
         }
     return Observed(phase, before, batch.table, plan, batch.sequences, **columns)

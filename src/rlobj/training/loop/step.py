@@ -19,7 +19,7 @@ from rlobj.records.token_metrics import token_metrics
 from rlobj.training.loop import stages
 from rlobj.training.loop.failures import guarded
 from rlobj.training.loop.learner import SKIPPED, Learner
-from rlobj.training.loop.metrics import PREDICTED, average
+from rlobj.training.loop.metrics import PREDICTED, Measured, average
 from rlobj.training.loop.micro_batch import observe
 from rlobj.training.loop.parts import Parts
 from rlobj.training.rollouts.collector import Rollout
@@ -96,7 +96,7 @@ def update(learner: Learner, phase: Objective, batch: MiniBatch) -> tuple[Observ
         output = phase.loss(micro.table, micro.plan, check=False)  # `step` skips it
         if micro.trained:
             learner.backward(output.loss, micro.last)
-        measured.append(micro.measured(output))
+        measured.append(Measured.of(micro.table, output, micro.rows))
     metrics = learner.step(batch, plan, measured)
     observed = observe(phase, batch, plan, learner.state, measured)
     more = token_metrics(observed, learner.comm)
