@@ -199,7 +199,8 @@ def _report(study: Study, options: argparse.Namespace) -> None:
     """Write the report of the runs that ended."""
     from benchmarks.stability import report
 
-    report.write(study.runs, options.out or ROOT / "benchmarks" / "results", study.asked)
+    out = options.out or ROOT / "benchmarks" / "results"
+    print(report.write(study.runs, out, study.asked))
 
 
 if __name__ == "__main__":
