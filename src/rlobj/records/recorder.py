@@ -18,6 +18,7 @@ import torch
 from pyarrow import parquet
 from torch import Tensor
 
+from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import hash_keys
 from rlobj.records.observed import Observed
 from rlobj.records.rows import rows_of, write_parquet
@@ -125,7 +126,7 @@ class Recorder:
         """Write all rows on the way out, also after an error, which must not be hidden."""
         try:
             self.close_file()
-        except OSError as error:
+        except (OSError, RunError) as error:
             logger.warning("the last rows of the record could not be written: %s", error)
 
     def halve(self) -> None:

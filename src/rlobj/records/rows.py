@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 from torch import Tensor
 
+from rlobj.base.files import write_whole
 from rlobj.objectives import functional
 from rlobj.records.observed import Observed
 from rlobj.records.schema import COLUMNS, CONTEXT, SCHEMA_VERSION, VERSION_KEY
@@ -110,15 +109,12 @@ def numbers(values: Tensor) -> NDArray[np.float32]:
 
 
 def write_parquet(path: Path, table: Any) -> None:
-    """Write a file under a temporary name, and rename it when the disk has it."""
+    """Write a file, which appears whole or not at all.
+
+    Raises:
+        RunError: the disk refused.
+    """
+    content = pyarrow.BufferOutputStream()
+    parquet.write_table(table, content, compression="zstd")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        parquet.write_table(table, partial, compression="zstd")
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
+    write_whole(path, content.getvalue().to_pybytes())
