@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from rlobj.base.files import last_lines
 from rlobj_cli.screen.console import calm_libraries, loading, preparing_policy, working
 
 if TYPE_CHECKING:
@@ -68,9 +69,7 @@ def _source(console: Console, model: str) -> str:
 def _last_line(log: Path) -> str:
     """The newest line of a log, without control characters; empty before the first."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 4096))
-            text = file.read().decode(errors="replace")
+        text = "\n".join(last_lines(log)[-20:])
     except OSError:
         return ""
     lines = [line.strip() for line in Text.from_ansi(text).plain.splitlines()]

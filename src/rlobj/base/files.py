@@ -78,6 +78,13 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def last_lines(log: Path) -> list[str]:
+    """The lines at the end of a log, of its last million bytes."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 1_000_000))
+        return file.read().decode(errors="replace").rstrip().splitlines()
+
+
 def step_of(path: Path) -> int:
     """The step in the name of a file or folder such as `step-000010`; -1 if there is none."""
     match = re.match(r"step-(\d+)", path.name)

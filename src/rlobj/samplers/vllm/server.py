@@ -16,6 +16,7 @@ from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth, versions
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.settings import ServerSettings, check_extra
@@ -233,5 +234,4 @@ class Server:
             return False
 
     def _tail(self) -> str:
-        lines = self.log.read_text("utf-8", errors="replace").splitlines()[-15:]
-        return f"the end of {self.log}:\n" + "\n".join(lines)
+        return f"the end of {self.log}:\n" + "\n".join(last_lines(self.log)[-15:])

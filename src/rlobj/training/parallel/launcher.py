@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.files import last_lines
 from rlobj.base.ports import free_port
 
 SETTLE = 2.0
@@ -285,10 +286,7 @@ def _report(cause: _Rank, ranks: Sequence[_Rank]) -> str:
 
 def _tail(log: Path) -> str:
     """The last lines of a file, from the beginning of the last traceback if that is longer."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 1_000_000))
-        lines = file.read().decode("utf-8", errors="replace").rstrip().splitlines()
-    lines = lines[-SHOWN_TRACEBACK:]
+    lines = last_lines(log)[-SHOWN_TRACEBACK:]
     traces = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent")]
     start = max(0, len(lines) - SHOWN_LINES)
     return "\n".join(lines[min([start, *traces[-1:]]) :])
