@@ -13,9 +13,8 @@ Every public name is importable from here. A name is loaded when it is first use
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
-
-from rlobj.base.lazy import load
 
 if TYPE_CHECKING:
     from rlobj.base.errors import *
@@ -100,7 +99,12 @@ __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll
 
 
 def __getattr__(name: str) -> Any:
-    return load(__name__, _HOMES, name)
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rlobj' has no attribute '{name}'")
+    module = importlib.import_module(_HOMES[name])
+    value = module if name == "functional" else getattr(module, name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
