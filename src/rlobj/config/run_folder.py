@@ -50,6 +50,18 @@ def how_to_continue(path: Path) -> str:
     return f"Resume it with: rlobj train --resume {path}"
 
 
+def run_paths(runs: Any) -> list[Path]:
+    """The folders of one run or of several runs, as a caller names them.
+
+    Raises:
+        ConfigError: no path, or something else.
+    """
+    paths = [runs] if isinstance(runs, str | Path) else list(runs)
+    if not paths or not all(isinstance(path, str | Path) for path in paths):
+        raise ConfigError(f"runs is {runs!r}; expected the folder of a run, or a list of them")
+    return list(map(Path, paths))
+
+
 def read_run_config(path: Path) -> RunConfig:
     """Read and check the settings of a run.
 

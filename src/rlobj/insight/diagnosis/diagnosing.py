@@ -16,6 +16,7 @@ from rlobj.config.run_folder import (
     read_lines,
     read_run_config,
     read_stop,
+    run_paths,
 )
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.drivers import (
@@ -63,11 +64,9 @@ def diagnose(
         >>> "collapse" in diagnosis.runs[0].checked
         True
     """
-    paths = [runs] if isinstance(runs, str | Path) else list(runs)
-    if not paths or not all(isinstance(path, str | Path) for path in paths):
-        raise ConfigError(f"runs is {runs!r}; expected the folder of a run, or a list of them")
+    paths = run_paths(runs)
     with importing(trust):
-        return Diagnosis(tuple(_diagnosed(Path(path), progress) for path in paths))
+        return Diagnosis(tuple(_diagnosed(path, progress) for path in paths))
 
 
 def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:

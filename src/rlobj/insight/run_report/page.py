@@ -8,8 +8,9 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
-from rlobj.base.errors import ConfigError, RunError, counted
+from rlobj.base.errors import RunError, counted
 from rlobj.base.files import packaged, write_whole
+from rlobj.config.run_folder import run_paths
 from rlobj.insight.run_report.plots import Plot, figures, finding_id, gaps
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
@@ -58,10 +59,7 @@ def report(
         >>> rlobj.report(run).name
         'report.html'
     """
-    paths = [runs] if isinstance(runs, str | Path) else list(runs)
-    if not paths or not all(isinstance(path, str | Path) for path in paths):
-        raise ConfigError(f"runs is {runs!r}; expected the folder of a run, or a list of them")
-    return write_report(read_runs([Path(path) for path in paths]), out, figures)
+    return write_report(read_runs(run_paths(runs)), out, figures)
 
 
 def write_report(
