@@ -479,7 +479,7 @@ def stability_rule() -> str:
 
 
 STABILITY_PARTS = (
-    *("state", "found", "search", "map", "power", "made"),
+    *("state", "found", "search", "map", "power", "by flag", "claims", "made"),
     *(f"{where} {what}" for where in ("edge", "stable") for what in ("accuracy", "differences")),
     *(f"{where} {what}" for where in ("edge", "stable") for what in ("entropy", "tokens")),
 )

@@ -18,10 +18,12 @@ BLUE, RED, GREY = "#0072B2", "#D55E00", "#666666"
 COLUMNS, INCHES = 4, 8
 SMALL, TEXT = 8, 9
 EVERY = 20
+TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 """Steps between evaluations."""
 READING = "thin: one seed\nred: it degraded\nblack: mean of the seeds\ndotted: before training"
 READING_ENTROPY = (
-    "line: median of the seeds\ndark: 80% of them\nlight: all of them\ndotted: at the start"
+    "line: median of the seeds\ndark: 80% of them\nlight: all of them\n"
+    "dotted: first 10 steps,\nand a tenth of it"
 )
 
 
@@ -44,7 +46,9 @@ def draw_entropies(runs: Runs, title: str, file: Path) -> None:
     panels = _panels(figure, runs, READING_ENTROPY)
     for axis, (name, each) in zip(panels, runs.items(), strict=True):
         _entropies(axis, name, list(each.values()))
-    panels[0].set_ylim(bottom=0)  # of all: they share their axes
+    panels[0].set_yscale("log")  # of all panels, which share their axes
+    panels[0].set_yticks(TICKS, map(str, TICKS))
+    panels[0].minorticks_off()
     _save(figure, file)
 
 
@@ -62,7 +66,7 @@ def _save(figure: Figure, file: Path) -> None:
     from PIL import Image
 
     figure.savefig(file, dpi=200)
-    Image.open(file).convert("RGB").quantize(64).save(file, optimize=True)
+    Image.open(file).convert("RGB").quantize(256).save(file, optimize=True)
 
 
 def _panels(figure: Any, runs: Runs, reading: str) -> list[Any]:
@@ -108,18 +112,17 @@ def _entropies(axis: Any, name: str, runs: Sequence[Outcome]) -> None:
     values = np.array(
         [[np.nan if x is None else x for x in curve] for curve in curves if len(curve) == longest]
     )
-    axis.set_title(f"{name}: {len(values)} runs", fontsize=SMALL)
+    axis.set_title(name, fontsize=SMALL)
     if longest:
         places = np.arange(longest) * 10 + 5
         low, few, middle, many, high = np.nanquantile(values, [0, 0.1, 0.5, 0.9, 1], axis=0)
         axis.fill_between(places, low, high, color=BLUE, alpha=0.15, lw=0)
         axis.fill_between(places, few, many, color=BLUE, alpha=0.3, lw=0)
         axis.plot(places, middle, color=BLUE, lw=2)
-        axis.axhline(np.nanmedian(values[:, 0]), color=GREY, lw=0.8, ls=":")
-    axis.set_ylim(bottom=0)
-    axis.set_ylabel(
-        "entropy, nats" if axis.get_subplotspec().is_first_col() else "", fontsize=SMALL
-    )
+        for part in (1, 10):
+            axis.axhline(np.nanmedian(values[:, 0]) / part, color=GREY, lw=0.8, ls=":")
+    if axis.get_subplotspec().is_first_col():
+        axis.set_ylabel("entropy, nats", fontsize=SMALL)
 
 
 def _differences(axis: Any, comparisons: Sequence[Comparison]) -> None:
@@ -157,5 +160,6 @@ def _shares(axis: Any, runs: Runs) -> None:
     axis.set_xlim(-0.02, 1.02)
     axis.tick_params(axis="x", labelsize=SMALL)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize=SMALL - 1, frameon=False, loc="best")
+    where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.08), "ncols": 2}
+    axis.legend(fontsize=SMALL, frameon=False, **where)
     axis.set_title("share of runs, 95% interval", fontsize=SMALL, loc="right")

@@ -14,7 +14,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.harness import machine
-from benchmarks.stability import pictures, results, tables
+from benchmarks.stability import claims, pictures, results, tables
 from benchmarks.stability.analysis import LEVEL, Outcome
 from benchmarks.stability.conditions import BASE
 from benchmarks.stability.plan import Asked
@@ -69,10 +69,7 @@ def markdown(found: Results) -> str:
             f"{title} entropy": tables.entropies(tables.core(each)),
             f"{title} tokens": tables.tokens(tables.core(each)),
         }
-    for setting in found.runs:
-        if more := tables.by_flag(found, setting):
-            parts[f"by flag, {setting}"] = more
-    parts["made"] = made(found)
+    parts |= {"by flag": tables.by_flag(found), "claims": claims.table(found), "made": made(found)}
     sections = (f"## {title}\n\n{part}\n" for title, part in parts.items())
     return f"# {NAME}\n\n" + "\n".join(sections)
 

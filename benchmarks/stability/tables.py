@@ -8,7 +8,6 @@ from statistics import mean, median, stdev
 from benchmarks.stability import analysis
 from benchmarks.stability.analysis import COMPARISONS, LEVEL, Comparison, Interval, Outcome, wilson
 from benchmarks.stability.conditions import BASE
-from benchmarks.stability.regimes import Setting
 from benchmarks.stability.results import CORE, PRIMARY, Results, Runs
 
 
@@ -40,7 +39,7 @@ def search(found: Results) -> str:
     about = "" if found.edge else "\n\nThe search found no edge."
     if not found.chosen:
         about = "\n\nThe search is not finished."
-    return _table(["learning rate", *_BASE, "chosen as"], rows) + about
+    return table(["learning rate", *_BASE, "chosen as"], rows) + about
 
 
 def chart(found: Results) -> str:
@@ -52,7 +51,7 @@ def chart(found: Results) -> str:
         if each is not None:
             size = [f"{each.learning_rate:g}", each.task, str(each.updates), str(each.steps)]
             rows.append([*size, *_base_cells(found.base(each))])
-    return _table(["learning rate", "task", "updates per step", "steps", *_BASE], rows)
+    return table(["learning rate", "task", "updates per step", "steps", *_BASE], rows)
 
 
 _BASE = ("runs", "last accuracy: mean", "from – to", "degraded", "collapsed", "entropy")
@@ -95,16 +94,21 @@ def powers(found: Results) -> str:
         for title, spread in spreads.items()
     ]
     header = ["differences", "their standard deviation", *(f"{n} seeds" for n in seeds)]
-    return _table([*header, "20 seeds, one comparison alone"], rows)
+    return table([*header, "20 seeds, one comparison alone"], rows)
 
 
-def by_flag(found: Results, setting: Setting) -> str:
-    """The conditions of a setting that are not in the core, or all of one that is made by flag."""
-    runs, known = found.of(setting), (*found.searched, *found.chart)
-    if not runs or (setting in known and set(runs) <= set(CORE)):
-        return ""
-    parts = (accuracies(runs), differences(runs, ""), entropies(runs), tokens(runs))
-    return "\n\n".join(parts)
+def by_flag(found: Results) -> str:
+    """The conditions beside the core, and the settings that are neither searched nor in the map."""
+    parts = []
+    for setting in found.runs:
+        runs = found.of(setting)
+        if setting in (*found.searched, *found.chart):
+            more = {name: each for name, each in runs.items() if name not in CORE}
+            runs = {name: runs[name] for name in runs if more and name == BASE} | more
+        if runs:
+            tables = accuracies(runs), differences(runs, ""), entropies(runs), tokens(runs)
+            parts.append("\n\n".join((f"{setting}:", *tables)))
+    return "\n\n".join(parts) or "Nothing was trained by flag."
 
 
 def accuracies(runs: Runs) -> str:
@@ -120,7 +124,7 @@ def accuracies(runs: Runs) -> str:
                 *(_share(values, key) for key in ("degraded", "collapsed")),
             ]
         )
-    return _table(["objective", "runs", "last", "best", "area", "degraded", "collapsed"], rows)
+    return table(["objective", "runs", "last", "best", "area", "degraded", "collapsed"], rows)
 
 
 def differences(runs: Runs, title: str) -> str:
@@ -143,7 +147,7 @@ def differences(runs: Runs, title: str) -> str:
         )
     header = ["comparison", "pairs", "difference in last", "95%", "99.3%"]
     header += ["p", "p, Holm"] if holm else []
-    return _table([*header, "degraded: p", "collapsed: p"], rows)
+    return table([*header, "degraded: p", "collapsed: p"], rows)
 
 
 def entropies(runs: Runs) -> str:
@@ -167,7 +171,7 @@ def entropies(runs: Runs) -> str:
             ]
         )
     header = ["objective", "runs", "first 10 steps", "last 20 steps", "from – to"]
-    return _table([*header, "collapsed", "exploded", "tokens that it covers"], rows)
+    return table([*header, "collapsed", "exploded", "tokens that it covers"], rows)
 
 
 def tokens(runs: Runs) -> str:
@@ -192,13 +196,13 @@ def tokens(runs: Runs) -> str:
         )
     header = ["objective", "tokens touched", "precision", "recall"]
     header += ["spurious tokens in right responses", "gradient norm in one token", "in 1%"]
-    return _table(header, rows)
+    return table(header, rows)
 
 
 # Cells.
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(header), ["---"] * len(header), *rows]
     if len(lines) == 2:
         return "No run has ended here yet."

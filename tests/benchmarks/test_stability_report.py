@@ -161,12 +161,34 @@ def test_conditions_by_flag_have_their_own_table(tmp_path: Path) -> None:
     other = Setting(5e-4, task="countdown")
     write_run(tmp_path, Run(other, BASE, 0), course(0.6))
     text = report.markdown(results.read(tmp_path))
-    title = f"by flag, {EDGE}"
-    assert row(text, title, "stapo, tau_p 0.2")[1] == "2"
-    assert row(text, title, "gspo − dapo-loss")[1] == "2"
+    assert row(text, "by flag", "stapo, tau_p 0.2")[1] == "2"
+    assert row(text, "by flag", "gspo − dapo-loss")[1] == "2"
     assert "gspo" not in part(text, "edge accuracy")
-    assert row(text, f"by flag, {other}", BASE)[1] == "1"
-    assert f"by flag, {STABLE}" not in text
+    edge, _, second = part(text, "by flag").partition(f"{other}:")
+    assert "| dapo-loss | 2 |" in edge
+    assert "| dapo-loss | 1 |" in second
+    assert "| grpo |" not in part(text, "by flag")
+    assert f"{STABLE}:" not in part(text, "by flag")
+
+
+def test_claims_of_papers_agree_only_if_the_interval_is_on_one_side(planted: Path) -> None:
+    text = report.markdown(results.read(planted))
+    assert row(text, "claims", "STAPO ends higher than GRPO")[-1] == "yes"
+    assert row(text, "claims", "it matters which tokens STAPO drops")[-1] == "yes"
+    assert row(text, "claims", "the entropy of GRPO collapses")[-1] == "no"
+    assert row(text, "claims", "that of STARE stays in a band")[-1] == "yes"
+    assert (
+        row(text, "claims", "Lp-Reg is stable (its paper has one update per rollout)")[-1] == "yes"
+    )
+    assert "0.100% of the tokens" in text
+    assert "JustRL" not in part(text, "claims")  # it has no run
+
+
+def test_a_claim_is_not_decided_by_few_runs(tmp_path: Path) -> None:
+    write_study(tmp_path, {}, seeds=2)
+    text = report.markdown(results.read(tmp_path))
+    for claim in ("STAPO ends higher than GRPO", "that of STARE stays in a band"):
+        assert row(text, "claims", claim)[-1] == "not decided"
 
 
 def test_the_picture_has_a_panel_for_each_condition_and_a_line_for_each_seed(
@@ -188,5 +210,6 @@ def test_the_picture_has_a_panel_for_each_condition_and_a_line_for_each_seed(
     differences, shares = panels[-2:]
     assert len(differences.get_yticklabels()) == 7
     assert len(shares.get_yticklabels()) == 7
+    assert figures[1].axes[0].get_yscale() == "log"
     medians = [axis.lines[0].get_ydata()[-1] for axis in figures[1].axes if axis.axison]
     assert medians == pytest.approx([0.05] * 7)
