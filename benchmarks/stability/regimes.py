@@ -1,9 +1,9 @@
 """The settings of the study, and the rule that chooses them from runs of dapo-loss alone.
 
 The rule was written before any other objective was run in this study. Earlier tries of dapo-loss
-and stapo at 7e-4, with an older version, were known. The search has its own seeds, so that the seeds
-of the study were not selected. It spans learning rates only: updates per rollout, digits and length
-would have needed three more searches, and are in the map.
+and stapo at 7e-4, with an older version, were known. The search has its own seeds, so that the
+seeds of the study were not selected. It spans learning rates only: updates per rollout, digits and
+length would have needed three more searches, and are in the map.
 
 1. Six learning rates are tried with four seeds each. A run *degrades* if its last held-out accuracy
    (the mean of its last three evaluations) is below its accuracy before training, or if it failed.
