@@ -177,7 +177,12 @@ class Board:
         if not self._console.is_terminal:
             yield
             return
-        with Live(get_renderable=self.table, console=self._console, refresh_per_second=1):
+        with Live(
+            get_renderable=self.table,
+            console=self._console,
+            refresh_per_second=1,
+            transient=True,
+        ):
             yield
 
     def tell(self, run: Run, state: str) -> None:
