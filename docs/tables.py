@@ -486,9 +486,15 @@ STABILITY_PARTS = (
 
 
 def stability_part(title: str) -> str:
-    """A part of the report of the stability study, by its heading."""
+    """A part of the report of the stability study, by its heading.
+
+    Raises:
+        KeyError: the report has no such part.
+    """
     file = STABILITY.parent / "results" / "stability.md"
-    _, _, rest = file.read_text(encoding="utf-8").partition(f"## {title}\n\n")
+    _, found, rest = file.read_text(encoding="utf-8").partition(f"## {title}\n\n")
+    if not found:
+        raise KeyError(title)
     return rest.partition("\n## ")[0].rstrip()
 
 

@@ -193,7 +193,8 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None
     """The t interval of a mean; None for fewer than two values."""
     if len(values) < 2:
         return None
-    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    far = float(stats.t.ppf((1 + level) / 2, len(values) - 1))
+    half = far * stdev(values) / math.sqrt(len(values))
     return mean(values) - half, mean(values) + half
 
 
@@ -216,7 +217,7 @@ def sign_flip(differences: Sequence[float]) -> float:
     return float(np.mean(np.abs(sums) >= abs(sum(differences)) - rounding))
 
 
-def holm(p_values: Mapping[str, float], of: int = COMPARISONS) -> dict[str, float]:
+def holm(p_values: Mapping[Any, float], of: int = COMPARISONS) -> dict[Any, float]:
     """Holm's corrected p-values. A comparison of `of` that is missing counts as not rejected."""
     corrected, largest = {}, 0.0
     for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda each: each[1])):

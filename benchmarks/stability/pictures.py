@@ -30,7 +30,8 @@ READING_ENTROPY = (
 def draw(runs: Runs, comparisons: Sequence[Comparison], title: str, file: Path) -> None:
     """Write the picture of accuracies, paired differences and shares of a setting."""
     figure = _figure(_rows(runs) * 1.75 + 3.1, title)
-    top, bottom = figure.subfigures(2, 1, height_ratios=[_rows(runs) * 1.75, 2.6])
+    parts: Any = figure.subfigures(2, 1, height_ratios=[_rows(runs) * 1.75, 2.6])
+    top, bottom = parts
     panels = _panels(top, runs, READING)
     for axis, (name, each) in zip(panels, runs.items(), strict=True):
         _accuracies(axis, name, list(each.values()))

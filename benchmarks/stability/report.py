@@ -127,7 +127,8 @@ def state(found: Results) -> str:
     lines = [f"- {setting}, {name}: {tables.spans(s)}" for setting, name, s in found.missing]
     return (
         f"**The study is not finished.** {text} {left} of {found.planned} planned runs are "
-        f"missing, {len(found.unfinished)} of them began:\n\n" + "\n".join(lines)
+        f"missing, {len(found.unfinished)} of them began. Until they have ended, the p-values are "
+        "not those of the plan:\n\n" + "\n".join(lines)
     )
 
 

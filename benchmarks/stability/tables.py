@@ -235,6 +235,8 @@ def _median(runs: Sequence[Outcome], key: str) -> str:
 
 def _pooled_share(runs: Sequence[Outcome], key: str, form: str) -> str:
     values = [run.shares[key] for run in runs if run.shares.get(key) is not None]
+    if values and not any(values):
+        return "0"
     return format(mean(values), form) if values else "–"  # pyright: ignore
 
 

@@ -85,7 +85,8 @@ def test_a_half_finished_study_says_so_and_names_the_missing_seeds(tmp_path: Pat
     assert part(text, "state").startswith("**The study is not finished.**")
     assert f"- {EDGE}, stapo: 1, 3 to 19\n" in text
     assert f"- {EDGE}, dapo-loss: 3 to 19\n" in text
-    assert f"{17 * 7 + 1} of {RUNS} planned runs are missing, 1 of them began" in text
+    assert f"{17 * 7 + 1} of {RUNS} planned runs are missing, 1 of them began. " in text
+    assert "not those of the plan" in part(text, "state")
     assert row(text, "edge differences", "stapo − dapo-loss")[1] == "2"
     assert row(text, "edge differences", "grpo − dapo-loss")[1] == "3"
 
