@@ -483,15 +483,16 @@ STABILITY_PARTS = (
     *(f"{where} {what}" for where in ("edge", "stable") for what in ("accuracy", "differences")),
     *(f"{where} {what}" for where in ("edge", "stable") for what in ("entropy", "tokens")),
 )
+MECHANISM_PARTS = ("carried", "bounds", "rules", "update", "quadrants", "growth")
 
 
-def stability_part(title: str) -> str:
-    """A part of the report of the stability study, by its heading.
+def stability_part(title: str, report: str = "stability") -> str:
+    """A part of a report of the stability study, by its heading.
 
     Raises:
         KeyError: the report has no such part.
     """
-    file = STABILITY.parent / "results" / "stability.md"
+    file = STABILITY.parent / "results" / f"{report}.md"
     _, found, rest = file.read_text(encoding="utf-8").partition(f"## {title}\n\n")
     if not found:
         raise KeyError(title)
@@ -532,5 +533,9 @@ TABLES: dict[str, Callable[[], str]] = {
     **{
         f"stability-{title.replace(' ', '-')}": partial(stability_part, title)
         for title in STABILITY_PARTS
+    },
+    **{
+        f"mechanism-{title}": partial(stability_part, title, "mechanism")
+        for title in MECHANISM_PARTS
     },
 }

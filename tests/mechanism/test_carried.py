@@ -72,12 +72,12 @@ def test_planted_tokens_carry_an_outsized_share_of_the_gradients_but_a_small_one
 ) -> None:
     policy = Policy.load(kind)
     rate, clean = 1e-3, roll_out(policy, 0, prompts=32)
-    found = [carried(policy, clean, objective("dapo-loss"), rate, seed) for seed in range(3)]
+    found = [carried(policy, clean, objective("dapo-loss"), rate, seed) for seed in range(2)]
     for each in found:
         assert each["tokens"] == round(rate * clean.tokens)
         assert least * rate < each["sum"] < 0.1
         assert each["norm"] <= math.sqrt(2)
         assert each["others"] > 0.9
-    mean = {name: sum(each[name] for each in found) / 3 for name in ("parameters", "random")}
+    mean = {name: sum(each[name] for each in found) / 2 for name in ("parameters", "random")}
     assert mean["parameters"] > 3 * mean["random"]
     assert rate * 3 < mean["parameters"] < 0.2

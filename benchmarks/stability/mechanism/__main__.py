@@ -40,7 +40,7 @@ def main() -> None:
         seconds = round(time.process_time() - start, 1)
         note(f"{name}: {seconds} CPU seconds")
         found[name] = {"rows": rows, "cpu_seconds": seconds, "machine": machine()}
-        found["command"] = " ".join(sys.orig_argv[1:3])
+        found["command"] = "python " + " ".join(sys.orig_argv[1:3])
         file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if all(name in found for name in PARTS):
         pages.write(found, options.out)
