@@ -479,7 +479,8 @@ def stability_rule() -> str:
 
 
 STABILITY_PARTS = (
-    *("state", "found", "search", "map", "power", "by flag", "claims", "made"),
+    *("state", "conditions", "found", "search", "map", "power", "beyond", "by flag", "claims"),
+    "made",
     *(f"{where} {what}" for where in ("edge", "stable") for what in ("accuracy", "differences")),
     *(f"{where} {what}" for where in ("edge", "stable") for what in ("entropy", "tokens")),
 )

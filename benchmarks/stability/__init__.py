@@ -12,7 +12,7 @@ The analysis, written before any other objective than dapo-loss was trained in a
   mean of those after step 0. A run *degraded* if last is below its accuracy before training, and
   *collapsed* if last is below half of it. A run that failed counts as collapsed, with last 0.
 - A run's entropy *collapsed* if its mean over the last 20 steps is below a tenth of that over the
-  first 10 steps, and *exploded* if it is above it.
+  first 10 steps, and *exploded* if it is above that over the first 10 steps.
 - The primary comparison is *last* at the edge, 20 seeds, as a paired difference: run of a condition
   minus run of dapo-loss with the same seed. Six conditions against dapo-loss, and stapo against its
   random control, are seven comparisons. p-values are those of the exact sign-flip test of the mean,

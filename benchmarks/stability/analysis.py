@@ -18,6 +18,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from benchmarks.stability import regimes
+from rlobj.base.errors import RunError
 from rlobj.config.run_folder import read_metrics
 
 COMPARISONS = 7
@@ -98,8 +99,27 @@ def outcome(folder: Path) -> Outcome | None:
         entropy_course=course,
         shares=shares(steps),
         counts=counts(steps),
-        made=json.loads(ended["done"].read_text("utf-8")),
+        made=facts(ended["done"]),
     )
+
+
+def facts(done: Path) -> dict[str, Any]:
+    """What a finished run says about its making.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    try:
+        made = json.loads(done.read_text("utf-8"))
+    except ValueError:
+        made = None
+    wanted = {"cpu_seconds": 60.0, "wall_seconds": 61.0, "commit": "abc1234"}
+    if not isinstance(made, dict) or not made.keys() >= wanted.keys():
+        raise RunError(
+            f"{done} is damaged: expected JSON such as {json.dumps(wanted)}. Delete {done.parent}; "
+            "the command of the study trains this run again"
+        )
+    return made
 
 
 def average(lines: Iterable[Mapping[str, Any]], name: str) -> float | None:
@@ -132,6 +152,8 @@ def shares(steps: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     return {
         **{title: average(steps, name) for title, name in named.items()},
         "touched": mean(map(touched, steps)) if steps else None,
+        "weight": average(steps, "controller/W"),
+        "weight on": average([{"on": float(x.get("controller/W") != 1.0)} for x in steps], "on"),
         "scored": 1 - total(steps, "tokens/unscored") / tokens if tokens else None,
     }
 
@@ -155,7 +177,8 @@ def touched(step: Mapping[str, Any]) -> float:
 
 
 def counts(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Sums over the steps; tokens of right responses are those of a share of equal lengths."""
+    """Sums over the steps. Tokens of right responses are the tokens times the share of these
+    responses, as if right and wrong ones had the same length."""
 
     def right(part: Sequence[Mapping[str, Any]]) -> float:
         each = (x.get("tokens/step", 0.0) * (x.get("reward/accuracy") or 0.0) for x in part)

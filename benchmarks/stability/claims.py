@@ -74,6 +74,14 @@ def stays(name: str) -> Callable[[Runs], Shown]:
     return measure
 
 
+def gate(runs: Runs) -> Shown:
+    """Whether STARE's gate opens and closes."""
+    each = [run.shares["weight on"] or 0.0 for run in runs["stare"].values() if run.shares]
+    share = mean(each) if each else 0.0
+    text = f"its weight is on in {share:.1%} of the steps"
+    return text, YES if 0.01 < share < 0.99 else NO
+
+
 def touched(runs: Runs) -> Shown:
     """The share of the tokens that STAPO's rule drops."""
     share = mean(run.shares["touched"] or 0.0 for run in runs["stapo"].values() if run.shares)
@@ -105,6 +113,7 @@ CLAIMS: list[tuple[str, str, tuple[str, ...], Callable[[Runs], Shown]]] = [
     ("that of JustRL explodes", STAPO, ("justrl",), course("justrl", "exploded")),
     ("that of STAPO stays in a band", STAPO, ("stapo",), course("stapo", "between")),
     ("that of STARE stays in a band", STARE, ("stare",), course("stare", "between")),
+    ("the gate of STARE opens and closes", STARE, ("stare",), gate),
     ("STAPO ends higher than GRPO", STAPO, ("stapo", "grpo"), better("stapo", "grpo")),
     (
         *("STAPO ends higher than 20-Entropy", STAPO),

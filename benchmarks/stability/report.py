@@ -21,6 +21,7 @@ from benchmarks.stability.plan import Asked
 from benchmarks.stability.regimes import Setting
 from benchmarks.stability.results import Results
 from benchmarks.stability.runs import Run
+from rlobj.base.errors import RunError
 
 NAME = "stability"
 
@@ -36,7 +37,13 @@ def write(runs: Path, out: Path, asked: Asked | None = None) -> str:
     Raises:
         RunError: there is no such folder of runs.
     """
-    found = results.read(runs, asked)
+    try:
+        found = results.read(runs, asked)
+    except OSError as error:
+        raise RunError(
+            f"{error.filename}: {error.strerror}. Delete the folder of this run; the command of "
+            "the study trains it again"
+        ) from None
     out.mkdir(parents=True, exist_ok=True)
     text = markdown(found)
     (out / f"{NAME}.md").write_text(text, encoding="utf-8")
@@ -54,8 +61,12 @@ def write(runs: Path, out: Path, asked: Asked | None = None) -> str:
 
 def markdown(found: Results) -> str:
     """The whole report."""
+    if not found.searched:
+        parts = {"state": state(found), "given": tables.by_flag(found), "made": made(found)}
+        return together(parts)
     parts = {
         "state": state(found),
+        "conditions": tables.conditions(found),
         "found": findings(found),
         "search": tables.search(found),
         "map": tables.chart(found),
@@ -65,11 +76,18 @@ def markdown(found: Results) -> str:
         each = found.of(setting)
         parts |= {
             f"{title} accuracy": tables.accuracies(tables.core(each)),
-            f"{title} differences": tables.differences(tables.core(each), title),
+            f"{title} differences": tables.differences(tables.core(each), title == "edge"),
             f"{title} entropy": tables.entropies(tables.core(each)),
             f"{title} tokens": tables.tokens(tables.core(each)),
         }
+    beyond = found.chosen.beyond if found.chosen else None
+    parts["beyond"] = tables.described(tables.core(found.of(beyond)))
     parts |= {"by flag": tables.by_flag(found), "claims": claims.table(found), "made": made(found)}
+    return together(parts)
+
+
+def together(parts: Mapping[str, str]) -> str:
+    """The parts below their headings."""
     sections = (f"## {title}\n\n{part}\n" for title, part in parts.items())
     return f"# {NAME}\n\n" + "\n".join(sections)
 
@@ -148,8 +166,8 @@ def findings(found: Results) -> str:
     lines = [
         f"At the edge (learning rate {found.edge.learning_rate:g}), the held-out accuracy of "
         f"dapo-loss goes from {before:.3f} to {mean(run.last for run in base):.3f}, the means of "
-        f"{len(base)} seeds. {tables.count(base, 'degraded')} runs degraded and "
-        f"{tables.count(base, 'collapsed')} collapsed.",
+        f"{len(base)} seeds. {tables.count(base, 'degraded')} runs degraded, which only says that "
+        "they ended below their start.",
         f"{len(clear)} of the {len(comparisons)} primary comparisons have a p-value below 0.05 "
         "after Holm's correction.",
     ]
@@ -157,6 +175,8 @@ def findings(found: Results) -> str:
         if part:
             shown = "; ".join(map(tables.signed_difference, part))
             lines.append(f"{about} (difference in last accuracy and its 95% interval): {shown}.")
+    collapsed = (f"{name} {tables.count([*x.values()], 'collapsed')}" for name, x in edge.items())
+    lines.insert(1, f"Runs that collapsed at the edge: {', '.join(collapsed)}.")
     for course in ("collapsed", "exploded"):
         shares = (
             f"{name} {sum(run.entropy_course == course for run in each.values())} of {len(each)}"

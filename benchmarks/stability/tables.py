@@ -7,7 +7,7 @@ from statistics import mean, median, stdev
 
 from benchmarks.stability import analysis
 from benchmarks.stability.analysis import COMPARISONS, LEVEL, Comparison, Interval, Outcome, wilson
-from benchmarks.stability.conditions import BASE
+from benchmarks.stability.conditions import BASE, CONDITIONS, objective
 from benchmarks.stability.results import CORE, PRIMARY, Results, Runs
 
 
@@ -26,6 +26,31 @@ def compared(runs: Runs, every: bool = True) -> list[Comparison]:
 def corrected(runs: Runs) -> dict[tuple[str, str], float]:
     """Holm's p-values of the primary comparisons."""
     return analysis.holm({(x.name, x.base): x.p for x in compared(runs, every=False)})
+
+
+def conditions(found: Results) -> str:
+    """What the objective of each condition changes in that of the base."""
+    ran = {name for runs in found.runs.values() for name in runs}
+    names = [name for name in CONDITIONS if name != BASE and (name in CORE or name in ran)]
+    return table(["objective", f"what differs from {BASE}"], [[n, _changes(n)] for n in names])
+
+
+def _changes(name: str) -> str:
+    """Rules, settings of the surrogate, and parts of the formula that the base does not have."""
+    ours, base = objective(name), objective(BASE)
+    rules = {"drop": ours.drop_rule, "keep": ours.keep_rule, "reweight": ours.weight}
+    parts = [f"{key}: `{rule}`" for key, rule in rules.items() if rule is not None]
+    same = type(ours.surrogate) is type(base.surrogate)
+    for key in type(base.surrogate).model_fields if same else ():
+        old, new = getattr(base.surrogate, key), getattr(ours.surrogate, key)
+        if old != new:
+            parts.append(f"surrogate, {key}: {'none' if old is None else old} → {new}")
+    known = base.explain().formula
+    for line in ours.explain().formula:
+        symbol, _, text = line.partition("  ")
+        if line not in known and text and "(1/Z" not in line and not (symbol == "S" and same):
+            parts.append(f"{symbol}: `{text.partition('): ')[0]})`")
+    return "; ".join(parts).replace("|", "\\|")
 
 
 def search(found: Results) -> str:
@@ -106,9 +131,15 @@ def by_flag(found: Results) -> str:
             more = {name: each for name, each in runs.items() if name not in CORE}
             runs = {name: runs[name] for name in runs if more and name == BASE} | more
         if runs:
-            tables = accuracies(runs), differences(runs, ""), entropies(runs), tokens(runs)
-            parts.append("\n\n".join((f"{setting}:", *tables)))
+            parts.append(f"{setting}:\n\n{described(runs)}")
     return "\n\n".join(parts) or "Nothing was trained by flag."
+
+
+def described(runs: Runs) -> str:
+    """All tables of runs that no conclusion is drawn from."""
+    if not runs:
+        return "Not run."
+    return "\n\n".join((accuracies(runs), differences(runs), entropies(runs), tokens(runs)))
 
 
 def accuracies(runs: Runs) -> str:
@@ -127,27 +158,27 @@ def accuracies(runs: Runs) -> str:
     return table(["objective", "runs", "last", "best", "area", "degraded", "collapsed"], rows)
 
 
-def differences(runs: Runs, title: str) -> str:
-    """Paired differences; only the primary ones at the edge have corrected p-values."""
-    holm = corrected(runs) if title == "edge" else {}
+def differences(runs: Runs, primary: bool = False) -> str:
+    """Paired differences; the primary ones have p-values."""
+    holm = corrected(runs) if primary else {}
     rows = []
-    for each in compared(runs):
-        p_holm = holm.get((each.name, each.base))
+    for each in compared(runs, every=not primary):
+        more = []
+        if (p_holm := holm.get((each.name, each.base))) is not None:
+            more = [_signed(each.wide), f"{each.p:.4f}", f"{p_holm:.4f}"]
+            more += [f"{each.degraded:.3f}", f"{each.collapsed:.3f}"]
         rows.append(
             [
                 f"{each.name} − {each.base}",
                 str(len(each.seeds)),
                 f"{each.difference:+.3f}",
                 _signed(each.interval),
-                _signed(each.wide),
-                *([f"{each.p:.4f}", "–" if p_holm is None else f"{p_holm:.4f}"] if holm else ()),
-                f"{each.degraded:.3f}",
-                f"{each.collapsed:.3f}",
+                *more,
             ]
         )
-    header = ["comparison", "pairs", "difference in last", "95%", "99.3%"]
-    header += ["p", "p, Holm"] if holm else []
-    return table([*header, "degraded: p", "collapsed: p"], rows)
+    header = ["comparison", "pairs", "difference in last", "95%"]
+    more = ["99.3%", "p", "p, Holm", "degraded: p", "collapsed: p"] if holm else []
+    return table([*header, *more], rows)
 
 
 def entropies(runs: Runs) -> str:
@@ -167,7 +198,7 @@ def entropies(runs: Runs) -> str:
                     f"{sum(run.entropy_course == key for run in values)}"
                     for key in ("collapsed", "exploded")
                 ),
-                _pooled_share(values, "scored", ".0%"),
+                _mean_share(values, "scored", ".0%"),
             ]
         )
     header = ["objective", "runs", "first 10 steps", "last 20 steps", "from – to"]
@@ -186,12 +217,12 @@ def tokens(runs: Runs) -> str:
         rows.append(
             [
                 name,
-                _pooled_share(values, "touched", ".3%"),
+                _mean_share(values, "touched", ".3%"),
                 _ratio(sums, "caught", "judged dropped", ".1%"),
                 _ratio(sums, "caught", "spurious", ".1%") if sums.get("dropped") else "–",
                 f"{_ratio(sums, 'spurious first', 'right first', '.2%')} → "
                 f"{_ratio(sums, 'spurious last', 'right last', '.2%')}",
-                *(_pooled_share(values, key, ".0%") for key in ("largest token", "largest 1%")),
+                *(_mean_share(values, key, ".0%") for key in ("largest token", "largest 1%")),
             ]
         )
     header = ["objective", "tokens touched", "precision", "recall"]
@@ -205,7 +236,7 @@ def tokens(runs: Runs) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(header), ["---"] * len(header), *rows]
     if len(lines) == 2:
-        return "No run has ended here yet."
+        return "Not run."
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -233,7 +264,7 @@ def _median(runs: Sequence[Outcome], key: str) -> str:
     return f"{median(values):.3f}" if values else "–"
 
 
-def _pooled_share(runs: Sequence[Outcome], key: str, form: str) -> str:
+def _mean_share(runs: Sequence[Outcome], key: str, form: str) -> str:
     values = [run.shares[key] for run in runs if run.shares.get(key) is not None]
     if values and not any(values):
         return "0"

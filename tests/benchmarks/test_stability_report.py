@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks.stability import pictures, report, results, tables
 from benchmarks.stability.conditions import BASE, GROUPS
+from benchmarks.stability.plan import Asked
 from benchmarks.stability.regimes import AXIS, RATES, Setting
 from benchmarks.stability.runs import Run
 from matplotlib.figure import Figure
@@ -55,7 +56,11 @@ def test_a_finished_study_finds_the_planted_differences_and_no_others(
     assert cells[1] == "20"
     assert float(cells[6]) < 0.001
     assert row(text, "stable differences", "stapo − dapo-loss")[1] == "5"
-    assert len(row(text, "stable differences", "stapo − dapo-loss")) == len(cells) - 2  # no p
+    assert "p, Holm" in part(text, "edge differences")
+    for title in ("stable differences", "by flag"):
+        assert "p, Holm" not in part(text, title)
+        assert "99.3%" not in part(text, title)
+        assert ": p |" not in part(text, title)
     assert row(text, "edge tokens", "stapo")[1] == "0.100%"
     assert row(text, "search", "0.0005")[-1] == "edge"
     assert row(text, "search", "0.0006")[-1] == "beyond"
@@ -107,6 +112,51 @@ def test_a_failed_run_is_in_the_table_as_failed_and_counts_as_collapsed(tmp_path
         "MemoryError: no room" in text
     )
     assert "No run failed" not in text
+
+
+def test_damaged_facts_of_a_run_are_named_with_what_to_do(tmp_path: Path) -> None:
+    write_study(tmp_path, {}, seeds=1)
+    folder = Run(EDGE, "stapo", 0).folder(tmp_path)
+    for text in ("{", "[1]", "{}"):
+        (folder / "done").write_text(text)
+        with pytest.raises(RunError, match=r"stapo/0/done is damaged.* Delete \S+/stapo/0;"):
+            report.markdown(results.read(tmp_path))
+    (folder / "metrics.jsonl").unlink()
+    (folder / "metrics.jsonl").mkdir()
+    with pytest.raises(RunError, match="Delete the folder of this run"):
+        report.write(tmp_path, tmp_path / "out")
+
+
+def test_a_study_without_a_search_has_no_parts_about_one(tmp_path: Path) -> None:
+    write_run(tmp_path, Run(EDGE, BASE, 0), course(0.6))
+    asked = Asked([BASE], [BASE], seeds=2, rates=[EDGE.learning_rate])
+    text = report.markdown(results.read(tmp_path, asked))
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["state", "given", "made"]
+    assert "1 of 2 planned runs are missing" in part(text, "state")
+    assert row(text, "given", BASE)[1] == "1"
+
+
+def test_the_core_beyond_the_edge_has_a_part_of_its_own(tmp_path: Path) -> None:
+    write_study(tmp_path, {}, seeds=2)
+    assert part(report.markdown(results.read(tmp_path)), "beyond").strip() == "Not run."
+    for seed in range(3):
+        for name in (BASE, "stapo"):
+            write_run(tmp_path, Run(Setting(6e-4), name, seed), course(0.1 * (seed + 1)))
+    text = report.markdown(results.read(tmp_path))
+    assert row(text, "beyond", "stapo")[6].startswith("2 of 3 ")  # collapsed
+    assert row(text, "beyond", "stapo − dapo-loss")[1] == "3"
+    assert part(text, "by flag").strip() == "Nothing was trained by flag."
+
+
+def test_the_table_of_conditions_says_all_that_their_objectives_change(planted: Path) -> None:
+    text = report.markdown(results.read(planted))
+    assert row(text, "conditions", "grpo")[1] == (
+        "surrogate, high: 0.28 → 0.2; Z: `SequenceMean(over=kept)`"
+    )
+    for name in ("20-entropy", "stapo", "stare", "random"):
+        assert "surrogate, dual: none → 10.0" in row(text, "conditions", name)[1]
+    assert "ProxyKL" in row(text, "conditions", "lp-reg")[1]
+    assert "Gate(target=0.3" in row(text, "conditions", "stare")[1]
 
 
 def test_an_empty_study_names_the_search_as_missing(tmp_path: Path) -> None:
