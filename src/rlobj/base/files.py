@@ -37,9 +37,11 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
             if durable:
                 os.fsync(file.fileno())
         partial.replace(path)
-    except OSError as error:
+    except BaseException as error:  # also Ctrl-C
         partial.unlink(missing_ok=True)
-        raise RunError(f"cannot write {path}: {error}") from error
+        if isinstance(error, OSError):
+            raise RunError(f"cannot write {path}: {error}") from error
+        raise
 
 
 @contextmanager
