@@ -78,6 +78,7 @@ def test_the_planting_sampler_reports_the_policys_log_probabilities(policy: Poli
     assert sampler.planted == round(0.01 * sampler.sampled) > 0
 
 
+@pytest.mark.slow
 def test_planted_tokens_grow_in_a_short_run_and_others_shrink() -> None:
     without, planted = (grown("dapo-loss", rate, seed=0, steps=8) for rate in (0.0, 0.01))
     assert planted["planted"] == pytest.approx(0.01, rel=0.05)

@@ -254,7 +254,7 @@ def score(policy: Policy, sequences: Any, grad: bool = False) -> dict[str, Tenso
 
 def table_of(policy: Policy, rollout: Rollout) -> TokenBatch:
     """The rollout as one table of an on-policy update; the column `planted` is 1 or 0."""
-    columns = score(policy, rollout.sequences(policy))
+    columns: dict[str, Any] = score(policy, rollout.sequences(policy))
     old = columns["logprobs"]
     lengths = [
         len(text) + ended for text, ended in zip(rollout.responses, rollout.ended, strict=True)

@@ -26,7 +26,7 @@ TAU_H = (0.4, 0.6, 0.8, 0.9, 1.0)
 
 def selected(rule: str, table: TokenBatch) -> Tensor:
     """The tokens that a rule selects, bool [N]."""
-    return touched(Objective(drop=rule), table)
+    return touched(Objective().drop(rule), table)
 
 
 def touched(of: Objective, table: TokenBatch) -> Tensor:
