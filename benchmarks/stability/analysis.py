@@ -152,7 +152,9 @@ def shares(steps: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     return {
         **{title: average(steps, name) for title, name in named.items()},
         "touched": mean(map(touched, steps)) if steps else None,
-        "weight": average(steps, "controller/W"),
+        "protecting": average(
+            [{"on": float((x.get("loss/proxy_kl") or 0) > 0)} for x in steps], "on"
+        ),
         "weight on": average([{"on": float(x.get("controller/W") != 1.0)} for x in steps], "on"),
         "scored": 1 - total(steps, "tokens/unscored") / tokens if tokens else None,
     }

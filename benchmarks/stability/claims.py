@@ -43,6 +43,8 @@ def course(name: str, wanted: str) -> Callable[[Runs], Shown]:
         if BASE in runs:
             base = sum(run.entropy_course == wanted for run in runs[BASE].values())
             text += f"; {BASE}: {base} of {len(runs[BASE])}"
+            if low > 0.5 and wilson(base, len(runs[BASE]))[1] > low:
+                return text, f"{OPEN}: {BASE} is no different"
         return text, YES if low > 0.5 else NO if high < 0.5 else OPEN
 
     return measure
@@ -82,6 +84,12 @@ def gate(runs: Runs) -> Shown:
     return text, YES if 0.01 < share < 0.99 else NO
 
 
+def protecting(runs: Runs) -> Shown:
+    """How often Lp-Reg's penalty acts."""
+    each = [run.shares["protecting"] or 0.0 for run in runs["lp-reg"].values() if run.shares]
+    return f"its penalty acts in {mean(each) if each else 0.0:.1%} of the steps", "–"
+
+
 def touched(runs: Runs) -> Shown:
     """The share of the tokens that STAPO's rule drops."""
     share = mean(run.shares["touched"] or 0.0 for run in runs["stapo"].values() if run.shares)
@@ -97,7 +105,9 @@ def spurious(runs: Runs) -> Shown:
     if not judged:
         return "the rule dropped no token of a right response", OPEN
     text = f"precision {caught / judged:.1%}, recall {caught / every:.1%}"
-    return text, YES if caught / judged > 0.5 else NO
+    if caught / judged <= 0.5:
+        return text, NO
+    return text, YES if caught / every > 0.5 else "these are, and most spurious tokens stay"
 
 
 def concentration(runs: Runs) -> Shown:
@@ -124,6 +134,7 @@ CLAIMS: list[tuple[str, str, tuple[str, ...], Callable[[Runs], Shown]]] = [
     ("STAPO drops about 0.01% of the tokens", STAPO, ("stapo",), touched),
     ("the tokens that it drops are spurious", STAPO, ("stapo",), spurious),
     ("few tokens carry much of the gradient", STAPO, ("dapo-loss",), concentration),
+    ("Lp-Reg protects unlikely tokens", LP_REG, ("lp-reg",), protecting),
     (
         *("Lp-Reg is stable (its paper has one update per rollout)", LP_REG),
         *(("lp-reg",), stays("lp-reg")),

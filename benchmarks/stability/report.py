@@ -6,7 +6,7 @@ docs/stability.md shows the parts of stability.md by their headings.
 from __future__ import annotations
 
 import json
-import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +24,7 @@ from benchmarks.stability.runs import Run
 from rlobj.base.errors import RunError
 
 NAME = "stability"
+COMMAND = "python -m benchmarks.stability --runs DIR --out benchmarks/results"
 
 
 def write(runs: Path, out: Path, asked: Asked | None = None) -> str:
@@ -95,7 +96,7 @@ def together(parts: Mapping[str, str]) -> str:
 def numbers(found: Results) -> str:
     """Everything as JSON, one run a line."""
     head = {
-        "command": " ".join(sys.orig_argv[1:]),
+        "command": COMMAND,
         "machine": machine(),
         "planned": found.planned,
         "missing": [[str(setting), *more] for setting, *more in found.missing],
@@ -188,16 +189,18 @@ def findings(found: Results) -> str:
 
 def made(found: Results) -> str:
     """Hardware, time, seeds, command, and the runs that failed."""
-    lines = [f"- {name}: {value}" for name, value in machine().items()]
+    named = {"rlobj": "commit of the report"}
+    lines = [f"- {named.get(name, name)}: {value}" for name, value in machine().items()]
     facts = [run.made for *_, run in each_run(found) if run.made]
     if facts:
+        commits = Counter(each["commit"] for each in facts)
         cpu, wall = ([each[key] for each in facts] for key in ("cpu_seconds", "wall_seconds"))
         lines += [
             f"- a run: {median(cpu):.0f} s CPU, {median(wall):.0f} s wall (medians), one thread",
             f"- {len(facts)} runs: {sum(cpu) / 3600:.1f} h CPU, {sum(wall) / 3600:.1f} h wall",
-            f"- commits of the runs: {', '.join(sorted({each['commit'] for each in facts}))}",
+            f"- commits of the runs: {', '.join(f'{x} ({n} runs)' for x, n in commits.items())}",
         ]
-    lines.append("- command: `python -m benchmarks.stability --runs DIR --out benchmarks/results`")
+    lines.append(f"- command: `{COMMAND}`")
     for setting, conditions in found.runs.items():
         shown = (f"{name} {tables.spans(sorted(each))}" for name, each in conditions.items())
         lines.append(f"- seeds of {setting}: {'; '.join(shown)}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median, stdev
 
+import numpy as np
+
 from benchmarks.stability import analysis
 from benchmarks.stability.analysis import COMPARISONS, LEVEL, Comparison, Interval, Outcome, wilson
 from benchmarks.stability.conditions import BASE, CONDITIONS, objective
@@ -103,9 +105,11 @@ def powers(found: Results) -> str:
     if len(before) > 1:
         about = f"as if pairing did not help, from the {len(before)} runs of the search at the edge"
         spreads[about] = 2**0.5 * stdev(before)
-    for each in compared(found.of(found.edge), every=False):
+    runs, related = found.of(found.edge), dict.fromkeys(spreads, "–")
+    for each in compared(runs, every=False):
         if each.spread:
-            spreads[f"{each.name} − {each.base}, from {len(each.seeds)} pairs"] = each.spread
+            title = f"{each.name} − {each.base}, from {len(each.seeds)} pairs"
+            spreads[title], related[title] = each.spread, correlation(runs, each)
     if not spreads:
         return "The power is computed when the search has found an edge."
     seeds = (5, 10, 20, 40, 80)
@@ -113,13 +117,26 @@ def powers(found: Results) -> str:
         [
             title,
             f"{spread:.3f}",
+            related[title],
             *(f"{analysis.detectable(spread, n, (1 - LEVEL) / COMPARISONS):.3f}" for n in seeds),
             f"{analysis.detectable(spread, 20, 1 - LEVEL):.3f}",
         ]
         for title, spread in spreads.items()
     ]
-    header = ["differences", "their standard deviation", *(f"{n} seeds" for n in seeds)]
+    header = [
+        "differences",
+        "their standard deviation",
+        "correlation",
+        *(f"{n} seeds" for n in seeds),
+    ]
     return table([*header, "20 seeds, one comparison alone"], rows)
+
+
+def correlation(runs: Runs, each: Comparison) -> str:
+    """That of the last accuracies of two conditions over seeds; pairing helps if it is positive."""
+    ours, base = ([runs[name][s].last for s in each.seeds] for name in (each.name, each.base))
+    varied = len(each.seeds) > 2 and stdev(ours) > 0 and stdev(base) > 0
+    return f"{np.corrcoef(ours, base)[0, 1]:+.2f}" if varied else "–"
 
 
 def by_flag(found: Results) -> str:

@@ -70,6 +70,11 @@ def test_the_entropy_collapses_below_a_tenth_and_explodes_above_the_start(
     assert found.entropies == pytest.approx([entropies[0]] * 2 + [entropies[1]] * 2)
 
 
+def test_the_entropy_at_the_end_is_that_of_20_steps() -> None:
+    steps = [{"policy/entropy": float(step)} for step in range(1, 101)]
+    assert analysis.entropy_course(steps) == (5.5, 90.5, "exploded")
+
+
 def test_a_metric_that_is_null_is_left_out_of_means() -> None:
     lines = [{"a": 1.0}, {"a": None}, {}, {"a": 2.0}]
     assert analysis.average(lines, "a") == 1.5

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from statistics import stdev
 
 import pytest
 from benchmarks.stability import pictures, report, results, tables
@@ -78,7 +79,8 @@ def test_the_json_has_every_run_every_comparison_the_machine_and_the_command(
     assert found["chosen"]["edge"] == str(EDGE)
     assert len(found["comparisons"][str(EDGE)]) == 7
     assert found["machine"]["torch"]
-    assert "pytest" in found["command"]
+    assert found["command"] == "python -m benchmarks.stability --runs DIR --out benchmarks/results"
+    assert str(planted) not in report.numbers(results.read(planted))
     assert all(len(run["accuracies"]) == 11 for run in found["runs"])
 
 
@@ -159,6 +161,26 @@ def test_the_table_of_conditions_says_all_that_their_objectives_change(planted: 
     assert "Gate(target=0.3" in row(text, "conditions", "stare")[1]
 
 
+def test_the_power_before_the_study_is_that_of_two_unpaired_runs(planted: Path) -> None:
+    found = results.read(planted)
+    spread = 2**0.5 * stdev(run.last for run in found.base(EDGE))
+    text = report.markdown(found)
+    first = part(text, "power").splitlines()[2].strip("|").split("|")
+    assert first[1].strip() == f"{spread:.3f}"
+    correlated = row(text, "power", "stapo − dapo-loss, from 20 pairs")
+    assert float(correlated[2]) > 0.9  # the noise of a seed is 0.1, that of a run 0.02
+
+
+def test_precision_is_of_judged_tokens_and_recall_of_spurious_ones(tmp_path: Path) -> None:
+    write_study(tmp_path, {}, seeds=1)
+    shutil.rmtree(Run(EDGE, "stapo", 0).folder(tmp_path))
+    more = {"tokens/dropped": 8.0, "spurious/dropped": 4.0, "spurious/caught": 3.0}
+    more["spurious/tokens"] = 30.0
+    write_run(tmp_path, Run(EDGE, "stapo", 0), course(0.6), more=more)
+    cells = row(report.markdown(results.read(tmp_path)), "edge tokens", "stapo")
+    assert cells[1:4] == ["0.800%", "75.0%", "10.0%"]
+
+
 def test_an_empty_study_names_the_search_as_missing(tmp_path: Path) -> None:
     text = report.write(tmp_path, tmp_path / "out")
     assert "0 runs ended" in text
@@ -227,7 +249,8 @@ def test_claims_of_papers_agree_only_if_the_interval_is_on_one_side(planted: Pat
     assert row(text, "claims", "STAPO ends higher than GRPO")[-1] == "yes"
     assert row(text, "claims", "it matters which tokens STAPO drops")[-1] == "yes"
     assert row(text, "claims", "the entropy of GRPO collapses")[-1] == "no"
-    assert row(text, "claims", "that of STARE stays in a band")[-1] == "yes"
+    stare = row(text, "claims", "that of STARE stays in a band")[-1]
+    assert stare == "not decided: dapo-loss is no different"
     assert (
         row(text, "claims", "Lp-Reg is stable (its paper has one update per rollout)")[-1] == "yes"
     )
