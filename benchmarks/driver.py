@@ -75,6 +75,9 @@ def make(
     Raises:
         KeyboardInterrupt: Ctrl-C; the runs in progress were stopped and are not counted.
     """
+    jobs = list(jobs)
+    if len({job.out for job in jobs}) < len(jobs):
+        raise ValueError("two jobs have the same folder")
     missing = []
     for number, job in enumerate(jobs):
         if not ended(job.out):

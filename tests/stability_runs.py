@@ -25,13 +25,13 @@ def write_run(
     more: Mapping[str, Any] | None = None,
     ended: str = "done",
 ) -> Path:
-    """A run of 40 steps; its entropies go from the first to the second one at step 20.
+    """A run with all its steps; its entropies go from the first to the second one in its middle.
 
     Args:
         runs: folder of the study.
         run: the run.
-        accuracies: held-out accuracies, each 4 steps, the first one before training.
-        entropies: of the first and the last 20 steps.
+        accuracies: held-out accuracies, after each tenth of the steps, the first one before them.
+        entropies: of the first and the second half.
         more: metrics of every step.
         ended: "done", how it failed, or "" for a run in progress.
     """
@@ -42,16 +42,16 @@ def write_run(
     lines += [
         {
             "step": step,
-            "policy/entropy": entropies[step > 20],
+            "policy/entropy": entropies[step > run.setting.steps // 2],
             "tokens/step": 1000.0,
             "tokens/unscored": 0.0,
             "reward/accuracy": 0.5,
             **(more or {}),
         }
-        for step in range(1, 41)
+        for step in range(1, run.setting.steps + 1)
     ]
     for step, accuracy in enumerate(accuracies):
-        lines[4 * step]["eval/accuracy"] = accuracy
+        lines[run.setting.steps // 10 * step]["eval/accuracy"] = accuracy
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if ended == "done":
         facts = {"cpu_seconds": 60.0, "wall_seconds": 61.0, "commit": "abc"}

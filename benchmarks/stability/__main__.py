@@ -20,6 +20,7 @@ from benchmarks.stability.conditions import CONDITIONS, GROUPS
 from benchmarks.stability.families import FAMILIES, PREPARED, prepare_missing
 from benchmarks.stability.plan import Asked, Stage, Study
 from benchmarks.stability.progress import Board, Machine, Measured, estimate, remaining
+from benchmarks.stability.regimes import Setting
 from rlobj.base.errors import RlobjError, nearest
 
 INTERRUPTED = 130
@@ -135,7 +136,13 @@ def _rates(text: str | None) -> list[float]:
         rates = [0.0]
     if any(not 0 < rate < 1 for rate in rates):
         raise RlobjError(f"--rates {text}: expected learning rates with commas, such as 5e-4,7e-4")
-    return rates
+    for setting in map(Setting, rates):
+        if Setting.named(str(setting)) != setting:
+            raise RlobjError(
+                f"--rates {text}: {setting.learning_rate!r} has too many digits for the name of "
+                f"its folder, {setting}. Give at most six"
+            )
+    return [*dict.fromkeys(rates)]
 
 
 def _train(study: Study, options: argparse.Namespace, console: Console) -> None:
@@ -199,6 +206,7 @@ def _report(study: Study, options: argparse.Namespace) -> None:
     """Write the report of the runs that ended."""
     from benchmarks.stability import report
 
+    folder.refuse_other(study.runs, None)
     out = options.out or ROOT / "benchmarks" / "results"
     print(report.write(study.runs, out, study.asked))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import driver
-from benchmarks.stability.runs import Run, found, resolved
+from benchmarks.stability.runs import Run, found, outcome, resolved
 from rlobj.base.errors import RunError
 from rlobj.base.files import lock_folder, write_whole
 from rlobj.config.layers import flattened
@@ -29,17 +28,21 @@ SHOWN = 5
 """Differences that a refusal shows."""
 
 
-def facts(gpus: int) -> dict[str, Any]:
+def facts(gpus: int = 0) -> dict[str, Any]:
     """What all runs of a study share beside their configurations."""
     names = ("rlobj", "torch", "transformers")
     versions = {name: version(name).partition("+")[0] for name in names}
     return {"format": FORMAT, "device": "cuda" if gpus else "cpu", "versions": versions}
 
 
-def refuse_other(runs: Path, gpus: int) -> list[Run]:
+def refuse_other(runs: Path, gpus: int | None) -> list[Run]:
     """Check that a folder is that of this study, and return the runs that it holds.
 
     A folder without study.json is accepted if its runs have the configurations of this study.
+
+    Args:
+        runs: the folder.
+        gpus: GPUs of this study; None = runs of any device are accepted.
 
     Raises:
         RunError: a file, a folder of something else, or a study of another version, device or
@@ -50,8 +53,9 @@ def refuse_other(runs: Path, gpus: int) -> list[Run]:
     if not runs.is_dir():
         raise RunError(f"{runs} is a file; expected the folder of a study, or a new folder")
     held = found(runs)
-    here = facts(gpus)
+    here = facts(gpus or 0)
     made = _read(runs / FILE) if (runs / FILE).exists() else here
+    here = {**here, "device": made.get("device")} if gpus is None else here
     differing = [
         f"{name}: {a!r} in the folder, {b!r} here"
         for name, a, b in _compared(flattened(made), flattened(here))
@@ -77,10 +81,10 @@ def refuse_other(runs: Path, gpus: int) -> list[Run]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         made = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
+    except (OSError, ValueError):
         made = None
     if not isinstance(made, dict):
-        raise RunError(f"{file} is damaged: expected JSON such as {json.dumps(facts(0))}")
+        raise RunError(f"{file} is damaged: expected JSON such as {json.dumps(facts())}")
     return made
 
 
@@ -95,7 +99,7 @@ def _configurations(runs: Path, held: list[Run]) -> list[str]:
     differing = []
     for run in held:
         out = run.folder(runs)
-        if not driver.ended(out):
+        if not driver.ended(out) or not (out / CONFIG_FILE).is_file():
             continue
         text, seed = (out / CONFIG_FILE).read_text(encoding="utf-8"), f"\nseed: {run.seed}\n"
         key = run.setting, run.condition, text.replace(seed, "\n")
@@ -108,10 +112,10 @@ def _configurations(runs: Path, held: list[Run]) -> list[str]:
 
 
 def forget_partial(runs: Path, held: list[Run]) -> None:
-    """Take the mark of runs that ended before their last step, so that they start again."""
+    """Take the mark of runs that ended without whole metrics, so that they start again."""
     for run in held:
         out = run.folder(runs)
-        if driver.ended(out) == driver.DONE and _last_step(out) != run.setting.steps:
+        if driver.ended(out) == driver.DONE and outcome(runs, run) is None:
             (out / driver.DONE).unlink()
 
 
@@ -124,18 +128,6 @@ def forget_failed(runs: Path) -> None:
     """Delete the runs that failed, so that they start again."""
     for out in failed(runs):
         shutil.rmtree(out)
-
-
-def _last_step(out: Path) -> int:
-    """The step of the last line of a run's metrics; -1 without one."""
-    try:
-        with (out / "metrics.jsonl").open("rb") as lines:
-            lines.seek(max(lines.seek(0, 2) - 20_000, 0))
-            last = lines.read().splitlines()[-1]
-    except (OSError, IndexError):
-        return -1
-    named = re.search(rb'"step": (\d+)', last)
-    return int(named[1]) if named else -1
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class Measured:
         peaks: list[float] = []
         for done in runs.glob(f"*/*/*/{driver.DONE}"):
             setting = Setting.named(done.parents[2].name)
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 facts = json.loads(done.read_text(encoding="utf-8"))
                 if setting is not None:
                     seconds = facts["wall_seconds"] / setting.steps

@@ -89,7 +89,7 @@ def read(folder: Path, asked: Asked | None = None) -> Results:
     missing: dict[tuple[Setting, str], list[int]] = {}
     unfinished = []
     for run in dict.fromkeys([*planned, *runs.found(folder)]):
-        found = outcome(run.folder(folder))
+        found = outcome(run.folder(folder)) if study.outcome(run) is not None else None
         if found is not None:
             ended.setdefault(run.setting, {}).setdefault(run.condition, {})[run.seed] = found
         elif run.folder(folder).exists():

@@ -19,7 +19,7 @@ from benchmarks.stability.conditions import CONDITIONS, objective
 from benchmarks.stability.families import arguments
 from benchmarks.stability.regimes import Setting
 from rlobj.base.errors import RunError
-from rlobj.config.run_folder import read_metrics
+from rlobj.config.run_folder import CONFIG_FILE, read_metrics
 
 KEPT = ("config.resolved.yaml", "metrics.jsonl", driver.LOG)
 PRELOADED = ("benchmarks.warm",)
@@ -44,14 +44,13 @@ def folder_name(condition: str) -> str:
 
 
 def found(runs: Path) -> list[Run]:
-    """The runs with a folder in a study, in the order of their names.
+    """The runs with a folder in a study, whether they ended or not, in the order of their names.
 
     Raises:
         RunError: a folder is none of a run that this version knows.
     """
     known, each = {folder_name(name): name for name in CONDITIONS}, []
-    for config in sorted(runs.glob("*/*/*/config.resolved.yaml")):
-        out = config.parent
+    for out in sorted(path for path in runs.glob("*/*/*") if path.is_dir()):
         setting, name, seed = (part.name for part in (out.parents[1], out.parent, out))
         parsed = Setting.named(setting)
         if parsed is None or name not in known or not seed.isdecimal():
@@ -89,16 +88,30 @@ class Outcome:
         return 0.0 if self.failed else mean(self.accuracies[-regimes.LAST :])
 
 
+def whole_metrics(out: Path) -> list[dict[str, Any]] | None:
+    """The metrics of a run with all its steps, evaluated before the first and after the last.
+
+    None if a line is missing or damaged, or if the run's configuration is missing. Such a run does
+    not count, and is trained again.
+    """
+    setting, lines = Setting.named(out.parents[1].name), read_metrics(out)
+    if setting is None or not (out / CONFIG_FILE).is_file():
+        return None
+    if [line.get("step") for line in lines] != list(range(setting.steps + 1)):
+        return None
+    return lines if all("eval/accuracy" in lines[end] for end in (0, -1)) else None
+
+
 def outcome(runs: Path, run: Run) -> Outcome | None:
-    """How a run ended; None for one that did not end."""
+    """How a run ended; None for one that did not end, or whose metrics are not whole."""
     out = run.folder(runs)
     state = driver.ended(out)
-    if not state:
+    lines = read_metrics(out) if state == driver.FAILED else whole_metrics(out) if state else None
+    if lines is None:
         return None
-    accuracies = [line["eval/accuracy"] for line in read_metrics(out) if "eval/accuracy" in line]
-    if state == driver.FAILED:
-        return Outcome(accuracies, True, (out / driver.FAILED).read_text(encoding="utf-8"))
-    return Outcome(accuracies, not accuracies, "" if accuracies else "it has no held-out accuracy")
+    accuracies = [line["eval/accuracy"] for line in lines if "eval/accuracy" in line]
+    failed = state == driver.FAILED
+    return Outcome(accuracies, failed, (out / driver.FAILED).read_text("utf-8") if failed else "")
 
 
 def train(run: Run, runs: Path, out: Path) -> Mapping[str, Any]:
@@ -110,6 +123,8 @@ def train(run: Run, runs: Path, out: Path) -> Mapping[str, Any]:
     result = rlobj.train(objective(run.condition), out=out, settings=settings, **given)
     if result.steps < run.setting.steps:
         raise RunError(f"the run was stopped after {result.steps} of {run.setting.steps} steps")
+    if whole_metrics(out) is None:
+        raise RunError("metrics.jsonl lacks steps, or the evaluation of the first or last")
     return {}
 
 

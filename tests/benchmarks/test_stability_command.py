@@ -14,10 +14,12 @@ import psutil
 import pytest
 from benchmarks import driver
 from benchmarks.harness import ROOT
-from benchmarks.stability import folder
+from benchmarks.stability import folder, report
+from benchmarks.stability.plan import Asked, Study
 from forked import Forked, wait_until
 
 from rlobj.base.errors import RunError
+from rlobj.base.files import lock_folder
 
 TINY = ["-m", "benchmarks.stability", "--task", "max-digits", "--rates", "1e-3", "--jobs", "2"]
 SETTING = "max-digits-rate-0.001-updates-4-steps"
@@ -220,14 +222,60 @@ def test_folders_of_something_else_are_refused(tmp_path: Path) -> None:
         folder.refuse_other(tmp_path / "other", 0)
 
 
-def test_a_run_that_stopped_before_its_last_step_starts_again(
-    finished: tuple[Path, str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"step": 2', '"step": 1'),
+        ('"step": 1', 'damaged {"step": 1'),
+        ('"eval/accuracy": ', '"eval/other": '),
+        (", ", ", "),  # the end of the file is cut below
+    ],
+)
+def test_a_run_without_whole_metrics_does_not_count_and_starts_again(
+    finished: tuple[Path, str], tmp_path: Path, old: str, new: str
 ) -> None:
     file = f"{SETTING}-2/stapo/0/metrics.jsonl"
-    runs = changed(finished, tmp_path, file, '"step": 2', '"step": 1')
+    runs = changed(finished, tmp_path, file, old, new)
+    if old == new:
+        (runs / file).write_bytes((runs / file).read_bytes()[:-50])
+    both = ["dapo-loss", "stapo"]
+    study = Study(runs, Asked(both, both, 1, task="max-digits", steps=2, rates=[1e-3]))
+    [stage] = study.stages()
+    assert [study.outcome(run) is None for run in stage.runs] == [False, True]
+    assert "1 of 2 planned runs are missing" in report.write(runs, tmp_path / "out", study.asked)
     with folder.opened(runs, 0):
         assert driver.ended(runs / f"{SETTING}-2/stapo/0") == ""
         assert driver.ended(runs / f"{SETTING}-2/dapo-loss/0") == "done"
+
+
+def test_a_run_without_its_configuration_does_not_count(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    runs = changed(finished, tmp_path, "study.json", "", "")
+    (runs / f"{SETTING}-2/stapo/0/config.resolved.yaml").unlink()
+    with folder.opened(runs, 0):
+        assert driver.ended(runs / f"{SETTING}-2/stapo/0") == ""
+
+
+def test_the_report_refuses_a_study_of_another_configuration_also_while_one_trains(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    words = ["--steps", "2", "--seeds", "1", "--only", "dapo-loss,stapo", "--report", "--out"]
+    file = f"{SETTING}-2/stapo/0/config.resolved.yaml"
+    runs = changed(finished, tmp_path, file, "group_size: 8", "group_size: 4")
+    refused = command(runs, *words, str(tmp_path / "out"))
+    assert refused.returncode == 2
+    assert "sampling.group_size is 4, and would be 8" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    with lock_folder(finished[0], "training the study in"):
+        written = command(finished[0], *words, str(tmp_path / "out"))
+    assert written.returncode == 0, written.stderr
+    assert "2 runs ended" in (tmp_path / "out" / "stability.md").read_text()
+
+
+def test_the_same_learning_rate_twice_is_one(finished: tuple[Path, str]) -> None:
+    words = ["--steps", "2", "--seeds", "1", "--only", "stapo", "--rates", "1e-3,0.001"]
+    assert "All 1 runs ended." in command(finished[0], *words, "--dry-run").stderr
 
 
 @pytest.mark.parametrize(
@@ -236,6 +284,7 @@ def test_a_run_that_stopped_before_its_last_step_starts_again(
         (["--only", "stapoo"], "there is no 'stapoo'. Did you mean 'stapo'?"),
         (["--also", "core,presset"], "there is no 'presset'. Did you mean 'presets'?"),
         (["--rates", "5"], "--rates 5: expected learning rates with commas, such as 5e-4,7e-4"),
+        (["--rates", "5e-4,5.0000001e-4"], "0.00050000001 has too many digits for the name of"),
         (["--policy", "4x100"], "a width that is a multiple of 32, such as 4x128"),
         (["--policy", "4x64"], "not that of max-digits"),
         (["--gpus", "99"], "Leave it out to use the CPU"),

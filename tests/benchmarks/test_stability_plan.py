@@ -19,14 +19,19 @@ from benchmarks.stability.regimes import Setting
 from benchmarks.stability.runs import Run
 from rich.console import Console
 
-GOOD, BAD = [0.5, 0.6, 0.7, 0.8], [0.5, 0.3, 0.2, 0.1]
+GOOD, BAD = (0.5, 0.7), (0.5, 0.2)
+"""Held-out accuracies before and after training."""
 
 
-def end(folder: Path, run: Run, accuracies: list[float], failed: str = "") -> None:
+def end(folder: Path, run: Run, ends: tuple[float, float], failed: str = "") -> None:
     """Write a run that ended."""
     out = run.folder(folder)
     out.mkdir(parents=True)
-    lines = [{"step": step, "eval/accuracy": value} for step, value in enumerate(accuracies)]
+    (out / "config.resolved.yaml").write_text("{}")
+    lines = [{"step": step} for step in range(run.setting.steps + 1)]
+    for step, line in enumerate(lines):
+        if step in (0, *range(len(lines))[-regimes.LAST :]):
+            line["eval/accuracy"] = ends[step > 0]
     (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if failed:
         (out / "failed").write_text(failed)
