@@ -7,6 +7,7 @@ next `make` starts it from its beginning. If the program dies, its runs end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -27,6 +28,8 @@ from benchmarks.harness import commit
 from rlobj.base.files import write_whole
 
 DONE, FAILED, LOG = "done", "failed", "log"
+_LOST = 255
+"""The exit status that multiprocessing reports if the process that forks the runs was killed."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Job:
 
 
 Tell = Callable[[int, str], None]
-"""Gets the number of a job, and "running", "done" or "failed: ..."; from several threads."""
+"""Gets the number of a job, and "running", "done", "failed: ..." or "stopped: ...", for a run that
+did not end and has no mark; from several threads."""
 
 
 def ended(out: Path) -> str:
@@ -133,6 +137,11 @@ class _Crew:
             self._running.remove(process)
             if self._stopped:
                 return
+        if process.exitcode == _LOST and not ended(job.out):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+            self._tell(number, "stopped: the process that starts the runs ended")
+            return
         state = DONE if ended(job.out) == DONE else f"{FAILED}: {_how(process.exitcode)}"
         _tidy(job, state)
         self._tell(number, state)
@@ -156,16 +165,13 @@ def _how(code: int | None) -> str:
 def _work(job: Job, visible: str, version: str) -> None:
     """Make a run in this process, whose output goes to the run's log."""
     os.setsid()  # Ctrl-C reaches the parent, which decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     os.environ["CUDA_VISIBLE_DEVICES"] = visible
     shutil.rmtree(job.out, ignore_errors=True)
     job.out.parent.mkdir(parents=True, exist_ok=True)
     with job.out.with_name(f"{job.out.name}.log").open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    import torch
-
-    torch.set_num_threads(1)
     cpu, wall = time.process_time(), time.monotonic()
     try:
         facts = dict(job.work(job.out))
@@ -181,11 +187,16 @@ def _work(job: Job, visible: str, version: str) -> None:
     write_whole(job.out / DONE, json.dumps(facts, indent=1).encode(), durable=False)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """End this process, which multiprocessing started, when the one that started it dies."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+
+    def end() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def _tidy(job: Job, state: str) -> None:

@@ -64,13 +64,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--steps", type=_positive, default=200, help="rollouts of a run (200)")
     sizes = "LAYERSxWIDTH of the policy; the width is a multiple of 32, such as 4x128"
     add("--policy", default="", metavar="SIZE", help=sizes)
-    add("--gpus", type=int, default=0, help="GPUs that the runs share; default: none is used")
+    add("--gpus", type=_count, default=0, help="GPUs that the runs share; default: none is used")
     return parser
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
 def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    if not _count(text):
+        raise argparse.ArgumentTypeError("0 is not a number of at least 1")
     return int(text)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import driver
 from benchmarks.stability import countdown
 from rlobj.base.errors import RunError
 from rlobj.config.embedded_profile import PROFILES
@@ -68,12 +69,17 @@ def prepare_missing(settings: Iterable[Setting], runs: Path, console: Console) -
         if own and not (out := folder(setting, runs)).exists():
             console.print(f"Preparing the policy {out.name}, about a minute.")
             process = multiprocessing.get_context("spawn").Process(
-                target=prepare, args=(setting, runs)
+                target=_prepare, args=(setting, runs)
             )
             process.start()
             process.join()
             if process.exitcode:
                 raise RunError(f"the policy {out.name} could not be prepared; see above")
+
+
+def _prepare(setting: Setting, runs: Path) -> None:
+    driver.end_with_parent()
+    prepare(setting, runs)
 
 
 def prepare(setting: Setting, runs: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -84,13 +85,17 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
-        """This machine, and the memory limit of its control group."""
-        free = psutil.virtual_memory().available
+        """This machine, within the limits of its control group."""
+        free, cores = psutil.virtual_memory().available, len(os.sched_getaffinity(0))
+        group = Path("/sys/fs/cgroup")
         with contextlib.suppress(OSError, ValueError):
-            group = Path("/sys/fs/cgroup")
-            limit = int((group / "memory.max").read_text())
-            free = min(free, limit - int((group / "memory.current").read_text()))
-        return cls(len(os.sched_getaffinity(0)), free / 2**20)
+            cache = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.M)
+            used = int((group / "memory.current").read_text()) - int(cache[1] if cache else 0)
+            free = min(free, int((group / "memory.max").read_text()) - used)
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = map(int, (group / "cpu.max").read_text().split())
+            cores = max(1, min(cores, quota // period))
+        return cls(cores, free / 2**20)
 
     def jobs(self, mib: float) -> int:
         """Runs at one time: one a core, and as many as the memory has room for."""
@@ -196,7 +201,9 @@ class Board:
                 self._measured = Measured.read(self._study.runs)
             end = self._study.outcome(run)
             name = f"{run.setting} {run.condition} {run.seed}: {state}"
-            if state != driver.DONE:
+            if state.startswith("stopped"):
+                self._console.print(Text(f"{name}; it starts again"), soft_wrap=True)
+            elif state != driver.DONE:
                 out = run.folder(self._study.runs)
                 text = f"{name}\n{driver.last_lines(out)}    log: {out / driver.LOG}"
                 self._console.print(Text(text), style="red", soft_wrap=True)

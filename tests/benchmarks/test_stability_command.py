@@ -287,6 +287,7 @@ def test_the_same_learning_rate_twice_is_one(finished: tuple[Path, str]) -> None
         (["--rates", "5e-4,5.0000001e-4"], "0.00050000001 has too many digits for the name of"),
         (["--policy", "4x100"], "a width that is a multiple of 32, such as 4x128"),
         (["--policy", "4x64"], "not that of max-digits"),
+        (["--gpus", "-1"], "'-1' is not a whole number"),
         (["--gpus", "99"], "Leave it out to use the CPU"),
     ],
 )
