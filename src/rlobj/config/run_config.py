@@ -36,7 +36,7 @@ class ModelConfig(Model):
     name: str | None = None
     """hub id or folder of a causal language model; null or embedded = the embedded policy"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """data type of forward passes; weights stay float32 (auto: bfloat16 on a GPU)"""
+    """data type of forward passes; weights stay float32 (auto = bfloat16 on a GPU)"""
     chat_template: bool | Literal["auto"] = "auto"
     """wrap prompts in the tokenizer's chat template, if it has one"""
     trust_remote_code: bool = False
@@ -54,8 +54,8 @@ class DynamicSampling(Model):
     """Drop groups without signal and sample new ones (DAPO, arXiv:2503.14476 eq. 11)."""
 
     by: Literal["accuracy", "reward"] = "accuracy"
-    """accuracy: keep groups with 0 < accuracy < 1, before reward shaping; reward: keep groups with
-    unequal rewards"""
+    """keep groups with 0 < accuracy < 1, before reward shaping (accuracy), or groups with unequal
+    rewards (reward)"""
     max_batches: int = Field(default=10, ge=1)
     """largest number of rollouts per step; the step then uses the groups it has"""
 
@@ -103,7 +103,7 @@ class TrainingConfig(Model):
     learning_rate: float = Field(default=1e-6, gt=0)
     """peak learning rate of AdamW"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """learning rate after warm-up: constant, or decreasing to 0"""
+    """learning rate after warm-up, constant or decreasing to 0"""
     warmup_steps: int = Field(default=0, ge=0)
     """steps of linear warm-up"""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -115,9 +115,9 @@ class TrainingConfig(Model):
     micro_batch_tokens: int = Field(default=16384, ge=1)
     """padded tokens per forward pass; changes memory, not results"""
     packed: bool | Literal["auto"] = "auto"
-    """pack responses into rows without padding (auto: with flash attention)"""
+    """pack responses into rows without padding (auto = with flash attention)"""
     selection: Literal["current", "old"] = "current"
-    """policy that rules read in later updates of a rollout: the current one (one more forward pass)
+    """policy that rules read in later updates of a rollout, the current one (one more forward pass)
     or the rollout's"""
     skip_inactive: bool = True
     """skip tokens and responses without a gradient; changes time, not results"""
@@ -126,13 +126,13 @@ class TrainingConfig(Model):
     gradient_checkpointing: bool = False
     """recompute activations in the backward pass"""
     strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = "auto"
-    """how processes share the policy: a copy each (ddp), DeepSpeed's ZeRO 1 to 3, or PyTorch's
+    """how processes share the policy, a copy each (ddp), DeepSpeed's ZeRO 1 to 3, or PyTorch's
     fsdp2 on GPUs (auto: the launcher's choice, else ddp)"""
     max_skipped: int = Field(default=10, ge=1)
     """the run stops after this many skipped non-finite updates in a row, or steps in a row without
     an update"""
     threads: int | Literal["auto"] = "auto"
-    """CPU threads of torch (auto: 1 if the run uses a CPU)"""
+    """CPU threads of torch (auto = 1 if the run uses a CPU)"""
     stop_on: tuple[FindingName, ...] = ()
     """findings of the diagnosis that stop the run after a checkpoint, such as collapse"""
 

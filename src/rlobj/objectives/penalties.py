@@ -124,7 +124,7 @@ class ProxyKL(_EstimatedKL):
     min_p: float = Field(default=0.02, gt=0, le=1)
     """μ, share of the largest probability"""
     relative: bool = True
-    """false: μ is itself a probability"""
+    """false means that μ is itself a probability"""
     temperature: float | None = Field(default=None, gt=0)
     """temperature of the proxy; null = that of sampling"""
     policy: Literal["old", "current"] = "old"
