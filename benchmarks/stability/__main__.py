@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.harness import ROOT
 from benchmarks.stability import folder, runs
 from benchmarks.stability.conditions import CONDITIONS, GROUPS
 from benchmarks.stability.families import FAMILIES, PREPARED, prepare_missing
@@ -49,14 +48,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--runs", type=Path, required=True, metavar="DIR", help="folder of the runs")
-    add("--out", type=Path, help="folder of the report; default: benchmarks/results with --report")
-    add("--report", action="store_true", help="train nothing; report the runs that ended")
+    add("--out", type=Path, help="folder of the report; default with --report: DIR/report")
+    ended = "train nothing; report the runs that ended. Give the options of their training"
+    add("--report", action="store_true", help=ended)
     add("--dry-run", action="store_true", help="train nothing; say what would be trained")
     add("--jobs", type=_positive, help="runs at one time; default: as cores and memory allow")
     add("--retry-failed", action="store_true", help="train failed runs again")
     more = [name for name in GROUPS if name != "core"]
     add("--also", help=f"train these groups at the edge, too: {','.join(more)}")
-    add("--only", help="train these conditions or groups only, such as dapo-loss,stapo,tau_p")
+    add(
+        "--only",
+        help="train these conditions or groups only, such as dapo-loss,stapo,tau_p; no map",
+    )
     add("--seeds", type=_positive, default=20, help="seeds at the edge (20)")
     add("--stable-seeds", type=_positive, default=5, help="seeds at the stable setting (5)")
     add("--rates", help="train at these learning rates, such as 5e-4,7e-4, without a search")
@@ -120,28 +123,33 @@ def _names(text: str | None, known: dict[str, list[str]], option: str) -> list[s
 
     Names of conditions may have commas of their own, so the longest known name is taken first.
     """
-    found, rest = [], text or ""
-    while rest:
+    if text is None:
+        return []
+    found, rest = [], text.strip()
+    while rest or not found:
         fitting = [n for n in known if rest == n or rest.startswith(f"{n},")]
         if not fitting:
             name = rest.split(",")[0]
-            raise RlobjError(
-                f"{option} {text}: there is no '{name}'.{nearest(name, known, spell_out=False)} "
-                f"Known: {'; '.join(known)}"
-            )
+            near = nearest(name, known, spell_out=False) or f" Known: {'; '.join(known)}"
+            raise RlobjError(f"{option} {text!r}: there is no '{name}'.{near}")
         name = max(fitting, key=len)
         found += known[name]
-        rest = rest[len(name) + 1 :]
+        rest = rest[len(name) + 1 :].lstrip()
     return [*dict.fromkeys(found)]
 
 
 def _rates(text: str | None) -> list[float]:
+    if text is None:
+        return []
     try:
-        rates = [float(each) for each in text.split(",")] if text else []
+        rates = [float(each) for each in text.split(",")]
     except ValueError:
         rates = [0.0]
     if any(not 0 < rate < 1 for rate in rates):
-        raise RlobjError(f"--rates {text}: expected learning rates with commas, such as 5e-4,7e-4")
+        raise RlobjError(
+            f"--rates {text!r}: expected learning rates between 0 and 1, with commas, such as "
+            "5e-4,7e-4"
+        )
     for setting in map(Setting, rates):
         if Setting.named(str(setting)) != setting:
             raise RlobjError(
@@ -181,6 +189,8 @@ def _train(study: Study, options: argparse.Namespace, console: Console) -> None:
                 runs.make(study.runs, stage.runs, jobs, board.tell, options.gpus)
     console.print(board.table_of(study.stages()))
     _say_choice(study, console)
+    if not options.out:
+        console.print("--report with the same options writes the report.", soft_wrap=True)
 
 
 def _next(study: Study) -> Stage | None:
@@ -213,7 +223,7 @@ def _report(study: Study, options: argparse.Namespace) -> None:
     from benchmarks.stability import report
 
     folder.refuse_other(study.runs, None)
-    out = options.out or ROOT / "benchmarks" / "results"
+    out = options.out or study.runs / folder.REPORT
     print(report.write(study.runs, out, study.asked))
 
 

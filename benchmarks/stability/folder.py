@@ -20,7 +20,8 @@ from rlobj.config.run_folder import CONFIG_FILE, read_settings
 
 FILE = "study.json"
 FORMAT = 1
-BESIDE = (".lock", "policies", FILE)
+REPORT = "report"
+BESIDE = (".lock", "policies", REPORT, FILE)
 """What a study's folder has beside its runs."""
 IGNORED = (*RESUMABLE_SETTINGS, "model.name")
 """Settings that do not change results, and the path of the policy, which the setting names."""

@@ -168,7 +168,8 @@ class Board:
     """
 
     def __init__(self, study: Study, console: Console, jobs: int) -> None:
-        self._study, self._console, self._jobs = study, console, jobs
+        self._study, self._console = study, console
+        self._jobs = min(jobs, Machine.here().cores)
         self._running: dict[Run, float] = {}
         self._lock = threading.Lock()
         self._measured = Measured.read(study.runs)
@@ -195,6 +196,9 @@ class Board:
         with self._lock:
             if state == "running":
                 self._running[run] = time.monotonic()
+                if not self._console.is_terminal:
+                    text = f"{run.setting} {run.condition} {run.seed}: started"
+                    self._console.print(Text(text), soft_wrap=True)
                 return
             self._running.pop(run, None)
             if state == driver.DONE:
@@ -230,8 +234,8 @@ class Board:
         self._stages = stages
         count, left = self._left()
         table = Table(caption=f"{count} runs to go, {duration(left)} left" if count else None)
-        table.add_column("setting")
-        table.add_column("condition", no_wrap=True)
+        table.add_column("setting", min_width=18)
+        table.add_column("condition", min_width=10)
         for title in ("done", "failed", "now", "last", "degraded", "time left"):
             table.add_column(title, justify="right", no_wrap=True)
         for stage in stages:

@@ -283,7 +283,9 @@ def test_the_same_learning_rate_twice_is_one(finished: tuple[Path, str]) -> None
     [
         (["--only", "stapoo"], "there is no 'stapoo'. Did you mean 'stapo'?"),
         (["--also", "core,presset"], "there is no 'presset'. Did you mean 'presets'?"),
-        (["--rates", "5"], "--rates 5: expected learning rates with commas, such as 5e-4,7e-4"),
+        (["--rates", "5"], "--rates '5': expected learning rates between 0 and 1, with commas"),
+        (["--only", ""], "--only '': there is no ''"),
+        (["--rates", ""], "--rates '': expected learning rates"),
         (["--rates", "5e-4,5.0000001e-4"], "0.00050000001 has too many digits for the name of"),
         (["--policy", "4x100"], "a width that is a multiple of 32, such as 4x128"),
         (["--policy", "4x64"], "not that of max-digits"),

@@ -129,7 +129,7 @@ def test_options_name_conditions_and_groups() -> None:
     more = asked("--also", "tau_h,without")
     assert more.conditions == [*core, *GROUPS["tau_h"], *GROUPS["without"]]
     assert more.core == core
-    few = asked("--only", "stapo, any entropy,dapo-loss", "--seeds", "3")
+    few = asked("--only", "stapo, any entropy, dapo-loss", "--seeds", "3")
     assert (few.conditions, few.seeds) == (["stapo, any entropy", "dapo-loss"], 3)
     assert not few.chart
     assert asked("--only", "core", "--also", "core").conditions == core
