@@ -233,10 +233,11 @@ class Board:
         """Stages, of which some, or all, are shown by setting and condition."""
         self._stages = stages
         count, left = self._left()
-        table = Table(caption=f"{count} runs to go, {duration(left)} left" if count else None)
+        table = Table(padding=0)
+        table.caption = f"{count} runs to go, {duration(left)} left" if count else None
         table.add_column("setting", min_width=18)
         table.add_column("condition", min_width=10)
-        for title in ("done", "failed", "now", "last", "degraded", "time left"):
+        for title in ("done", "failed", "now", "last", "degraded", "left"):
             table.add_column(title, justify="right", no_wrap=True)
         for stage in stages:
             if not stage.runs or (detailed is not None and stage not in detailed):
