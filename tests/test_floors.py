@@ -188,3 +188,9 @@ def test_functions_are_short() -> None:
                 if length > MAX_FUNCTION:
                     found[f"{relative(path)}:{node.name}"] = length
     assert found == {}
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports each from its own folder, and another process finds only the first."""
+    names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names))
