@@ -78,10 +78,12 @@ def shared(policy: Policy, rollout: Rollout, size: float) -> dict[str, dict[str,
         size: the length of the step in the space of the parameters.
 
     Returns:
-        For each quadrant: `predicted`, −Σ w·s of its tokens, as if logits were independent, in nats
-        per unit step; `own` and `all`, the measured change of the mean entropy of its own tokens
-        and of all tokens, in nats per unit step along the quadrant's gradient; `first_order`, the
-        scalar product of this gradient with that of the mean entropy of all tokens.
+        For each quadrant: `predicted`, the change of the summed entropy of its tokens, −Σ w·s, as
+        if logits were independent, in nats per unit step of the logits; `own` and `all`, the
+        measured change of the mean entropy of its own tokens and of all tokens, in nats per unit
+        step of the parameters along the quadrant's gradient; `first_order`, the scalar product of
+        this gradient with that of the mean entropy of all tokens, to which `all` is close. A sum
+        and a mean have different sizes: compare `all` / `predicted` between quadrants only.
     """
     table, sequences = table_of(policy, rollout), rollout.sequences(policy)
     slope, plan = slopes(objective(BASE), table)
