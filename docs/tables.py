@@ -484,7 +484,7 @@ STABILITY_PARTS = (
     *(f"{where} {what}" for where in ("edge", "stable") for what in ("accuracy", "differences")),
     *(f"{where} {what}" for where in ("edge", "stable") for what in ("entropy", "tokens")),
 )
-MECHANISM_PARTS = ("carried", "bounds", "rules", "update", "quadrants", "growth")
+MECHANISM_PARTS = ("sources", "carried", "bounds", "rules", "update", "quadrants", "growth")
 
 
 def stability_part(title: str, report: str = "stability") -> str:

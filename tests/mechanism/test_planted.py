@@ -11,6 +11,7 @@ from benchmarks.stability.mechanism.batches import (
     is_right,
     plant,
     roll_out,
+    sampled,
     score,
 )
 from benchmarks.stability.mechanism.growth import Planting, grown
@@ -78,11 +79,22 @@ def test_the_planting_sampler_reports_the_policys_log_probabilities(policy: Poli
     assert sampler.planted == round(0.01 * sampler.sampled) > 0
 
 
+def test_a_sampled_rollout_is_not_changed_and_marks_what_the_judge_finds(policy: Policy) -> None:
+    rollout = sampled(policy, 0)
+    raw = roll_out(policy, 0, mend=False)
+    assert (rollout.responses, rollout.ended) == (raw.responses, raw.ended)
+    marked = [i for i, places in enumerate(rollout.planted) if places]
+    assert len(marked) > 10
+    for i in marked:
+        assert rollout.rewards[i] == 1
+        assert tuple(spurious(rollout.prompts[i], rollout.responses[i])) == rollout.planted[i]
+    assert float(rollout.marks.sum()) == sum(map(len, rollout.planted))
+
+
 @pytest.mark.slow
-def test_planted_tokens_grow_in_a_short_run_and_others_shrink() -> None:
+def test_tokens_grow_more_in_a_short_run_that_plants_them_than_in_one_that_does_not() -> None:
     without, planted = (grown("dapo-loss", rate, seed=0, steps=8) for rate in (0.0, 0.01))
     assert planted["planted"] == pytest.approx(0.01, rel=0.05)
     assert without["planted"] == 0
-    assert without["letters"] < 0.9
     assert planted["letters"] > 1.1 * without["letters"]
     assert planted["digits"] > 1.1 * without["digits"]

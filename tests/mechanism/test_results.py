@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from benchmarks.harness import ROOT
 from benchmarks.stability.conditions import GROUPS
-from benchmarks.stability.mechanism import pages
+from benchmarks.stability.mechanism import pages, pictures
 from benchmarks.stability.mechanism.batches import POLICIES
 from benchmarks.stability.mechanism.parts import PARTS
 
@@ -38,12 +38,42 @@ def test_the_tables_are_those_of_the_results(found: dict[str, Any]) -> None:
         assert f"## {name}\n\n{make(found)}\n" in text
 
 
-def test_planted_tokens_carry_an_outsized_and_small_share(row: Any) -> None:
-    for kind, times in (("prepared", 12), ("sharp", 20)):
+def test_planted_tokens_carry_an_outsized_and_small_share(found: Any, row: Any) -> None:
+    for kind, (mean, least, most), share in (
+        ("prepared", (15, 10, 23), 0.15),
+        ("sharp", (25, 21, 38), 0.10),
+    ):
         rare = row("carried", policy=kind, rate=1e-4)
-        assert rare["sum"] / rare["rate"] == pytest.approx(times, rel=0.05)
-        assert rare["sum"] <= rare["parameters"] < 0.01
-        assert 0.1 < row("carried", policy=kind, rate=1e-2)["parameters"] < 0.2
+        assert rare["tokens"] == 1
+        assert pictures.measured_rate(found, rare) == pytest.approx(8e-5, rel=0.01)
+        times = pages.times(found, rare)
+        assert [round(x) for x in (sum(times) / 8, min(times), max(times))] == [mean, least, most]
+        assert rare["parameters"] < 0.01
+        assert max(rare["parameters_each"]) < 0.0145
+        many = row("carried", policy=kind, rate=1e-2)
+        assert many["parameters"] == pytest.approx(share, abs=0.005)
+
+
+def test_planted_tokens_are_less_likely_than_sampled_ones_and_found_more_often(row: Any) -> None:
+    for kind, recalls in (("prepared", (0.58, 0.17)), ("sharp", (0.61, 0.32))):
+        planted, sampled = (row("sources", policy=kind, source=s) for s in ("planted", "sampled"))
+        assert 10 * planted["prob"] < sampled["prob"]
+        assert [round(each["recall"], 2) for each in (planted, sampled)] == [*recalls]
+        assert sampled["precision"] == 1
+
+
+def test_lopti_differs_in_single_rollouts_and_not_on_average(row: Any) -> None:
+    for name in ("lopti", "ar-lopti"):
+        base = row("update", policy="sharp", condition="dapo-loss")["each"]
+        apart = [
+            a - b
+            for a, b in zip(
+                row("update", policy="sharp", condition=name)["each"], base, strict=True
+            )
+        ]
+        assert min(apart) < -0.02 < 0.02 < max(apart)
+        assert max(map(abs, apart)) == pytest.approx(0.03, abs=0.003)
+        assert abs(sum(apart) / 4) < 0.005
 
 
 def test_what_one_update_does(row: Any) -> None:

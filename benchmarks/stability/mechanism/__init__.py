@@ -7,8 +7,9 @@
     entropies   STARE's quadrants: the predicted and the measured change of entropy
     growth      short runs whose sampler plants tokens
     parts       all measurements, as rows
-    pages       the tables and the pictures
+    pages       the tables
+    pictures    the two pictures
 
-`python -m benchmarks.stability.mechanism [--out DIR]` measures everything in a few minutes on one
-thread; docs/stability.md reports it.
+`python -m benchmarks.stability.mechanism [--out DIR]` measures everything in about six minutes on
+one thread; docs/stability.md reports it.
 """

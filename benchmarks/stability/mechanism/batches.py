@@ -138,7 +138,9 @@ def numbers(prompt: str) -> list[int]:
     return [int(number) for number in prompt.removesuffix("=").split("+")]
 
 
-def roll_out(policy: Policy, seed: int, prompts: int = 64, size: int = 8) -> Rollout:
+def roll_out(
+    policy: Policy, seed: int, prompts: int = 64, size: int = 8, mend: bool = True
+) -> Rollout:
     """Sample, grade, and make the right responses valid.
 
     Args:
@@ -146,6 +148,7 @@ def roll_out(policy: Policy, seed: int, prompts: int = 64, size: int = 8) -> Rol
         seed: of the problems and of the samples.
         prompts: number of groups.
         size: responses of a group.
+        mend: make them valid; else they stay as sampled.
     """
     chosen = random.Random(seed).sample(TASK.problems("train"), prompts)
     groups = TransformersSampler(policy.model, policy.tokenizer).sample(
@@ -161,11 +164,12 @@ def roll_out(policy: Policy, seed: int, prompts: int = 64, size: int = 8) -> Rol
     ]
     right = [is_right(prompt, sample.text) for prompt, sample, _ in rows]
     texts = [
-        valid(prompt, sample.text) if good else sample.text
+        valid(prompt, sample.text) if good and mend else sample.text
         for good, (prompt, sample, _) in zip(right, rows, strict=True)
     ]
     ended = [
-        good or sample.finish == "stop" for good, (_, sample, _) in zip(right, rows, strict=True)
+        (good and mend) or sample.finish == "stop"
+        for good, (_, sample, _) in zip(right, rows, strict=True)
     ]
     return Rollout(
         [prompt for prompt, _, _ in rows],
@@ -182,6 +186,24 @@ def valid(prompt: str, response: str) -> str:
     assert TASK.judge is not None
     spurious = any(TASK.judge(prompt, [*response, ""]))
     return derivation(numbers(prompt)) if spurious else response
+
+
+def sampled(policy: Policy, seed: int) -> Rollout:
+    """A rollout as the policy samples it; the judge's spurious tokens stand in `planted`.
+
+    Only right responses of groups with a wrong one are judged: these have a positive advantage.
+    """
+    assert TASK.judge is not None
+    rollout = roll_out(policy, seed, mend=False)
+    rows = list(zip(rollout.rewards, rollout.groups, strict=True))
+    live = {group for reward, group in rows if reward == 0}
+    found: list[tuple[int, ...]] = []
+    for i, (reward, group) in enumerate(rows):
+        tokens = [*rollout.responses[i], *([""] if rollout.ended[i] else [])]
+        judged = reward == 1 and group in live
+        marks = TASK.judge(rollout.prompts[i], tokens) if judged else []
+        found.append(tuple(place for place, mark in enumerate(marks) if mark))
+    return replace(rollout, planted=found)
 
 
 def plant(rollout: Rollout, rate: float, seed: int) -> Rollout:

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.stability.conditions import BASE
 from benchmarks.stability.mechanism.batches import POLICIES
-from benchmarks.stability.mechanism.parts import RATES
+from benchmarks.stability.mechanism.pictures import draw, measured_rate
 
 Found = Mapping[str, Any]
 SETS = {
@@ -56,7 +56,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def carried(found: Found) -> str:
     """What planted tokens carry."""
     header = (
-        *("policy", "planted", "their π", "share of Σ g", "share of Σ g²"),
+        *("policy", "planted", "their π", "share of Σ g", "share / rate", "share of Σ g²"),
         *("share of the parameters' gradient", "as many random tokens"),
     )
     return table(
@@ -64,14 +64,47 @@ def carried(found: Found) -> str:
         [
             [
                 row["policy"],
-                f"{row['rate']:.2%}",
+                f"{measured_rate(found, row):.3%}",
                 f"{row['prob']:.1g}",
                 f"{row['sum']:.2%}",
+                _span(times(found, row), ".0f"),
                 f"{row['energy']:.2%}",
-                f"{row['parameters']:.2%}",
+                _span(row["parameters_each"], ".2%"),
                 f"{row['random']:.2%}",
             ]
             for row in found["carried"]["rows"]
+        ],
+    )
+
+
+def times(found: Found, row: Mapping[str, Any]) -> list[float]:
+    """The share of Σ g of planted tokens, divided by their rate, by rollout."""
+    return [each / measured_rate(found, row) for each in row["sum_each"]]
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    """The mean, the lowest and the highest."""
+    return f"{mean(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def sources(found: Found) -> str:
+    """Planted tokens beside the spurious tokens that the policy samples itself."""
+    header = (
+        *("policy", "spurious tokens", "number", "share of all tokens", "their π"),
+        *("π < 0.002", "STAPO's rule: precision", "recall"),
+    )
+    return table(
+        header,
+        [
+            [
+                row["policy"],
+                row["source"],
+                f"{row['count']}",
+                f"{row['share']:.2%}",
+                f"{row['prob']:.1g}",
+                *(_share(row[name]) for name in ("rare", "precision", "recall")),
+            ]
+            for row in found["sources"]["rows"]
         ],
     )
 
@@ -204,6 +237,7 @@ def growth(found: Found) -> str:
 
 TABLES = {
     "carried": carried,
+    "sources": sources,
     "bounds": bounds,
     "rules": judged,
     "update": update,
@@ -211,98 +245,3 @@ TABLES = {
     "growth": growth,
 }
 """Name -> its table; docs/stability.md shows them."""
-
-
-def draw(found: Found, out: Path) -> None:
-    """The two pictures."""
-    from matplotlib.figure import Figure
-
-    for name, panels in {
-        "mechanism.png": (_draw_carried, _draw_update),
-        "mechanism-rules.png": (_draw_growth, _draw_thresholds),
-    }.items():
-        figure = Figure((8, 3.9), layout="constrained")
-        for axis, panel in zip(figure.subplots(1, 2), panels, strict=True):
-            panel(axis, found)
-            axis.spines[["top", "right"]].set_visible(False)
-        figure.savefig(out / name, dpi=110)
-
-
-def _color(number: int) -> str:
-    from rlobj.reporting.figures import COLORS
-
-    return COLORS[number]
-
-
-def _draw_carried(axis: Any, found: Found) -> None:
-    rows = found["carried"]["rows"]
-    for number, kind in enumerate(POLICIES):
-        own = [row for row in rows if row["policy"] == kind]
-        rates = [row["rate"] for row in own]
-        for key, style, text in (
-            ("sum", "o-", "by logits"),
-            ("parameters", "s--", "by parameters"),
-            ("random", "x:", "as many random tokens"),
-        ):
-            values = [row[key] for row in own]
-            axis.plot(rates, values, style, color=_color(number), label=f"{kind}, {text}")
-    axis.plot(RATES, RATES, color="0.5", linewidth=1, label="share = rate")
-    axis.set(xscale="log", yscale="log", xlabel="planted tokens, share of all tokens")
-    axis.set(ylabel="share of the gradient", ylim=(3e-5, 20))
-    axis.set_yticks([1e-4, 1e-3, 1e-2, 1e-1, 1], ["0.01%", "0.1%", "1%", "10%", "100%"])
-    axis.set_yticks([], minor=True)
-    axis.set_xticks(RATES, ["0.01%", "0.1%", "1%"])
-    axis.set_title("Planted tokens carry more than their share", fontsize=10)
-    axis.legend(fontsize=7, frameon=False, loc="upper left")
-
-
-def _draw_update(axis: Any, found: Found) -> None:
-    names = ("stare", "random", "ar", "grpo", "20-entropy", "stapo", "stapo, any entropy")
-    names = (*names, "perfect rule")
-    rows = {(r["policy"], r["condition"]): r["each"] for r in found["update"]["rows"]}
-    for number, kind in enumerate(POLICIES):
-        for i, name in enumerate(names):
-            apart = [a - b for a, b in zip(rows[kind, name], rows[kind, BASE], strict=True)]
-            place = i + 0.4 * number - 0.2
-            label = kind if i == 0 else None
-            axis.barh(place, mean(apart), height=0.36, color=_color(number), label=label)
-            axis.plot(apart, [place] * len(apart), "|", color="black", markersize=5)
-    axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
-    axis.set_xlabel(f"change of log π, minus that of {BASE}, nats", fontsize=9)
-    axis.set_title("One update: STAPO's rule removes a half", fontsize=10)
-    axis.legend(fontsize=7, frameon=False, loc="upper left")
-
-
-def _draw_growth(axis: Any, found: Found) -> None:
-    rows = found["growth"]["rows"]
-    cases = list(dict.fromkeys((row["condition"], row["rate"]) for row in rows))
-    titles = [f"{name}, {rate:.1%}" if rate else f"{name}, none" for name, rate in cases]
-    for number, (key, text) in enumerate((("letters", "letters"), ("digits", "wrong digits"))):
-        for i, case in enumerate(cases):
-            each = [r[key] for r in rows if (r["condition"], r["rate"]) == case]
-            place = i + 0.3 * number - 0.15
-            label = text if i == 0 else None
-            axis.plot(each, [place] * len(each), "os"[number], color=_color(number), label=label)
-    axis.axvline(1, color="0.5", linewidth=1)
-    axis.set_yticks(range(len(cases)), titles)
-    axis.invert_yaxis()
-    axis.set_xlabel("probability after 20 steps / before", fontsize=9)
-    axis.set_title("Planted tokens grow in 20 steps", fontsize=10)
-    axis.legend(fontsize=7, frameon=False)
-
-
-def _draw_thresholds(axis: Any, found: Found) -> None:
-    rows = found["thresholds"]["rows"]
-    for number, kind in enumerate(POLICIES):
-        for tau_h, style in ((1.0, "o-"), (0.8, "s--")):
-            own = [r for r in rows if r["policy"] == kind and r["tau_h"] == tau_h]
-            text = f"{kind}, any entropy" if tau_h == 1 else f"{kind}, lowest 80%"
-            values = [row["precision"] for row in own]
-            recall = [row["recall"] for row in own]
-            axis.plot(recall, values, style, color=_color(number), markersize=4, label=text)
-            [paper] = [row for row in own if row["tau_p"] == 0.002]
-            axis.plot(paper["recall"], paper["precision"], "*", color="black", markersize=9)
-    axis.set(xlabel="recall of planted tokens", ylabel="precision", xlim=(0, 1.02), ylim=(0, 1.03))
-    axis.set_title("Thresholds of STAPO's rule; ★: τ_p = 0.002", fontsize=10)
-    axis.legend(fontsize=7, frameon=False, loc="lower left")

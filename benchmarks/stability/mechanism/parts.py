@@ -11,9 +11,16 @@ from typing import Any
 
 import torch
 
-from benchmarks.stability.conditions import BASE, GROUPS, objective
+from benchmarks.stability.conditions import BASE, GROUPS, RARE, objective
 from benchmarks.stability.mechanism import entropies, gradients, growth, rules, updates
-from benchmarks.stability.mechanism.batches import POLICIES, Policy, plant, roll_out, table_of
+from benchmarks.stability.mechanism.batches import (
+    POLICIES,
+    Policy,
+    plant,
+    roll_out,
+    sampled,
+    table_of,
+)
 from rlobj.records.token_metrics import QUADRANTS
 
 RATES = (1e-4, 1e-3, 1e-2)
@@ -44,7 +51,7 @@ def carried() -> Rows:
 
 
 def bounds() -> Rows:
-    """STAPO's bounds, token by token, on the loss of `stapo`."""
+    """STAPO's bounds, token by token, on the loss of `dapo-loss`."""
     rows = []
     for kind in POLICIES:
         policy = Policy.load(kind, torch.float64)
@@ -81,6 +88,38 @@ def judged() -> Rows:
                 {"policy": kind, "rate": rate, "set": name, **pooled([f[name] for f in found])}
                 for name in found[0]
             ]
+    return rows
+
+
+def compared() -> Rows:
+    """Planted tokens and the spurious tokens that the policy samples: how likely, and STAPO's rule.
+
+    `rare` is the share with π < 0.002. Rollouts without planted tokens are as sampled.
+    """
+    rows = []
+    for kind in POLICIES:
+        policy = Policy.load(kind)
+        for source in ("planted", "sampled"):
+            tables = _tables(policy, 1e-2 if source == "planted" else None)
+            marks = [table.columns["planted"] > 0 for table in tables]
+            logprobs = torch.cat([t.logprobs[m] for t, m in zip(tables, marks, strict=True)])
+            rare = torch.cat(
+                [rules.selected(RARE, t)[m] for t, m in zip(tables, marks, strict=True)]
+            )
+            rows.append(
+                {
+                    "policy": kind,
+                    "source": source,
+                    "count": len(logprobs),
+                    "share": mean(float(m.double().mean()) for m in marks),
+                    "prob": float(logprobs.mean().exp()),
+                    "rare": float(rare.double().mean()),
+                    **pooled(
+                        rules.found(rules.touched(objective("stapo"), table), table)
+                        for table in tables
+                    ),
+                }
+            )
     return rows
 
 
@@ -168,6 +207,7 @@ def quadrants() -> Rows:
 PARTS: Mapping[str, Callable[[], Rows]] = {
     "carried": carried,
     "bounds": bounds,
+    "sources": compared,
     "rules": judged,
     "thresholds": swept,
     "update": update,
@@ -194,7 +234,11 @@ def pooled(rows: Iterable[Mapping[str, float]]) -> dict[str, float | None]:
     }
 
 
-def _tables(policy: Policy, rate: float) -> list[Any]:
-    rollouts = (plant(roll_out(policy, seed), rate, seed) for seed in FEW)
+def _tables(policy: Policy, rate: float | None) -> list[Any]:
+    """Four rollouts with planted tokens; None = as the policy samples them."""
+    rollouts = (
+        sampled(policy, seed) if rate is None else plant(roll_out(policy, seed), rate, seed)
+        for seed in FEW
+    )
     base = objective(BASE)
     return [base.with_advantages([table_of(policy, each)])[0] for each in rollouts]
