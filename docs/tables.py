@@ -483,6 +483,7 @@ STABILITY_PARTS = (
     "made",
     *(f"{where} {what}" for where in ("edge", "stable") for what in ("accuracy", "differences")),
     *(f"{where} {what}" for where in ("edge", "stable") for what in ("entropy", "tokens")),
+    "edge shares",
 )
 MECHANISM_PARTS = ("sources", "carried", "bounds", "rules", "update", "quadrants", "growth")
 

@@ -180,7 +180,8 @@ def touched(step: Mapping[str, Any]) -> float:
 
 def counts(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Sums over the steps. Tokens of right responses are the tokens times the share of these
-    responses, as if right and wrong ones had the same length."""
+    responses, as if right and wrong ones had the same length. `judged` counts the steps whose
+    tokens a judge of the task looked at."""
 
     def right(part: Sequence[Mapping[str, Any]]) -> float:
         each = (x.get("tokens/step", 0.0) * (x.get("reward/accuracy") or 0.0) for x in part)
@@ -193,6 +194,7 @@ def counts(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "judged dropped": total(steps, "spurious/dropped"),
         "caught": total(steps, "spurious/caught"),
         "spurious": total(steps, "spurious/tokens"),
+        "judged": sum(line.get("spurious/tokens") is not None for line in steps),
         "spurious first": total(first, "spurious/tokens"),
         "spurious last": total(last, "spurious/tokens"),
         "right first": right(first),

@@ -74,13 +74,14 @@ def markdown(found: Results) -> str:
         "power": tables.powers(found),
     }
     for title, setting in (("edge", found.edge), ("stable", found.stable)):
-        each = found.of(setting)
-        parts |= {
-            f"{title} accuracy": tables.accuracies(tables.core(each)),
-            f"{title} differences": tables.differences(tables.core(each), title == "edge"),
-            f"{title} entropy": tables.entropies(tables.core(each)),
-            f"{title} tokens": tables.tokens(tables.core(each)),
-        }
+        each, primary = tables.core(found.of(setting)), title == "edge"
+        made_of = {
+            "differences": lambda runs, primary=primary: tables.differences(runs, primary),
+            "entropy": tables.entropies,
+            "tokens": tables.tokens,
+        } | ({"shares": tables.share_tests} if primary else {})
+        parts[f"{title} accuracy"] = tables.accuracies(each)  # "Not run.", once
+        parts |= {f"{title} {what}": make(each) if each else "" for what, make in made_of.items()}
     beyond = found.chosen.beyond if found.chosen else None
     parts["beyond"] = tables.described(tables.core(found.of(beyond)))
     parts |= {"by flag": tables.by_flag(found), "claims": claims.table(found), "made": made(found)}
@@ -97,7 +98,7 @@ def numbers(found: Results) -> str:
     """Everything as JSON, one run a line."""
     head = {
         "command": COMMAND,
-        "machine": machine(),
+        "machine": facts(),
         "planned": found.planned,
         "missing": [[str(setting), *more] for setting, *more in found.missing],
         "chosen": {
@@ -136,18 +137,20 @@ def rounded(value: Any) -> Any:
 
 
 def state(found: Results) -> str:
-    """How far the study is, and what is missing from it."""
+    """How far the study is."""
     ended = list(each_run(found))
     failed = sum(bool(run.failed) for *_, run in ended)
     text = f"{len(ended)} runs ended, {failed} of them failed."
     if not found.missing:
         return f"{text} All {found.planned} planned runs are among them."
     left = sum(len(seeds) for *_, seeds in found.missing)
-    lines = [f"- {setting}, {name}: {tables.spans(s)}" for setting, name, s in found.missing]
+    at_edge = any(setting == found.edge for setting, *_ in found.missing)
+    about = "Until they have ended, the p-values are not those of the plan."
+    if found.edge and not at_edge:
+        about = "The primary comparison, at the edge, is complete."
     return (
         f"**The study is not finished.** {text} {left} of {found.planned} planned runs are "
-        f"missing, {len(found.unfinished)} of them began. Until they have ended, the p-values are "
-        "not those of the plan:\n\n" + "\n".join(lines)
+        f"missing, {len(found.unfinished)} of them began. {about}"
     )
 
 
@@ -169,7 +172,8 @@ def findings(found: Results) -> str:
         f"dapo-loss goes from {before:.3f} to {mean(run.last for run in base):.3f}, the means of "
         f"{len(base)} seeds. {tables.count(base, 'degraded')} runs degraded, which only says that "
         "they ended below their start.",
-        f"{len(clear)} of the {len(comparisons)} primary comparisons have a p-value below 0.05 "
+        f"{len(clear)} of the {len(comparisons)} primary comparisons "
+        f"{'has' if len(clear) == 1 else 'have'} a p-value below 0.05 "
         "after Holm's correction.",
     ]
     for about, part in (("Below 0.05", clear), ("Not below 0.05", rest)):
@@ -187,23 +191,30 @@ def findings(found: Results) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def facts() -> dict[str, str]:
+    """The machine and the packages that the study uses, with plain names."""
+    named = {"GiB": "memory, GiB", "rlobj": "commit of the report"}
+    used = ("processor", "cores", "GiB", "Python", "torch", "transformers", "rlobj")
+    return {named.get(name, name): x for name, x in machine().items() if name in used}
+
+
 def made(found: Results) -> str:
     """Hardware, time, seeds, command, and the runs that failed."""
-    named = {"rlobj": "commit of the report"}
-    lines = [f"- {named.get(name, name)}: {value}" for name, value in machine().items()]
-    facts = [run.made for *_, run in each_run(found) if run.made]
-    if facts:
-        commits = Counter(each["commit"] for each in facts)
-        cpu, wall = ([each[key] for each in facts] for key in ("cpu_seconds", "wall_seconds"))
+    lines = [f"- {name}: {value}" for name, value in facts().items()]
+    each_made = [run.made for *_, run in each_run(found) if run.made]
+    if each_made:
+        commits = Counter(x["commit"] for x in each_made)
+        cpu, wall = ([x[key] for x in each_made] for key in ("cpu_seconds", "wall_seconds"))
         lines += [
             f"- a run: {median(cpu):.0f} s CPU, {median(wall):.0f} s wall (medians), one thread",
-            f"- {len(facts)} runs: {sum(cpu) / 3600:.1f} h CPU, {sum(wall) / 3600:.1f} h wall",
+            f"- {len(each_made)} runs: {sum(cpu) / 3600:.1f} h CPU, {sum(wall) / 3600:.1f} h wall",
             f"- commits of the runs: {', '.join(f'{x} ({n} runs)' for x, n in commits.items())}",
         ]
     lines.append(f"- command: `{COMMAND}`")
     for setting, conditions in found.runs.items():
         shown = (f"{name} {tables.spans(sorted(each))}" for name, each in conditions.items())
         lines.append(f"- seeds of {setting}: {'; '.join(shown)}")
+    lines += [f"- missing: {setting}, {x}: {tables.spans(s)}" for setting, x, s in found.missing]
     failures = [each for each in each_run(found) if each[2].failed]
     for setting, condition, run in failures:
         folder = Run(setting, condition, run.seed).folder(found.folder)

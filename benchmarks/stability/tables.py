@@ -62,6 +62,7 @@ def search(found: Results) -> str:
     rows = [
         [f"{each.learning_rate:g}", *_base_cells(found.base(each)), chosen.get(each, "")]
         for each in found.searched
+        if found.base(each)
     ]
     about = "" if found.edge else "\n\nThe search found no edge."
     if not found.chosen:
@@ -73,15 +74,20 @@ def chart(found: Results) -> str:
     """The runs of dapo-loss in the settings of the map."""
     if not found.chart:
         return "The map follows the search."
-    rows = []
-    for each in (found.edge, found.stable, *found.chart):
-        if each is not None:
-            size = [f"{each.learning_rate:g}", each.task, str(each.updates), str(each.steps)]
-            rows.append([*size, *_base_cells(found.base(each))])
-    return table(["learning rate", "task", "updates per step", "steps", *_BASE], rows)
+    ran = [each for each in found.chart if found.base(each)]
+    if not ran:
+        return "The map was not run."
+    shown = [each for each in (found.edge, found.stable, *ran) if each is not None]
+    rows = [
+        [f"{x.learning_rate:g}", x.task, f"{x.updates}, {x.steps}", *_base_cells(found.base(x))]
+        for x in shown
+    ]
+    text = table(["learning rate", "task", "updates per step, steps", *_BASE], rows)
+    left = len(found.chart) - len(ran)
+    return text + (f"\n\n{left} more settings of the map were not run." if left else "")
 
 
-_BASE = ("runs", "last accuracy: mean", "from – to", "degraded", "collapsed", "entropy")
+_BASE = ("runs", "last accuracy", "degraded", "collapsed", "entropy")
 
 
 def _base_cells(runs: Sequence[Outcome]) -> list[str]:
@@ -92,7 +98,6 @@ def _base_cells(runs: Sequence[Outcome]) -> list[str]:
     return [
         _number_of(runs),
         f"{mean(last):.3f}{spread}",
-        f"{min(last):.3f} – {max(last):.3f}",
         *(_share(runs, key) for key in ("degraded", "collapsed")),
         f"{_median(runs, 'entropy_first')} → {_median(runs, 'entropy_last')}",
     ]
@@ -101,35 +106,50 @@ def _base_cells(runs: Sequence[Outcome]) -> list[str]:
 def powers(found: Results) -> str:
     """The smallest difference that the primary comparison finds with probability 0.8."""
     before = [run.last for run in found.base(found.edge)] if found.edge else []
-    spreads = {}
-    if len(before) > 1:
-        about = f"as if pairing did not help, from the {len(before)} runs of the search at the edge"
-        spreads[about] = 2**0.5 * stdev(before)
-    runs, related = found.of(found.edge), dict.fromkeys(spreads, "–")
+    if len(before) < 2 or not stdev(before):
+        return "The power is computed when the search has found an edge."
+    promised = 2**0.5 * stdev(before)
+    rows = [[f"two runs of the search, of {len(before)}", f"{promised:.3f}", "–"]]
+    spreads, runs, related = [promised], found.of(found.edge), []
     for each in compared(runs, every=False):
         if each.spread:
-            title = f"{each.name} − {each.base}, from {len(each.seeds)} pairs"
-            spreads[title], related[title] = each.spread, correlation(runs, each)
-    if not spreads:
-        return "The power is computed when the search has found an edge."
-    seeds = (5, 10, 20, 40, 80)
-    rows = [
-        [
-            title,
-            f"{spread:.3f}",
-            related[title],
-            *(f"{analysis.detectable(spread, n, (1 - LEVEL) / COMPARISONS):.3f}" for n in seeds),
-            f"{analysis.detectable(spread, 20, 1 - LEVEL):.3f}",
-        ]
-        for title, spread in spreads.items()
-    ]
-    header = [
-        "differences",
-        "their standard deviation",
-        "correlation",
-        *(f"{n} seeds" for n in seeds),
-    ]
-    return table([*header, "20 seeds, one comparison alone"], rows)
+            spreads.append(each.spread)
+            related.append(correlation(runs, each))
+            rows.append([f"{each.name} − {each.base}", f"{each.spread:.3f}", related[-1]])
+    for row, spread in zip(rows, spreads, strict=True):
+        row += [f"{analysis.detectable(spread, n, _STRICTEST):.3f}" for n in (10, 20, 40)]
+    header = ["differences", "their standard deviation", "correlation"]
+    found_with = (f"found with {n} seeds" for n in (10, 20, 40))
+    return f"{_enough(spreads, related)}\n\n{table([*header, *found_with], rows)}"
+
+
+_STRICTEST = (1 - LEVEL) / COMPARISONS
+
+
+def _enough(spreads: Sequence[float], related: Sequence[str]) -> str:
+    """Whether 20 seeds were enough for the difference that the search had promised.
+
+    Args:
+        spreads: standard deviations of differences: that of the search, then those of pairs.
+        related: correlations of the pairs.
+    """
+    promised, *measured = (analysis.detectable(each, 20, _STRICTEST) for each in spreads)
+    text = f"By the search, 20 seeds find a true difference of {promised:.3f}."
+    if not measured:
+        return text
+    reached = sum(each <= promised for each in measured)
+    answer = "Yes." if reached == len(measured) else "In part." if reached else "No."
+    middle, seeds = median(spreads[1:]), 2
+    while analysis.power(promised, middle, seeds, _STRICTEST) < 0.8:
+        seeds += 1
+    helped = sum(float(each) > 0 for each in related if each != "–")
+    return (
+        f"**{answer}** {text} By the measured differences, they find {min(measured):.3f} to "
+        f"{max(measured):.3f}: what was promised holds in {reached} of {len(measured)} "
+        f"comparisons. With the median of the measured standard deviations, a difference of "
+        f"{promised:.3f} takes {seeds} seeds. Pairing made the spread smaller in {helped} of "
+        f"{len(measured)} comparisons: their correlations are {', '.join(related)}."
+    )
 
 
 def correlation(runs: Runs, each: Comparison) -> str:
@@ -168,7 +188,8 @@ def accuracies(runs: Runs) -> str:
             [
                 name,
                 _number_of(values),
-                *(_mean([getattr(x, key) for x in values]) for key in ("last", "best", "area")),
+                _mean_accuracy([x.last for x in values]),
+                *(f"{mean(getattr(x, key) for x in values):.3f}" for key in ("best", "area")),
                 *(_share(values, key) for key in ("degraded", "collapsed")),
             ]
         )
@@ -182,8 +203,7 @@ def differences(runs: Runs, primary: bool = False) -> str:
     for each in compared(runs, every=not primary):
         more = []
         if (p_holm := holm.get((each.name, each.base))) is not None:
-            more = [_signed(each.wide), f"{each.p:.4f}", f"{p_holm:.4f}"]
-            more += [f"{each.degraded:.3f}", f"{each.collapsed:.3f}"]
+            more = [_signed(each.wide), chance(each.p), chance(p_holm)]
         rows.append(
             [
                 f"{each.name} − {each.base}",
@@ -194,8 +214,16 @@ def differences(runs: Runs, primary: bool = False) -> str:
             ]
         )
     header = ["comparison", "pairs", "difference in last", "95%"]
-    more = ["99.3%", "p", "p, Holm", "degraded: p", "collapsed: p"] if holm else []
-    return table([*header, *more], rows)
+    return table([*header, *(["99.3%", "p", "p, Holm"] if holm else [])], rows)
+
+
+def share_tests(runs: Runs) -> str:
+    """McNemar's test of the shares in the primary comparisons."""
+    rows = [
+        [f"{x.name} − {x.base}", str(len(x.seeds)), chance(x.degraded), chance(x.collapsed)]
+        for x in compared(runs, every=False)
+    ]
+    return table(["comparison", "pairs", "p, degraded", "p, collapsed"], rows)
 
 
 def entropies(runs: Runs) -> str:
@@ -218,8 +246,8 @@ def entropies(runs: Runs) -> str:
                 _mean_share(values, "scored", ".0%"),
             ]
         )
-    header = ["objective", "runs", "first 10 steps", "last 20 steps", "from – to"]
-    return table([*header, "collapsed", "exploded", "tokens that it covers"], rows)
+    header = ["objective", "runs", "first 10 steps", "last 20 steps", "lowest – highest run"]
+    return table([*header, "entropy collapsed", "entropy exploded", "tokens covered"], rows)
 
 
 def tokens(runs: Runs) -> str:
@@ -238,12 +266,15 @@ def tokens(runs: Runs) -> str:
                 _ratio(sums, "caught", "judged dropped", ".1%"),
                 _ratio(sums, "caught", "spurious", ".1%") if sums.get("dropped") else "–",
                 f"{_ratio(sums, 'spurious first', 'right first', '.2%')} → "
-                f"{_ratio(sums, 'spurious last', 'right last', '.2%')}",
+                f"{_ratio(sums, 'spurious last', 'right last', '.2%')}"
+                if sums.get("judged")
+                else "–",
                 *(_mean_share(values, key, ".0%") for key in ("largest token", "largest 1%")),
             ]
         )
     header = ["objective", "tokens touched", "precision", "recall"]
-    header += ["spurious tokens in right responses", "gradient norm in one token", "in 1%"]
+    header += ["spurious tokens in right responses"]
+    header += [f"share of the sum of norms: {part}" for part in ("one token", "1% of the tokens")]
     return table(header, rows)
 
 
@@ -262,9 +293,13 @@ def _number_of(runs: Sequence[Outcome]) -> str:
     return f"{len(runs)}, {failed} failed" if failed else str(len(runs))
 
 
-def _mean(values: Sequence[float]) -> str:
-    interval = analysis.t_interval(values)
-    return f"{mean(values):.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
+def _mean_accuracy(values: Sequence[float]) -> str:
+    """A mean of accuracies and its interval, which is cut at 0 and 1."""
+    text = f"{mean(values):.3f}"
+    if interval := analysis.t_interval(values):
+        low, high = max(interval[0], 0.0), min(interval[1], 1.0)
+        text += f" [{low:.3f}, {high:.3f}]"
+    return text
 
 
 def count(runs: Sequence[Outcome], key: str) -> str:
@@ -290,6 +325,11 @@ def _mean_share(runs: Sequence[Outcome], key: str, form: str) -> str:
 
 def _ratio(sums: Mapping[str, float], part: str, whole: str, form: str) -> str:
     return format(sums[part] / sums[whole], form) if sums.get(whole) else "–"
+
+
+def chance(p: float) -> str:
+    """A p-value with four digits."""
+    return f"{p:.4f}" if p >= 1e-4 else "< 0.0001"
 
 
 def _signed(interval: Interval | None) -> str:

