@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from itertools import pairwise
@@ -78,3 +79,30 @@ def test_options_of_the_study_on_the_page_exist() -> None:
         _asked(_parser().parse_args(["3" if word == "K" else word for word in words]))
     named = " ".join(word for words in options for word in words)
     assert all(group in named for group in GROUPS if group != "core")
+
+
+def test_what_the_page_says_about_the_edge_is_in_the_results() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results" / "stability.json").read_text("utf-8"))
+    edge = results["comparisons"][results["chosen"]["edge"]]
+    differences = {(each["name"], each["base"]): each for each in edge}
+    lp_reg = differences.pop(("lp-reg", "dapo-loss"))
+    control = differences.pop(("stapo", "random"))
+    assert all(len(each["seeds"]) == 20 and each["p"] > 0.05 for each in differences.values())
+    others = [round(each["difference"], 2) for each in differences.values()]
+    assert (min(others), max(others)) == (-0.04, 0.05)
+    assert lp_reg["p"] < 1e-5
+    assert [round(each, 2) for each in (control["difference"], *control["interval"])] == [
+        0.04,
+        -0.03,
+        0.10,
+    ]
+
+    def last(condition: str) -> list[float]:
+        runs = [each for each in results["runs"] if each["setting"] == results["chosen"]["edge"]]
+        mine = [each for each in runs if each["condition"] == condition and each["seed"] < 4]
+        return [each["last"] for each in sorted(mine, key=lambda each: each["seed"])]
+
+    first = [a - b for a, b in zip(last("stapo"), last("dapo-loss"), strict=True)]
+    assert max(first) < 0
+    assert round(sum(first) / 4, 2) == -0.10
+    assert round(differences["stapo", "dapo-loss"]["difference"], 2) == 0.0
