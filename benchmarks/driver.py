@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import commit
-from rlobj.base.files import write_whole
+from rlobj.base import files
 
 DONE, FAILED, LOG = "done", "failed", "log"
 _LOST = 255
@@ -60,8 +60,8 @@ def ended(out: Path) -> str:
 def last_lines(out: Path, count: int = 4) -> str:
     """The end of the log of a run, indented; "" without one."""
     log = out / LOG
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return "".join(f"    {line}\n" for line in text.strip().splitlines()[-count:])
+    lines = files.last_lines(log)[-count:] if log.exists() else []
+    return "".join(f"    {line}\n" for line in lines)
 
 
 def make(
@@ -184,7 +184,7 @@ def _work(job: Job, visible: str, version: str) -> None:
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "commit": version,
     }
-    write_whole(job.out / DONE, json.dumps(facts, indent=1).encode(), durable=False)
+    files.write_whole(job.out / DONE, json.dumps(facts, indent=1).encode(), durable=False)
 
 
 def end_with_parent() -> None:
@@ -212,4 +212,4 @@ def _tidy(job: Job, state: str) -> None:
         if entry.name not in keep:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     if state != DONE:
-        write_whole(out / FAILED, state.removeprefix(f"{FAILED}: ").encode(), durable=False)
+        files.write_whole(out / FAILED, state.removeprefix(f"{FAILED}: ").encode(), durable=False)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize, stats
 
+from benchmarks import driver
 from benchmarks.stability import regimes
 from rlobj.base.errors import RunError
 from rlobj.config.run_folder import read_metrics
@@ -72,13 +73,14 @@ class Outcome:
 def outcome(folder: Path) -> Outcome | None:
     """The numbers of a run's folder; None if the run has not ended."""
     seed = int(folder.name)
-    ended = {name: folder / name for name in ("done", "failed") if (folder / name).exists()}
-    if not ended:
+    state = driver.ended(folder)
+    if not state:
         return None
     lines = read_metrics(folder) if (folder / "metrics.jsonl").exists() else []
     accuracies = [x["eval/accuracy"] for x in lines if x.get("eval/accuracy") is not None]
-    if "done" not in ended:
-        return Outcome(seed, ended["failed"].read_text("utf-8").strip() or "failed", accuracies)
+    if state == driver.FAILED:
+        why = (folder / driver.FAILED).read_text("utf-8").strip()
+        return Outcome(seed, why or "failed", accuracies)
     if not accuracies:
         return Outcome(seed, "failed: metrics.jsonl has no held-out accuracy", accuracies)
     last = mean(accuracies[-regimes.LAST :])
@@ -99,7 +101,7 @@ def outcome(folder: Path) -> Outcome | None:
         entropy_course=course,
         shares=shares(steps),
         counts=counts(steps),
-        made=facts(ended["done"]),
+        made=facts(folder / driver.DONE),
     )
 
 
