@@ -1,8 +1,14 @@
 """Extract, parse and compare mathematical answers.
 
-The worker processes of `rlobj.rewards.MathVerifier` load this package without torch, so it
-imports nothing else of rlobj. Only `numeric` and `symbolic` need more than the standard library.
+    >>> from rlobj.answers import verify
+    >>> verify(r"So it is \\boxed{2^{10}}.", "1024").correct
+    True
 
+This package stands alone: it needs neither torch nor the rest of rlobj (except its errors). Only
+`numeric` and `symbolic` need more than the standard library.
+
+    verifier               MathVerifier: responses -> verdicts; any thread, with deadlines
+    worker, worker_process the processes that compare what exact arithmetic cannot decide
     extraction             response -> text of the final answer
     guards                 compare equal text and integers; refuse answers too large to evaluate
     normalization, lexer   text -> tokens
@@ -14,3 +20,8 @@ imports nothing else of rlobj. Only `numeric` and `symbolic` need more than the 
     symbolic               compare integrals, limits and infinite sums (math-verify, in a worker)
     equivalence            all of this for two texts
 """
+
+from rlobj.answers.extraction import extract_answer
+from rlobj.answers.verifier import MathVerifier, Verdict, verify
+
+__all__ = ["MathVerifier", "Verdict", "extract_answer", "verify"]

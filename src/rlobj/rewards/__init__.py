@@ -8,7 +8,7 @@ Several       a weighted sum of rewards with names
 Overlong      DAPO's length penalty, added to any of them
 """
 
-from rlobj.answers.extraction import extract_answer
+from rlobj.answers import MathVerifier, Verdict, extract_answer, verify
 from rlobj.rewards.kinds import (
     Custom,
     Exact,
@@ -23,7 +23,6 @@ from rlobj.rewards.kinds import (
 )
 from rlobj.rewards.reasoning_gym import ReasoningGym
 from rlobj.rewards.several import Several
-from rlobj.rewards.verifier import MathVerifier, Verdict
 
 __all__ = [
     "Custom",
@@ -41,4 +40,5 @@ __all__ = [
     "extract_answer",
     "function_grader",
     "overlong_penalty",
+    "verify",
 ]

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
+from rlobj.answers.verifier import MathVerifier, Verdict
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.primitive import Primitive
 from rlobj.base.targets import import_target
 from rlobj.base.validation import InvalidFields
-from rlobj.rewards.verifier import MathVerifier, Verdict
 
 if TYPE_CHECKING:
     from rlobj.data import Problem

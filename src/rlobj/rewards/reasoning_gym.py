@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
+from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import RunError
 from rlobj.rewards.kinds import FunctionGrader, Graded, Reward
-from rlobj.rewards.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
     from rlobj.data import Problem

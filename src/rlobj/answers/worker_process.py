@@ -13,7 +13,7 @@ from typing import Any
 
 from rlobj.base.errors import RunError
 
-_FOLDER = Path(__file__).parents[1] / "answers"
+_FOLDER = Path(__file__).parent
 _START_SECONDS = 120.0
 _START_ATTEMPTS = 3
 

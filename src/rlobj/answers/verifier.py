@@ -10,7 +10,10 @@ decided has `correct=None`; it is never counted as wrong.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import math
+import os
 import queue
 import threading
 import time
@@ -23,8 +26,8 @@ from typing import Self
 from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence
 from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.guards import decide, may_take_long
+from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.rewards.worker_process import WorkerProcess
 
 _CACHE_SIZE = 100_000
 _UNDECIDED_SECONDS = 60.0
@@ -59,7 +62,8 @@ class MathVerifier:
     """Compares final answers with gold answers; safe to call from any thread.
 
     Use it as a context manager: entering starts the workers, leaving ends them. The module
-    `rlobj.answers.extraction` has the rule that finds the final answer.
+    `rlobj.answers.extraction` has the rule that finds the final answer. `verify` is the short form
+    for one response.
 
     Args:
         deadline: time limit for one answer, in seconds. After that, the worker is killed and the
@@ -241,3 +245,31 @@ class MathVerifier:
 
 def _unwrapped(text: str) -> str:
     return bare(last_box(text) or text)
+
+
+@functools.cache
+def _shared(process_id: int) -> MathVerifier:
+    """The verifier of `verify` in this process; its workers end with the process."""
+    verifier = MathVerifier(workers=min(4, os.cpu_count() or 1)).__enter__()
+    atexit.register(verifier.close)
+    return verifier
+
+
+def verify(response: str, gold: str) -> Verdict:
+    """Return whether the final answer of `response` equals `gold`.
+
+    The first call starts processes that all later calls share, from any thread. Use `MathVerifier`
+    to set the deadline (5 seconds here) or to compare many pairs at once.
+
+    Args:
+        response: the whole generated text.
+        gold: the gold answer in LaTeX; `$...$` and `\\boxed{...}` around it are removed.
+
+    Raises:
+        RunError: math-verify cannot be loaded.
+
+    Example:
+        >>> verify("So it is \\\\boxed{2^{10}}.", "1024").correct
+        True
+    """
+    return _shared(os.getpid()).verify(response, gold)

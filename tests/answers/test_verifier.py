@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.rewards import MathVerifier
-from rlobj.rewards.worker_process import WorkerProcess
 
 # Minutes in sympy, and no guard refuses it: integrals are left to math-verify.
 SLOW = r"\boxed{\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx}"
@@ -333,3 +333,19 @@ def test_alarm_of_the_caller_is_unchanged(verifier):
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 200
     finally:
         signal.setitimer(signal.ITIMER_REAL, *before)
+
+
+def test_verify_needs_neither_setup_nor_torch():
+    program = """if True:
+        import sys, threading
+        from rlobj.answers import verify
+        pairs = [("\\\\boxed{1+\\\\sqrt2}", "\\\\sqrt2+1"), ("\\\\boxed{2}", "3")]
+        found = []
+        ask = lambda pair: found.append(verify(*pair).correct)
+        threads = [threading.Thread(target=ask, args=(pair,)) for pair in pairs]
+        [thread.start() for thread in threads] + [thread.join() for thread in threads]
+        print(sorted(found), "torch" in sys.modules)
+    """
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("[False, True] False", "")
