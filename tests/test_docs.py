@@ -26,6 +26,7 @@ from rlobj.config.layers import EMBEDDED_LAYER, file_layer, layers_of, parse_set
 from rlobj.config.presets import load_preset, preset_names, read_yaml
 from rlobj.config.run_config import build_config
 from rlobj.data import load_problems
+from rlobj.rewards import Custom
 from rlobj_cli.app import app
 
 ROOT = Path(__file__).parents[1]
@@ -180,7 +181,7 @@ def test_settings_named_in_the_text_exist(docs_tables: Any) -> None:
     """Check keys such as `training.selection` in code spans."""
     sections = ("data", "model", "rewards", "sampling", "training", "evaluation", "checkpoint")
     known = set(re.findall(r"^\| `([\w.]+)` \|", docs_tables.configuration(), re.MULTILINE))
-    known |= {"kind", "overlong", "target", "columns"}
+    known |= {"kind", "columns", *Custom.model_fields}
     known |= {"max_prompt_length", "train_batch_size", "max_response_length"}  # verl's `data`
     for page in PAGES:
         text = _BLOCK.sub("", page.read_text(encoding="utf-8"))

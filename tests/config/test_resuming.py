@@ -11,7 +11,7 @@ from rlobj.config.run_config import RunConfig, settings_of
 
 def test_every_resumable_setting_exists() -> None:
     for name in RESUMABLE_SETTINGS:
-        value = settings_of(RunConfig())
+        value = settings_of(RunConfig(rewards={"kind": "custom", "target": "mine.py:score"}))
         for part in name.split("."):
             value = value[part]
 

@@ -124,7 +124,7 @@ def test_custom_reward_none_or_nan_is_undecided(tmp_path, value):
 def test_error_of_a_custom_function_names_the_problem(tmp_path):
     target = write(tmp_path, "def score(response, answer): return 1 / 0\n")
     with (
-        Custom(target=target).open() as grader,
+        Custom(target=target, max_failures=0).open() as grader,
         pytest.raises(RunError, match="'p7': ZeroDivisionError") as caught,
     ):
         grader.score(["a"], [problem("a")])

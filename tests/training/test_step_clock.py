@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
 
 import forked
 import pytest
@@ -14,7 +13,7 @@ from runs import metrics, ranks, write_config
 from tiny import tiny_config
 
 from rlobj.base.errors import RunError
-from rlobj.rewards import Graded
+from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample, SamplingSettings, TransformersSampler
 from rlobj.training import Callback, run_training
 from rlobj.training.loop.clock import PHASES, Clock
@@ -128,11 +127,11 @@ def sample(text: str) -> Sample:
     return Sample([1], [2], [-0.5], text, "stop", 0)
 
 
-class Slow:
+class Slow(Grader):
     """Grades by the text's number, each call taking a while; fails at "x"."""
 
     def __init__(self) -> None:
-        self.undecided: Counter[str] = Counter()
+        super().__init__()
         self.threads: list[str] = []
 
     def score(self, responses, problems):
@@ -188,6 +187,7 @@ def test_a_grader_that_hangs_does_not_keep_an_interrupted_program():
 import time
 from rlobj.training.rollouts.collector import Grading
 class Hangs:
+    batched = False
     def score(self, responses, problems): time.sleep(1000)
 class Sample: text = ""
 with Grading(Hangs(), ["p"]) as grading:

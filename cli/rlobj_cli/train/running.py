@@ -19,7 +19,7 @@ from rlobj.config.resuming import refuse_changes
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.training import Callback, RunDirectory, TrainingResult
 from rlobj.training.parallel.launcher import launch, without
-from rlobj.training.run import default_folder, open_resumed, prepared
+from rlobj.training.run import check_functions, default_folder, open_resumed, prepared
 from rlobj.training.run import resume as resume_run
 from rlobj.training.run import train as train_run
 from rlobj_cli.screen.console import calm_libraries
@@ -45,6 +45,7 @@ def start(
     folder = out or default_folder(config)
     other = None if beside is None else second_run(config, beside, folder)
     if dry_run:
+        check_functions(config)
         show_dry_run(console, config, layers)
         if other is not None:
             show_plan(console, config, *other)

@@ -68,7 +68,7 @@ def import_target(target: str | None) -> Any:
         module = _load_file(target, source) if from_file else importlib.import_module(source)
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"target {target!r}: importing {source!r} failed: {type(error).__name__}: {error}. "
             f"{_EXPECTED}"

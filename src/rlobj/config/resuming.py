@@ -18,6 +18,8 @@ RESUMABLE_SETTINGS = (
     "training.threads",
     "training.max_skipped",
     "training.stop_on",
+    "rewards.max_failures",
+    "rewards.concurrency",
     "sampling.batch_tokens",
     "sampling.vllm",
     "sampling.server",

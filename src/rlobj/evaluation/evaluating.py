@@ -155,6 +155,8 @@ def _run(
     callback: EvaluationCallback,
 ) -> EvaluationResult:
     callback.started(source.name)
+    for each in sets:
+        each.open_grader().check(each.problems)
     model = source.locate(callback.warm_starting)
     if out != AUTO:
         Samples(out).require_free()

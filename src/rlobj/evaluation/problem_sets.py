@@ -106,7 +106,8 @@ class ProblemSet:
         """The grader, to be entered with `with`."""
         if self.reward is None:
             return self.config.rewards.open()
-        return function_grader(self.reward, getattr(self.config.rewards, "target", "reward"))
+        name = getattr(self.config.rewards, "target", "reward")
+        return function_grader(self.reward, name, self.config.rewards)
 
     @property
     def settings(self) -> SamplingSettings:

@@ -53,7 +53,7 @@ class BenchmarkSummary:
         votes: of the same problems; empty if the grader gives no answers.
         truncated: share of responses cut at the length limit, of those whose end is known.
         format: share of responses with a closed, non-empty box.
-        no_answer: share of responses without a final answer.
+        no_answer: share of responses that are wrong because they have no answer that can be read.
         undecided: number of responses without a verdict.
         undecided_reasons: their number by reason.
         lengths: tokens per response.
@@ -208,7 +208,7 @@ def summarise(
         votes=tuple(count_votes(each, equal) for each in decided) if has_answers else (),
         truncated=_mean([finish == "length" for finish in finishes]),
         format=_mean([last_box(response.text) is not None for response, _ in pairs]),
-        no_answer=_mean([grade.reason == "no answer" for _, grade in pairs]),
+        no_answer=_mean([grade.no_answer for _, grade in pairs]),
         undecided=sum(reasons.values()),
         undecided_reasons=dict(reasons.most_common()),
         lengths=_lengths([(count, correct) for count, correct in tokens if count is not None]),

@@ -9,8 +9,8 @@ Overlong      DAPO's length penalty, added to any of them
 """
 
 from rlobj.answers import MathVerifier, Verdict, extract_answer, verify
+from rlobj.rewards.custom import Custom, function_grader
 from rlobj.rewards.kinds import (
-    Custom,
     Exact,
     Graded,
     Grader,
@@ -18,7 +18,6 @@ from rlobj.rewards.kinds import (
     Overlong,
     Reward,
     RewardConfig,
-    function_grader,
     overlong_penalty,
 )
 from rlobj.rewards.reasoning_gym import ReasoningGym

@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rlobj.answers.verifier import MathVerifier, Verdict
-from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.primitive import Primitive
-from rlobj.base.targets import import_target
 from rlobj.base.validation import InvalidFields
 
 if TYPE_CHECKING:
@@ -59,6 +57,10 @@ def overlong_penalty(lengths: Tensor, max_tokens: float, cache: float) -> Tensor
         [0.0, -0.5, -1.0, -1.0]
     """
     return ((max_tokens - cache - lengths.double()) / cache).clamp(-1.0, 0.0)
+
+
+_NO_ANSWER = ("no ", "not an answer")
+"""The beginnings of the reasons that say so: `no answer`, `no ####`."""
 
 
 class Overlong(Model):
@@ -99,16 +101,35 @@ class Graded:
     rewards: tuple[float, ...] = ()
     """Each of several rewards; `reward` is their weighted sum."""
 
+    @property
+    def no_answer(self) -> bool:
+        """Whether the response is wrong because it has no answer, or one that cannot be read."""
+        return self.correct is False and self.reason.startswith(_NO_ANSWER)
+
 
 class Grader:
     """An open reward: a context manager that grades batches of responses.
 
     Attributes:
         undecided: reason -> number of undecided responses since the grader was opened.
+        batched: all responses should be graded in one call of `score`.
     """
+
+    batched = False
 
     def __init__(self) -> None:
         self.undecided: Counter[str] = Counter()
+
+    def check(self, problems: Sequence[Problem]) -> None:
+        """Find what is wrong with a function of the user before it is needed.
+
+        Args:
+            problems: those to be graded.
+
+        Raises:
+            ConfigError: the function does not take their columns, or cannot grade the answer of the
+                first one.
+        """
 
     def __enter__(self) -> Self:
         return self
@@ -141,13 +162,12 @@ class Reward(Primitive):
             ConfigError: unknown kind or wrong settings; it lists all of them.
         """
         if value == "custom":
-            return Custom()  # type: ignore[call-arg]  # the error names what is missing
+            value = {"kind": value}
         if isinstance(value, Mapping):
-            settings = {"kind": "math", **value}
-            if settings["kind"] == "custom":  # `target` is a function here, not a reward class
-                del settings["kind"]
-                return Custom(**settings)
-            value = settings
+            value = {"kind": "math", **value}
+            if value["kind"] == "custom":  # `target` is a function here, not a reward class
+                del value["kind"]
+                return cls.registry["custom"](**value)  # type: ignore[return-value]
         if not isinstance(value, list | tuple):
             return super().build(value)
         try:
@@ -177,8 +197,9 @@ class Reward(Primitive):
 
     def recorded(self) -> dict[str, Any]:
         """The settings that can change a grade."""
-        hidden = {"workers": True, "name": True, "weight": True, "of": {"__all__": {"workers"}}}
-        return self.model_dump(mode="json", exclude=hidden)
+        hidden: dict[str, Any] = dict.fromkeys(("workers", "concurrency", "max_failures"), True)
+        several = {"name": True, "weight": True, "of": {"__all__": hidden}}
+        return self.model_dump(mode="json", exclude={**hidden, **several})
 
     def open(self) -> Grader:
         """Return a grader with these settings; use it as a context manager."""
@@ -214,42 +235,6 @@ class Exact(Reward):
     def open(self) -> FunctionGrader:
         """Return a grader that compares text."""
         return FunctionGrader(functools.partial(_exact, self.after))
-
-
-class Custom(Reward):
-    """The result of your function `f(response, answer, **extra) -> float | bool | None`.
-
-    `answer` is the gold answer of the problem and `extra` holds the other columns of its row. None
-    and NaN mean undecided. A response counts as correct if its reward is above 0. If the function
-    raises an exception, the run stops with an error that names the problem.
-    """
-
-    target: str
-    """package.module:function, or path/to/file.py:function"""
-
-    def open(self) -> Grader:
-        """Return a grader that calls the function.
-
-        Raises:
-            ConfigError: the target cannot be imported or is not a function.
-        """
-        function = import_target(self.target)
-        if not callable(function):
-            raise ConfigError(
-                f"rewards.target {self.target!r} is not a function; expected "
-                "package.module:function or path/to/file.py:function"
-            )
-        return function_grader(function, self.target)
-
-
-def function_grader(function: Callable[..., Any], name: str) -> Grader:
-    """Return a grader that calls a function, as `Custom` does.
-
-    Args:
-        function: `f(response, answer, **extra) -> float | bool | None`.
-        name: name of the function, for error messages.
-    """
-    return FunctionGrader(functools.partial(_custom, name, function))
 
 
 class _MathGrader(MathVerifier, Grader):
@@ -302,24 +287,3 @@ def _exact(after: str | None, response: str, problem: Problem) -> Graded:
     answer = answer.strip()
     correct = answer == problem.answer.strip()
     return Graded(float(correct), correct, "same text" if correct else "other text", answer)
-
-
-def _custom(target: str, function: Callable[..., Any], response: str, problem: Problem) -> Graded:
-    try:
-        value = function(response, problem.answer, **problem.extra)
-    except Exception as error:
-        raise RunError(
-            f"Reward {target} failed on problem {problem.id!r}: {type(error).__name__}: {error}"
-        ) from error
-    try:
-        reward = math.nan if value is None else float(value)
-    except (TypeError, ValueError):
-        reward = math.inf
-    if math.isinf(reward):
-        raise RunError(
-            f"Reward {target} returned {value!r} on problem {problem.id!r}; "
-            "expected a finite number, True, False, or None for undecided."
-        )
-    if math.isnan(reward):
-        return Graded(reward, None, "custom", None)
-    return Graded(reward, reward > 0, "custom", None)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import model_validator
 
 from rlobj.base.validation import InvalidFields
-from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig, function_grader
+from rlobj.rewards.custom import function_grader
+from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
@@ -67,15 +68,19 @@ class Several(Reward):
         Args:
             functions: Python functions in place of what the configuration names, by reward.
         """
-        opened = {name: function_grader(each, name) for name, each in (functions or {}).items()}
-        pairs = zip(self.names, self.of, strict=False)
-        return _SeveralGrader(self.of, [opened.get(name) or each.open() for name, each in pairs])
+        given, pairs = functions or {}, zip(self.names, self.of, strict=False)
+        graders = [
+            function_grader(given[name], name, each) if name in given else each.open()
+            for name, each in pairs
+        ]
+        return _SeveralGrader(self.of, graders)
 
 
 class _SeveralGrader(Grader):
     def __init__(self, of: Sequence[Reward], graders: Sequence[Grader]) -> None:
         super().__init__()
         self._of, self._graders, self._stack = of, graders, ExitStack()
+        self.batched = any(grader.batched for grader in graders)
 
     def __enter__(self) -> Self:
         for grader in self._graders:
@@ -84,6 +89,10 @@ class _SeveralGrader(Grader):
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def check(self, problems: Sequence[Problem]) -> None:
+        for grader in self._graders:
+            grader.check(problems)
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response by all rewards."""

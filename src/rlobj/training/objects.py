@@ -152,7 +152,7 @@ class Objects:
     def _grader(self, config: RunConfig) -> Grader:
         if isinstance(config.rewards, Several):
             return config.rewards.open(self._functions)
-        return function_grader(self.reward, _name(self.reward))
+        return function_grader(self.reward, _name(self.reward), config.rewards)
 
 
 def recorded_objects(config: RunConfig) -> list[str]:

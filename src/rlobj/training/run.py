@@ -23,6 +23,7 @@ from rlobj.config.presets import difference, read_yaml
 from rlobj.config.resuming import refuse_changes
 from rlobj.config.run_config import RunConfig, build_config, settings_of
 from rlobj.config.run_folder import how_to_continue, in_another_trainer
+from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.data.sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
@@ -219,6 +220,17 @@ def prepared(config: RunConfig) -> RunConfig:
     rewards = config.rewards.with_targets(_absolute_target)
     located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
     return config.model_copy(update=located)
+
+
+def check_functions(config: RunConfig) -> None:
+    """Check the reward functions that a configuration names, as the start of its run does.
+
+    Raises:
+        ConfigError: a function cannot be imported, or cannot grade the first problem.
+        DataError: the problems cannot be read.
+    """
+    if any(hasattr(each, "target") for each in getattr(config.rewards, "of", [config.rewards])):
+        config.rewards.open().check(load_problems(config.data, "train"))
 
 
 def default_folder(config: RunConfig) -> Path:

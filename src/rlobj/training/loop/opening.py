@@ -57,6 +57,9 @@ def open_parts(
         run = _open_folder(config, out, resume, comm, stack)
         with together(comm, "loading the problems"):
             train, test, note = setup.problems(config, given)
+        with together(comm, "checking the reward"):
+            grader = given.grader or config.rewards.open()
+            grader.check([*train, *test])
         initial = InitialPolicy(config, given.policy, parallel, callbacks, stack)
         newest = _newest(run, comm) if resume else None
         objective = config.resolved_objective()
@@ -74,7 +77,7 @@ def open_parts(
         if sampler is None:
             sampler = setup.sampler(config, policy, parallel, initial, autocast)
             stack.callback(sampler.close)
-        grader = stack.enter_context(given.grader or config.rewards.open())
+        grader = stack.enter_context(grader)
         parts = Parts(
             config, callbacks, parallel, policy, learner, stream, test, sampler, grader, run
         )

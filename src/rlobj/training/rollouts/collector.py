@@ -56,13 +56,16 @@ class Grading:
     def done(self, index: int, samples: list[Sample]) -> None:
         """Take the finished samples of a prompt; pass this method to `Sampler.sample`.
 
+        They wait for the others if the grader is batched.
+
         Raises:
             Exception: grading failed, so sampling should stop.
         """
         for result in self._handed.values():
             if result.ready():
                 result.get()
-        self._handed[index] = self._thread.apply_async(self._grade, [[(index, samples)]])
+        if not self._grader.batched:
+            self._handed[index] = self._thread.apply_async(self._grade, [[(index, samples)]])
 
     def finish(self, groups: Sequence[list[Sample]]) -> list[list[Graded]]:
         """Return the grades of all samples, in their order.

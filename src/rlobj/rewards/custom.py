@@ -1,0 +1,250 @@
+"""The reward `custom`: the result of your function, which may fail, hang, or be `async`."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from rlobj.base.errors import ConfigError, RunError, counted
+from rlobj.base.targets import import_target
+from rlobj.rewards.calling import MOST_HANGING, Call, Calls, Outcome, place_of
+from rlobj.rewards.kinds import Graded, Grader, Reward
+
+if TYPE_CHECKING:
+    from rlobj.data import Problem
+
+logger = logging.getLogger(__name__)
+
+RECENT = 1000
+"""The last calls, among which failures are counted."""
+_DAY = 86_400.0
+_SHOWN = 300
+"""Characters of a response in a message."""
+
+
+class Custom(Reward):
+    """The result of your function `f(response, answer, **columns) -> float | bool | None`.
+
+    `answer` is the gold answer of the problem and `columns` holds the other columns of its row.
+    None and NaN mean undecided. A response counts as correct if its reward is above 0. The function
+    may be `async`. Before a run starts, it is called once, with the answer of the first problem as
+    the response.
+    """
+
+    target: str
+    """package.module:function, or path/to/file.py:function"""
+    deadline: float = Field(default=30.0, gt=0, le=_DAY)
+    """time limit for one call, in seconds; then its responses are undecided"""
+    batched: bool = False
+    """one call grades all responses: `f(responses, answers, **columns)` gets lists, and returns a
+    list"""
+    concurrency: int = Field(default=32, ge=1)
+    """calls of an `async` function that run at the same time"""
+    max_failures: int = Field(default=10, ge=0)
+    """calls among the last 1,000 that may raise an exception, so that their responses are
+    undecided; one more stops the run"""
+
+    def open(self) -> Grader:
+        """Return a grader that calls the function.
+
+        Raises:
+            ConfigError: the target cannot be imported or is not a function.
+        """
+        function = import_target(self.target)
+        if not callable(function):
+            raise ConfigError(
+                f"rewards.target {self.target!r} is not a function; expected "
+                "package.module:function or path/to/file.py:function"
+            )
+        return function_grader(function, self.target, self)
+
+
+def function_grader(
+    function: Callable[..., Any], name: str, settings: Reward | None = None
+) -> Grader:
+    """Return a grader that calls a function, as `Custom` does.
+
+    Args:
+        function: `f(response, answer, **columns) -> float | bool | None`.
+        name: name of the function, for error messages.
+        settings: deadline, batched, ...; other rewards than `Custom` have none. Default: those of
+            `Custom`.
+    """
+    if not isinstance(settings, Custom):
+        settings = Custom(target=name)
+    return _CustomGrader(function, name, settings)
+
+
+class _WrongResult(RunError):
+    """The function returned something that is no reward."""
+
+
+class _CustomGrader(Grader):
+    def __init__(self, function: Callable[..., Any], name: str, settings: Custom) -> None:
+        super().__init__()
+        self.batched, self._name, self._settings = settings.batched, name, settings
+        self._calls = Calls(function, settings.deadline, settings.concurrency)
+        self._failed: deque[bool] = deque(maxlen=RECENT)
+        self._warned: set[str] = set()
+
+    def __exit__(self, *_: object) -> None:
+        self._calls.close()
+
+    def check(self, problems: Sequence[Problem]) -> None:
+        """Check the function's parameters, and call it for the answer of the first problem."""
+        self._check_parameters(problems)
+        for problem in problems[:1]:
+            answer = [problem.answer]
+            [outcome] = self._calls.outcomes([self._call(answer, [problem])])
+            self._calls.close()
+            told = "before the run, with the answer of the first problem as the response"
+            if outcome.late or outcome.error is not None:
+                raise ConfigError(
+                    f"{self._failure(outcome, answer, [problem])}\nIt was called {told}."
+                )
+            try:
+                self._rewards(outcome, answer, [problem])
+            except _WrongResult as error:
+                raise ConfigError(f"{error}\nIt was called {told}.") from None
+
+    def _check_parameters(self, problems: Sequence[Problem]) -> None:
+        function = self._calls.function
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # of C
+            return
+        for columns in dict.fromkeys(tuple(problem.extra) for problem in problems):
+            try:
+                signature.bind("", "", **dict.fromkeys(columns))
+            except TypeError as error:
+                first = "responses, answers" if self.batched else "response, answer"
+                named = "".join(f", {column}=..." for column in columns)
+                raise ConfigError(
+                    f"Reward {self._name} cannot be called as f({first}{named}): {error}. The "
+                    f"columns of a problem are passed by name.\n  at {place_of(function, None)}\n"
+                    f"Expected: def {getattr(function, '__name__', 'f')}({first}, **columns)"
+                ) from None
+
+    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
+        """Grade each response."""
+        parts = [([text], [problem]) for text, problem in zip(responses, problems, strict=True)]
+        if self.batched and parts:
+            parts = [(list(responses), list(problems))]
+        outcomes = self._calls.outcomes([self._call(*part) for part in parts])
+        graded = []
+        for part, outcome in zip(parts, outcomes, strict=True):
+            graded += self._graded(outcome, *part)
+        self.undecided.update(grade.reason for grade in graded if grade.correct is None)
+        return graded
+
+    def _call(self, responses: Sequence[str], problems: Sequence[Problem]) -> Call:
+        """The arguments of a call: lists, or without `batched` the only values in them."""
+        names = dict.fromkeys(name for problem in problems for name in problem.extra)
+        columns = {name: [problem.extra.get(name) for problem in problems] for name in names}
+        answers = [problem.answer for problem in problems]
+        if self.batched:
+            return (list(responses), answers), columns
+        return (responses[0], answers[0]), {name: value for name, [value] in columns.items()}
+
+    def _graded(
+        self, outcome: Outcome, responses: Sequence[str], problems: Sequence[Problem]
+    ) -> list[Graded]:
+        self._failed.append(outcome.error is not None)
+        if outcome.late or outcome.error is not None:
+            reason = self._refuse_many(outcome, self._failure(outcome, responses, problems))
+            return [Graded(math.nan, None, reason, None)] * len(responses)
+        rewards = self._rewards(outcome, responses, problems)
+        return [
+            Graded(reward, None if math.isnan(reward) else reward > 0, "custom", None)
+            for reward in rewards
+        ]
+
+    def _refuse_many(self, outcome: Outcome, message: str) -> str:
+        """The reason of the undecided responses of a call that failed; the first one is shown.
+
+        Raises:
+            RunError: too many calls have failed or hang.
+        """
+        allowed, failed = self._settings.max_failures, sum(self._failed)
+        if failed > allowed:
+            seen = f"{failed} of the last {counted(len(self._failed), 'call')} failed; " * (
+                failed > 1
+            )
+            raise RunError(
+                f"{message}\n{seen}rewards.max_failures is {allowed}."
+            ) from outcome.error
+        if (hanging := self._calls.hanging) > MOST_HANGING:
+            raise RunError(
+                f"{message}\n{hanging} of its calls hang now, each in a thread that cannot be "
+                f"ended, and at most {MOST_HANGING} may. Let the function give up by itself, such "
+                "as with a timeout of its requests."
+            )
+        reason = "timeout" if outcome.late else f"error: {type(outcome.error).__name__}"
+        if reason not in self._warned:
+            self._warned.add(reason)
+            logger.warning(
+                "%s\nThe response is undecided. Such calls are not shown again.", message
+            )
+        return reason
+
+    def _failure(
+        self, outcome: Outcome, responses: Sequence[str], problems: Sequence[Problem]
+    ) -> str:
+        """What happened in a call, where, and on which response."""
+        on = (
+            f"on problem {problems[0].id!r}"
+            if len(problems) == 1
+            else f"on {len(problems)} responses"
+        )
+        happened = f"did not return within {self._settings.deadline:g} seconds {on}"
+        if (error := outcome.error) is not None:
+            happened = f"failed {on}: {type(error).__name__}: {error}"
+        place = f"\n  at {outcome.place}" * bool(outcome.place)
+        return f"Reward {self._name} {happened}{place}\n  response: {_shown(responses[0])}"
+
+    def _rewards(
+        self, outcome: Outcome, responses: Sequence[str], problems: Sequence[Problem]
+    ) -> list[float]:
+        """The rewards that a call returned.
+
+        Raises:
+            _WrongResult: something else.
+        """
+        values, count = [outcome.value], len(responses)
+        if self.batched:
+            values = outcome.value
+            if not isinstance(values, Collection) or isinstance(values, str | Mapping):
+                values = []
+            if len(values) != count:
+                raise _WrongResult(
+                    f"Reward {self._name} returned {repr(outcome.value)[:_SHOWN]} for "
+                    f"{counted(count, 'response')}; expected a list of {counted(count, 'reward')}, "
+                    "in the order of the responses."
+                )
+        rewards = [_number(value) for value in values]
+        for i, reward in enumerate(rewards):
+            if math.isinf(reward):
+                raise _WrongResult(
+                    f"Reward {self._name} returned {list(values)[i]!r} on problem "
+                    f"{problems[i].id!r}; expected a finite number, True, False, or None for "
+                    f"undecided.\n  response: {_shown(responses[i])}"
+                )
+        return rewards
+
+
+def _number(value: Any) -> float:
+    """The reward, NaN if it is undecided; infinite if the value is none."""
+    try:
+        return math.nan if value is None else float(value)
+    except Exception:
+        return math.inf
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
