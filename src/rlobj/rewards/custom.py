@@ -197,16 +197,13 @@ class _CustomGrader(Grader):
         self, outcome: Outcome, responses: Sequence[str], problems: Sequence[Problem]
     ) -> str:
         """What happened in a call, where, and on which response."""
-        on = (
-            f"on problem {problems[0].id!r}"
-            if len(problems) == 1
-            else f"on {len(problems)} responses"
-        )
-        happened = f"did not return within {self._settings.deadline:g} seconds {on}"
+        on = f"problem {problems[0].id!r}" if len(problems) == 1 else f"{len(problems)} responses"
+        deadline = self._settings.deadline
+        what = f"Reward {self._name} did not return within {deadline:g} seconds on {on}"
         if (error := outcome.error) is not None:
-            happened = f"failed {on}: {type(error).__name__}: {error}"
+            what = f"Reward {self._name} failed on {on}: {type(error).__name__}: {error}"
         place = f"\n  at {outcome.place}" * bool(outcome.place)
-        return f"Reward {self._name} {happened}{place}\n  response: {_shown(responses[0])}"
+        return f"{what}{place}\n  response: {_shown(responses[0])}"
 
     def _rewards(
         self, outcome: Outcome, responses: Sequence[str], problems: Sequence[Problem]
