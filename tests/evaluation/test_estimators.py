@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlobj.evaluation.estimators import (
-    RESAMPLES,
+    FLIPS,
     Estimate,
     bootstrap_interval,
     pass_at_k,
@@ -160,18 +160,73 @@ def test_the_sign_flip_test_is_the_enumeration_of_all_signs(differences: list[in
 def test_with_one_sample_per_problem_it_is_mcnemars_exact_test() -> None:
     better, worse = 12, 3  # two-sided binomial test of 3 out of 15
     expected = 2 * sum(math.comb(15, i) for i in range(worse + 1)) / 2**15
-    differences = [1] * better + [-1] * worse + [0] * 485
-    assert sign_flip_test(differences) == (pytest.approx(expected), True)
+    few = sign_flip_test([1] * better + [-1] * worse + [0, 0])
+    assert (few.p_value, few.exact) == (pytest.approx(expected, abs=1e-12), True)
+    many = sign_flip_test([1] * better + [-1] * worse + [0] * 485)
+    noise = math.sqrt(expected * (1 - expected) / FLIPS)
+    assert (many.p_value, many.exact) == (pytest.approx(expected, abs=4 * noise), False)
 
 
-def test_too_many_distinct_sums_are_sampled() -> None:
-    differences = [3**i for i in range(20)]  # 2^20 sums, no two alike
+def test_sign_flips_of_many_problems_are_sampled_with_a_seed() -> None:
+    differences = [0.3, -0.1, 0.2] * 10
     test = sign_flip_test(differences, seed=1)
     assert not test.exact
-    assert test == sign_flip_test(differences, seed=1)
-    assert 1 / (RESAMPLES + 1) <= test.p_value < 0.001  # exactly 2/2^20: never 0
-    mixed = [(-1) ** i * (10**6 + 3**i) for i in range(16)]
-    assert sign_flip_test(mixed, seed=1).p_value == pytest.approx(enumerated(mixed), abs=0.02)
+    assert test == sign_flip_test(differences, seed=1) != sign_flip_test(differences, seed=2)
+    clear = sign_flip_test([0.5] * 29 + [0.25])
+    assert clear.p_value == 1 / (FLIPS + 1)  # exactly 2/2^30: never 0
+
+
+@given(
+    st.lists(st.integers(-4, 4), min_size=1, max_size=9),
+    st.integers(1, 8),
+    st.integers(-8, 8),
+)
+def test_the_interval_holds_exactly_the_differences_that_the_test_does_not_reject(
+    counts: list[int], samples: int, shift: int
+) -> None:
+    differences, delta = [c / 4 for c in counts], shift / samples
+    p_value, (low, high, _), _ = sign_flip_test(differences)
+    assert math.isnan(low) == (len(set(differences)) == 1)
+    if math.isnan(low):
+        return
+    assert (low <= 0 <= high) == (p_value >= 0.05)
+    moved = [samples * c - 4 * shift for c in counts]  # 4·samples·(d − δ), as integers
+    if abs(delta) <= 1 and min(abs(delta - low), abs(delta - high)) > 1e-9:
+        assert (low < delta < high) == (enumerated(moved) >= 0.05)
+
+
+def test_swapping_the_models_turns_the_interval_round() -> None:
+    differences = [0.25, 0.5, -0.25, 0.75, 0.0, 0.5, 0.25, 0.25] * 3
+    one, other = (sign_flip_test([s * d for d in differences], seed=3) for s in (1, -1))
+    assert one.p_value == other.p_value
+    assert (other.interval.low, other.interval.high) == (-one.interval.high, -one.interval.low)
+
+
+def test_five_problems_show_no_difference_and_six_do() -> None:
+    five = sign_flip_test([0.5, 0.6, 0.7, 0.8, 0.9])
+    assert (five.p_value, *five.interval[:2]) == (2 / 2**5, -1.0, 1.0)
+    six = sign_flip_test([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+    assert six.p_value == 2 / 2**6
+    assert 0 < six.interval.low < 0.75 < six.interval.high <= 1
+
+
+@pytest.mark.parametrize("worse", [0.0, 0.3], ids=["equal models", "30% fewer right responses"])
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.4), (1.0, 1.0)], ids=["bimodal", "uniform"])
+def test_intervals_of_differences_contain_the_true_difference(
+    a: float, b: float, worse: float
+) -> None:
+    """200 comparisons on 30 problems of Beta(a, b) difficulty with 4 samples each."""
+    generator = torch.Generator().manual_seed(0)
+    concentration = torch.tensor([a, b], dtype=torch.float64).expand(200, 30, 2).contiguous()
+    chances = torch._sample_dirichlet(concentration, generator=generator)[..., 0]
+    four = torch.full_like(chances, 4)
+    one = torch.binomial(four, chances, generator=generator)
+    other = torch.binomial(four, chances * (1 - worse), generator=generator)
+    covered = 0
+    for differences in ((one - other) / 4).tolist():
+        low, high, _ = sign_flip_test(differences, flips=999).interval
+        covered += low <= worse * a / (a + b) <= high
+    assert 0.92 <= covered / 200 <= 1.0
 
 
 def test_p_values_of_equal_models_are_uniform() -> None:
@@ -182,5 +237,5 @@ def test_p_values_of_equal_models_are_uniform() -> None:
         two = [
             torch.binomial(torch.full_like(chances, 4), chances, generator=generator) for _ in "ab"
         ]
-        small += sign_flip_test([int(d) for d in two[0] - two[1]]).p_value <= 0.1
+        small += sign_flip_test((two[0] - two[1]).tolist(), flips=999).p_value <= 0.1
     assert 0.04 <= small / 300 <= 0.13

@@ -76,7 +76,8 @@ def test_results_json_has_every_number_with_its_error() -> None:
         "maj@4_stderr",
         "maj@4_interval",
     }
-    assert one["pass@4_problems"] == 2
+    assert one["avg@4_bounds"] == pytest.approx([(2 + 1 + 4) / 12, (3 + 1 + 4) / 12])
+    assert one["avg@4"] == one["avg@4_bounds"][0] == one["pass@1"]
     assert (one["undecided"], one["undecided_reasons"]) == (1, {"timeout": 1})
     assert one["length_mean"] == one["length_median"] == one["length_right"] == 7
     assert one["settings"] == dict(ENTRIES[0].settings)
@@ -86,8 +87,9 @@ def test_results_json_has_every_number_with_its_error() -> None:
 
 def test_results_json_writes_unknown_numbers_as_null() -> None:
     alone = results_json([entry(evaluation("open", "??"))], {})
-    assert alone["results"]["open"]["avg@2"] is None
-    assert alone["results"]["open"]["avg@2_interval"] == [None, None]
+    assert alone["results"]["open"]["avg@2_stderr"] is None
+    assert alone["results"]["open"]["length_right"] is None
+    assert alone["results"]["open"]["avg@2_bounds"] == [0, 1]
     assert "macro_average" not in alone
     assert results_json([], {})["results"] == {}
 
@@ -105,15 +107,16 @@ def test_the_macro_average_is_over_benchmarks() -> None:
 def test_results_markdown_is_a_table_with_its_settings() -> None:
     text = results_markdown(ENTRIES, ABOUT)
     table, *notes = text.strip().split("\n\n")
-    rows = [line.replace(r"\_", "").strip("| ").split(" | ") for line in table.splitlines()]
+    rows = [line.replace(r"\_", "")[2:-2].split(" | ") for line in table.splitlines()]
     assert table.startswith(r"|  | one | two\_b | mean of 2 |")
     by_name = {name: values for name, *values in rows}
-    assert by_name["n"] == ["4", "1"]
-    one, two, mean = by_name["avg@n"]
-    assert (one[:7], two, mean[:7]) == ("63.9 ± ", "33.3 ± 33.3", "48.6 ± ")
+    assert by_name["n"] == ["4", "1", ""]
+    assert by_name["avg@n"] == ["58.3", "33.3", "45.8"]
+    assert by_name["standard error, similar problems"][:2] == ["22.0", "33.3"]
+    assert by_name["avg@n if undecided ones were right"] == ["66.7", "", ""]
     assert by_name["95% interval"][1] == "6.1 to 79.2"
-    assert by_name["pass@4"][0] == "100.0 (of 2)"
-    assert by_name["± for the same problems"][1] == "–"
+    assert by_name["pass@4"][0] == "100.0"
+    assert by_name["standard error, same problems"][1] == "–"
     assert "Wilson" in notes[0]
     assert "one 1 (timeout)" in notes[1]
     shared = 'Settings: temperature 1.0; template "{prompt}\\\\nGo". one: n 4. two\\_b: n 1.'
@@ -128,11 +131,33 @@ def test_comparison_markdown_shows_differences_and_flips() -> None:
     lines = shown.to_markdown().splitlines()
     assert lines[:3:2] == ["A: new\\|er", "B: old"]
     assert lines[4] == "| benchmark | problems | A | B | A − B | 95% interval | p |"
-    assert lines[6].startswith("| set | 3 | 58.3 | 75.0 | −16.7 ± ")
-    assert lines[6].endswith("| 1.000 |")
+    assert lines[6] == "| set | 3 | 58.3 | 75.0 | −16.7 | −100.0 to +100.0 | 1.000 |"
+    better = "set: A is better on 1 problems, B on 1, and 1 are equal."
+    assert f"{better} Flips: only A solves 1, only B solves 1." in lines
     assert "set: 1 left out, only A answered 'set-3'." in lines
-    assert "Problems with most responses right on one side only (2 of 2):" in lines
-    assert lines[-2:] == ["| set set-2 | 0.0 | 100.0 |", "| set set-1 | 75.0 | 25.0 |"]
+    assert "Problems with different shares (2 of 2):" in lines
+    assert lines[-2:] == [
+        "| set set-2 | 0.0 | 100.0 | −100.0 | flip |",
+        "| set set-1 | 75.0 | 25.0 | +50.0 | flip |",
+    ]
+
+
+def test_a_comparison_says_what_undecided_responses_and_equal_differences_mean() -> None:
+    compared = compare_benchmark(evaluation("set", "+?", "+?"), evaluation("set", "--", "--"))
+    text = EvaluationComparison("a", "b", (compared,), ()).to_markdown()
+    assert "| set | 2 | 50.0 | 0.0 | +50.0 | – | 0.500 |" in text
+    assert "set: all differences are equal, so there is no interval." in text
+    assert "If only those of A did, A − B would be +50.0; if only those of B did, +100.0." in text
+
+
+def test_equal_shares_show_their_interval_and_no_error_of_zero() -> None:
+    never = results_markdown([entry(evaluation("a", *["--"] * 30))] * 2, {})
+    rows = [line[2:-2].split(" | ") for line in never.splitlines() if line.startswith("| ")]
+    by_name = {name: values for name, *values in rows}
+    assert by_name["avg@n"][0] == "0.0"
+    assert by_name["95% interval"][0] == "0.0 to 11.4"
+    errors = [by_name[f"standard error, {of} problems"] for of in ("similar", "same")]
+    assert errors == [["–"] * len(by_name["avg@n"])] * 2
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_filters_by_verdict_and_benchmark_and_orders(browser: Browser, page: Pat
     browser.run(f"(e => {{ e.value = '1'; {change} }})(document.getElementById('order'))")
     browser.wait(f"{VISIBLE} === 4")
     shares = "[...document.querySelectorAll('.share')].map(share => share.textContent)"
-    assert browser.run(shares) == ["0", "50", "100", "100"]
+    assert browser.run(shares) == ["0", "33", "100", "100"]
 
 
 def test_the_page_works_with_the_keyboard_alone(browser: Browser, page: Path) -> None:

@@ -47,15 +47,16 @@ MIXED = GradedBenchmark(
 )
 
 
-def test_accuracy_is_the_mean_of_shares_of_decided_responses() -> None:
+def test_accuracy_is_the_mean_of_shares_of_right_responses_and_undecided_ones_are_wrong() -> None:
     summary = summarise(MIXED)
     assert (summary.problems, summary.responses, summary.samples_per_problem) == (5, 20, 4)
-    shares = [1, 1 / 4, 2 / 3, 0]  # "d" has no decided response
-    assert summary.accuracy == pytest.approx(sum(shares) / 4)
-    assert summary.standard_errors == standard_errors([4, 1, 2, 0], [4, 4, 3, 4])
+    shares = [1, 1 / 4, 2 / 4, 0, 0]
+    assert summary.accuracy == pytest.approx(sum(shares) / 5)
+    assert summary.bounds == pytest.approx((summary.accuracy, (1 + 1 / 4 + 3 / 4 + 1 + 0) / 5))
+    assert summary.standard_errors == standard_errors([4, 1, 2, 0, 0], [4] * 5)
     assert summary.interval.low < summary.accuracy < summary.interval.high
     assert summary.interval.method.startswith("bootstrap")
-    assert (summary.solve_all, summary.solve_none) == (1, 1)
+    assert (summary.solve_all, summary.solve_none) == (1, 2)
 
 
 def test_rates_count_responses() -> None:
@@ -75,20 +76,19 @@ def test_lengths_are_separate_for_right_and_wrong_responses() -> None:
     assert lengths.wrong == pytest.approx((3 * 30 + 2 * 50 + 3 * 100) / 8)
 
 
-def test_pass_at_k_takes_problems_with_k_decided_responses() -> None:
+def test_pass_at_k_counts_undecided_responses_as_wrong() -> None:
     summary = summarise(MIXED)
     assert list(summary.pass_at) == [1, 2, 4]
     assert summary.pass_at[1].mean == pytest.approx(summary.accuracy)
-    assert summary.pass_at[4].values == (1, 1, 0)  # "c" has three
-    assert summary.pass_at[4].interval == wilson_interval(2, 3)
-    assert summary.pass_at_k(3).values == pytest.approx((1, 3 / 4, 1, 0))
-    assert summary.pass_at[4].problems == 3
+    assert summary.pass_at[4].values == (1, 1, 1, 0, 0)
+    assert summary.pass_at[4].interval == wilson_interval(3, 5)
+    assert summary.pass_at_k(3).values == pytest.approx((1, 3 / 4, 1, 0, 0))
 
 
 def test_majority_counts_ties_by_half_and_ignores_responses_without_an_answer() -> None:
     summary = summarise(MIXED)
     assert list(summary.maj_at) == [2, 4]
-    assert summary.maj_at[4].values == pytest.approx((1, 0, 1, 0))
+    assert summary.maj_at[4].values == pytest.approx((1, 0, 1, 0, 0))
     tie = GradedBenchmark("tie", (problem("a", RIGHT, WRONG, CUT, CUT),))
     assert summarise(tie).maj_at[4].values == (0.5,)
 
@@ -116,13 +116,8 @@ def test_problems_may_differ_in_their_number_of_responses() -> None:
     assert {k: estimate.problems for k, estimate in summary.pass_at.items()} == {1: 2, 2: 1, 3: 1}
 
 
-@pytest.mark.parametrize(
-    "evaluation",
-    [GradedBenchmark("none", ()), GradedBenchmark("open", (problem("a", OPEN, OPEN),))],
-    ids=["no problems", "nothing decided"],
-)
-def test_numbers_without_decided_responses_are_nan(evaluation: GradedBenchmark) -> None:
-    summary = summarise(evaluation)
+def test_numbers_without_problems_are_nan() -> None:
+    summary = summarise(GradedBenchmark("none", ()))
     assert math.isnan(summary.accuracy)
     assert math.isnan(summary.interval.low)
     assert summary.pass_at == summary.maj_at == {}

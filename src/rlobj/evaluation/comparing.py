@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from rlobj.reporting import escaped, markdown_table
 
 NAMED = 5
 """Ids that a message names."""
-MOST_FLIPS = 20
-"""Problems that changed sides in a table."""
+MOST_CHANGES = 20
+"""Problems in the table of changes."""
 
 
 @dataclass(frozen=True)
-class Flip:
-    """A problem that one model mostly solves and the other does not.
+class Change:
+    """A problem on which the two models' shares of right responses differ.
 
     Attributes:
         id: of the problem.
@@ -45,10 +46,15 @@ class Flip:
         """share_a − share_b."""
         return self.share_a - self.share_b
 
+    @property
+    def is_flip(self) -> bool:
+        """Whether only one side solves the problem: more than half of its responses are right."""
+        return (self.share_a > 0.5) != (self.share_b > 0.5)
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """d_i = p_i^A − p_i^B over the problems that both answered.
+    """d_i = p_i^A − p_i^B over the problems that both answered; undecided responses are wrong.
 
     Attributes:
         benchmark: its name.
@@ -56,15 +62,13 @@ class Comparison:
         accuracy_a: avg@n of A, over these problems only.
         accuracy_b: avg@n of B, over these problems only.
         difference: mean of d_i; above 0 if A is better.
-        stderr: sd(d_i)/sqrt(n), over problems.
-        interval: of the difference, at 95%: bootstrap over problems; nan if all d_i are equal.
-        p_value: sign-flip permutation test of "no difference", two-sided.
-        exact: whether the p-value is exact, not sampled.
-        flips: problems with more than half of the responses right on one side only, largest
-            difference first.
+        test: the p-value of "no difference" and the 95% interval of the difference, from one
+            paired sign-flip test.
+        changes: problems with d_i ≠ 0, largest difference first.
         only_a: ids of problems that only A answered; left out.
         only_b: ids of problems that only B answered; left out.
-        undecided: ids of problems without a decided response on one side; left out.
+        bounds: the difference if undecided responses of A are wrong and those of B right, and the
+            other way round.
     """
 
     benchmark: str
@@ -72,19 +76,36 @@ class Comparison:
     accuracy_a: float
     accuracy_b: float
     difference: float
-    stderr: float
-    interval: estimators.Interval
-    p_value: float
-    exact: bool
-    flips: tuple[Flip, ...]
+    test: estimators.SignFlips
+    changes: tuple[Change, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
-    undecided: tuple[str, ...]
+    bounds: tuple[float, float]
 
     @property
     def problems(self) -> int:
         """Number of problems that are compared."""
         return len(self.differences)
+
+    @property
+    def flips(self) -> tuple[Change, ...]:
+        """The changes of problems that only one side solves."""
+        return tuple(each for each in self.changes if each.is_flip)
+
+    @property
+    def interval(self) -> estimators.Interval:
+        """95% interval of the difference: it contains 0 exactly if p ≥ 0.05."""
+        return self.test.interval
+
+    @property
+    def p_value(self) -> float:
+        """Of "no difference", two-sided."""
+        return self.test.p_value
+
+    @property
+    def stderr(self) -> float:
+        """sd(d_i)/sqrt(n), over problems."""
+        return estimators.standard_error(self.differences)
 
 
 def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) -> Comparison:
@@ -93,7 +114,7 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
     Args:
         a: one side; a positive difference is in its favour.
         b: the other side.
-        seed: of the bootstrap, and of the sign flips if they are sampled.
+        seed: of the sign flips, if they are sampled.
 
     Raises:
         DataError: an id has another question or gold answer on the other side, or no problem is
@@ -102,37 +123,32 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
     left, right = ({each.problem.id: each for each in side.problems} for side in (a, b))
     shared = [name for name in left if name in right]
     _check_same(left, right, shared)
-    pairs = {name: (left[name], right[name]) for name in shared}
-    decided = {name: pair for name, pair in pairs.items() if all(each.decided for each in pair)}
-    if not decided:
+    if not shared:
         raise DataError(
-            f"Nothing to compare: of {len(left)} and {len(right)} problems of "
-            f"{a.benchmark!r} and {b.benchmark!r}, {len(shared)} have the same id and none is "
-            "decided on both sides. Compare evaluations of the same benchmark."
+            f"Nothing to compare: of {len(left)} and {len(right)} problems of {a.benchmark!r} and "
+            f"{b.benchmark!r}, none has the same id. Compare evaluations of the same benchmark."
         )
-    shares = {
-        name: (one.correct / one.decided, other.correct / other.decided)
-        for name, (one, other) in decided.items()
-    }
-    differences = tuple(p - q for p, q in shares.values())
-    n = len(differences)
+    n, pairs = len(shared), [(left[name], right[name]) for name in shared]
+    changes = [Change(one.problem.id, one.share, other.share) for one, other in pairs]
+    differences = tuple(each.difference for each in changes)
+    open_a, open_b = (
+        sum(each.undecided / len(each.grades) for each in side) / n
+        for side in zip(*pairs, strict=True)
+    )
     mean = sum(differences) / n
-    test = estimators.sign_flip_test(_in_common_unit(list(decided.values())), seed=seed)
-    flips = [Flip(name, p, q) for name, (p, q) in shares.items() if (p > 0.5) != (q > 0.5)]
     return Comparison(
         benchmark=a.benchmark,
         differences=differences,
-        accuracy_a=sum(p for p, _ in shares.values()) / n,
-        accuracy_b=sum(q for _, q in shares.values()) / n,
+        accuracy_a=sum(each.share_a for each in changes) / n,
+        accuracy_b=sum(each.share_b for each in changes) / n,
         difference=mean,
-        stderr=estimators.standard_error(differences),
-        interval=estimators.bootstrap_interval(differences, seed=seed),
-        p_value=test.p_value,
-        exact=test.exact,
-        flips=tuple(sorted(flips, key=lambda flip: -abs(flip.difference))),
+        test=estimators.sign_flip_test(differences, seed=seed),
+        changes=tuple(
+            sorted((each for each in changes if each.difference), key=lambda c: -abs(c.difference))
+        ),
         only_a=tuple(name for name in left if name not in right),
         only_b=tuple(name for name in right if name not in left),
-        undecided=tuple(name for name in shared if name not in decided),
+        bounds=(mean - open_b, mean + open_a),
     )
 
 
@@ -152,15 +168,6 @@ def _check_same(
                 f"These are not the same problems: {len(other)} of {len(ids)} ids have another "
                 f"{word} ({_named(other)}). Evaluate both models on the same file."
             )
-
-
-def _in_common_unit(pairs: Sequence[tuple[GradedProblem, GradedProblem]]) -> list[int]:
-    """The differences as integers; the unit is 1 / least common multiple of the counts."""
-    multiple = math.lcm(*(each.decided for pair in pairs for each in pair))
-    return [
-        multiple // one.decided * one.correct - multiple // other.decided * other.correct
-        for one, other in pairs
-    ]
 
 
 def _named(ids: Sequence[str]) -> str:
@@ -231,49 +238,64 @@ def _side(
 
 
 def _markdown(comparisons: Sequence[Comparison]) -> str:
-    """The paired differences of each benchmark, and the problems that changed sides."""
+    """The paired differences of each benchmark, and the problems with the largest ones."""
     notes = [
-        "Percent of right responses, over the problems that both answered. Differences are paired: "
-        "± is sd/sqrt(n) of the problems' differences, the interval resamples problems, p is a "
-        "two-sided sign-flip permutation test, for each benchmark on its own."
+        "Percent of right responses, over the problems that both answered. p and the interval are "
+        "of one paired sign-flip permutation test for each benchmark: p is below 0.05 exactly if "
+        "the interval does not contain 0.",
+        "A problem is solved if more than half of its responses are right. A flip is a problem "
+        "that only one side solves.",
+        *chain.from_iterable(map(_notes, comparisons)),
     ]
-    for each in comparisons:
-        left_out = {
-            "only A answered": each.only_a,
-            "only B answered": each.only_b,
-            "undecided on one side:": each.undecided,
-        }
-        notes += [
-            f"{each.benchmark}: {len(ids):,} left out, {why} {_named(ids)}."
-            for why, ids in left_out.items()
-            if ids
-        ]
     header = ["benchmark", "problems", "A", "B", "A − B", "95% interval", "p"]
     parts = [markdown_table(header, list(map(_row, comparisons))), *map(escaped, notes)]
-    flips = [(each.benchmark, flip) for each in comparisons for flip in each.flips]
-    if flips:
-        flips.sort(key=lambda pair: -abs(pair[1].difference))
+    changes = [(each.benchmark, change) for each in comparisons for change in each.changes]
+    if changes:
+        changes.sort(key=lambda pair: -abs(pair[1].difference))
         shown = [
-            [f"{name} {flip.id}", percent(flip.share_a), percent(flip.share_b)]
-            for name, flip in flips[:MOST_FLIPS]
+            [
+                *(f"{name} {each.id}", percent(each.share_a), percent(each.share_b)),
+                *(percent_signed(each.difference), "flip" if each.is_flip else ""),
+            ]
+            for name, each in changes[:MOST_CHANGES]
         ]
-        counts = f"{len(shown)} of {len(flips)}"
-        parts.append(f"Problems with most responses right on one side only ({counts}):")
-        parts.append(markdown_table(["problem", "A", "B"], shown))
+        parts.append(f"Problems with different shares ({len(shown)} of {len(changes):,}):")
+        parts.append(markdown_table(["problem", "A", "B", "A − B", ""], shown))
     return "\n\n".join(parts) + "\n"
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """What the row of a comparison does not say."""
+    name, (low, high) = comparison.benchmark, comparison.bounds
+    better, worse = (sum(sign * d > 0 for d in comparison.differences) for sign in (1, -1))
+    flips = [flip.difference > 0 for flip in comparison.flips]
+    notes = [
+        f"{name}: A is better on {better:,} problems, B on {worse:,}, and "
+        f"{comparison.problems - better - worse:,} are equal. Flips: only A solves {sum(flips):,}, "
+        f"only B solves {len(flips) - sum(flips):,}."
+    ]
+    for side, ids in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if ids:
+            notes.append(f"{name}: {len(ids):,} left out, only {side} answered {_named(ids)}.")
+    if len(set(comparison.differences)) == 1:
+        notes.append(f"{name}: all differences are equal, so there is no interval.")
+    if low < high:
+        notes.append(
+            f"{name}: undecided responses count as wrong. If only those of A did, A − B would be "
+            f"{percent_signed(low)}; if only those of B did, {percent_signed(high)}."
+        )
+    return notes
 
 
 def _row(comparison: Comparison) -> list[str]:
     """The numbers of a comparison as text, shares in percent."""
     low, high = comparison.interval[:2]
-    interval = f"{percent_signed(low)} to {percent_signed(high)}"
-    sign, p = "" if comparison.exact else "~", comparison.p_value
     return [
         comparison.benchmark,
         f"{comparison.problems:,}",
         percent(comparison.accuracy_a),
         percent(comparison.accuracy_b),
-        f"{percent_signed(comparison.difference)} ± {percent(comparison.stderr)}",
-        UNKNOWN if math.isnan(low) else interval,
-        f"{sign}{p:.3f}" if p >= 0.001 else f"{sign}{p:.1g}",
+        percent_signed(comparison.difference),
+        UNKNOWN if math.isnan(low) else f"{percent_signed(low)} to {percent_signed(high)}",
+        f"{comparison.p_value:.3f}" if comparison.p_value >= 0.001 else "< 0.001",
     ]

@@ -1,4 +1,4 @@
-"""Statistics of repeated samples: n problems, k_i decided samples each, c_i of them right.
+"""Statistics of repeated samples: n problems, k_i samples each, c_i of them right.
 
 A number over n problems has two uncertainties. *sampling*: the same problems, sampled again.
 *problems*: other problems like these. With the 30 problems of a competition the second one is much
@@ -9,7 +9,7 @@ the n·k samples as if they were independent (Miller 2024, arXiv:2411.00640).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
@@ -20,8 +20,10 @@ from torch import Tensor
 
 LEVEL = 0.95
 RESAMPLES = 10_000
-MAX_SUMS = 2**14
-"""Distinct sums up to which the sign-flip distribution is exact; above, it is sampled."""
+FLIPS = 99_999
+"""Sign vectors that are sampled, for more than `MOST_EXACT` problems."""
+MOST_EXACT = 17
+"""Problems up to which all sign vectors are counted."""
 _CELLS = 2**22
 """Values resampled at a time."""
 
@@ -47,9 +49,17 @@ class Interval(NamedTuple):
 
 
 class SignFlips(NamedTuple):
-    """A two-sided paired permutation test. If it is not exact, it took `RESAMPLES` seeded flips."""
+    """A two-sided paired permutation test, and the interval that inverts it.
+
+    Attributes:
+        p_value: of "no difference".
+        interval: differences that the test does not reject, at 95%: it contains 0 exactly if
+            p ≥ 0.05. It is nan if all differences are equal.
+        exact: whether all sign flips were counted, not a sample of `FLIPS`.
+    """
 
     p_value: float
+    interval: Interval
     exact: bool
 
 
@@ -58,7 +68,7 @@ class Estimate:
     """The mean of one value in [0, 1] per problem, with its uncertainty.
 
     Attributes:
-        values: one for each problem that has the value; pass@k needs k decided samples.
+        values: one for each problem that has the value; pass@k needs k samples.
         seed: of the bootstrap.
     """
 
@@ -90,7 +100,7 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Unbiased estimate of P(one of k samples is right): 1 − C(n − c, k)/C(n, k).
 
     Args:
-        samples: n decided samples of the problem.
+        samples: n samples of the problem.
         correct: c of them right.
         k: 1 ≤ k ≤ n.
 
@@ -195,45 +205,59 @@ def bootstrap_interval(*groups: Sequence[float], seed: int = 0) -> Interval:
     return Interval(low, high, "bootstrap over problems (BCa)")
 
 
-def sign_flip_test(differences: Sequence[int], *, seed: int = 0) -> SignFlips:
-    """Paired permutation test: how often Σ ± d_i is as far from 0 as Σ d_i, with random signs.
+def sign_flip_test(differences: Sequence[float], *, seed: int = 0, flips: int = FLIPS) -> SignFlips:
+    """Paired permutation test of "the mean of d_i is δ", for δ = 0 and for every other δ.
 
-    If two models are equally good, each problem's difference may as well have the other sign. The
-    distribution of the sum is computed one problem after the other, and equal sums are merged. So
-    the test is exact if the d_i are multiples of a common unit, as c/k with equal k are. With one
-    sample per problem it is McNemar's exact test. If there are too many sums, the signs are
-    sampled, and the observed signs count as one sample (Phipson & Smyth 2010, arXiv:1603.05766).
+    If two models are equally good, they can be exchanged on each problem, so that d_i may as well
+    have the other sign. p(δ) is the share of sign vectors s with |Σ s_i (d_i − δ)| ≥ |Σ (d_i − δ)|.
+    This holds exactly if δ is between the mean of the d_i with s_i = 1 and the mean of the others.
+    So one set of sign vectors gives p(0), and the interval of all δ with p(δ) ≥ 0.05. Sign vectors
+    of one sign count for every δ: no difference of five problems or fewer is significant. With one
+    sample per problem it is McNemar's test.
+
+    The test is exact for equal models. At other δ the interval assumes that d_i − δ is symmetric.
+    In simulations of 30 problems with 1, 4 or 32 samples each, 95% intervals contained the
+    difference of equal models in 95% to 99% of the comparisons. If one model had 30% fewer right
+    responses, it was 92% to 97%, and 88% to 94% if nearly all problems were at 0.
 
     Args:
-        differences: d_i as integers, in the common unit.
-        seed: of the flips.
+        differences: d_i in [−1, 1], at least one.
+        seed: of the sign vectors, if they are sampled.
+        flips: number of sign vectors, if they are sampled. The observed signs count as one more
+            (Phipson & Smyth 2010, arXiv:1603.05766).
     """
-    observed = abs(sum(differences))
-    sizes = [abs(d) for d in differences if d]
-    probabilities = {0: 1.0}
-    for size in sizes:
-        wider: dict[int, float] = {}
-        for total, probability in probabilities.items():
-            for moved in (total - size, total + size):
-                wider[moved] = wider.get(moved, 0.0) + probability / 2
-        probabilities = wider
-        if len(probabilities) > MAX_SUMS:
-            return SignFlips(_sampled_flips(sizes, observed, seed), exact=False)
-    extreme = math.fsum(p for total, p in probabilities.items() if abs(total) >= observed)
-    return SignFlips(min(1.0, extreme), exact=True)
+    values = torch.tensor(differences, dtype=torch.float64)
+    n, exact = len(values), len(values) <= MOST_EXACT
+    ends = []
+    for chosen in _subsets(n, seed, flips):
+        sizes, sums = chosen.sum(1), chosen @ values
+        means = torch.stack([sums / sizes, (values.sum() - sums) / (n - sizes)]).round(decimals=12)
+        means[:, (sizes == 0) | (sizes == n)] = torch.tensor([[-math.inf], [math.inf]]).double()
+        ends.append(means.sort(0).values)
+    low, high = torch.cat(ends, 1)
+    p_value = float(((low <= 0) & (high >= 0)).double().mean())
+    if len(set(differences)) == 1:
+        return SignFlips(p_value, Interval(math.nan, math.nan, "none"), exact)
+    rank = math.ceil(len(low) * (1 - LEVEL) - 1e-9)  # so many of them make 5%
+    least, most = low.kthvalue(rank).values, -(-high).kthvalue(rank).values
+    least, most = max(float(least), -1.0) + 0.0, min(float(most), 1.0) + 0.0  # no negative 0
+    interval = Interval(least, most, "sign flips")
+    return SignFlips(p_value, interval, exact)
 
 
-def _sampled_flips(sizes: Sequence[int], observed: int, seed: int) -> float:
-    grid = max(sizes)
-    steps = torch.tensor([size / grid for size in sizes], dtype=torch.float64)
-    generator = torch.Generator().manual_seed(seed)
-    block, extreme = max(1, _CELLS // len(sizes)), 0
-    for start in range(0, RESAMPLES, block):
-        rows = min(block, RESAMPLES - start)
-        signs = torch.randint(2, (rows, len(sizes)), generator=generator) * 2 - 1
-        sums = (signs.double() @ steps).abs()
-        extreme += int((sums >= observed / grid - 1e-9).sum())
-    return (extreme + 1) / (RESAMPLES + 1)
+def _subsets(n: int, seed: int, flips: int) -> Iterator[Tensor]:
+    """Blocks [rows, n] of 0 and 1: all subsets with the last item, or the whole and sampled ones.
+
+    A subset and its complement are the same sign vector.
+    """
+    if n <= MOST_EXACT:
+        yield (torch.arange(2 ** (n - 1), 2**n)[:, None] >> torch.arange(n) & 1).double()
+        return
+    yield torch.ones(1, n, dtype=torch.float64)
+    generator, block = torch.Generator().manual_seed(seed), max(1, _CELLS // n)
+    for start in range(0, flips, block):
+        rows = min(block, flips - start)
+        yield torch.randint(2, (rows, n), generator=generator).double()
 
 
 def _resampled_means(values: Tensor, generator: torch.Generator) -> Tensor:

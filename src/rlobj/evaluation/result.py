@@ -78,8 +78,8 @@ class EvaluationResult:
     def rows(self) -> list[dict[str, Any]]:
         """One dict for each problem, with the texts, answers and verdicts of its responses.
 
-        `accuracy` is the share of right responses among the decided ones, None if none is decided.
-        In `correct`, None stands for an undecided response.
+        `accuracy` is the share of right responses. In `correct`, None stands for an undecided
+        response, which counts as wrong.
         """
         return [
             {
@@ -87,7 +87,7 @@ class EvaluationResult:
                 "id": each.problem.id,
                 "prompt": each.problem.prompt,
                 "gold": each.problem.answer,
-                "accuracy": each.correct / each.decided if each.decided else None,
+                "accuracy": each.share,
                 "correct": [grade.correct for grade in each.grades],
                 "answers": [grade.answer for grade in each.grades],
                 "responses": [response.text for response in each.responses],

@@ -62,23 +62,24 @@ class GradedProblem:
     grades: tuple[Graded, ...]
 
     @property
-    def decided(self) -> int:
-        """Number of responses that the grader could decide."""
-        return sum(grade.correct is not None for grade in self.grades)
-
-    @property
     def correct(self) -> int:
         """Number of responses that are right."""
         return sum(grade.correct is True for grade in self.grades)
 
+    @property
+    def undecided(self) -> int:
+        """Number of responses that the grader could not decide; they count as wrong."""
+        return sum(grade.correct is None for grade in self.grades)
+
+    @property
+    def share(self) -> float:
+        """The share of right responses."""
+        return self.correct / len(self.grades)
+
 
 @dataclass(frozen=True)
 class GradedBenchmark:
-    """One benchmark's problems with their graded responses.
-
-    Undecided responses are counted and are in no mean. Problems may differ in the number of
-    responses, and of decided ones.
-    """
+    """One benchmark's problems with their graded responses; their numbers may differ."""
 
     benchmark: str
     problems: tuple[GradedProblem, ...]

@@ -105,7 +105,7 @@ class Grading:
         self._grader, self._benchmark, self._samples = grader, benchmark, samples
         self._total, self._block, self._callback = total, block, callback
         self._done = sum(name == benchmark for name, _, _ in samples.grades)
-        self._decided: list[bool] = []
+        self._right: list[bool] = []
         self._count(0)
 
     def run(self) -> None:
@@ -118,10 +118,10 @@ class Grading:
             texts = [stored[key].text for key in part]
             graded = self._grader.score(texts, [self.problems[name] for _, name, _ in part])
             self._samples.grade(dict(zip(part, graded, strict=True)))
-            self._decided += [each.correct for each in graded if each.correct is not None]
+            self._right += [each.correct is True for each in graded]
             self._count(len(part))
 
     def _count(self, new: int) -> None:
         self._done += new
-        accuracy = sum(self._decided) / len(self._decided) if self._decided else math.nan
+        accuracy = sum(self._right) / len(self._right) if self._right else math.nan
         self._callback.graded(self._benchmark, self._done, self._total, accuracy)

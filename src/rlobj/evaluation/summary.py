@@ -31,7 +31,7 @@ class Lengths:
         mean: over all responses.
         median: over all responses.
         right: mean over right responses.
-        wrong: mean over wrong responses, the truncated ones included.
+        wrong: mean over wrong responses, the truncated ones included, the undecided ones not.
     """
 
     mean: float
@@ -42,20 +42,19 @@ class Lengths:
 
 @dataclass(frozen=True)
 class BenchmarkSummary:
-    """The numbers of one benchmark. Undecided responses are counted and are in no mean.
+    """The numbers of one benchmark. Undecided responses count as wrong.
 
     Attributes:
         benchmark: its name.
         problems: number of problems.
         responses: number of responses of all problems.
         samples_per_problem: n of avg@n: the largest number of responses of a problem.
-        counts: (decided, right) of each problem with a decided response.
+        counts: (responses, right, undecided) of each problem.
         votes: of the same problems; empty if the grader gives no answers.
         truncated: share of responses cut at the length limit, of those whose end is known.
         format: share of responses with a closed, non-empty box.
         no_answer: share of responses that are wrong because they have no answer that can be read.
-        undecided: number of responses without a verdict.
-        undecided_reasons: their number by reason.
+        undecided_reasons: number of responses without a verdict, by reason.
         lengths: tokens per response.
         seed: of the bootstrap.
     """
@@ -64,12 +63,11 @@ class BenchmarkSummary:
     problems: int
     responses: int
     samples_per_problem: int
-    counts: tuple[tuple[int, int], ...] = field(repr=False)
+    counts: tuple[tuple[int, int, int], ...] = field(repr=False)
     votes: tuple[Votes, ...] = field(repr=False)
     truncated: float
     format: float
     no_answer: float
-    undecided: int
     undecided_reasons: Mapping[str, int]
     lengths: Lengths
     seed: int = field(default=0, repr=False)
@@ -77,11 +75,11 @@ class BenchmarkSummary:
     @cached_property
     def estimate(self) -> Estimate:
         """avg@n: the mean over problems of their share of right responses."""
-        return Estimate(tuple(right / decided for decided, right in self.counts), self.seed)
+        return Estimate(tuple(right / count for count, right, _ in self.counts), self.seed)
 
     @property
     def accuracy(self) -> float:
-        """avg@n; nan if nothing is decided."""
+        """avg@n; nan without problems."""
         return self.estimate.mean
 
     @property
@@ -92,17 +90,27 @@ class BenchmarkSummary:
     @property
     def standard_errors(self) -> StandardErrors:
         """(sampling, problems) of avg@n."""
-        return standard_errors([c for _, c in self.counts], [k for k, _ in self.counts])
+        return standard_errors([c for _, c, _ in self.counts], [k for k, *_ in self.counts])
+
+    @property
+    def undecided(self) -> int:
+        """Number of responses without a verdict."""
+        return sum(self.undecided_reasons.values())
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """avg@n if all undecided responses are wrong, as in `accuracy`, and if all are right."""
+        return self.accuracy, _mean([(right + none) / count for count, right, none in self.counts])
 
     @property
     def solve_all(self) -> int:
-        """Number of problems whose decided responses are all right."""
-        return sum(right == decided for decided, right in self.counts)
+        """Number of problems whose responses are all right."""
+        return sum(right == count for count, right, _ in self.counts)
 
     @property
     def solve_none(self) -> int:
-        """Number of problems with decided responses of which none is right."""
-        return sum(right == 0 for _, right in self.counts)
+        """Number of problems without a right response."""
+        return sum(right == 0 for _, right, _ in self.counts)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -123,15 +131,14 @@ class BenchmarkSummary:
         return {k: estimate for k, estimate in known.items() if estimate.values}
 
     def pass_at_k(self, k: int) -> Estimate:
-        """Unbiased pass@k for any k, over the problems with at least k decided responses."""
-        values = [pass_at_k(decided, right, k) for decided, right in self.counts if decided >= k]
+        """Unbiased pass@k for any k, over the problems with at least k responses."""
+        values = [pass_at_k(count, right, k) for count, right, _ in self.counts if count >= k]
         return Estimate(tuple(values), self.seed)
 
     def maj_at_k(self, k: int) -> Estimate:
         """maj@k for any k, over the problems with at least k responses; see `votes`."""
         able = [votes for votes in self.votes if k <= votes.responses <= MAX_RESPONSES]
-        values = [votes.majority_at(k) for votes in able]
-        return Estimate(tuple(v for v in values if not math.isnan(v)), self.seed)
+        return Estimate(tuple(votes.majority_at(k) for votes in able), self.seed)
 
     def metrics(self) -> dict[str, float]:
         """Flat names for metrics.jsonl."""
@@ -189,7 +196,6 @@ def summarise(
         seed: of the bootstrap.
     """
     problems = graded.problems
-    decided = [each for each in problems if each.decided]
     pairs = [
         (response, grade)
         for each in problems
@@ -204,12 +210,11 @@ def summarise(
         problems=len(problems),
         responses=len(pairs),
         samples_per_problem=max((len(each.responses) for each in problems), default=0),
-        counts=tuple((each.decided, each.correct) for each in decided),
-        votes=tuple(count_votes(each, equal) for each in decided) if has_answers else (),
+        counts=tuple((len(each.grades), each.correct, each.undecided) for each in problems),
+        votes=tuple(count_votes(each, equal) for each in problems) if has_answers else (),
         truncated=_mean([finish == "length" for finish in finishes]),
         format=_mean([last_box(response.text) is not None for response, _ in pairs]),
         no_answer=_mean([grade.no_answer for _, grade in pairs]),
-        undecided=sum(reasons.values()),
         undecided_reasons=dict(reasons.most_common()),
         lengths=_lengths([(count, correct) for count, correct in tokens if count is not None]),
         seed=seed,

@@ -1,10 +1,11 @@
 r"""maj@k, also called cons@k: k responses vote with their answers; is the winner right?
 
-1. A response without an answer does not vote; an undecided one votes with its answer.
+1. A response without an answer does not vote; an undecided one votes with its answer, as a wrong
+   one.
 2. Equal answers are one candidate. All right answers are equal (each equals the gold answer); other
    answers are compared by their text without spacing and sizing commands, then by `equal`.
 3. The candidate with most votes wins. A tie counts with the expected value of a random choice.
-4. Without votes the problem is not solved. If an undecided candidate wins, it is undecided.
+4. Without votes the problem is not solved.
 5. For k below the number of responses: the exact expected value over all subsets of k.
 
 Wang et al. 2023, arXiv:2203.11171.
@@ -38,38 +39,28 @@ class Votes:
 
     Attributes:
         right: for the gold answer.
-        wrong: for each wrong answer.
-        undecided: for each answer that could not be compared with the gold answer.
+        wrong: for each answer that is not known to be right.
         without_answer: responses that do not vote.
     """
 
     right: int
     wrong: tuple[int, ...]
-    undecided: tuple[int, ...]
     without_answer: int
 
     @property
     def responses(self) -> int:
         """Number of responses."""
-        return self.right + sum(self.wrong) + sum(self.undecided) + self.without_answer
+        return self.right + sum(self.wrong) + self.without_answer
 
     def majority_at(self, k: int) -> float:
-        """Expected value of maj@k over all subsets of k responses; nan if always undecided.
-
-        P(right wins) / (1 − P(an undecided answer wins)): what is undecided is in no mean.
+        """Expected value of maj@k over all subsets of k responses: P(right wins).
 
         Args:
             k: 1 ≤ k ≤ responses ≤ MAX_RESPONSES.
         """
         if not 1 <= k <= self.responses:
             raise ValueError(f"maj@{k} needs at least {k} responses, got {self.responses}")
-        sizes = [self.right, *self.wrong, *self.undecided]
-        decided = 1.0
-        for index in range(1 + len(self.wrong), len(sizes)):
-            decided -= _winning_probability(sizes, index, self.without_answer, k)
-        if decided < 1e-12:
-            return math.nan
-        return min(1.0, _winning_probability(sizes, 0, self.without_answer, k) / decided)
+        return min(1.0, _winning_probability(self.right, self.wrong, self.without_answer, k))
 
 
 def count_votes(problem: GradedProblem, equal: Equal | None = None) -> Votes:
@@ -82,29 +73,25 @@ def count_votes(problem: GradedProblem, equal: Equal | None = None) -> Votes:
     """
     votes: Counter[str] = Counter()
     spelled: dict[str, str] = {}
-    right, wrong = set[str](), set[str]()
+    right = set[str]()
     for grade in problem.grades:
         if grade.answer is not None:
             key = _plain(grade.answer)
             votes[key] += 1
             spelled.setdefault(key, grade.answer)
-            if grade.correct is not None:
-                (right if grade.correct else wrong).add(key)
-    known = [key for key in votes if key in wrong and key not in right]
-    undecided = [key for key in votes if key not in wrong and key not in right]
+            if grade.correct:
+                right.add(key)
     groups: list[list[str]] = []
-    for key in (*known, *undecided):  # wrong ones first, so that undecided ones can join them
+    for key in (key for key in votes if key not in right):
         same = (g for g in groups if equal is not None and equal(spelled[g[0]], spelled[key]))
         group = next(same, None)
         if group is None:
             groups.append([key])
         else:
             group.append(key)
-    sizes = [(group[0] in wrong, sum(votes[key] for key in group)) for group in groups]
     return Votes(
         sum(votes[key] for key in right),
-        tuple(size for is_wrong, size in sizes if is_wrong),
-        tuple(size for is_wrong, size in sizes if not is_wrong),
+        tuple(sum(votes[key] for key in group) for group in groups),
         len(problem.grades) - votes.total(),
     )
 
@@ -113,7 +100,7 @@ def _plain(answer: str) -> str:
     return _FRACTION.sub(r"\\frac", _SPACING.sub("", answer.strip()))
 
 
-def _winning_probability(sizes: Sequence[int], index: int, without_answer: int, k: int) -> float:
+def _winning_probability(own: int, others: Sequence[int], without_answer: int, k: int) -> float:
     """P(one candidate wins among k responses drawn without replacement).
 
     Σ_r C(m, r) Σ_t W(k − r, t)/(1 + t) / C(all, k), where W counts the ways to draw the other k − r
@@ -122,13 +109,11 @@ def _winning_probability(sizes: Sequence[int], index: int, without_answer: int, 
     Σ_{v<r} C(m', v) x^v + y C(m', r) x^r; the candidates with fewer than r votes and the responses
     without an answer are (1 + x)^m' together. All terms are positive: no digits are lost.
     """
-    total = sum(sizes) + without_answer
-    others = [size for i, size in enumerate(sizes) if i != index]
+    total = own + sum(others) + without_answer
     probability = 0.0
-    fewest = max(1, k - (total - sizes[index]))
-    for r in range(fewest, min(sizes[index], k) + 1):
+    for r in range(max(1, k - (total - own)), min(own, k) + 1):
         rivals = [size for size in others if size >= r]
-        rest, free = total - sizes[index] - sum(rivals), k - r
+        rest, free = total - own - sum(rivals), k - r
         ties = min(len(rivals), free // r)
         ways = torch.zeros(ties + 1, free + 1, dtype=torch.float64)
         for drawn in range(min(rest, free) + 1):
@@ -141,5 +126,5 @@ def _winning_probability(sizes: Sequence[int], index: int, without_answer: int, 
                 wider[1:, r:] += float(math.comb(size, r)) * ways[:-1, : free + 1 - r]
             ways = wider
         shares = ways[:, free] / torch.arange(1, ties + 2, dtype=torch.float64)
-        probability += float(math.comb(sizes[index], r)) * float(shares.sum())
+        probability += float(math.comb(own, r)) * float(shares.sum())
     return probability / float(math.comb(total, k))

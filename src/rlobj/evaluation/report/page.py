@@ -88,10 +88,7 @@ def _summary_table(results: Sequence[BenchmarkResult]) -> str:
 
 
 def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[str]:
-    lines = [
-        "Percent of n responses per problem. ± is the standard error for similar problems, and so "
-        "is the interval."
-    ]
+    lines = ["Percent of n responses per problem. The interval is for similar problems."]
     if any(each.summary.truncated > 0 for each in results):
         lines.append(
             "Below, each response has one verdict: one that was cut and is not right is truncated, "
@@ -147,7 +144,7 @@ def problem_data(each: GradedProblem) -> Mapping[str, Any]:
         "id": each.problem.id,
         "prompt": each.problem.prompt,
         "gold": each.problem.answer,
-        "share": each.correct / each.decided if each.decided else None,
+        "share": each.share,
         "verdicts": "".join(map(verdict, each.responses, each.grades)),
         "answers": [grade.answer for grade in each.grades],
         "reasons": [grade.reason for grade in each.grades],

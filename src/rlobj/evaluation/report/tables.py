@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from rlobj.config.layers import flattened
-from rlobj.evaluation.estimators import Estimate
+from rlobj.evaluation.estimators import Estimate, Interval, StandardErrors
 from rlobj.evaluation.summary import (
     BenchmarkResult,
     BenchmarkSummary,
@@ -29,8 +29,7 @@ def summary_table(summaries: Sequence[BenchmarkSummary]) -> tuple[list[str], lis
     if len(summaries) > 1:
         macro = macro_average(summaries)
         texts[f"mean of {len(summaries)}"] = {
-            "avg@n": f"{percent(macro.accuracy)} ± {percent(macro.standard_errors.problems)}",
-            "95% interval": percent_range(*macro.interval[:2]),
+            **_headline(macro.accuracy, macro.interval, macro.standard_errors),
         }
     most_first = sorted(texts.values(), key=len, reverse=True)
     names = dict.fromkeys(name for own in most_first for name in own)
@@ -39,27 +38,35 @@ def summary_table(summaries: Sequence[BenchmarkSummary]) -> tuple[list[str], lis
 
 def _measures(summary: BenchmarkSummary) -> dict[str, str]:
     """The numbers of a benchmark as text, shares in percent, by name."""
-    errors = summary.standard_errors
-    error = percent(errors.problems or math.nan)  # 0: the problems are alike, and tell nothing
+    right = {"avg@n if undecided ones were right": percent(summary.bounds[1])}
     estimates = {f"pass@{k}": each for k, each in summary.pass_at.items() if k > 1}
     estimates |= {f"maj@{k}": each for k, each in summary.maj_at.items()}
     return {
         "problems": f"{summary.problems:,}",
         "n": f"{summary.samples_per_problem:,}",
-        "avg@n": f"{percent(summary.accuracy)} ± {error}",
-        "95% interval": percent_range(*summary.interval[:2]),
-        "± for the same problems": percent(errors.sampling),
+        **_headline(summary.accuracy, summary.interval, summary.standard_errors),
+        **(right if summary.undecided else {}),
         **{name: _estimated(each, summary.problems) for name, each in estimates.items()},
-        "solved always": f"{summary.solve_all:,}",
-        "solved never": f"{summary.solve_none:,}",
-        "truncated": percent(summary.truncated),
-        "no answer": percent(summary.no_answer),
-        "in a box": percent(summary.format),
-        "undecided": f"{summary.undecided:,}",
+        "problems, all responses right": f"{summary.solve_all:,}",
+        "problems, no response right": f"{summary.solve_none:,}",
+        "responses, undecided": f"{summary.undecided:,}",
+        "% of responses, cut at the limit": percent(summary.truncated),
+        "% of responses, without an answer": percent(summary.no_answer),
+        r"% of responses, with a \boxed answer": percent(summary.format),
         **{
             f"tokens, {name}": UNKNOWN if math.isnan(value) else f"{value:,.0f}"
             for name, value in asdict(summary.lengths).items()
         },
+    }
+
+
+def _headline(accuracy: float, interval: Interval, errors: StandardErrors) -> dict[str, str]:
+    """avg@n with its interval and errors; an error of 0 says only that all shares are equal."""
+    return {
+        "avg@n": percent(accuracy),
+        "95% interval": percent_range(*interval[:2]),
+        "standard error, similar problems": percent(errors.problems or math.nan),
+        "standard error, same problems": percent(errors.sampling or math.nan),
     }
 
 
@@ -85,8 +92,7 @@ def undecided_note(summaries: Sequence[BenchmarkSummary]) -> list[str]:
         for summary in summaries
         for reason, count in summary.undecided_reasons.items()
     ]
-    of = '"of" counts the problems with enough decided responses for a k.'
-    return [f"Undecided, in no mean: {', '.join(parts)}. {of}"] if parts else []
+    return [f"Undecided responses count as wrong: {', '.join(parts)}."] if parts else []
 
 
 def shared(settings: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
@@ -128,8 +134,9 @@ def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -
     """Every number, ready for `json.dump`. Shares are fractions; unknown is null.
 
     `X_stderr` is over problems, sd/sqrt(n); `avg@n_stderr_sampling` is for these very problems.
-    Intervals are at 95%. `pass@k_problems` is the number of problems with at least k decided
-    responses, if it is not all of them.
+    Intervals are at 95%. Undecided responses count as wrong everywhere; `avg@n_bounds` is avg@n if
+    all of them are wrong, and if all are right. `pass@k_problems` is the number of problems with at
+    least k responses, if it is not all of them.
 
     Args:
         results: one per benchmark.
@@ -155,8 +162,8 @@ def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any
     summaries = [each.summary for each in results]
     methods = dict.fromkeys(summary.interval.method for summary in summaries)
     notes = [
-        "Percent of n responses per problem. ± is the standard error for similar problems, and so "
-        f"is the interval: {', '.join(methods)}.",
+        "Percent of n responses per problem. The interval is for similar "
+        f"problems: {', '.join(methods)}.",
         *undecided_note(summaries),
         *_settings(results),
         *([f"{_listed(facts(about))}."] if about else []),
@@ -189,6 +196,7 @@ def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
         f"avg@{n}_stderr_sampling": summary.standard_errors.sampling,
         f"avg@{n}_interval": list(summary.interval[:2]),
         f"avg@{n}_interval_method": summary.interval.method,
+        f"avg@{n}_bounds": list(summary.bounds),
     }
     for name, estimates in (("pass", summary.pass_at), ("maj", summary.maj_at)):
         for k, estimate in estimates.items():

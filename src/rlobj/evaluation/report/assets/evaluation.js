@@ -16,7 +16,7 @@
     return texts.get(key);
   }
 
-  const percent = (share) => (share === null ? "–" : (100 * share).toFixed(0));
+  const percent = (share) => (100 * share).toFixed(0);
 
   // Ids differ at their ends.
   const ending = (id) => (id.length > 15 ? `…${id.slice(-14)}` : id);
@@ -139,10 +139,8 @@
 
   function sort() {
     const direction = Number(byId("order").value);
-    const known = (row) => row.problem.share ?? 2 * direction; // nothing decided: last either way
-    rows.sort(
-      (x, y) => x.b - y.b || direction * (known(x) - known(y)) || x.p - y.p,
-    );
+    const harder = (x, y) => direction * (x.problem.share - y.problem.share);
+    rows.sort((x, y) => x.b - y.b || harder(x, y) || x.p - y.p);
     for (const row of rows) row.element.parentElement.append(row.element);
   }
 
