@@ -1,0 +1,63 @@
+"""The verifier on rows that nobody has mended it on; see blind/README.md.
+
+Mistakes are counted by form; no row is printed, so that the rows stay blind.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rlobj.answers import MathVerifier
+
+FOLDER = Path(__file__).parent / "blind"
+HASHES = {
+    "pairs": "f879c0e85611d9a7ccc9579e7c127add9753d476780de4b2e8a2b75f78faafad",
+    "outputs": "2abaaf83992d786bdc81846847d88e85072bd82de56978d535c0ef0aa2c28f37",
+    "attacks": "871d7b12a678af7d782fe3aceb48de5d20ca6f73c743d3629a1e9437942558b6",
+}
+ALLOWED = {"pairs": (0, 142), "outputs": (39, 127), "attacks": (243, 24)}
+"""Suite -> false positives and false negatives."""
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    with MathVerifier(deadline=10, workers=2) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("suite", HASHES)
+def test_the_blind_rows_are_those_that_were_frozen(suite):
+    content = (FOLDER / f"{suite}.jsonl.gz").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == HASHES[suite]
+
+
+@pytest.mark.parametrize("suite", HASHES)
+def test_no_form_of_the_blind_half_is_in_the_open_half(suite):
+    path = FOLDER.parent / "verifier_cases" / f"open_{suite}.jsonl"
+    kinds = {json.loads(line)["kind"] for line in path.read_text(encoding="utf-8").splitlines()}
+    with gzip.open(FOLDER / f"{suite}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        blind = {json.loads(line)["kind"] for line in lines}
+    assert not blind & kinds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", HASHES)
+def test_mistakes_on_the_blind_half_do_not_increase(suite, verifier):
+    with gzip.open(FOLDER / f"{suite}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [row for row in map(json.loads, lines) if not row.get("policy")]
+    verdicts = verifier.verify_many([(row["response"], row["gold"]) for row in rows])
+    passed, missed = Counter(), Counter()
+    for row, verdict in zip(rows, verdicts, strict=True):
+        passed[row["kind"]] += verdict.correct is True and not row["correct"]
+        missed[row["kind"]] += verdict.correct is not True and row["correct"]
+    counts = (passed.total(), missed.total())
+    assert all(map(int.__le__, counts, ALLOWED[suite])), (
+        f"{len(rows)} rows: {counts[0]} false positives {dict(+passed)}, "
+        f"{counts[1]} false negatives {dict(+missed)}; allowed {ALLOWED[suite]}"
+    )
