@@ -6,8 +6,17 @@ import json
 
 import pytest
 
+from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError
-from rlobj.evaluation import EvaluationCallback, Samples, regrade, regrading, score
+from rlobj.evaluation import (
+    EvaluationCallback,
+    Samples,
+    compare,
+    regrade,
+    regrading,
+    score,
+    summarise_folder,
+)
 
 
 def lines(path, *rows):
@@ -101,3 +110,48 @@ def test_regrade_lists_the_verdicts_that_changed(tmp_path):
     assert (change.key, change.before.correct, change.after.correct) == (("r", "1", 0), False, True)
     assert again.settings["benchmarks"]["r"]["reward"]["kind"] == "math"
     assert regrade(tmp_path / "out").changes == ()
+
+
+def of_another_version(folder):
+    """Make the grades of a folder those of an older verifier."""
+    file = folder / "grades.jsonl"
+    file.write_text(file.read_text().replace(verifier_version(), "0123456789"))
+
+
+def test_grades_and_results_name_the_version_of_the_verifier(tmp_path):
+    out, file = tmp_path / "out", three_problems(tmp_path / "r.jsonl")
+    score(file, out=out)
+    grades = [json.loads(line) for line in (out / "grades.jsonl").read_text().splitlines()]
+    assert [grade["verifier"] for grade in grades] == [verifier_version()] * 3
+    results = json.loads((out / "results.json").read_text())
+    assert results["settings"]["verifier"] == verifier_version()
+    assert f"verifier {verifier_version()}" in (out / "results.md").read_text()
+    assert verifier_version() in (out / "report.html").read_text()
+    score(file, reward="exact", out=tmp_path / "exact")
+    assert "verifier" not in (tmp_path / "exact" / "results.json").read_text()
+
+
+def test_grades_of_another_version_are_noted_until_they_are_graded_again(tmp_path):
+    out = tmp_path / "out"
+    score(three_problems(tmp_path / "r.jsonl"), out=out)
+    notes = Notes()
+    summarise_folder(out, callback=notes)
+    assert "version" not in notes.text
+    of_another_version(out)
+    summarise_folder(out, callback=notes)
+    assert f"(0123456789) than the present one ({verifier_version()})" in notes.text
+    assert f"rlobj eval regrade {out}" in notes.text
+    assert [grade.verifier for grade in Samples.open(out).grades.values()] == ["0123456789"] * 3
+    regrade(out)
+    assert json.loads((out / "results.json").read_text())["settings"]["verifier"] != "0123456789"
+
+
+def test_compare_warns_of_different_versions_of_the_verifier(tmp_path):
+    file, a, b = three_problems(tmp_path / "r.jsonl"), tmp_path / "a", tmp_path / "b"
+    score(file, out=a)
+    score(file, out=b)
+    assert "verifier" not in compare(a, b).to_markdown()
+    of_another_version(b)
+    text = compare(a, b).to_markdown()
+    assert f"r.verifier: '{verifier_version()}' in A, '0123456789' in B" in text.replace("\\", "")
+    assert "rlobj eval regrade" in text

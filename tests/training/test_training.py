@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import signal
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from runs import metrics, same, wait_for_step, weights
 from safetensors.torch import load_file
 from tiny import tiny_config
 
+from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.presets import preset_names
 from rlobj.config.run_config import ModelConfig, TrainingConfig
@@ -294,6 +296,20 @@ def test_the_sample_table_shows_each_response(policy, tmp_path):
     right = [c for c, r in zip(samples["correct"], samples["reward"], strict=True) if r == 1.0]
     assert right
     assert all(right)
+
+
+def test_each_session_names_the_version_of_the_verifier(policy, tmp_path):
+    config = tiny_config(policy, training={"steps": 1}, checkpoint={"every": 1})
+    run_training(config, tmp_path / "run")
+    longer = config.model_copy(update={"training": config.training.model_copy(update={"steps": 2})})
+    run_training(longer, tmp_path / "run", resume=True)
+    lines = (tmp_path / "run" / "sessions.jsonl").read_text().splitlines()
+    sessions = [json.loads(line) for line in lines]
+    assert [(each["step"], each["verifier"]) for each in sessions] == [
+        (0, verifier_version()),
+        (1, verifier_version()),
+    ]
+    assert sessions[0]["versions"]["torch"] == metadata.version("torch")
 
 
 CONTINUE = """

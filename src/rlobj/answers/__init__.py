@@ -19,9 +19,11 @@ This package stands alone: it needs neither torch nor the rest of rlobj (except 
     numeric                compare values by evaluation at many points (mpmath, in a worker)
     symbolic               compare integrals, limits and infinite sums (math-verify, in a worker)
     equivalence            all of this for two texts
+    version                which version of all this gave a verdict
 """
 
 from rlobj.answers.extraction import extract_answer
 from rlobj.answers.verifier import MathVerifier, Verdict, verify
+from rlobj.answers.version import verifier_version
 
-__all__ = ["MathVerifier", "Verdict", "extract_answer", "verify"]
+__all__ = ["MathVerifier", "Verdict", "extract_answer", "verifier_version", "verify"]

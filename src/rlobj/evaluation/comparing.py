@@ -21,6 +21,8 @@ from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
 from rlobj.reporting import escaped, markdown_table
 
+VERIFIER = ".verifier"
+"""End of the name under which versions of the verifier are compared."""
 NAMED = 5
 """Ids that a message names."""
 MOST_CHANGES = 20
@@ -196,6 +198,11 @@ class EvaluationComparison:
         names = f"A: {escaped(self.a)}\n\nB: {escaped(self.b)}"
         text = f"{names}\n\n{_markdown(self.benchmarks)}"
         settings = [f"- {escaped(f'{n}: {a!r} in A, {b!r} in B')}" for n, a, b in self.settings]
+        if any(name.endswith(VERIFIER) for name, _, _ in self.settings):
+            settings += [
+                "\nOther versions of the verifier can give other verdicts. Grade both again, then "
+                "compare again: `rlobj eval regrade DIR`"
+            ]
         return "\n".join([text, "Settings that differ:\n", *settings, ""]) if settings else text
 
     _repr_markdown_ = to_markdown
@@ -222,6 +229,10 @@ def compare(
         raise ConfigError(f"{name_a} and {name_b} have no benchmark in common: {lists}")
     found = tuple(compare_benchmark(graded_a[name], graded_b[name]) for name in shared)
     changed = [each for each in differences(settings_a, settings_b) if each[0][:6] != "model."]
+    for name in shared:
+        a_of, b_of = (", ".join(of[name].verifiers) or "unknown" for of in (graded_a, graded_b))
+        if a_of != b_of:
+            changed.append((f"{name}{VERIFIER}", a_of, b_of))
     return EvaluationComparison(name_a, name_b, found, tuple(changed))
 
 

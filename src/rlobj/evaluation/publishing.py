@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.report import write_page
@@ -17,6 +18,7 @@ from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.rewards import MathVerifier
 
+GRADE_AGAIN = "To grade the stored responses again: rlobj eval regrade "
 COMPARE_SECONDS = 1.0
 """Time to compare two wrong answers; after it they count as two."""
 COMPARE_ALL_SECONDS = 60.0
@@ -56,6 +58,16 @@ def publish(
         samples.write("results.json", text + "\n")
         samples.write("results.md", result.to_markdown())
         write_page(samples.path / "report.html", list(benchmarks.values()), result.about)
+        current = verifier_version()
+        others = {name for each in benchmarks.values() for name in each.graded.verifiers} - {
+            current
+        }
+        if others:
+            callback.noted(
+                f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
+                f"the present one ({current}). {GRADE_AGAIN}{samples.path}",
+                warning=True,
+            )
     callback.finished(result)
     return result
 
@@ -72,7 +84,8 @@ def _benchmark_results(
             graded = samples.graded(name, problems.get(name, ()))
             if graded.problems:
                 summary = summarise(graded, equal=equal if name in math else None)
-                found[name] = BenchmarkResult(graded, summary, without_empty(own))
+                verifier = {"verifier": ", ".join(graded.verifiers)}
+                found[name] = BenchmarkResult(graded, summary, without_empty({**own, **verifier}))
     if not found:
         where = samples.path or "the evaluation"
         raise ConfigError(

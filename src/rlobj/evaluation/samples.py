@@ -84,6 +84,12 @@ class GradedBenchmark:
     benchmark: str
     problems: tuple[GradedProblem, ...]
 
+    @property
+    def verifiers(self) -> tuple[str, ...]:
+        """The versions of the verifier that gave the grades; empty if none is known."""
+        found = {grade.verifier for each in self.problems for grade in each.grades}
+        return tuple(sorted(each or "unknown" for each in found)) if found - {None} else ()
+
 
 class Samples:
     """Settings, problems, responses and grades of an evaluation.
@@ -219,8 +225,10 @@ class Samples:
         for line in self._lines("grades.jsonl", repair=repair):
             if _key(line) in self.responses:
                 reward = math.nan if line["reward"] is None else line["reward"]
-                grade = Graded(reward, line["correct"], line["reason"], line["answer"])
-                self.grades[_key(line)] = grade
+                self.grades[_key(line)] = Graded(
+                    *(reward, line["correct"], line["reason"], line["answer"]),
+                    verifier=line.get("verifier"),
+                )
 
     def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
         """Add responses; the file has them when this returns.
@@ -336,4 +344,5 @@ def _grade_line(key: Key, grade: Graded) -> dict[str, Any]:
         "reward": None if math.isnan(grade.reward) else grade.reward,
         "answer": grade.answer,
         "reason": grade.reason,
+        **({} if grade.verifier is None else {"verifier": grade.verifier}),
     }

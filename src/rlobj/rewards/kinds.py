@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from rlobj.answers.verifier import MathVerifier, Verdict
+from rlobj.answers import MathVerifier, Verdict, verifier_version
 from rlobj.base.primitive import Primitive
 from rlobj.base.validation import InvalidFields
 
@@ -100,6 +100,8 @@ class Graded:
     """The final answer found in the response, or None."""
     rewards: tuple[float, ...] = ()
     """Each of several rewards; `reward` is their weighted sum."""
+    verifier: str | None = None
+    """`rlobj.answers.verifier_version()`, if the verifier graded it."""
 
     @property
     def no_answer(self) -> bool:
@@ -259,7 +261,8 @@ def _best(verdicts: Sequence[Verdict]) -> Graded:
     order = (True, None, False)
     verdict = min(verdicts, key=lambda verdict: order.index(verdict.correct))
     reward = math.nan if verdict.correct is None else float(verdict.correct)
-    return Graded(reward, verdict.correct, verdict.reason, verdict.answer)
+    version = verifier_version()
+    return Graded(reward, verdict.correct, verdict.reason, verdict.answer, verifier=version)
 
 
 class FunctionGrader(Grader):

@@ -150,6 +150,8 @@ def _prepare_folder(parts: Parts, newest: Path | None, resume: bool, stack: Exit
                 parts.watch.add(line)
             if newest is not None:
                 parts.journal.copy_from(newest / "rollouts")
+        if rank == 0:
+            parts.run.add_session(learner.steps)
 
 
 def _start(parts: Parts, facts: dict[str, str]) -> None:

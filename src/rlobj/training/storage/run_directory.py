@@ -2,6 +2,7 @@
 
     RUN/config.resolved.yaml     every setting of the run
     RUN/metrics.jsonl            one JSON object per step
+    RUN/sessions.jsonl           one JSON object per start: time, step, versions
     RUN/samples/step-000010.parquet
     RUN/records/                 see `rlobj.records.recorder`
     RUN/tables/step-000010-rank-0.parquet
@@ -19,14 +20,17 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import lock_folder, write_whole
 from rlobj.config import run_folder
 from rlobj.config.run_config import RunConfig, given_settings, settings_of
 from rlobj.config.run_folder import STOP_FILE, step_of
+from rlobj.installation import CORE, VLLM, installed_version
 from rlobj.records.rows import write_parquet
 
 FOLDERS = ("samples", "records", "tables", "rollouts", "checkpoints")
@@ -118,6 +122,22 @@ class RunDirectory:
         import pyarrow
 
         write_parquet(self.path / name, pyarrow.table(dict(columns)))
+
+    def add_session(self, step: int) -> None:
+        """Record that training starts after a step, with the versions that can change results.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        versions = {name: installed_version(name) for name in ("rlobj", *CORE, *VLLM)}
+        session = {
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "step": step,
+            "verifier": verifier_version(),
+            "versions": {name: number for name, number in versions.items() if number},
+        }
+        with (self.path / "sessions.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(session) + "\n")
 
     # metrics.jsonl
 
