@@ -37,6 +37,7 @@ def healthy(step: int) -> Line:
         "reward/accuracy": accuracy,
         "reward/groups": 32.0,
         "reward/undecided": 0.0,
+        "reward/no_answer_share": 0.02,
         "response/count": 256.0,
         "response/length_mean": 20.0,
         "response/truncated": 0.01,
@@ -270,6 +271,31 @@ def test_steps_without_a_group_are_not_broken_updates() -> None:
 
 def test_responses_without_a_verdict_are_verifier_trouble() -> None:
     assert names(watched(lambda step: {"reward/undecided": 20.0})) == {"verifier-trouble"}
+
+
+def test_a_rising_share_without_a_verdict_is_verifier_trouble() -> None:
+    rising = watched(lambda step: {"reward/undecided": 0.0 if step < 20 else 8.0})  # 3%
+    assert (
+        "3% of the responses have no verdict (0% in" in rising.findings["verifier-trouble"].evidence
+    )
+    assert names(watched(lambda step: {"reward/undecided": 8.0})) == set()
+
+
+def test_responses_without_an_answer_that_can_be_read_are_verifier_trouble() -> None:
+    stuck = {"reward/no_answer_share": 0.6, "reward/mean": 0.4, "reward/accuracy": 0.4}
+    high = watched(lambda step: stuck)
+    assert names(high) == {"verifier-trouble"}
+    assert "60% of the responses are graded wrong" in high.findings["verifier-trouble"].evidence
+    rising = watched(lambda step: {"reward/no_answer_share": min(step / 100, 0.3)})
+    assert names(rising) == {"verifier-trouble"}
+    assert rising.findings["verifier-trouble"].since > 15
+
+
+def test_a_policy_that_learns_the_form_or_is_cut_has_no_verifier_trouble() -> None:
+    learns = lambda step: {"reward/no_answer_share": max(0.9 - step / 50, 0.0)}  # noqa: E731
+    assert names(watched(lambda step: {**learns(step), "reward/mean": 0.2 + step / 50})) == set()
+    cut = {"reward/no_answer_share": 0.7, "response/truncated": 0.7, "reward/mean": 0.3}
+    assert names(watched(lambda step: cut)) == {"truncation"}
 
 
 @pytest.mark.parametrize(("every", "advice"), [(10, "samples/"), (0, "your reward function")])

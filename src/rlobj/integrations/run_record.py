@@ -236,6 +236,7 @@ def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float
         "reward/mean": float(mean),
         "reward/std": float((decided - mean).square().mean().sqrt()),
         "reward/undecided": float(count - len(decided)),
+        "reward/undecided_share": 1 - len(decided) / max(count, 1),
         "reward/groups": float(len(groups)),
         "groups/without_signal": float(silent),
         "groups/without_signal_share": silent / max(len(groups), 1),

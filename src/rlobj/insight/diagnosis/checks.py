@@ -168,8 +168,13 @@ TRUNCATED, CUT_RIGHT = 0.25, 0.5
 """Share of responses that are cut, and share of these that must be right for it to do no harm."""
 LONGER = 1.5
 """Response length as a multiple of that of the first steps."""
-UNDECIDED = 0.05
-"""Share of responses without a verdict. They are in no group and no mean."""
+UNDECIDED, MORE_UNDECIDED = 0.05, 0.02
+"""Share of responses without a verdict, and its rise since the first steps. They are in no group
+and no mean."""
+UNREAD, MORE_UNREAD = 0.5, 0.15
+"""Share of responses without an answer that can be read, beyond those that are cut, and its rise. A
+policy that learns the form has a high share at first, and its reward rises. The rise exceeds two
+standard errors of a difference if each step has 32 groups."""
 DISPUTED, FEW_GROUPS = 0.1, 5
 """Share of unanimous groups whose common answer is graded wrong, and their smallest number.
 Healthy runs have 0.01; with 20% wrong gold answers it is 0.2."""
@@ -249,12 +254,20 @@ def length_growth(h: History) -> Found | None:
 
 
 def verifier_trouble(h: History) -> Found | None:
-    """Responses get no verdict, or gold answers look wrong."""
-    undecided = h.mean("reward/undecided") / max(h.mean("response/count"), 1.0)
-    if undecided >= UNDECIDED:
+    """Responses get no verdict or have no answer to read, or gold answers look wrong."""
+    undecided, before = (
+        mean("reward/undecided") / max(mean("response/count"), 1.0) for mean in (h.mean, h.early)
+    )
+    if undecided >= UNDECIDED or undecided - before >= MORE_UNDECIDED:
         sampled = h.config.output.samples_every > 0  # not in another trainer
         name = "undecided-responses" if sampled else "undecided-without-samples"
-        return Found.of(name, {"undecided": undecided})
+        return Found.of(name, {"undecided": undecided, "early": before})
+    unread, early = h.mean("reward/no_answer_share"), h.early("reward/no_answer_share")
+    cut = (0.0, *h.last("response/truncated"))
+    whole = unread - sum(cut) / max(len(cut) - 1, 1)
+    high = whole >= UNREAD and len(h.steps) >= MANY_STEPS and not h.gained
+    if high or min(whole, unread - early) >= MORE_UNREAD:
+        return Found.of("unread-answers", {"share": unread, "early": early})
     wrong = sum(h.last("groups/agreed_wrong", MANY_STEPS))
     right = sum(h.last("groups/agreed_right", MANY_STEPS))
     if not (wrong >= FEW_GROUPS and right > wrong and wrong >= DISPUTED * (wrong + right)):
@@ -320,7 +333,9 @@ CHECKS: dict[str, Check] = {
     "truncation": Check(truncation, ("response/truncated",), ("response/truncated_right",)),
     "length-growth": Check(length_growth, ("response/length_mean",)),
     "verifier-trouble": Check(
-        verifier_trouble, ("reward/undecided",), ("response/count", *_AGREED)
+        verifier_trouble,
+        ("reward/undecided",),
+        ("response/count", "reward/no_answer_share", "response/truncated", *_AGREED),
     ),
     "wrong-group-size": Check(wrong_group_size, _SIGNAL),
 }

@@ -50,7 +50,8 @@ def rollout_metrics(
     every = rollout.responses + rollout.dead
     local = [_sums(kind, len(names), decoupled) for kind in (every, rollout.responses)]
     whole, kept = comm.sum(torch.tensor(local, dtype=torch.float64)).tolist()
-    count, groups, silent, decided, reward, square, judged, right, tokens, cut, *rewards = whole
+    count, groups, silent, decided, reward, square, judged, right, tokens, cut, *rest = whole
+    unanswered, *rewards = rest
     kept_groups, kept_tokens = kept[1], kept[8]
     mean = reward / decided if decided else math.nan
     spread = math.sqrt(max(square / decided - mean * mean, 0.0)) if decided else math.nan
@@ -59,6 +60,8 @@ def rollout_metrics(
         "reward/std": spread,
         "reward/accuracy": right / judged if judged else math.nan,
         "reward/undecided": count - judged,
+        "reward/undecided_share": (count - judged) / count if count else math.nan,
+        "reward/no_answer_share": unanswered / count if count else math.nan,
         "reward/groups": kept_groups,
         **{
             f"reward/{name}/mean": value / decided if decided else math.nan
@@ -92,6 +95,7 @@ def _sums(responses: Sequence[Response], count: int, decoupled: bool) -> list[fl
         sum(verdicts),
         sum(len(r.sample.tokens) for r in responses),
         sum(r.sample.finish == "length" for r in responses),
+        sum(r.grade.no_answer for r in responses),
         *(sum(r.grade.rewards[k] for r in decided) for k in range(count)),
     ]
 
