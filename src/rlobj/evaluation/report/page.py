@@ -135,7 +135,7 @@ def verdict(response: ResponseRecord, grade: Graded) -> str:
         return "r"
     if response.finish == "length":
         return "t"
-    return "n" if grade.reason == "no answer" else "w"
+    return "n" if grade.no_answer else "w"
 
 
 def problem_data(each: GradedProblem) -> Mapping[str, Any]:
