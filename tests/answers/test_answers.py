@@ -189,8 +189,14 @@ def test_unreadable_gold_is_undecided_unless_the_texts_are_equal(gold):
 
 
 def test_gold_in_prose_is_undecided(verifier):
-    gold = "$f(x)=a x+b$, where $b$ is an arbitrary integer and $a$ is positive"
+    gold = "$f(x)=a x+b$ works only if $b$ divides an arbitrary integer and $a$ is its square"
     assert verifier.verify(r"\boxed{ax+b}", gold).correct is None
+
+
+def test_conditions_behind_a_gold_may_be_left_out(verifier):
+    gold = "$f(x)=a x+b$, where $b$ is an arbitrary integer and $a$ is positive"
+    assert verifier.verify(r"\boxed{ax+b}", gold).correct is True
+    assert verifier.verify(r"\boxed{ax-b}", gold).correct is False
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,11 @@ This package stands alone: it needs neither torch nor the rest of rlobj (except 
     normalization, lexer   text -> tokens
     expression_parser      tokens -> expression tree
     structure_parser       tokens -> structure: a value, tuple, list, interval, matrix, words, ...
+    relations, matrices    its parts: equations and inequalities; matrices
+    clauses                its parts: conditions, implications and layouts around an answer
     comparison             compare two structures part by part
+    regions                compare sets of real numbers
+    points                 the random points at which expressions are compared
     rational               compare rational values exactly
     numeric                compare values by evaluation at many points (mpmath, in a worker)
     symbolic               compare integrals, limits and infinite sums (math-verify, in a worker)

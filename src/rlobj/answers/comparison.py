@@ -6,24 +6,31 @@ Every function returns True, False, or None if the comparer of values cannot dec
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from rlobj.answers.expressions import Tree, names
+from rlobj.answers.points import rational_points
+from rlobj.answers.rational import is_rational_function, rational
+from rlobj.answers.regions import as_region, has_parameters, same_region
 from rlobj.answers.structures import (
     INFINITY,
     Based,
     Chain,
+    Family,
     Interval,
     Items,
     Matrix,
     Named,
+    Region,
     Relation,
     Rounded,
     Scalar,
     Structure,
     Tuple,
-    Union,
     Words,
+    names_in,
+    rename,
 )
 from rlobj.answers.words import normalize_words
 
@@ -54,9 +61,21 @@ class ExactComparer:
             if gold.decimal:
                 return abs(answer.value - gold.value) <= TOLERANCE * abs(gold.value)
             return answer.value == gold.value
+        if (values := _at_points(answer.tree, gold.tree)) and names(answer.tree) <= names(
+            gold.tree
+        ):
+            return all(a == g for a, g in values)
         if _infinite(answer) or _infinite(gold) or names(answer.tree) - names(gold.tree):
             return False
         return None
+
+    def order(self, one: Scalar, other: Scalar) -> int | None:
+        """Whether a number is below (-1), equal to (0) or above (1) another: decides rationals."""
+        if one.tree == other.tree:
+            return 0
+        if one.value is None or other.value is None:
+            return None
+        return (one.value > other.value) - (one.value < other.value)
 
     def near(self, rounded: Scalar, exact: Scalar) -> Truth:
         """Whether two numbers differ by at most 1%: decides rational values."""
@@ -66,12 +85,39 @@ class ExactComparer:
 
     def proportional(self, answer: Tree, gold: Tree, positive: bool) -> Truth:
         """Whether two trees differ by a constant factor, with `positive` a positive one."""
-        return True if answer == gold else None
+        if answer == gold:
+            return True
+        found = None
+        for a, g in _at_points(answer, gold) or ():
+            if a == 0 or g == 0:
+                if a != g:
+                    return False
+                continue
+            ratio = a / g
+            if (found is not None and ratio != found) or (positive and ratio < 0):
+                return False
+            found = ratio
+        return None if found is None else True
+
+
+def _at_points(answer: Tree, gold: Tree) -> list[tuple[Fraction, Fraction]] | None:
+    """Values of two rational functions at random points; equal at all means equal."""
+    if not (is_rational_function(answer) and is_rational_function(gold)):
+        return None
+    variables = sorted(names(answer) | names(gold))
+    pairs = [
+        (rational(answer, point), rational(gold, point))
+        for point in rational_points(variables, answer, gold)
+    ]
+    known = [(a, g) for a, g in pairs if a is not None and g is not None]
+    return known if len(known) == len(pairs) else None
 
 
 def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     """Return whether two structures are the same answer; different kinds never are."""
-    if isinstance(answer, Relation) or isinstance(gold, Relation):
+    if isinstance(answer, Family) or isinstance(gold, Family):
+        return compare(*_same_counters(answer, gold), comparer)
+    if isinstance(answer, Relation) or isinstance(gold, Relation) or _is_equation(gold):
         return _relations(answer, gold, comparer)
     if isinstance(gold, (Chain, Rounded)):
         return compare(answer, _first(gold), comparer)
@@ -83,10 +129,10 @@ def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Trut
         return _named(answer, gold, comparer)
     if isinstance(answer, Words) or isinstance(gold, Words):
         return _text(answer) == _text(gold) != ""
+    if isinstance(answer, (Interval, Region)) or isinstance(gold, (Interval, Region)):
+        return _regions(answer, gold, comparer)
     if isinstance(answer, Items) or isinstance(gold, Items):
         return _lists(answer, gold, comparer)
-    if isinstance(answer, (Interval, Union)) or isinstance(gold, (Interval, Union)):
-        return _regions(answer, gold, comparer)
     if isinstance(answer, Scalar) and isinstance(gold, Scalar):
         if None not in (answer.unit, gold.unit) and answer.unit != gold.unit:
             return False
@@ -143,14 +189,62 @@ def _value(structure: Structure) -> Structure:
     return structure.value if isinstance(structure, Named) else structure
 
 
+def _is_equation(gold: Structure) -> bool:
+    return isinstance(gold, Named) and gold.compound
+
+
 def _named(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     if isinstance(answer, Named) and isinstance(gold, Named) and answer.name != gold.name:
-        return False
+        if (value := _as_function(answer, gold)) is not None:
+            return compare(value, gold.value, comparer)
+        return _relations(answer, gold, comparer)
     variable = getattr(answer, "variable", None) or getattr(gold, "variable", None)
     for each in (answer, gold):
         if isinstance(each, Named) and variable not in (None, each.name):
             return False
+    if isinstance(answer, Named) and answer.tree is not None and not isinstance(gold, Named):
+        value = answer.value.tree if isinstance(answer.value, Scalar) else None
+        if isinstance(value, tuple) and value[0] == "name" and value[1] not in names_in(gold):
+            return compare(Scalar(answer.tree, None), gold, comparer)  # 2k + 1 = n
     return compare(_value(answer), _value(gold), comparer)
+
+
+def _as_function(answer: Named, gold: Named) -> Structure | None:
+    """Return the value of f(x) with the gold's variable, for f(n); None if the functions differ.
+
+    y = ... and f(x) = ... name the same function.
+    """
+    trees = answer.tree, gold.tree
+    if not all(isinstance(tree, tuple) for tree in trees):
+        return None
+    if {tree[0] for tree in trees} == {"apply", "name"}:
+        plain, applied = sorted(trees, key=lambda tree: tree[0] == "apply")
+        return answer.value if plain[1] == "y" and len(applied) == 3 else None
+    (_, given, *old), (_, expected, *new) = trees
+    if given != expected or len(old) != len(new) or {t[0] for t in trees} != {"apply"}:
+        return None
+    if not all(isinstance(each, tuple) and each[0] == "name" for each in (*old, *new)):
+        return None
+    mapping = {a[1]: b[1] for a, b in zip(old, new, strict=True)}
+    if len(mapping) < len(old) or (names_in(answer.value) - set(mapping)) & set(mapping.values()):
+        return None
+    return rename(answer.value, mapping)
+
+
+def _same_counters(answer: Structure, gold: Structure) -> tuple[Structure, Structure]:
+    """Give the counter of the answer the letter that it has in the gold."""
+    counters: list[frozenset[str]] = []
+    values: list[Structure] = []
+    for each in (answer, gold):
+        counters.append(each.counters if isinstance(each, Family) else frozenset())
+        values.append(each.value if isinstance(each, Family) else each)
+    given, expected = values
+    extra = names_in(given) - names_in(expected)
+    missing = names_in(expected) - names_in(given)
+    known = extra <= (counters[0] or extra) and missing <= (counters[1] or missing)
+    if len(extra) == len(missing) == 1 and known:
+        given = rename(given, dict(zip(extra, missing, strict=True)))
+    return given, expected
 
 
 def _lists(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
@@ -159,17 +253,20 @@ def _lists(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth
         if isinstance(one, Items) and one.braces and not isinstance(other, Items):
             return False  # {5} is not a number
     if isinstance(gold, Tuple) and isinstance(answer, Items) and len(given) == len(gold.items):
-        labels = [each.name for each in given if isinstance(each, Named)]
-        if len(set(labels)) == len(gold.items):  # x = 1, y = 2 for (1, 2)
-            return compare(Tuple(tuple(map(_value, given)), "()"), gold, comparer)
-        return False
+        labelled = {each.name: each.value for each in given if isinstance(each, Named)}
+        if len(labelled) < len(gold.items) or answer.alternatives:
+            return False
+        labels = "".join(sorted(labelled))
+        if labels in _ALPHABET:  # y = 2, x = 1
+            labelled = {label: labelled[label] for label in labels}
+        return compare(Tuple(tuple(labelled.values()), "()"), gold, comparer)
     return _matched(given, expected, comparer)
 
 
 def _flat(structure: Structure, inner: bool = False) -> list[Structure]:
     r"""Elements of a list; \pm inside a list or tuple gives two, and each keeps the name."""
     if isinstance(structure, Named):
-        return [Named(structure.name, each) for each in _flat(structure.value, inner)]
+        return [replace(structure, value=each) for each in _flat(structure.value, inner)]
     if isinstance(structure, Items) and not (inner and structure.braces):
         return [leaf for item in structure.items for leaf in _flat(item, inner=True)]
     if isinstance(structure, Tuple):
@@ -184,6 +281,7 @@ def _flat(structure: Structure, inner: bool = False) -> list[Structure]:
 
 
 _MAX_CHOICES = 256
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 
 def _matched(given: list[Structure], expected: list[Structure], comparer: ExactComparer) -> Truth:
@@ -209,36 +307,26 @@ def _matched(given: list[Structure], expected: list[Structure], comparer: ExactC
 
 def _regions(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     variables = {getattr(each, "variable", None) for each in (answer, gold)} - {None}
-    if len(variables) > 1:
+    given, expected = as_region(answer), as_region(gold)
+    if len(variables) > 1 or given is None or expected is None:
         return False
-    given, expected = _pieces(answer), _pieces(gold)
-    if len(given) != len(expected):
-        return False
-    if len(given) > 1:
-        return _matched(given, expected, comparer)
-    [a], [g] = given, expected
-    if not (isinstance(a, Interval) and isinstance(g, Interval)):
-        return (
-            False if isinstance(a, Interval) or isinstance(g, Interval) else compare(a, g, comparer)
-        )
-    if a.closed != g.closed:
-        return False
-    return _all((compare(a.low, g.low, comparer), compare(a.high, g.high, comparer)))
-
-
-def _pieces(structure: Structure) -> list[Structure]:
-    if isinstance(structure, Union):
-        return list(structure.parts)
-    if isinstance(structure, Tuple) and len(structure.items) == 2 and structure.brackets == "()":
-        return [Interval(*structure.items, (False, False))]
-    return [structure]
+    intervals = isinstance(given, Interval) and isinstance(expected, Interval)
+    if intervals and given.closed == expected.closed:
+        low = compare(given.low, expected.low, comparer)
+        same = _all((low, compare(given.high, expected.high, comparer)))
+        if same is not False:
+            return same
+    if has_parameters(given) or has_parameters(expected):
+        both = isinstance(given, Region) and isinstance(expected, Region)
+        if not both or given.operator != expected.operator:
+            return False
+        return _matched(list(given.parts), list(expected.parts), comparer)
+    return same_region(expected, given, comparer)
 
 
 def _relations(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     """Equations and inequalities are equal if their differences have a constant ratio."""
-    if isinstance(gold, Named) and not (
-        isinstance(gold.value, Scalar) and gold.value.tree is not None and names(gold.value.tree)
-    ):
+    if isinstance(gold, Named) and not (gold.compound or names_in(gold.value)):
         return False  # the gold x = 5 needs a solved equation
     given, expected = _equation(answer), _equation(gold)
     if given is None or expected is None or given.symbol != expected.symbol:

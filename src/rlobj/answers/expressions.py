@@ -39,6 +39,15 @@ def names(tree: Tree) -> frozenset[str]:
     return found - {tree[1][1]} if tree[0] in ("sum", "prod") else found
 
 
+def renamed(tree: Tree, new: dict[str, str]) -> Tree:
+    """Return a tree with other names."""
+    if not isinstance(tree, tuple):
+        return tree
+    if tree[0] == "name":
+        return ("name", new.get(tree[1], tree[1]))
+    return (tree[0], *(renamed(part, new) for part in tree[1:]))
+
+
 def expand_plus_minus(tree: Tree) -> list[Tree]:
     """Return one tree for each choice of sign; all ± and ∓ of a tree change together."""
     trees = [_signed(tree, up) for up in (True, False)]

@@ -51,6 +51,9 @@ _SPACES = frozenset(",;:!/> \n\t")
 _ROW_SKIP = re.compile(r"(?:\s*\[[0-9.]+ *[a-z]{2}\])?")
 _OPEN, _CLOSE = frozenset("([{⟨⌊⌈") | {"\\{"}, frozenset(")]}⟩⌋⌉") | {"\\}"}
 _MAX_NESTED = 20
+_MAX_PARTS = 2000
+OPENING = frozenset("([{⟨⌊⌈") | {"\\{"}
+"""Brackets in which nothing is split."""
 
 
 def tokenise(text: str, level: int = 0) -> list[Token]:
@@ -129,6 +132,29 @@ def closing_bracket(tokens: list[Token], start: int) -> int:
         if depth == 0:
             return index
     raise Unreadable("a bracket is never closed")
+
+
+def split(tokens: list[Token], at: frozenset[str]) -> tuple[list[list[Token]], list[str]]:
+    """Split at separators outside all brackets; return the parts and the separators."""
+    if at.isdisjoint([token.text for token in tokens]):
+        return [tokens], []
+    runs: list[list[Token]] = [[]]
+    found: list[str] = []
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        end = index
+        if token.kind == "symbol" and token.text in at:
+            runs.append([])
+            found.append(token.text)
+        else:
+            if token.kind == "begin" or (token.kind == "symbol" and token.text in OPENING):
+                end = closing_bracket(tokens, index)
+            runs[-1].extend(tokens[index : end + 1])
+        index = end + 1
+        if len(runs) > _MAX_PARTS:
+            raise Unreadable("too many parts")
+    return runs, found
 
 
 def join_text(tokens: list[Token]) -> str:

@@ -1,15 +1,18 @@
 """Compare two expression trees by evaluation at many points, with many digits.
 
-Two expressions are equal if they agree at random points to 45 digits more than their own numbers
+Two expressions are equal if they agree at random points to 75 digits more than their own numbers
 have, and different if they differ at one point. Variables are positive at the first points, and
-have random signs at the others. A signed point is skipped if a branch cut makes a value complex.
-Expressions with floors, factorials or (-1)^n are evaluated at integers.
+have random signs at the others; their sizes are between 10^-6 and 10^6. A signed point is skipped
+if a branch cut makes a value complex. If the gold has floors, factorials or (-1)^n, letters that
+usually count are integers, and so are the bounds of sums in the answer.
+
+Digits can get lost: 1 + 10^-99 is 1 to 60 digits. A point where that happens decides only that two
+values differ. Constants are evaluated again with more digits.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -17,16 +20,17 @@ import mpmath
 
 from rlobj.answers.comparison import NEAR, TOLERANCE, ExactComparer
 from rlobj.answers.expressions import Tree, names
+from rlobj.answers.points import generator, points
 from rlobj.answers.structures import Scalar
 
-_DIGITS = 60
+_DIGITS = 110
 _MAX_DIGITS = 2500
-_AGREE = 45
-_POINTS = 6
+_AGREE = 75
+_PRECISIONS = (0, 300, 2500)
+"""Digits added for constants, one after the other, while digits get lost."""
 _MAX_MAGNITUDE = 2**24
 """Limit on the bits of a value before and after the binary point."""
 _MAX_TERMS = 2000
-_DISCRETE = frozenset(("floor", "ceil", "!", "binom", "sum", "prod"))
 
 
 class _TooLarge(Exception):
@@ -52,6 +56,17 @@ class NumericComparer(ExactComparer):
         if answer.tree is None or gold.tree is None:
             return self._fallback(answer, gold)
         return self._same(answer.tree, gold.tree, gold.decimal)
+
+    def order(self, one: Scalar, other: Scalar) -> int | None:
+        """Whether a real number is below, equal to or above another."""
+        known = super().order(one, other)
+        if known is not None or one.tree is None or other.tree is None:
+            return known
+        for values in _evaluated(one.tree, other.tree):
+            if values is None or any(mpmath.im(value) != 0 for value in values):
+                return None
+            return 0 if _close(*values) else 1 if values[0] > values[1] else -1
+        return None
 
     def near(self, rounded: Scalar, exact: Scalar) -> bool | None:
         """Return whether two numbers differ by at most 1%."""
@@ -112,20 +127,29 @@ def _first_value(tree: Tree) -> Any:
 
 
 def _evaluated(answer: Tree, gold: Tree) -> Iterator[tuple[Any, Any] | None]:
-    """Yield both values at each point; None if one of them has no value there."""
+    """Yield both values at each point; None if one has no value there, or digits get lost."""
     variables = sorted(names(answer) | names(gold))
     digits = _DIGITS + min(_MAX_DIGITS, _digit_count(answer) + _digit_count(gold))
-    with mpmath.workdps(digits):
-        for point, signed in _points(variables, _is_discrete(answer) or _is_discrete(gold)):
-            a, g = _value_at(answer, point), _value_at(gold, point)
-            if a is None or g is None or (signed and (mpmath.im(a) != 0 or mpmath.im(g) != 0)):
-                yield None
-            else:
-                yield _without_rounding_noise(a, g, answer, gold, point)
+    for point, signed in points(variables, answer, gold):
+        for more in _PRECISIONS if not variables else (0,):
+            with mpmath.workdps(digits + more):
+                given, expected = _Evaluator(point), _Evaluator(point)
+                a, g = given.value(answer), expected.value(gold)
+                lost = given.lost or expected.lost
+                last = variables or more == _PRECISIONS[-1]
+                if a is None or g is None or (signed and (mpmath.im(a) != 0 or mpmath.im(g) != 0)):
+                    yield None
+                elif not lost:
+                    yield _without_rounding_noise(a, g, answer, gold, point)
+                elif last:
+                    yield None if variables or _close(a, g) else (a, g)
+                else:
+                    continue
+            break
 
 
 def _without_rounding_noise(
-    a: Any, g: Any, answer: Tree, gold: Tree, point: dict[str, Any]
+    a: Any, g: Any, answer: Tree, gold: Tree, point: Mapping[str, Any]
 ) -> tuple[Any, Any]:
     """Replace rounding noise by zero: noise shrinks with more digits, a small value does not."""
     small = mpmath.mpf(10) ** -30
@@ -133,96 +157,84 @@ def _without_rounding_noise(
         return a, g
     digits = mpmath.mp.dps
     with mpmath.workdps(2 * digits):
-        finer = [_value_at(tree, point) for tree in (answer, gold)]
-    noise = mpmath.mpf(10) ** (-digits - 10)
+        finer = [_Evaluator(point).value(tree) for tree in (answer, gold)]
     values = [
-        mpmath.mpf(0) if fine is not None and abs(fine) < noise and abs(v) < small else v
+        mpmath.mpf(0) if fine is not None and abs(fine) < abs(v) * small else v
         for v, fine in zip((a, g), finer, strict=True)
     ]
     return values[0], values[1]
 
 
-def _points(variables: list[str], discrete: bool) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield values of the variables, and whether some may be negative.
+class _Evaluator:
+    """Evaluates trees at a point with the current number of digits.
 
-    In discrete expressions, letters that usually count are integers (some of them powers).
-    Capitals, Greek letters and letters with subscripts are physical quantities and positive.
+    Attributes:
+        lost: whether a part of a value was too small to change its digits.
     """
-    if not variables:
-        yield {}, False
-        return
-    if discrete:
-        for count in _COUNTS:
-            generator = random.Random(count)
-            yield {name: _integer_value(name, count, generator) for name in variables}, False
-        return
-    for signed in (False, True):
-        if signed and not all(len(name) == 1 and name.islower() for name in variables):
-            return
-        for count in range(_POINTS):
-            generator = random.Random(f"{count} {signed}")
-            point = {name: _real_value(count, generator) for name in variables}
-            if signed:
-                point = {n: -v if generator.random() < 0.7 else v for n, v in point.items()}
-            yield point, signed
 
+    def __init__(self, point: Mapping[str, Any]) -> None:
+        self._point = point
+        self._limit = (mpmath.mp.dps - _DIGITS + _AGREE) * 1.65  # half of the digits, in bits
+        self.lost = False
 
-_COUNTS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 16, 25, 27, 30, 32, 64, 100)
+    def value(self, tree: Tree) -> Any:
+        """Return the value, or None if there is none."""
+        try:
+            value = self._value(tree)
+        except (ZeroDivisionError, ValueError, OverflowError, _TooLarge, TypeError):
+            return None
+        return value if mpmath.isfinite(value) else None
 
+    def _value(self, tree: Tree) -> Any:
+        if isinstance(tree, Fraction):
+            return mpmath.mpf(tree.numerator) / tree.denominator
+        kind = tree[0]
+        if kind == "name":
+            return self._value(self._point[tree[1]])
+        if kind == "const":
+            return _CONSTANTS[tree[1]]()
+        if kind in ("sum", "prod"):
+            return self._series(tree)
+        if kind == "apply":
+            return _applied(tree[1], [self._value(part) for part in tree[2:]])
+        function = _FUNCTIONS.get(kind)
+        if function is None:
+            raise ValueError(kind)
+        parts = [self._value(part) for part in tree[1:]]
+        value = function(*parts)
+        if value and abs(mpmath.mag(value)) > _MAX_MAGNITUDE:
+            raise _TooLarge
+        self.lost = self.lost or self._loses(kind, parts)
+        return value
 
-def _integer_value(name: str, count: int, generator: random.Random) -> Any:
-    """An integer near `count`; letters that usually stand for real numbers get a fraction."""
-    offset = generator.randrange(0, 5) if name not in "nN" else 0
-    value = mpmath.mpf(count + offset)
-    return value + mpmath.mpf(generator.randrange(1, 9)) / 10 if name in "xyztuvwrs" else value
+    def _loses(self, kind: str, parts: list[Any]) -> bool:
+        """Return whether a function hides a part of its arguments: 1 + tiny, cos tiny, tanh 99."""
+        if kind in ("+", "-"):
+            a, b = parts
+            return bool(a and b) and abs(mpmath.mag(a) - mpmath.mag(b)) > self._limit
+        if kind in ("^", "root"):
+            power = mpmath.mag(parts[1]) if parts[1] else 0
+            return (power if kind == "root" else -power) > self._limit
+        if kind not in _SMOOTH or not parts[0]:
+            return False
+        size = mpmath.mag(parts[0])
+        if kind in _HYPERBOLIC:
+            return size < -self._limit or abs(mpmath.re(parts[0])) * 1.4 > self._limit
+        return size < -self._limit or (kind.startswith("arc") and size > self._limit)
 
-
-def _real_value(count: int, generator: random.Random) -> Any:
-    value = mpmath.mpf(generator.randrange(10**5, 3 * 10**5)) / 10**5 + mpmath.mpf(count) / 7
-    return value if count % 2 else 1 / value
-
-
-def _value_at(tree: Tree, point: dict[str, Any]) -> Any:
-    try:
-        value = _evaluate(tree, point)
-    except (ZeroDivisionError, ValueError, OverflowError, _TooLarge, TypeError):
-        return None
-    return value if mpmath.isfinite(value) else None
-
-
-def _evaluate(tree: Tree, point: dict[str, Any]) -> Any:
-    if isinstance(tree, Fraction):
-        return mpmath.mpf(tree.numerator) / tree.denominator
-    kind = tree[0]
-    if kind == "name":
-        return point[tree[1]]
-    if kind == "const":
-        return _CONSTANTS[tree[1]]()
-    if kind in ("sum", "prod"):
-        return _series(tree, point)
-    if kind == "apply":
-        return _applied(tree[1], [_evaluate(part, point) for part in tree[2:]])
-    function = _FUNCTIONS.get(kind)
-    if function is None:
-        raise ValueError(kind)
-    value = function(*(_evaluate(part, point) for part in tree[1:]))
-    if value and abs(mpmath.mag(value)) > _MAX_MAGNITUDE:
-        raise _TooLarge
-    return value
-
-
-def _series(tree: Tree, point: dict[str, Any]) -> Any:
-    kind, (_, variable), *bounds, term = tree
-    low, high = (_evaluate(bound, point) for bound in bounds)
-    if not (mpmath.isint(low) and mpmath.isint(high)):
-        raise ValueError("bounds that are no integers")
-    if high - low > _MAX_TERMS or _contains_series(term):
-        raise _TooLarge
-    values = [
-        _evaluate(term, {**point, variable: mpmath.mpf(count)})
-        for count in range(int(low), int(high) + 1)
-    ]
-    return mpmath.fsum(values) if kind == "sum" else mpmath.fprod(values)
+    def _series(self, tree: Tree) -> Any:
+        kind, (_, variable), *bounds, term = tree
+        low, high = map(self._value, bounds)
+        if not (mpmath.isint(low) and mpmath.isint(high)):
+            raise ValueError("bounds that are no integers")
+        if high - low > _MAX_TERMS or _contains_series(term):
+            raise _TooLarge
+        values = []
+        for count in range(int(low), int(high) + 1):
+            inner = _Evaluator({**self._point, variable: Fraction(count)})
+            values.append(inner._value(term))
+            self.lost = self.lost or inner.lost
+        return mpmath.fsum(values) if kind == "sum" else mpmath.fprod(values)
 
 
 def _contains_series(tree: Tree) -> bool:
@@ -233,10 +245,10 @@ def _contains_series(tree: Tree) -> bool:
 
 def _applied(name: str, arguments: list[Any]) -> Any:
     """Evaluate an unknown function as a smooth function that depends on its name."""
-    generator = random.Random(name)
-    value = mpmath.mpf(generator.randrange(1, 1000)) / 97
+    draw = generator(name)
+    value = mpmath.mpf(draw.randrange(1, 1000)) / 97
     for argument in arguments:
-        value += mpmath.sin(argument * generator.randrange(1, 1000) / 331 + 1)
+        value += mpmath.sin(argument * draw.randrange(1, 1000) / 331 + 1)
     return value
 
 
@@ -309,12 +321,9 @@ for _name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"):
     _FUNCTIONS[f"arc{_name}"] = _periodic(getattr(mpmath, f"a{_name}"))
 
 
-def _is_discrete(tree: Tree) -> bool:
-    """Return whether a tree has a floor, factorial, binomial, sum or power (-1)^n."""
-    if not isinstance(tree, tuple):
-        return False
-    alternates = tree[0] == "^" and tree[1] == ("neg", Fraction(1)) and names(tree[2])
-    return tree[0] in _DISCRETE or bool(alternates) or any(map(_is_discrete, tree[1:]))
+_ENDINGS = ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth")
+_HYPERBOLIC = frozenset(("sinh", "cosh", "tanh", "coth"))
+_SMOOTH = frozenset(kind for kind in _FUNCTIONS if kind == "exp" or kind.endswith(_ENDINGS))
 
 
 def _digit_count(tree: Tree) -> int:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from fractions import Fraction
 
-from rlobj.answers.expressions import Tree
+from rlobj.answers.expressions import Tree, names
 
 _MAX_BITS = 60_000
 _MAX_FACTORIAL = 5_000
 
 
-def rational(tree: Tree) -> Fraction | None:
+def rational(tree: Tree, point: Mapping[str, Fraction] | None = None) -> Fraction | None:
     """Return the exact value of a tree, or None if it is not rational, not finite, or too large.
+
+    Args:
+        tree: the expression.
+        point: the values of its names; without it, a tree with names has no value.
 
     Example:
         >>> rational(("^", Fraction(2), Fraction(-3)))
@@ -22,17 +27,55 @@ def rational(tree: Tree) -> Fraction | None:
     """
     if isinstance(tree, Fraction):
         return tree
+    if tree[0] == "name" and point is not None:
+        return point.get(tree[1])
     operation = _OPERATIONS.get(tree[0])
     if operation is None:
         return None
     values: list[Fraction] = []
     for part in tree[1:]:
-        value = rational(part)
+        value = rational(part, point)
         if value is None:
             return None
         values.append(value)
     result = operation(*values) if len(values) == operation.__code__.co_argcount else None
     return result if result is not None and _bits(result) <= _MAX_BITS else None
+
+
+def is_rational_function(tree: Tree) -> bool:
+    """Return whether a tree has only numbers, names, the four operations and integer powers."""
+    if isinstance(tree, Fraction):
+        return True
+    if tree[0] == "^":
+        exponent = tree[2][1] if isinstance(tree[2], tuple) and tree[2][0] == "neg" else tree[2]
+        return (
+            isinstance(exponent, Fraction)
+            and exponent.denominator == 1
+            and (is_rational_function(tree[1]))
+        )
+    return tree[0] == "name" or (tree[0] in _FIELD and all(map(is_rational_function, tree[1:])))
+
+
+def linear(tree: Tree, name: str) -> tuple[Fraction, Tree] | None:
+    """Return a and b if the tree is a * name + b with a rational a, and b is free of the name."""
+    if name not in names(tree):
+        return Fraction(0), tree
+    parts = [linear(part, name) for part in tree[1:]] if tree[0] in _FIELD else []
+    match tree[0], parts:
+        case "name", _:
+            return Fraction(1), Fraction(0)
+        case "neg", [(a, b)]:
+            return -a, ("neg", b)
+        case ("+" | "-") as sign, [(a, b), (c, d)]:
+            return (a + c if sign == "+" else a - c), (sign, b, d)
+        case "*", [(0, k), (a, b)] | [(a, b), (0, k)] if (factor := rational(k)) is not None:
+            return a * factor, ("*", b, k)
+        case "/", [(a, b), (0, k)] if divisor := rational(k):
+            return a / divisor, ("/", b, k)
+    return None
+
+
+_FIELD = frozenset(("neg", "+", "-", "*", "/"))
 
 
 def _bits(value: Fraction) -> int:
@@ -87,6 +130,10 @@ def _binomial(above: Fraction, below: Fraction) -> Fraction | None:
     return Fraction(math.comb(above.numerator, below.numerator))
 
 
+def _are_integers(*values: Fraction) -> bool:
+    return all(value.denominator == 1 for value in values)
+
+
 _OPERATIONS = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
@@ -99,5 +146,7 @@ _OPERATIONS = {
     "^": _power,
     "root": _root,
     "!": _factorial,
+    "gcd": lambda a, b: Fraction(math.gcd(int(a), int(b))) if _are_integers(a, b) else None,
+    "lcm": lambda a, b: Fraction(math.lcm(int(a), int(b))) if _are_integers(a, b) else None,
     "binom": _binomial,
 }

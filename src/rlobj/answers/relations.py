@@ -1,4 +1,9 @@
-"""Parse equations and inequalities: a named value, an interval, or a relation."""
+"""Parse equations and inequalities: a named value, an interval, or a relation.
+
+The answer of an equation is its right side if its left side contains names: m + n = 33. It is an
+equation to solve, and no value, if its right side is 0 and its left side is more than a name, or if
+its left side is a sum of numbers and one name: x + 1 = 5.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +15,35 @@ from fractions import Fraction
 from rlobj.answers.expression_parser import parse_expression
 from rlobj.answers.expressions import Tree, names
 from rlobj.answers.lexer import Token, Unreadable, join_text
+from rlobj.answers.rational import linear
 from rlobj.answers.structures import (
     INFINITY,
+    REALS,
     Chain,
     Interval,
+    Items,
     Named,
+    Region,
     Relation,
     Rounded,
     Scalar,
     Structure,
-    Union,
+    Words,
+    names_in,
     scalar,
 )
+from rlobj.answers.vocabulary import CONSTANTS, word_set
 
-RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "≈", "≡", "∈"])
+RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "≈", "≡", "∈", "∉"])
 _EQUAL = frozenset("=≡≈")
 _FLIPPED = {">": "<", ">=": "<="}
 _FIGURE = re.compile(
-    r"(?:[A-Z](?:_[0-9])?){2,4}|m?angle(?:[A-Z](?:_[0-9])?){1,4}|\|[A-Z]{1,2}\||\[[A-Z]{3,6}\]"
-    r"|overline:[A-Z]+|[A-Z]\(.*\)|\([a-z](?:,[a-z])+\)"
+    r"(?:[A-Z](?:_[0-9])?){2,4}|m?(?:angle|triangle)(?:[A-Z](?:_[0-9])?){1,4}|\|[A-Z]{1,2}\|"
 )
-"""Names of lengths, angles, areas, probabilities and points."""
+"""Names of lengths, angles and areas; in a gold answer, other products are equations."""
+_DOUBTFUL = word_set(
+    "not never no if suppose assume unless maybe perhaps possibly except wrong false"
+)
 _MINUS_INFINITY = ("neg", INFINITY)
 
 Tokens = list[Token]
@@ -55,68 +68,112 @@ def parse_relation(sides: list[Tokens], symbols: list[str], parse_side: ParseSid
             return Rounded(None, parse_side(sides[0])) if about else parse_side(sides[0])
     if not all(sides):
         raise Unreadable("a relation without a side")
-    if symbols == ["∈"]:
-        return Named(join_text(sides[0]), parse_side(sides[1]))
+    if is_doubtful(sides[0]):
+        raise Unreadable("a denied or supposed relation")
+    if symbols in (["∈"], ["∉"]):
+        region = parse_side(sides[1])
+        return Named(
+            join_text(sides[0]), region if symbols == ["∈"] else Region("∖", (REALS, region))
+        )
     if set(symbols) <= _EQUAL:
         return _equation(sides, symbols, parse_side)
-    if set(symbols) & (_EQUAL | {"∈"}):
+    if set(symbols) & (_EQUAL | {"∈", "∉"}):
         raise Unreadable("mixed relations")
     return _inequality([parse_expression(side) for side in sides], symbols)
 
 
-def reals_without(points: Sequence[Structure], variable: str | None = None) -> Union:
-    """Return all real numbers except the points."""
-
-    def size(point: Structure) -> Fraction:
-        if not isinstance(point, Scalar) or point.value is None:
-            raise Unreadable("a number left out that is not rational")
-        return point.value
-
-    ends = [scalar(_MINUS_INFINITY), *sorted(points, key=size), scalar(INFINITY)]
-    pairs = itertools.pairwise(ends)
-    return Union(tuple(Interval(low, high, (False, False)) for low, high in pairs), variable)
+def is_doubtful(tokens: Tokens) -> bool:
+    """Return whether words among the tokens deny or suppose what follows."""
+    text = " ".join(token.text for token in tokens if token.kind in ("text", "word", "command"))
+    return not _DOUBTFUL.isdisjoint(re.findall("[a-z]+", text.lower()))
 
 
 def _equation(sides: list[Tokens], symbols: list[str], parse_side: ParseSide) -> Structure:
-    for name, *values in (sides, sides[::-1]) if symbols in (["="], ["≡"]) else (sides,):
-        label = _label(name)
-        if label is None or (name is not sides[0] and not _is_constant(values[0])):
+    """Parse a chain of equals signs: the sides without names are the value, the first other side
+    is its name."""
+    values = [_side(side, parse_side) for side in sides]
+    labels = [n for n, side in enumerate(sides) if _is_label(side, values[n])]
+    given = [n for n in range(len(sides)) if n not in labels]
+    if not given:  # y = 2x + 3
+        given = list(range(1, len(sides)))
+    elif any(_is_to_solve(_tree(values[n])) for n in labels):
+        return _relation(values)
+    if unread := [n for n in given if values[n] is None]:
+        parse_side(sides[unread[0]])  # raises the error
+    value = _chain([values[n] for n in given], ["=", *symbols], given)  # type: ignore[misc]
+    if not labels:
+        return value
+    tree = _tree(values[labels[0]])
+    spelled = join_text(sides[labels[0]]).replace(" ", "")
+    if is_name(tree):
+        return Named(_name(tree), value, tree)
+    if isinstance(value, Scalar) and value.value == 0 and len(sides) == 2:
+        if tree is None and re.search("[-+^]", spelled):
+            raise Unreadable("an equation whose left side is not readable")
+        if tree is not None:
+            return _relation(values)
+    figure = _FIGURE.fullmatch(spelled) and not names_in(value)
+    return Named(spelled, value, tree, tree is not None and not figure)
+
+
+def _side(tokens: Tokens, parse_side: ParseSide) -> Structure | None:
+    try:
+        return parse_side(tokens)
+    except Unreadable:
+        return None
+
+
+def _is_label(tokens: Tokens, value: Structure | None) -> bool:
+    """Return whether a side has names: x, m + n, f(3), the area, P(A and B)."""
+    if value is None:
+        return any(t.kind in ("name", "word", "text", "command") or t.text == "…" for t in tokens)
+    if isinstance(value, Scalar) and value.tree is None:
+        return bool(_free_letters(tokens))
+    return isinstance(value, Words) or bool(names_in(value))
+
+
+def _free_letters(tokens: Tokens) -> set[str]:
+    """Letters of an integral, limit or sum, without its variable."""
+    free, bound = set[str](), {"d"}
+    for n, token in enumerate(tokens):
+        if token.kind not in ("name", "word"):
             continue
-        if (value := _labelled(label, values, symbols, parse_side)) is not None:
-            return value
-    if symbols == ["≈"]:
-        return Rounded(parse_side(sides[0]), parse_side(sides[1]))
-    trees = [parse_expression(side) for side in sides]
-    if not any(map(names, trees)):
-        return _chain([parse_side(side) for side in sides], symbols)
-    if len(trees) != 2:
+        if token.kind == "word" or (n and tokens[n - 1].text == "d"):
+            bound |= {token.text[-1]} if token.text[0] == "d" or token.kind == "name" else set()
+        if n > 1 and tokens[n - 1].text == "{" and tokens[n - 2].text == "_":
+            bound.add(token.text)
+        free |= set(token.text) if token.kind == "word" else {token.text}
+    return free - bound - set(CONSTANTS)
+
+
+def _tree(value: Structure | None) -> Tree:
+    return value.tree if isinstance(value, Scalar) else None
+
+
+def _is_to_solve(tree: Tree) -> bool:
+    """Return whether a side has one name and a number among its terms: x + 1 = 5."""
+    return tree is not None and len(names(tree)) == 1 and _has_constant(tree)
+
+
+def _has_constant(tree: Tree) -> bool:
+    """Return whether a sum has a number among its terms."""
+    if isinstance(tree, Fraction):
+        return True
+    return tree[0] in "+-" and any(map(_has_constant, tree[1:]))
+
+
+def _relation(values: Sequence[Structure | None]) -> Relation:
+    trees = [_tree(value) for value in values]
+    if len(trees) != 2 or None in trees:
         raise Unreadable("a chain of equations")
     return Relation("=", *trees)
 
 
-def _is_constant(tokens: Tokens) -> bool:
-    """Return whether 5 = x means x = 5; b v = f stays an equation."""
-    try:
-        return not names(parse_expression(tokens))
-    except Unreadable:
-        return True  # a tuple, a list, words
-
-
-def _labelled(
-    label: tuple[str, Tree], sides: list[Tokens], symbols: list[str], parse_side: ParseSide
-) -> Named | None:
-    name, tree = label
-    values = [parse_side(side) for side in sides]
-    if tree is None and any(isinstance(v, Scalar) and v.tree and names(v.tree) for v in values):
-        return None  # AB = 5 names a length, MR = SRMC is an equation
-    if len(values) > 1:
-        return Named(name, _chain(values, symbols[1:]), tree)
-    value = Rounded(None, values[0]) if symbols[0] == "≈" else values[0]
-    return Named(name, value, tree)
-
-
-def _chain(values: list[Structure], symbols: list[str]) -> Structure:
-    """Equal values; the last may be rounded."""
+def _chain(values: list[Structure], symbols: list[str], given: list[int]) -> Structure:
+    """Equal values; the last may be rounded. `symbols` has the symbol before each side."""
+    symbols = [symbols[n] for n in given]
+    if len(values) == 1:
+        return Rounded(None, values[0]) if symbols[0] == "≈" else values[0]
     if "≈" in symbols[:-1]:
         raise Unreadable("a rounding inside a chain")
     if symbols[-1] == "≈":
@@ -125,48 +182,81 @@ def _chain(values: list[Structure], symbols: list[str]) -> Structure:
     return Chain(tuple(values))
 
 
-def _label(tokens: Tokens) -> tuple[str, Tree] | None:
-    """Name on one side of an equation: x, f(x), AB, the area; None if the side is a value."""
-    if tokens[0].kind == "text":
-        return join_text(tokens), None
-    try:
-        tree = parse_expression(tokens)
-    except Unreadable:
-        tree = None
-    if _is_name(tree):
-        return _name(tree), tree
-    spelled = join_text(tokens).replace(" ", "")
-    return (spelled, None) if _FIGURE.fullmatch(spelled) else None
-
-
 def _inequality(trees: list[Tree], symbols: list[str]) -> Structure:
     if set(symbols) <= set(_FLIPPED):
         trees, symbols = trees[::-1], [_FLIPPED[each] for each in reversed(symbols)]
-    if set(symbols) & set(_FLIPPED) or len(trees) > 3:
+    if set(symbols) & set(_FLIPPED) or (len(trees) > 2 and "!=" in symbols) or len(trees) > 3:
         raise Unreadable("inequalities that do not go together")
-    if len(trees) == 3:
+    if len(trees) == 3 and is_name(trees[1]):
         low, name, high = trees
-        if not _is_name(name) or "!=" in symbols:
-            raise Unreadable("a chain of inequalities about no name")
         closed = (symbols[0] == "<=", symbols[1] == "<=")
         return Interval(scalar(low), scalar(high), closed, _name(name))
-    left, right = trees
-    [symbol] = symbols
+    parts = [
+        _solved(left, symbol, right)
+        for (left, right), symbol in zip(itertools.pairwise(trees), symbols, strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    variables = {getattr(part, "variable", None) for part in parts}
+    if None in variables or len(variables) > 1:
+        raise Unreadable("a chain of inequalities about no name")
+    return Region("∩", tuple(parts), variables.pop())
+
+
+def _solved(left: Tree, symbol: str, right: Tree) -> Structure:
+    """Solve an inequality that is linear in a name, or in the absolute value of such a sum."""
     for name, bound in ((left, right), (right, left)):
-        if _is_name(name) and name[1] not in names(bound):
+        if is_name(name) and name[1] not in names(bound):
             if symbol == "!=":
                 return Relation("!=", left, right) if names(bound) else _other(name, bound)
-            low, high = (_MINUS_INFINITY, bound) if name is left else (bound, INFINITY)
-            closed = (name is right and symbol == "<=", name is left and symbol == "<=")
-            return Interval(scalar(low), scalar(high), closed, _name(name))
+            return _half_line(bound, name is left, symbol == "<=", _name(name))
+    variables = names(left) | names(right)
+    if len(variables) == 1 and symbol != "!=":
+        [name] = variables
+        if (found := linear(("-", left, right), name)) and found[0]:
+            slope, rest = found
+            bound = ("/", ("neg", rest), slope)
+            return _half_line(bound, slope > 0, symbol == "<=", name)
+        for inside, bound in ((left, right), (right, left)):
+            if names(bound) or (size := _size(inside, bound)) is None:
+                continue
+            (inside, bound), small = size, inside is left
+            parts = [
+                _solved(("neg", bound), symbol, inside)
+                if small
+                else _solved(bound, symbol, inside),
+                _solved(inside, symbol, bound)
+                if small
+                else _solved(inside, symbol, ("neg", bound)),
+            ]
+            if all(isinstance(part, Interval) for part in parts):
+                return Region("∩" if small else "∪", tuple(parts), name)
     return Relation(symbol, left, right)
 
 
-def _other(name: Tree, value: Tree) -> Union:
-    return reals_without([scalar(value)], _name(name))
+def _size(tree: Tree, bound: Tree) -> tuple[Tree, Tree] | None:
+    """Return x and b if the tree is |x| with bound b, or x^2 with bound b^2."""
+    if not isinstance(tree, tuple):
+        return None
+    if tree[0] == "abs":
+        return tree[1], bound
+    if tree[0] == "^" and tree[2] == Fraction(2):
+        return tree[1], ("root", bound, Fraction(2))
+    return None
 
 
-def _is_name(tree: Tree) -> bool:
+def _half_line(bound: Tree, below: bool, closed: bool, variable: str) -> Interval:
+    low, high = (_MINUS_INFINITY, bound) if below else (bound, INFINITY)
+    ends = (closed and not below, closed and below)
+    return Interval(scalar(low), scalar(high), ends, variable)
+
+
+def _other(name: Tree, value: Tree) -> Region:
+    return Region("∖", (REALS, Items((scalar(value),), braces=True)), _name(name))
+
+
+def is_name(tree: Tree) -> bool:
+    """Return whether a tree is one name, or a function value."""
     return isinstance(tree, tuple) and tree[0] in ("name", "apply")
 
 

@@ -4,37 +4,54 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 
+from rlobj.answers.clauses import condition, last_assertion, without_condition, without_layout
 from rlobj.answers.expression_parser import parse_expression
 from rlobj.answers.expressions import Tree, Unsupported, expand_plus_minus, names
-from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text, latex, tokenise
+from rlobj.answers.lexer import (
+    OPENING,
+    Token,
+    Unreadable,
+    closing_bracket,
+    join_text,
+    latex,
+    split,
+    tokenise,
+)
+from rlobj.answers.matrices import parse_matrix, parse_transposed
 from rlobj.answers.normalization import join_comma_groups, normalize
-from rlobj.answers.relations import RELATIONS, parse_relation, reals_without
+from rlobj.answers.regions import as_region
+from rlobj.answers.relations import RELATIONS, is_doubtful, parse_relation
 from rlobj.answers.structures import (
     INFINITY,
+    REALS,
+    Family,
     Interval,
     Items,
-    Matrix,
     Named,
+    Region,
     Rounded,
     Scalar,
     Structure,
     Tuple,
-    Union,
     Words,
     scalar,
 )
 from rlobj.answers.units import MULTIPLES, split_unit
 from rlobj.answers.words import is_prose, normalize_words, parse_based_numeral, parse_words
 
-_OPENING = frozenset(["(", "[", "{", "⟨", "⌊", "⌈"]) | {"\\{"}
-_MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "Bmatrix", "array", "smallmatrix"])
-_MAX_PARTS = 2000
-_LISTS = (frozenset(";"), frozenset((",", "or", "and")), frozenset("∪"))
+_LISTS = (frozenset(";"), frozenset((",", "or", "and")))
+_SET_OPERATORS = ("∪", "∩", "∖")
+_INFINITIES = (INFINITY, ("neg", INFINITY))
 _PLAIN_COMMANDS = frozenset(("frac", "sqrt"))
 
+_LABEL = re.compile(r"(?::|\b(?:is|are))\s*\Z")
+_ALL_REALS = re.compile(
+    r"(?:\\text\s*\{)?\s*(?:the set of )?all (?:the )?real(?:s| numbers| values)"
+    r"(?:,? (?:except|other than|excluding|but)(?: for)?\s*\}?\s*([^{}]+?))?\s*\}?"
+)
+_NEXT_EQUATION = re.compile(r"\\q?quad\b(?=\s*\\?[A-Za-z][^=,\\]{0,12}=)")
 _NUMBER_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{((?:\\?\$|[-+])?[0-9][^{}]*)\}")
 
 Tokens = list[Token]
@@ -60,14 +77,25 @@ def parse_structure(text: str, grouped: bool = True) -> Structure:
         raise Unreadable("nothing there")
     if number := _NUMBER_IN_TEXT.fullmatch(text):
         text = number[1]
+    if (reals := _ALL_REALS.fullmatch(text)) is not None:
+        text = f"\\mathbb{{R}}\\setminus\\{{{reals[1] or ''}\\}}"
+    if "quad" in text:
+        text = _NEXT_EQUATION.sub(",", text)
     if grouped:
         text = join_comma_groups(text) or text
     return parse_based_numeral(text) or parse_words(text) or _structure(tokenise(text))
 
 
 def _structure(tokens: Tokens) -> Structure:
-    """Parse the outermost level: lists, then relations, then brackets, then a value."""
+    """Parse the outermost level: lists, then relations, then sets and brackets, then a value."""
     tokens = _unwrapped(tokens)
+    if len(tokens) == 1 and tokens[0].kind in ("number", "name"):
+        return _single(tokens)
+    tokens = last_assertion(tokens)
+    flat = without_layout(tokens) if tokens else None
+    tokens, counters = without_condition(tokens if flat is None else flat)
+    if counters:
+        return Family(_structure(tokens), counters)
     if len(tokens) > 1 and tokens[0].text.lower() in ("either", "both"):
         tokens = tokens[1:]
     if not tokens:
@@ -76,14 +104,18 @@ def _structure(tokens: Tokens) -> Structure:
     if interval is not None:
         return interval
     for separators in _LISTS:
-        runs, found = _split(tokens, separators)
+        runs, found = split(tokens, separators)
         if found:
-            return _list_or_union([run for run in runs if run], set(found))
-    sides, symbols = _split(tokens, RELATIONS)
+            return _list([run for run in runs if run], set(found))
+    sides, symbols = split(tokens, RELATIONS)
     if symbols:
         if tokens[-1].text == "}" and (modular := _modular(tokens, sides[-1])) is not None:
             return modular
         return parse_relation(sides, symbols, _structure)
+    if len(tokens) > 1 and tokens[0].kind == "text" and _LABEL.search(tokens[0].text):
+        if is_doubtful(tokens[:1]):
+            raise Unreadable("a denied or supposed answer")
+        return _structure(tokens[1:])
     return _modular(tokens, tokens) or _single(tokens)
 
 
@@ -97,66 +129,83 @@ def _unwrapped(tokens: Tokens) -> Tokens:
     return tokens
 
 
-def _split(tokens: Tokens, at: frozenset[str]) -> tuple[list[Tokens], list[str]]:
-    """Split at separators outside all brackets; return the parts and the separators."""
-    runs: list[Tokens] = [[]]
-    found: list[str] = []
-    index = 0
-    while index < len(tokens):
-        token = tokens[index]
-        end = index
-        if token.kind == "symbol" and token.text in at:
-            runs.append([])
-            found.append(token.text)
-        else:
-            if token.kind == "begin" or (token.kind == "symbol" and token.text in _OPENING):
-                end = closing_bracket(tokens, index)
-            runs[-1].extend(tokens[index : end + 1])
-        index = end + 1
-        if len(runs) > _MAX_PARTS:
-            raise Unreadable("too many parts")
-    return runs, found
-
-
-def _list_or_union(runs: list[Tokens], separators: set[str]) -> Structure:
+def _list(runs: list[Tokens], separators: set[str]) -> Structure:
     if not runs:
         raise Unreadable("nothing between separators")
+    counters = frozenset[str]()
+    while len(runs) > 1 and "or" not in separators and _is_condition(runs):
+        counters |= condition(runs.pop()) or frozenset()
     parts = [_structure(run) for run in runs]
-    if "∪" in separators:
-        return _union(parts)
     if len(parts) == 1:
-        return parts[0]
-    regions = all(isinstance(_value(part), (Interval, Union)) for part in parts)
-    if regions and "or" in separators:
-        return _union(parts)
+        return Family(parts[0], counters) if counters else parts[0]
+    if (region := _joined(parts, separators)) is not None:
+        return region
     if isinstance(parts[0], Named) and not any(isinstance(part, Named) for part in parts[1:]):
         name = parts[0]
         parts = [name, *(Named(name.name, part, name.tree) for part in parts[1:])]  # x = 1, 2
-    return Items(tuple(parts))
+    items = Items(tuple(parts), alternatives="or" in separators)
+    return Family(items, counters) if counters else items
+
+
+def _is_condition(runs: list[Tokens]) -> bool:
+    """Return whether the last part is a condition on the first: 2^n, n > 0."""
+    first, last = runs[0], runs[-1]
+    related = any(token.text in RELATIONS or token.kind in ("text", "word") for token in last)
+    if not related or condition(last) is None or condition(first) is not None:
+        return False
+    about = {token.text for token in last if token.kind == "name"}
+    return not (len(first) > 1 and first[1].text == "=" and first[0].text in about)
 
 
 def _value(part: Structure) -> Structure:
     return part.value if isinstance(part, Named) else part
 
 
-def _union(parts: Sequence[Structure]) -> Structure:
-    pieces: list[Structure] = []
-    variables: set[str | None] = {None}
-    for part in parts:
-        variables |= {part.name} if isinstance(part, Named) else set()
-        part = _value(part)
-        if isinstance(part, Tuple) and len(part.items) == 2 and part.brackets == "()":
-            part = Interval(*part.items, (False, False))
-        if isinstance(part, Union):
-            pieces.extend(part.parts)
-        elif isinstance(part, Interval):
-            pieces.append(Interval(part.low, part.high, part.closed))
-        else:
-            pieces.append(part)
-        variables.add(getattr(part, "variable", None))
-    if len(variables) > 2:
-        raise Unreadable("a union over several names")
-    return Union(tuple(pieces), next(iter(variables - {None}), None))
+def _joined(parts: list[Structure], separators: set[str]) -> Region | None:
+    """Join inequalities: "or" gives a union, a comma or "and" an intersection.
+
+    A value with a name is a point of a union: a < 0 or a = 1.
+    """
+    variables = {
+        part.name if isinstance(part, Named) else getattr(part, "variable", None) for part in parts
+    }
+    regions = [as_region(_value(part)) for part in parts]
+    known = any(isinstance(_value(part), (Interval, Region)) for part in parts)
+    if not known or len(variables) > 1:
+        return None
+    [variable] = variables
+    first = regions[0]
+    values = all(isinstance(part, Scalar) for part in parts[1:]) and "or" not in separators
+    if values and isinstance(first, Region) and first.operator == "∖":  # x != 1, 2
+        return Region("∖", (*first.parts, Items(tuple(parts[1:]), braces=True)), variable)
+    if "or" in separators:
+        points = [
+            region or (_value(part) if isinstance(_value(part), Scalar) else None)
+            for part, region in zip(parts, regions, strict=True)
+        ]
+        kept = [point for point in points if point is not None]
+        return Region("∪", tuple(kept), variable) if len(kept) == len(parts) else None
+    if variable is None or None in regions:
+        return None
+    return Region("∩", tuple(region for region in regions if region), variable)
+
+
+def _combined(tokens: Tokens) -> Structure | None:
+    """Parse unions, intersections and differences of sets; None if there is no operator."""
+    for operator in _SET_OPERATORS:
+        runs, found = split(tokens, frozenset(operator))
+        if not found:
+            continue
+        parts = [_structure(run) for run in runs]
+        if operator == "∪" and all(isinstance(part, Items) and part.braces for part in parts):
+            members = [item for part in parts if isinstance(part, Items) for item in part.items]
+            return Items(tuple(dict.fromkeys(members)), braces=True)
+        regions = [as_region(_value(part)) for part in parts]
+        kept = tuple(region for region in regions if region is not None)
+        if len(kept) < len(parts):
+            raise Unreadable("an operation on other things than sets of numbers")
+        return Region(operator, kept)
+    return None
 
 
 def _modular(tokens: Tokens, last: Tokens) -> Named | None:
@@ -175,7 +224,7 @@ def _outward_interval(tokens: Tokens) -> Interval | None:
         return None
     if first[1] not in "[](" or last[1] not in "[])":
         return None
-    runs, found = _split(tokens[1:-1], frozenset(",;"))
+    runs, found = split(tokens[1:-1], frozenset(",;"))
     if len(found) != 1:
         return None
     low, high = map(_structure, runs)
@@ -184,25 +233,36 @@ def _outward_interval(tokens: Tokens) -> Interval | None:
 
 def _single(tokens: Tokens) -> Structure:
     """Parse one value or one pair of brackets."""
-    if tokens[0].kind == "begin" or tokens[-1].kind == "end":
-        return _matrix(tokens)
+    if tokens[-1].kind == "end":
+        return parse_matrix(tokens, _structure)
     if tokens[0][:2] == ("symbol", "∅") and len(tokens) == 1:
         return Items((), braces=True)
-    if tokens[0].text in _OPENING and closing_bracket(tokens, 0) == len(tokens) - 1:
+    if tokens[0].text in OPENING and closing_bracket(tokens, 0) == len(tokens) - 1:
         bracketed = _bracketed(tokens)
         if bracketed is not None:
             return bracketed
-    runs, ratio = _split(tokens, frozenset(":"))
+    if tokens[-2:] and tokens[-1].text in ("T", "top") and len(tokens) > 3:
+        transposed = parse_transposed(tokens, _structure)
+        if transposed is not None:
+            return transposed
+    if (combined := _combined(tokens)) is not None:
+        return combined
+    runs, ratio = split([_colon(token) for token in tokens], frozenset(":"))
     if ratio and all(runs):
         return Tuple(tuple(map(_structure, runs)), ":")
-    runs, minus = _split(tokens, frozenset("∖"))
-    if join_text(runs[0]) == "mathbb:R":
-        removed = _structure(runs[1]) if len(runs) == 2 else None
-        if isinstance(removed, Items):
-            return reals_without(removed.items)
-        if not minus:
-            return Interval(scalar(("neg", INFINITY)), scalar(INFINITY), (False, False))
+    if join_text(tokens[:1]) == "mathbb:R" and len(tokens) != 2:
+        if len(tokens) == 1:
+            return REALS
+        removed = _structure(tokens[2:]) if tokens[1].text == "-" else None
+        if isinstance(removed, (Items, Interval)):
+            return Region("∖", (REALS, removed))
     return _scalar(tokens)
+
+
+def _colon(token: Token) -> Token:
+    """A ratio may be written with a word: 7 to 32."""
+    to = token.kind in ("text", "word") and token.text == "to"
+    return Token("symbol", ":", token.spaced) if to else token
 
 
 def _bracketed(tokens: Tokens) -> Structure | None:
@@ -211,9 +271,11 @@ def _bracketed(tokens: Tokens) -> Structure | None:
     if brackets == "\\{\\}":
         if not inside:
             return Items((), braces=True)
-        runs, condition = _split(inside, frozenset((":", "|")))
-        if len(condition) == 1:  # {x : ...}: only the condition matters
-            return _structure(runs[1])
+        bar = next((n for n, token in enumerate(inside) if token.text in (":", "|")), 0)
+        if bar and (bar == 1 or inside[1].text == "∈"):  # {x : ...}: the condition matters
+            within = join_text(inside[2:bar])
+            found = _structure(inside[bar + 1 :])
+            return found if within in ("", "mathbb:R") else Tuple((found,), f"∈ {within}")
         whole = _structure(inside)
         if isinstance(whole, Items) and not whole.braces:
             return Items(whole.items, braces=True)
@@ -221,45 +283,19 @@ def _bracketed(tokens: Tokens) -> Structure | None:
     if brackets not in ("()", "[]", "(]", "[)", "⟨⟩") or not inside:
         return None
     if inside[0].kind == "begin" and closing_bracket(inside, 0) == len(inside) - 1:
-        return _matrix(inside)
-    runs, found = _split(
+        return parse_matrix(inside, _structure)
+    runs, found = split(
         inside, frozenset((",",)) if ";" not in join_text(inside) else frozenset(";")
     )
     if not found:
-        if _split(inside, RELATIONS)[1]:
+        if split(inside, RELATIONS)[1]:
             return _structure(inside)
         return Tuple((_structure(inside),), "[]") if brackets == "[]" else None
     parts = tuple(_structure(run) for run in runs)
-    if len(parts) == 2 and brackets in ("[]", "(]", "[)"):
+    infinite = any(isinstance(p, Scalar) and p.tree in _INFINITIES for p in parts)
+    if len(parts) == 2 and (infinite or brackets in ("[]", "(]", "[)")):
         return Interval(*parts, (brackets[0] == "[", brackets[1] == "]"))
     return Tuple(parts)
-
-
-def _matrix(tokens: Tokens) -> Structure:
-    first = next(n for n, token in enumerate(tokens) if token.kind in ("begin", "end"))
-    opening = tokens[first]
-    if opening.kind == "end" or closing_bracket(tokens, first) != len(tokens) - 1:
-        raise Unreadable("an environment among other things")
-    if opening.text not in _MATRICES:
-        raise Unreadable(f"an environment {opening.text}")
-    factor = parse_expression(tokens[:first]) if first else None
-    lines = _split(tokens[first + 1 : -1], frozenset(("\\\\",)))[0]
-    rows = [
-        tuple(_scaled(factor, _structure(cell)) for cell in _split(line, frozenset("&"))[0])
-        for line in lines
-        if line
-    ]
-    if len({len(row) for row in rows}) != 1:
-        raise Unreadable("rows of different lengths")
-    return Matrix(tuple(rows))
-
-
-def _scaled(factor: Tree | None, entry: Structure) -> Structure:
-    if factor is None:
-        return entry
-    if not isinstance(entry, Scalar) or entry.tree is None:
-        raise Unreadable("a factor before a matrix of other things than values")
-    return scalar(("*", factor, entry.tree))
 
 
 def _scalar(tokens: Tokens) -> Structure:

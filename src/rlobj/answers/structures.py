@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 
-from rlobj.answers.expressions import Tree
+from rlobj.answers.expressions import Tree, names, renamed
 from rlobj.answers.rational import rational
 from rlobj.answers.units import Unit
 
@@ -67,6 +67,8 @@ class Items(Structure):
 
     items: tuple[Structure, ...]
     braces: bool = False
+    alternatives: bool = False
+    """Whether "or" joins them."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,10 @@ class Interval(Structure):
 
 
 @dataclass(frozen=True)
-class Union(Structure):
-    """A union of intervals and sets."""
+class Region(Structure):
+    """A union ∪, an intersection ∩ or a difference ∖ of intervals, finite sets and regions."""
 
+    operator: str
     parts: tuple[Structure, ...]
     variable: str | None = None
 
@@ -105,12 +108,22 @@ class Chain(Structure):
 
 @dataclass(frozen=True)
 class Named(Structure):
-    """A value with its name: x = 5, f(x) = 2x, x in [0, 1], 3 (mod 7)."""
+    """A value with its name: x = 5, m + n = 33, f(x) = 2x, x in [0, 1], 3 (mod 7)."""
 
     name: str
     value: Structure
     tree: Tree = None
-    """The name as an expression, or None."""
+    """The left side as an expression, or None."""
+    compound: bool = False
+    """Whether the left side is more than a name: as a gold answer, this is an equation."""
+
+
+@dataclass(frozen=True)
+class Family(Structure):
+    """Values for all integers that the counters may be: pi/2 + k pi, k in Z."""
+
+    value: Structure
+    counters: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -125,3 +138,47 @@ def scalar(
 ) -> Scalar:
     """Return a value with the rational value of its tree."""
     return Scalar(tree, rational(tree), latex, unit, decimal)
+
+
+REALS = Interval(scalar(("neg", INFINITY)), scalar(INFINITY), (False, False))
+
+
+def names_in(structure: Structure) -> frozenset[str]:
+    """Return the names in the values of a structure; names of values (x in x = 5) do not count."""
+    if isinstance(structure, Scalar):
+        return frozenset() if structure.tree is None else names(structure.tree)
+    return frozenset[str]().union(*map(names_in, _parts(structure)))
+
+
+def rename(structure: Structure, new: dict[str, str]) -> Structure:
+    """Return a structure with other names in its values."""
+    if isinstance(structure, Scalar):
+        if structure.tree is None:
+            return structure
+        tree = renamed(structure.tree, new)
+        return Scalar(tree, structure.value, "", structure.unit, structure.decimal)
+    changed = {
+        field.name: _renamed_field(getattr(structure, field.name), new)
+        for field in fields(structure)  # type: ignore[arg-type]
+    }
+    return type(structure)(**changed)
+
+
+def _renamed_field(value: object, new: dict[str, str]) -> object:
+    if isinstance(value, Structure):
+        return rename(value, new)
+    if isinstance(value, tuple) and value and isinstance(value[0], (Structure, tuple)):
+        return tuple(_renamed_field(each, new) for each in value)
+    return value
+
+
+def _parts(structure: Structure) -> list[Structure]:
+    found: list[Structure] = []
+    for field in fields(structure):  # type: ignore[arg-type]
+        waiting = [getattr(structure, field.name)]
+        for value in waiting:
+            if isinstance(value, Structure):
+                found.append(value)
+            elif isinstance(value, tuple) and field.name != "tree":
+                waiting.extend(value)
+    return found

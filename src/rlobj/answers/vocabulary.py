@@ -10,7 +10,8 @@ def word_set(text: str) -> frozenset[str]:
 
 FUNCTIONS = word_set(
     """sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot arcsec arccsc arcsinh
-    arccosh arctanh asin acos atan ln log lg exp sqrt abs floor ceil max min Gamma"""
+    arccosh arctanh asin acos atan ln log lg exp sqrt abs floor ceil max min Gamma
+    gcd lcm"""
 )
 UNSUPPORTED = word_set("int iint iiint oint lim")
 """Commands that need a computer algebra system."""
@@ -46,6 +47,8 @@ SYMBOLS = {
     "pm": "±",
     "mp": "∓",
     "in": "∈",
+    "notin": "∉",
+    "|": "|",
     "cup": "∪",
     "bigcup": "∪",
     "cap": "∩",

@@ -1,0 +1,118 @@
+"""Points at which two expressions are compared.
+
+They cannot be known in advance: they depend on both expressions and on a secret of this process. So
+no text can be written that equals another one at these points only. Two expressions that are equal
+are equal at all points, so the verdict is the same in every process.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from rlobj.answers.expressions import Tree, names
+
+_SECRET = os.urandom(16).hex()
+_EXACT_POINTS = 3
+_BITS = 60
+_POINTS = 6
+_DISCRETE = frozenset(("floor", "ceil", "!", "binom", "sum", "prod"))
+
+
+def generator(*trees: Tree) -> random.Random:
+    """Return the random generator for the comparison of these trees in this process."""
+    return random.Random(f"{_SECRET} {trees}")
+
+
+def rational_points(variables: Sequence[str], *trees: Tree) -> list[dict[str, Fraction]]:
+    """Return points of random numbers with 60 bits.
+
+    Two different polynomials of degree d agree at a point with probability at most d / 2^60
+    (Schwartz 1980, Zippel 1979).
+    """
+    draw = generator(*trees)
+    return [
+        {name: Fraction(draw.getrandbits(_BITS) - 2 ** (_BITS - 1), 7) for name in variables}
+        for _ in range(_EXACT_POINTS)
+    ]
+
+
+def points(
+    variables: Sequence[str], answer: Tree, gold: Tree
+) -> Iterator[tuple[dict[str, Fraction], bool]]:
+    """Yield values of the variables, and whether some may be negative.
+
+    If the gold has floors, factorials or (-1)^n, letters that usually count are integers, and so
+    are the bounds of sums in the answer. Capitals, Greek letters and letters with subscripts
+    are physical quantities and positive.
+    """
+    if not variables:
+        yield {}, False
+        return
+    draw = generator(answer, gold)
+    whole = frozenset(variables) if _is_discrete(gold) else _in_bounds(answer)
+    if whole:
+        for low, high in _COUNTS:
+            count = draw.randint(low, high)
+            yield (
+                {
+                    name: _count(name, count, draw) if name in whole else _real(draw, 0)
+                    for name in variables
+                },
+                False,
+            )
+        return
+    for signed in (False, True):
+        if signed and not all(len(name) == 1 and name.islower() for name in variables):
+            return
+        for index in range(_POINTS):
+            size = {2: 1, 5: -1}.get(index, 0)
+            point = {name: _real(draw, size) for name in variables}
+            if signed:
+                point = {
+                    n: -v if index in (1, 2, 5) or draw.random() < 0.7 else v
+                    for n, v in point.items()
+                }
+            yield point, signed
+
+
+_COUNTS = (
+    *[(1, 6)] * 4,
+    *[(7, 40)] * 5,
+    *[(2**n, 2**n) for n in (2, 3, 5, 6)],
+    *[(41, 130)] * 2,
+    (1000, 5000),
+)
+"""Ranges of integers; powers of two, because of expressions such as floor(log_2 n)."""
+
+
+def _count(name: str, count: int, draw: random.Random) -> Fraction:
+    """An integer near `count`; letters that usually stand for real numbers get a fraction."""
+    offset = draw.randrange(0, 5) if name not in "nN" else 0
+    value = Fraction(count + offset)
+    return value + Fraction(draw.randrange(1, 9), 10) if name in "xyztuvwrs" else value
+
+
+def _real(draw: random.Random, size: int) -> Fraction:
+    """A number between 1/3 and 10/3; with size 1 times 10^5, with size -1 divided by it."""
+    value = Fraction(draw.randrange(10**6, 10**7), 10**6)
+    return value * Fraction(10) ** (size * 5) if size else value / 3
+
+
+def _in_bounds(tree: Tree) -> frozenset[str]:
+    """Return the names in the bounds of sums and products."""
+    if not isinstance(tree, tuple):
+        return frozenset()
+    bounds = tree[2:4] if tree[0] in ("sum", "prod") else ()
+    found = [names(bound) for bound in bounds] + [_in_bounds(part) for part in tree[1:]]
+    return frozenset[str]().union(*found)
+
+
+def _is_discrete(tree: Tree) -> bool:
+    """Return whether a tree has a floor, factorial, binomial, sum or power (-1)^n."""
+    if not isinstance(tree, tuple):
+        return False
+    alternates = tree[0] == "^" and tree[1] == ("neg", Fraction(1)) and names(tree[2])
+    return tree[0] in _DISCRETE or bool(alternates) or any(map(_is_discrete, tree[1:]))
