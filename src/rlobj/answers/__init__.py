@@ -17,7 +17,7 @@ This package stands alone: it needs neither torch nor the rest of rlobj (except 
     relations, matrices    its parts: equations and inequalities; matrices
     clauses                its parts: conditions, implications and layouts around an answer
     comparison             compare two structures part by part
-    regions                compare sets of real numbers
+    regions, derivatives   compare sets of real numbers; notations of derivatives
     points                 the random points at which expressions are compared
     rational               compare rational values exactly
     numeric                compare values by evaluation at many points (mpmath, in a worker)

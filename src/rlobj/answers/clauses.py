@@ -10,11 +10,13 @@ from rlobj.answers.vocabulary import word_set
 Tokens = list[Token]
 
 _IMPLIES = word_set("implies Rightarrow Longrightarrow therefore iff Leftrightarrow ⇒ ⟹ ∴ ⇔")
-_CLAUSE = re.compile(r"[\s,;(]*(?:for|where|with|when|whenever|provided)\b", re.IGNORECASE)
+_CLAUSE = re.compile(
+    r"[\s,;(]*(?:for|where|with|when|whenever|provided|since|because)\b", re.IGNORECASE
+)
 _WORDS = word_set(
-    """for where with when whenever provided that is are a an any all every each some arbitrary
-    positive negative nonnegative non-negative real integer integers number numbers constant
-    constants natural complex rational nonzero in and values value of"""
+    """for where with when whenever provided since because that is are a an any all every each some
+    arbitrary positive negative nonnegative non-negative real integer integers number numbers
+    constant constants natural complex rational nonzero in and values value of"""
 )
 _BOUNDS = frozenset(("<", ">", "<=", ">=", "!=", "∈", "∉"))
 _WHOLE = ("mathbb:Z", "mathbb:N")

@@ -78,10 +78,11 @@ class ExactComparer:
         return (one.value > other.value) - (one.value < other.value)
 
     def near(self, rounded: Scalar, exact: Scalar) -> Truth:
-        """Whether two numbers differ by at most 1%: decides rational values."""
+        """Whether two rationals differ by at most 1%, or by one in the last decimal."""
         if rounded.value is None or exact.value is None:
             return None
-        return abs(rounded.value - exact.value) <= NEAR * abs(exact.value)
+        allowed = max(NEAR * abs(exact.value), last_digit(rounded))
+        return abs(rounded.value - exact.value) <= allowed
 
     def proportional(self, answer: Tree, gold: Tree, positive: bool) -> Truth:
         """Whether two trees differ by a constant factor, with `positive` a positive one."""
@@ -98,6 +99,12 @@ class ExactComparer:
                 return False
             found = ratio
         return None if found is None else True
+
+
+def last_digit(rounded: Scalar) -> Fraction:
+    """Return the value of the last decimal place of a number as it is written; else 0."""
+    _, point, decimals = rounded.latex.strip().partition(".")
+    return Fraction(1, 10 ** len(decimals)) if point and decimals.isdecimal() else Fraction(0)
 
 
 def _at_points(answer: Tree, gold: Tree) -> list[tuple[Fraction, Fraction]] | None:

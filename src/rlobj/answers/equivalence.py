@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from rlobj.answers.comparison import ExactComparer, compare
+from rlobj.answers.derivatives import in_notation_of
 from rlobj.answers.lexer import Unreadable
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
@@ -45,7 +46,7 @@ def check_equivalence(
         if not isinstance(expected, Words):
             return False, f"not readable: {error}"
         given = Words(normalize_words(answer))
-    correct = compare(given, expected, comparer)
+    correct = compare(in_notation_of(given, expected), expected, comparer)
     if not correct and _is_prose(expected):
         return None, "gold is prose"
     return correct, NOT_SETTLED if correct is None else comparer.reason

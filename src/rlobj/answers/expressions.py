@@ -43,8 +43,8 @@ def renamed(tree: Tree, new: dict[str, str]) -> Tree:
     """Return a tree with other names."""
     if not isinstance(tree, tuple):
         return tree
-    if tree[0] == "name":
-        return ("name", new.get(tree[1], tree[1]))
+    if tree[0] in ("name", "apply"):
+        tree = (tree[0], new.get(tree[1], tree[1]), *tree[2:])
     return (tree[0], *(renamed(part, new) for part in tree[1:]))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import mpmath
 
-from rlobj.answers.comparison import NEAR, TOLERANCE, ExactComparer
+from rlobj.answers.comparison import NEAR, TOLERANCE, ExactComparer, last_digit
 from rlobj.answers.expressions import Tree, names
 from rlobj.answers.points import generator, points
 from rlobj.answers.structures import Scalar
@@ -69,12 +69,15 @@ class NumericComparer(ExactComparer):
         return None
 
     def near(self, rounded: Scalar, exact: Scalar) -> bool | None:
-        """Return whether two numbers differ by at most 1%."""
+        """Return whether two numbers differ by at most 1%, or by one in the last decimal."""
         known = super().near(rounded, exact)
         if known is not None or rounded.tree is None or exact.tree is None:
             return known
         for values in _evaluated(rounded.tree, exact.tree):
-            if values is None or abs(values[0] - values[1]) > float(NEAR) * abs(values[1]):
+            if values is None:
+                return False
+            allowed = max(float(NEAR) * abs(values[1]), float(last_digit(rounded)))
+            if abs(values[0] - values[1]) > allowed:
                 return False
         return True
 
@@ -266,6 +269,12 @@ def _root(value: Any, degree: Any) -> Any:
     return mpmath.sqrt(value) if degree == 2 else mpmath.power(value, 1 / degree)
 
 
+def _snapped(value: Any) -> Any:
+    """Return an integer for a value that differs from it only by rounding: log_2 8."""
+    near = mpmath.nint(value)
+    return near if abs(value - near) < mpmath.mpf(10) ** (20 - mpmath.mp.dps) else value
+
+
 def _periodic(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def bounded(value: Any) -> Any:
         if (value and mpmath.mag(value) > 2000) or abs(mpmath.im(value)) > 10**6:
@@ -302,8 +311,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "root": _root,
     "sqrt": lambda a: mpmath.sqrt(a),
     "abs": abs,
-    "floor": mpmath.floor,
-    "ceil": mpmath.ceil,
+    "floor": lambda a: mpmath.floor(_snapped(a)),
+    "ceil": lambda a: mpmath.ceil(_snapped(a)),
     "!": lambda a: _gamma(a + 1),
     "Gamma": _gamma,
     "binom": _bounded(mpmath.binomial, 10**5),

@@ -31,12 +31,18 @@ class Order(Protocol):
 
 
 def as_region(structure: Structure) -> Structure | None:
-    """Return a structure as a set of real numbers, or None; a pair in () is an open interval."""
+    """Return a structure as a set of real numbers, or None; a pair in () is an open interval.
+
+    An interval that contains infinity is no set of real numbers.
+    """
     if isinstance(structure, Tuple) and len(structure.items) == 2 and structure.brackets == "()":
         return Interval(*structure.items, (False, False))
     if isinstance(structure, Items) and structure.braces:
         return structure if all(isinstance(item, Scalar) for item in structure.items) else None
-    return structure if isinstance(structure, (Interval, Region)) else None
+    if isinstance(structure, Interval):
+        ends = zip((structure.low, structure.high), structure.closed, strict=True)
+        return None if any(closed and _is_infinite(end) for end, closed in ends) else structure
+    return structure if isinstance(structure, Region) else None
 
 
 def same_region(one: Structure, other: Structure, comparer: Order) -> bool | None:
@@ -59,6 +65,8 @@ def same_region(one: Structure, other: Structure, comparer: Order) -> bool | Non
             2 * n + 1 for n, known in enumerate(ends) if comparer.order(end, known) == 0
         )
     cells = range(2 * len(ends) + 1)
+    if any(_overlaps(each, cell, ranks) for each in (one, other) for cell in cells):
+        return False
     inside = [_has(one, cell, ranks) for cell in cells]
     return any(inside) and inside == [_has(other, cell, ranks) for cell in cells]
 
@@ -66,7 +74,7 @@ def same_region(one: Structure, other: Structure, comparer: Order) -> bool | Non
 def _ends(region: Structure) -> list[Scalar]:
     """Ends of intervals and members of sets, without infinity."""
     if isinstance(region, Scalar):
-        return [] if region.tree in (INFINITY, _MINUS_INFINITY) else [region]
+        return [] if _is_infinite(region) else [region]
     parts = (region.low, region.high) if isinstance(region, Interval) else _members(region)
     return [end for part in parts for end in _ends(part)]
 
@@ -91,10 +99,19 @@ def _has(region: Structure, cell: int, ranks: dict[int, int]) -> bool:
     return all(inside) if isinstance(region, Region) and region.operator == "∩" else any(inside)
 
 
+def _overlaps(region: Structure, cell: int, ranks: dict[int, int]) -> bool:
+    joined = isinstance(region, Region) and region.operator == "or"
+    return joined and sum(_has(part, cell, ranks) for part in _members(region)) > 1
+
+
 def _rank(end: Structure, ranks: dict[int, int]) -> float:
-    if isinstance(end, Scalar) and end.tree in (INFINITY, _MINUS_INFINITY):
+    if isinstance(end, Scalar) and _is_infinite(end):
         return float("inf") if end.tree == INFINITY else float("-inf")
     return ranks[id(end)]
+
+
+def _is_infinite(end: Structure) -> bool:
+    return isinstance(end, Scalar) and end.tree in (INFINITY, _MINUS_INFINITY)
 
 
 def has_parameters(region: Structure) -> bool:

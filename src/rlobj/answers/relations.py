@@ -72,10 +72,14 @@ def parse_relation(sides: list[Tokens], symbols: list[str], parse_side: ParseSid
         raise Unreadable("a denied or supposed relation")
     if symbols in (["∈"], ["∉"]):
         region = parse_side(sides[1])
+        if isinstance(region, Items) and len(region.items) == 1 and symbols == ["∈"]:
+            region = region.items[0]
         return Named(
             join_text(sides[0]), region if symbols == ["∈"] else Region("∖", (REALS, region))
         )
     if set(symbols) <= _EQUAL:
+        while len(sides[0]) > 1 and sides[0][0].kind == "text":  # the line y = 2x
+            sides[0] = sides[0][1:]
         return _equation(sides, symbols, parse_side)
     if set(symbols) & (_EQUAL | {"∈", "∉"}):
         raise Unreadable("mixed relations")

@@ -46,7 +46,7 @@ _SET_OPERATORS = ("∪", "∩", "∖")
 _INFINITIES = (INFINITY, ("neg", INFINITY))
 _PLAIN_COMMANDS = frozenset(("frac", "sqrt"))
 
-_LABEL = re.compile(r"(?::|\b(?:is|are))\s*\Z")
+_LABEL = re.compile(r"(?::|\b(?:is|are|point|vector|interval|set|pair|triple|vertex))\s*\Z", re.I)
 _ALL_REALS = re.compile(
     r"(?:\\text\s*\{)?\s*(?:the set of )?all (?:the )?real(?:s| numbers| values)"
     r"(?:,? (?:except|other than|excluding|but)(?: for)?\s*\}?\s*([^{}]+?))?\s*\}?"
@@ -112,10 +112,10 @@ def _structure(tokens: Tokens) -> Structure:
         if tokens[-1].text == "}" and (modular := _modular(tokens, sides[-1])) is not None:
             return modular
         return parse_relation(sides, symbols, _structure)
-    if len(tokens) > 1 and tokens[0].kind == "text" and _LABEL.search(tokens[0].text):
-        if is_doubtful(tokens[:1]):
-            raise Unreadable("a denied or supposed answer")
-        return _structure(tokens[1:])
+    if len(tokens) > 1 and tokens[0].kind == "text":
+        colon = len(tokens) > 2 and tokens[1][:2] == ("symbol", ":")
+        if (colon or _LABEL.search(tokens[0].text)) and not is_doubtful(tokens[:1]):
+            return _structure(tokens[1 + colon :])
     return _modular(tokens, tokens) or _single(tokens)
 
 
@@ -184,7 +184,7 @@ def _joined(parts: list[Structure], separators: set[str]) -> Region | None:
             for part, region in zip(parts, regions, strict=True)
         ]
         kept = [point for point in points if point is not None]
-        return Region("∪", tuple(kept), variable) if len(kept) == len(parts) else None
+        return Region("or", tuple(kept), variable) if len(kept) == len(parts) else None
     if variable is None or None in regions:
         return None
     return Region("∩", tuple(region for region in regions if region), variable)
@@ -192,10 +192,15 @@ def _joined(parts: list[Structure], separators: set[str]) -> Region | None:
 
 def _combined(tokens: Tokens) -> Structure | None:
     """Parse unions, intersections and differences of sets; None if there is no operator."""
+    for n, token in enumerate(tokens[1:-1], 1):
+        if token.text == "-" and (tokens[n + 1].text == "\\{" or (n == 1 and _is_reals(tokens[0]))):
+            tokens = [*tokens[:n], Token("symbol", "∖"), *tokens[n + 1 :]]
     for operator in _SET_OPERATORS:
         runs, found = split(tokens, frozenset(operator))
         if not found:
             continue
+        if operator == "∖" and join_text(runs[0]) == "R":  # a bold R
+            runs[0] = [Token("name", "mathbb:R")]
         parts = [_structure(run) for run in runs]
         if operator == "∪" and all(isinstance(part, Items) and part.braces for part in parts):
             members = [item for part in parts if isinstance(part, Items) for item in part.items]
@@ -250,13 +255,17 @@ def _single(tokens: Tokens) -> Structure:
     runs, ratio = split([_colon(token) for token in tokens], frozenset(":"))
     if ratio and all(runs):
         return Tuple(tuple(map(_structure, runs)), ":")
-    if join_text(tokens[:1]) == "mathbb:R" and len(tokens) != 2:
-        if len(tokens) == 1:
-            return REALS
-        removed = _structure(tokens[2:]) if tokens[1].text == "-" else None
-        if isinstance(removed, (Items, Interval)):
-            return Region("∖", (REALS, removed))
+    if len(tokens) == 1 and _is_reals(tokens[0]):
+        return REALS
+    if "_" in (token.text for token in tokens[1:4]) and join_text(tokens)[:1].isdecimal():
+        based = parse_based_numeral(join_text(tokens))
+        if based is not None:
+            return based
     return _scalar(tokens)
+
+
+def _is_reals(token: Token) -> bool:
+    return token.text == "mathbb:R" or token[:2] == ("command", "R")
 
 
 def _colon(token: Token) -> Token:
@@ -288,7 +297,7 @@ def _bracketed(tokens: Tokens) -> Structure | None:
         inside, frozenset((",",)) if ";" not in join_text(inside) else frozenset(";")
     )
     if not found:
-        if split(inside, RELATIONS)[1]:
+        if split(inside, RELATIONS)[1] or split(inside, frozenset(_SET_OPERATORS))[1]:
             return _structure(inside)
         return Tuple((_structure(inside),), "[]") if brackets == "[]" else None
     parts = tuple(_structure(run) for run in runs)

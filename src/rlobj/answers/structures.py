@@ -83,7 +83,10 @@ class Interval(Structure):
 
 @dataclass(frozen=True)
 class Region(Structure):
-    """A union ∪, an intersection ∩ or a difference ∖ of intervals, finite sets and regions."""
+    """A union ∪, an intersection ∩ or a difference ∖ of intervals, finite sets and regions.
+
+    The operator `or` is a union of parts that do not overlap; parts that do are alternatives.
+    """
 
     operator: str
     parts: tuple[Structure, ...]
@@ -169,7 +172,9 @@ def _renamed_field(value: object, new: dict[str, str]) -> object:
         return rename(value, new)
     if isinstance(value, tuple) and value and isinstance(value[0], (Structure, tuple)):
         return tuple(_renamed_field(each, new) for each in value)
-    return value
+    if isinstance(value, str):
+        return new.get(value, value)
+    return renamed(value, new)
 
 
 def _parts(structure: Structure) -> list[Structure]:

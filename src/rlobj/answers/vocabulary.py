@@ -83,7 +83,7 @@ IGNORED = word_set(
 SKIPPED_ARGUMENT = word_set("hspace vspace phantom hphantom tag label color textcolor kern")
 FONTS = word_set(
     """boxed fbox framebox bm boldsymbol mathbf mathit mathnormal underline emph mathsf mathtt
-    ensuremath mathord mathopen pmb"""
+    ensuremath mathord mathopen mathbin mathrel mathclose mathinner mathop pmb"""
 )
 TEXTS = word_set(
     """text textbf textit textrm textsf texttt textnormal textup textsc mbox hbox mathrm

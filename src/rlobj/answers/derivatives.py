@@ -1,0 +1,56 @@
+"""Notations of derivatives: y', \\dot y and dy/dt."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+from rlobj.answers.expressions import names
+from rlobj.answers.structures import Structure, rename
+
+_QUOTIENT = re.compile(r"d:[d∂](?:\^([0-9]))?(.+)/[d∂](.+?)(?:\^[0-9])?")
+_DOTS = re.compile(r"(d{1,2})ot:(.+)")
+
+
+def in_notation_of(answer: Structure, gold: Structure) -> Structure:
+    """Return an answer with its derivatives written as in the gold.
+
+    dy/dt is y' and dot y, but never dy/dx.
+    """
+    given, expected = _all_names(answer), _all_names(gold)
+    new: dict[str, str] = {}
+    for name in given - expected:
+        if (found := _derivative(name)) is None:
+            continue
+        base, order, variable = found
+        for other in expected - given:
+            match _derivative(other):
+                case (b, o, v) if (b, o) == (base, order) and None in (v, variable):
+                    new[name] = other
+    return rename(answer, new) if new else answer
+
+
+def _derivative(name: str) -> tuple[str, int, str | None] | None:
+    """Return the function, the order and the variable (None if it is not written)."""
+    if found := _QUOTIENT.fullmatch(name):
+        return found[2], int(found[1] or 1), found[3]
+    if found := _DOTS.fullmatch(name):
+        return found[2], len(found[1]), None
+    bare = name.replace("'", "")
+    return (bare, len(name) - len(bare), None) if bare != name else None
+
+
+def _all_names(structure: Structure) -> frozenset[str]:
+    """Return the names in a structure, also those of values and of both sides of equations."""
+    found = frozenset[str]()
+    waiting: list[object] = [structure]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Structure):
+            waiting += [getattr(value, field.name) for field in fields(value)]  # type: ignore[arg-type]
+        elif isinstance(value, tuple) and value:
+            if isinstance(value[0], str):
+                found |= names(value)
+            else:
+                waiting += value
+    return found
