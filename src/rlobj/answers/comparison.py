@@ -317,18 +317,26 @@ def _regions(answer: Structure, gold: Structure, comparer: ExactComparer) -> Tru
     given, expected = as_region(answer), as_region(gold)
     if len(variables) > 1 or given is None or expected is None:
         return False
-    intervals = isinstance(given, Interval) and isinstance(expected, Interval)
-    if intervals and given.closed == expected.closed:
-        low = compare(given.low, expected.low, comparer)
-        same = _all((low, compare(given.high, expected.high, comparer)))
+    if has_parameters(given) or has_parameters(expected):
+        return _same_parts(given, expected, comparer)
+    if isinstance(given, Interval) and isinstance(expected, Interval):
+        same = _same_parts(given, expected, comparer)
         if same is not False:
             return same
-    if has_parameters(given) or has_parameters(expected):
-        both = isinstance(given, Region) and isinstance(expected, Region)
-        if not both or given.operator != expected.operator:
-            return False
-        return _matched(list(given.parts), list(expected.parts), comparer)
     return same_region(expected, given, comparer)
+
+
+def _same_parts(given: Structure, expected: Structure, comparer: ExactComparer) -> Truth:
+    if isinstance(given, Interval) and isinstance(expected, Interval):
+        if given.closed != expected.closed:
+            return False
+        low = compare(given.low, expected.low, comparer)
+        return _all((low, compare(given.high, expected.high, comparer)))
+    if not (isinstance(given, Region) and isinstance(expected, Region)):
+        return False
+    if given.operator != expected.operator:
+        return False
+    return _matched(list(given.parts), list(expected.parts), comparer)
 
 
 def _relations(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
