@@ -44,8 +44,31 @@ ROWS = {
     """,
     "percent": r"""
         0.5: 50\% ; 50% ; \frac12 ; 50 \text{ percent} | 0.5\% ; 50
-        8 \%: 0.08 ; 8 percent ; \frac{2}{25} | 8 ; 80\%
-        62.5%: 62\frac12\% ; \frac58 | 62.5
+        8 \%: 8 ; 0.08 ; 8 percent ; \frac{2}{25} | 80 ; 80\% ; 0.8 ; 8 \text{ cm}
+        62.5%: 62.5 ; 62\frac12\% ; \frac58 | 6.25 ; 625
+        .35625: 35.625\% | 35.625
+        204: 20400\% | 204\%
+    """,
+    "nouns": r"""
+        33: 33\text{ subsets} ; 33 ordered pairs (a,b) ; \text{exactly } 33 ; \text{a total of 33} ; 33 \text{ of the values of } n ; thirty-three ways | 34\text{ subsets} ; \text{at least } 33 ; 33 \text{ or more} ; 33 \text{ less than } n ; 33 \text{ or } 34 \text{ ways} ; 33 \text{ factorial} ; 33 \text{ million} ; \text{not } 33
+        33 \text{ subsets}: 33 ; 33\text{ sets} | 34 ; 33 \text{ million}
+        36: 3\text{ dozen eggs} | 3
+    """,
+    "numbers in words and repeating decimals": r"""
+        \frac23: two-thirds ; \text{two thirds} | \text{two} ; two-digit
+        \frac59: 0.555\ldots ; 0.(5) ; 0.\overline{5} ; 0.\dot{5} | 0.555 ; 0.5\ldots
+        \pi: \pi | 3.14159\ldots
+        \text{third}: 3^{\text{rd}} ; \text{the third} | \frac13 ; 3
+    """,
+    "choices with their values": r"""
+        \text{(C)}: \textbf{(C)}\ 12 ; (C) 12 ; \text{Option C: } 12 | (D) 12 ; (C) 12, (D) 13 ; 12
+        12: \textbf{(C)}\ 12 ; C. 12 | (C) 13 ; C
+    """,
+    "words for nothing": r"""
+        \text{no solution}: \emptyset ; \text{none} ; \text{DNE} | 0 ; \text{no}
+    """,
+    "what a reader does not see": r"""
+        5: {\color{red}5} | \textcolor{white}{5} ; \phantom{5} ; 6\hspace{-1em}5 ; \cancel{6}5
     """,
     "units": r"""
         5: 5 \text{ cm} ; 5 cm ; 5\text{ apples} ; 5\,\mathrm{m/s^2} ; \$5 | 5m ; 5 m ; 5k ; 5\text{ million} ; 5\text{ or }6 ; 5\%

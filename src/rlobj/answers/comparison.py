@@ -32,6 +32,7 @@ from rlobj.answers.structures import (
     names_in,
     rename,
 )
+from rlobj.answers.units import PERCENT
 from rlobj.answers.words import normalize_words
 
 Truth = bool | None
@@ -143,7 +144,9 @@ def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Trut
     if isinstance(answer, Scalar) and isinstance(gold, Scalar):
         if None not in (answer.unit, gold.unit) and answer.unit != gold.unit:
             return False
-        return comparer.equal(answer, gold)
+        if gold.unit != PERCENT or answer.unit is not None:
+            return comparer.equal(answer, gold)
+        return _any(comparer.equal(answer, each) for each in (gold, _hundredfold(gold)))
     if isinstance(answer, Based) or isinstance(gold, Based):
         return answer == gold
     if getattr(answer, "brackets", "()") != getattr(gold, "brackets", "()"):
@@ -156,6 +159,12 @@ def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Trut
         for row, gold_row in zip(given, expected, strict=True)
         for a, g in zip(row, gold_row, strict=True)
     )
+
+
+def _hundredfold(gold: Scalar) -> Scalar:
+    """62.5 for 62.5%: benchmarks mean the number before the sign."""
+    value = None if gold.value is None else gold.value * 100
+    return replace(gold, tree=("*", gold.tree, Fraction(100)), value=value)
 
 
 def _first(structure: Chain | Rounded) -> Structure:
@@ -201,6 +210,13 @@ def _is_equation(gold: Structure) -> bool:
 
 
 def _named(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
+    for one, other in ((answer, gold), (gold, answer)):
+        if (
+            isinstance(one, Named)
+            and isinstance(other, Words)
+            and one.name == f"choice {other.text}"
+        ):
+            return True
     if isinstance(answer, Named) and isinstance(gold, Named) and answer.name != gold.name:
         if (value := _as_function(answer, gold)) is not None:
             return compare(value, gold.value, comparer)
@@ -365,6 +381,11 @@ def _equation(structure: Structure) -> Relation | None:
 
 def _infinite(scalar: Scalar) -> bool:
     return scalar.tree in (INFINITY, ("neg", INFINITY))
+
+
+def _any(truths: Iterable[Truth]) -> Truth:
+    opposite = _all(None if truth is None else not truth for truth in truths)
+    return None if opposite is None else not opposite
 
 
 def _all(truths: Iterable[Truth]) -> Truth:

@@ -38,7 +38,7 @@ class Token(NamedTuple):
 
 _TOKEN = re.compile(
     r"(?P<blank>[\s~]+|\\\(|\\\)|\\\[|\\\]|\$)"
-    r"|(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    r"|(?P<number>[0-9]*\.[0-9]*\([0-9]+\)|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     r"|\\(?P<command>[A-Za-z]+)"
     r"|\\(?P<escape>.)"
     r"|(?P<module>(?:np|math|sympy|sp)\.)(?=[a-z])"
@@ -47,6 +47,9 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _UNIT = re.compile(r"(?:[A-Za-z°]+(?:\^\{?-?[0-9]\}?)?|\\[,;:! ]|[ /.*])+")
+_COLOR = re.compile(r"\s*(?!white|transparent|none)[A-Za-z]+(?:![0-9]+)?\s*")
+_DOTTED = frozenset(["dot", "ddot"])
+_VALUE_IN_TEXT = re.compile(r"\$([^$]+)\$|(?<![\w^{-])([-+]?[0-9][0-9.,/]*(?<![.,/]))(?![\w}-])")
 _SPACES = frozenset(",;:!/> \n\t")
 _ROW_SKIP = re.compile(r"(?:\s*\[[0-9.]+ *[a-z]{2}\])?")
 _OPEN, _CLOSE = frozenset("([{⟨⌊⌈") | {"\\{"}, frozenset(")]}⟩⌋⌉") | {"\\}"}
@@ -196,7 +199,11 @@ def _command(
     elif name in SYMBOLS:
         tokens.append(Token("symbol", SYMBOLS[name], spaced))
     elif name in SKIPPED_ARGUMENT:
-        return _argument(text, position)[1]
+        argument, position = _argument(text, position)
+        if name in ("color", "textcolor") and not _COLOR.fullmatch(argument):
+            raise Unreadable(f"text in the color {argument}")
+        if argument.startswith("-"):
+            raise Unreadable("text over text")
     elif name in FONTS or name in TEXTS:
         content, position = _argument(text, position)
         tokens.extend(_wrapped(content, name in TEXTS, spaced, level))
@@ -207,13 +214,12 @@ def _command(
             position = _argument(text, position)[1]
     elif name in ACCENTS:
         content, after = _argument(text, position)
-        repeating = name in ("overline", "bar", "dot") and content.strip().isdecimal()
-        if repeating and tokens and re.fullmatch(r"[0-9]*\.[0-9]*", tokens[-1].text):
-            tokens[-1] = Token("number", f"{tokens[-1].text}({content.strip()})")
+        if name in _DOTTED and len(content.strip()) > 0:
+            primes = [Token("symbol", "'")] * (1 + (name == "ddot"))
+            tokens.extend((*tokenise(content, level + 1), *primes))
         else:
-            tokens.append(
-                Token("name", f"{name}:{join_text(tokenise(content, level + 1))}", spaced)
-            )
+            accented = f"{name}:{join_text(tokenise(content, level + 1))}"
+            tokens.append(Token("name", accented, spaced))
         return after
     elif name == "mod" or (name not in CONSTANTS and name not in GREEK) or name == "Gamma":
         tokens.append(Token("command", name, spaced))
@@ -249,11 +255,25 @@ def _wrapped(content: str, is_text: bool, spaced: bool, level: int) -> list[Toke
         if words in ("e", "i", "d"):
             return [Token("name", words, spaced)]
         if not re.match(r"[-+.]?[0-9]", words) and _is_prose(words):
-            return [Token("text", words, spaced)]
+            return _sentence(content, spaced, level)
     inside = tokenise(words, level + 1)
     if len(inside) < 2:
         return inside
     return [Token("symbol", "{", spaced), *inside, Token("symbol", "}")]
+
+
+def _sentence(content: str, spaced: bool, level: int) -> list[Token]:
+    """Tokens of prose: its words, and the numbers and formulas among them."""
+    tokens: list[Token] = []
+    position = 0
+    for value in [*_VALUE_IN_TEXT.finditer(content), None]:
+        words = content[position : value.start() if value else None].strip(" $")
+        if words:
+            tokens.append(Token("text", words, spaced))
+        if value:
+            tokens += tokenise(value[1] or value[2], level + 1)
+            position = value.end()
+    return tokens
 
 
 def _is_prose(words: str) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
+from fractions import Fraction
+
+from rlobj.answers.numerals import read_repeating
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎", "0123456789+-()", strict=True))
@@ -12,11 +16,13 @@ _SIGNS = {
     **dict.fromkeys("⁄∕÷", "/"),
     **dict.fromkeys("×⋅·∙∗", "*"),
     **dict.fromkeys("\u2009\u202f\u2006\u2005\u2008\u00a0\u200a", r"\,"),
-    **dict.fromkeys("\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff", ""),
+    **dict.fromkeys(
+        "\u00ad\u034f\u180e\ufe0e\ufe0f\u20e3\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff",
+        "",
+    ),
     **dict.fromkeys("°º˚", r"^\circ "),
     **dict.fromkeys("≤⩽≦", r"\le "),
     **dict.fromkeys("≥⩾≧", r"\ge "),
-    **dict.fromkeys("ℝ", r"\mathbb{R}"),
     **dict.fromkeys("∅⌀", r"\emptyset "),
     **dict.fromkeys("’′", "'"),
     **dict.fromkeys("≈≃", r"\approx "),
@@ -34,6 +40,13 @@ _SIGNS = {
     "∠": r"\angle ",
     "∂": r"\partial ",
     "…": r"\dots ",
+    "∣": "|",
+    "→": r"\to ",
+    "∑": r"\sum ",
+    "∏": r"\prod ",
+    "∫": r"\int ",
+    "″": "''",
+    **{letter: rf"\mathbb{{{unicodedata.normalize('NFKC', letter)}}}" for letter in "ℂℕℚℝℤ"},
     "⟨": r"\langle ",
     "⟩": r"\rangle ",
     "⌊": r"\lfloor ",
@@ -58,6 +71,7 @@ for _code in range(ord("α"), ord("ω") + 1):
         _SIGNS[chr(_code).upper()] = f"\\{_name.title()} "
 
 _SCRIPT_FRACTION = re.compile("([⁰¹²³⁴-⁹]+)[⁄/]([₀-₉]+)")
+_OVERLINED = re.compile("(?:[0-9]\u0305)+")
 _SCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")
 _ROOT = re.compile(r"(\\sqrt(?:\[3\])?) ?\(([^()]*)\)")
 
@@ -75,6 +89,19 @@ _EXPONENT_MARK = re.compile(
     r"(?<=[0-9])\\(?:mathrm|text)\{[eE]\}(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))"
 )
 
+_QUANTITY = re.compile(r"\\(?:SI|qty)\{([^{}]*)\}\{([^{}]*)\}")
+_UNIT_FRACTION = re.compile(
+    r"\\frac\{\\(?:text|mathrm)\{([^{}]*)\}\}\{\\(?:text|mathrm)\{([^{}]*)\}(\^\{?[0-9]\}?)?\}"
+)
+_MINUTES = re.compile(
+    r"([0-9]+)\s*\\circ\s*([0-9]+)\s*'(?!')(?:\s*([0-9]+(?:\.[0-9]+)?)\s*(?:''|\"))?"
+)
+_BOLD = re.compile(r"(?<=\S)\*\*(?=[\s.,:]|$)|^\*\*(?=\S)")
+_PERCENT = re.compile(r"\b(?:per cent|pct)\b")
+_ENTITY = re.compile(r"&(?:[A-Za-z]+[0-9]*|#[0-9]+|#x[0-9a-f]+);")
+_TAG = re.compile(r"</?(?:b|i|strong|em|u|code|p)>|<br ?/?>")
+_SCRIPT_TAG = re.compile(r"<su([pb])>([^<>]*)</su[pb]>")
+
 _SAFE = r"(?:,\\[!,]\s*|\{,\}\s*|\\[,!;: ]\s*|~)"
 _GROUPED = re.compile(rf"(?<![\d.,_^])\d{{1,3}}(?:{_SAFE}\d{{3}})+(?!\d)")
 _SPACED = re.compile(r"([+-]?\s*(?:\\?\$)?\s*)(\d{1,3}(?: \d{3})+)(?!\d)")
@@ -90,18 +117,29 @@ def normalize(text: str) -> str:
         >>> normalize("7.2 x 10^6"), normalize("{}45^{}")
         ('7.2*10^6', '45')
     """
+    if "&" in text or "</" in text:
+        text = _without_html(text)
     if not text.isascii():
         text = _to_ascii(text)
+    if "**" in text:
+        text = _BOLD.sub("", text)
     text = _strip(text)
     if "{" in text:
         text = _GROUPED_SIGN.sub(r"\1", text)
         text = _EMPTY.sub("", text) or text
         text = _EXPONENT_MARK.sub(lambda run: f"e{run[1] or run[2]}", text)
+        text = _QUANTITY.sub(r"\1\\text{ \2}", text)
+        text = _UNIT_FRACTION.sub(lambda run: rf"\text{{ {run[1]}/{run[2]}{run[3] or ''}}}", text)
     if "10" in text:
         text = _TIMES_TEN.sub("*", text)
     if "^" in text:
         text = _DEGREES.sub(r"\\circ ", text)
         text = _PRIMES.sub(lambda run: "'" * (run[0].count("prime") or run[0].count("'")), text)
+        text = _MINUTES.sub(_decimal_degrees, text)
+    if "p" in text:
+        text = _PERCENT.sub("percent", text)
+    if "." in text:
+        text = read_repeating(text)
     if text.count("$") - text.count(r"\$") == 1:  # a single dollar sign is a currency
         text = re.sub(r"(?<!\\)\$", r"\\$", text)
     if _GROUPED.search(text):
@@ -126,6 +164,16 @@ def join_comma_groups(text: str) -> str | None:
     return None if "," in joined or _commas_inside_brackets(text) else joined
 
 
+def _without_html(text: str) -> str:
+    text = _SCRIPT_TAG.sub(lambda run: f"{'^' if run[1] == 'p' else '_'}{{{run[2]}}}", text)
+    return _ENTITY.sub(lambda run: html.unescape(run[0]), _TAG.sub("", text))
+
+
+def _decimal_degrees(run: re.Match[str]) -> str:
+    r"""Write 30^\circ 15' as 121/4\circ."""
+    return rf"{int(run[1]) + Fraction(run[2]) / 60 + Fraction(run[3] or 0) / 3600}\circ"
+
+
 def _commas_inside_brackets(text: str) -> bool:
     depth = 0
     for character in text:
@@ -136,6 +184,7 @@ def _commas_inside_brackets(text: str) -> bool:
 
 
 def _to_ascii(text: str) -> str:
+    text = _OVERLINED.sub(lambda run: rf"\overline{{{run[0][::2]}}}", text)
     text = _SCRIPT_FRACTION.sub(lambda run: f"\\frac{{{_plain(run[1])}}}{{{_plain(run[2])}}}", text)
     out: list[str] = []
     for run in re.split(f"({_SCRIPT_RUN.pattern})", text):

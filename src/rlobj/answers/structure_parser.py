@@ -21,8 +21,10 @@ from rlobj.answers.lexer import (
 )
 from rlobj.answers.matrices import parse_matrix, parse_transposed
 from rlobj.answers.normalization import join_comma_groups, normalize
+from rlobj.answers.numerals import SCALES
+from rlobj.answers.phrases import is_prose, strip_phrases
 from rlobj.answers.regions import as_region
-from rlobj.answers.relations import RELATIONS, is_doubtful, parse_relation
+from rlobj.answers.relations import RELATIONS, parse_relation
 from rlobj.answers.structures import (
     INFINITY,
     REALS,
@@ -38,21 +40,25 @@ from rlobj.answers.structures import (
     Words,
     scalar,
 )
-from rlobj.answers.units import MULTIPLES, split_unit
-from rlobj.answers.words import is_prose, normalize_words, parse_based_numeral, parse_words
+from rlobj.answers.units import PERCENT, Unit, split_unit
+from rlobj.answers.words import (
+    normalize_words,
+    parse_choice,
+    parse_special,
+    parse_words,
+    unwrap_text,
+)
 
 _LISTS = (frozenset(";"), frozenset((",", "or", "and")))
 _SET_OPERATORS = ("∪", "∩", "∖")
 _INFINITIES = (INFINITY, ("neg", INFINITY))
 _PLAIN_COMMANDS = frozenset(("frac", "sqrt"))
 
-_LABEL = re.compile(r"(?::|\b(?:is|are|point|vector|interval|set|pair|triple|vertex))\s*\Z", re.I)
 _ALL_REALS = re.compile(
     r"(?:\\text\s*\{)?\s*(?:the set of )?all (?:the )?real(?:s| numbers| values)"
     r"(?:,? (?:except|other than|excluding|but)(?: for)?\s*\}?\s*([^{}]+?))?\s*\}?"
 )
 _NEXT_EQUATION = re.compile(r"\\q?quad\b(?=\s*\\?[A-Za-z][^=,\\]{0,12}=)")
-_NUMBER_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{((?:\\?\$|[-+])?[0-9][^{}]*)\}")
 
 Tokens = list[Token]
 
@@ -75,15 +81,27 @@ def parse_structure(text: str, grouped: bool = True) -> Structure:
     text = normalize(text)
     if not text:
         raise Unreadable("nothing there")
-    if number := _NUMBER_IN_TEXT.fullmatch(text):
-        text = number[1]
+    if (special := parse_special(text)) is not None:
+        return special
+    if choice := parse_choice(text):
+        return Named(f"choice {choice[0]}", parse_structure(choice[1], grouped))
+    text = unwrap_text(text)
     if (reals := _ALL_REALS.fullmatch(text)) is not None:
         text = f"\\mathbb{{R}}\\setminus\\{{{reals[1] or ''}\\}}"
     if "quad" in text:
         text = _NEXT_EQUATION.sub(",", text)
     if grouped:
         text = join_comma_groups(text) or text
-    return parse_based_numeral(text) or parse_words(text) or _structure(tokenise(text))
+    words = parse_words(text)
+    if words is not None and not re.search("[0-9]", text):
+        return words
+    try:
+        structure = _structure(tokenise(text))
+    except Unreadable:
+        if words is None:
+            raise
+        return words
+    return structure if words is None or isinstance(structure, Scalar) else words
 
 
 def _structure(tokens: Tokens) -> Structure:
@@ -96,6 +114,7 @@ def _structure(tokens: Tokens) -> Structure:
     tokens, counters = without_condition(tokens if flat is None else flat)
     if counters:
         return Family(_structure(tokens), counters)
+    tokens = strip_phrases(tokens)
     if len(tokens) > 1 and tokens[0].text.lower() in ("either", "both"):
         tokens = tokens[1:]
     if not tokens:
@@ -312,18 +331,19 @@ def _scalar(tokens: Tokens) -> Structure:
     if tokens[0].text.lower() in ("approximately", "about", "roughly") and len(tokens) > 1:
         return Rounded(None, _structure(tokens[1:]))
     value, unit = split_unit(tokens)
-    power = MULTIPLES.get(value[-1].text.lower()) if len(value) > 1 else None
-    if power is not None:
+    factor = Fraction(1)
+    while len(value) > 1 and (multiple := SCALES.get(value[-1].text.lower())):
+        factor *= multiple
         value = value[:-1]
-    if is_prose(value):
+    if any(map(is_prose, value)):
         return Words(normalize_words(" ".join(token.text for token in tokens)))
     source = latex(value)
     try:
         tree, unit = _measured(value) if unit is None else (parse_expression(value), unit)
     except Unsupported:
         return Scalar(None, None, source, unit)
-    if power is not None:
-        tree = ("*", tree, Fraction(10) ** power)
+    if factor != 1:
+        tree = ("*", tree, factor)
     decimal = any(t.kind == "number" and not t.text.isdecimal() for t in value) and not names(tree)
     trees = expand_plus_minus(tree)
     if len(trees) > 1:
@@ -331,7 +351,7 @@ def _scalar(tokens: Tokens) -> Structure:
     return scalar(tree, source, unit, decimal=decimal)
 
 
-def _measured(tokens: Tokens) -> tuple[Tree, frozenset[tuple[str, int]] | None]:
+def _measured(tokens: Tokens) -> tuple[Tree, Unit | None]:
     """Parse a value; a final % or degree sign belongs to all of it: 62 1/2 %, 270/7 degrees."""
     mark = tokens[-1].text
     plain = not any(
@@ -342,6 +362,6 @@ def _measured(tokens: Tokens) -> tuple[Tree, frozenset[tuple[str, int]] | None]:
     if len(tokens) > 1 and mark in ("%", "°") and plain:
         tree = parse_expression(tokens[:-1])
         if mark == "%":
-            return ("/", tree, Fraction(100)), None
+            return ("/", tree, Fraction(100)), PERCENT
         return tree, frozenset({("°", 1)})
     return parse_expression(tokens), None

@@ -41,6 +41,9 @@ rad radian radians
 $ dollar dollars usd bucks
 ¢ cent cents
 euro euros eur
+yen
+am
+pm
 N newton newtons
 J joule joules
 kJ kilojoule kilojoules
@@ -66,17 +69,8 @@ AU au
 Å angstrom angstroms
 lightyear lightyears ly
 ohm ohms Ω
-people person persons
-vertex vertices
-child children
-candy candies
-box boxes
 """
-_REGULAR = """
-    day week month rupee kelvin erg acre unit way student apple ball coin card point edge
-    triangle solution integer digit step game book car girl boy member team block square cube
-    marble page question ticket piece chair table bag row seat tile bit byte token
-"""
+_REGULAR = "day week month century rupee kelvin erg acre bit byte"
 """Units whose plural has an s."""
 _ALONE = "eV keV MeV GeV gauss kpc Mpc mph kPa MPa atm bar kHz MHz GHz"
 _LINES = [line.split() for line in _ALIASES.strip().splitlines()]
@@ -85,12 +79,11 @@ _LINES += [[name] for name in _ALONE.split()]
 _NAMES = {alias: line[0] for line in _LINES for alias in line}
 _PLAIN_EXCLUDED = frozenset(["mg", "ms", "au", "ly", "pc"])
 """Units that are more likely products of two letters in plain mathematics."""
+PERCENT: Unit = frozenset({("%", 1)})
 _CURRENCIES = {"$": "$", "€": "euro", "£": "pound"}
 _JOINTS = frozenset(["/", "^", "{", "}", "*", "$", "€", "£", "-", "∈", "."])
 _POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
-_IGNORED = frozenset(["of", "the", "total", "different", "distinct", "possible"])
-MULTIPLES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-"""Number word -> power of ten."""
+_SPEED = re.compile(r"m/s(?:\^\{?2\}?)?")
 
 _PIECE = re.compile(r"[A-Za-z°Å]+|\^ ?\{? ?-? ?[0-9]+ ?\}?|(?<! )[0-9]|[/*. $-]|\\[A-Za-z,;! ]+")
 
@@ -111,7 +104,7 @@ def read_unit(text: str) -> Unit | None:
             return None
         position, word = piece.end(), piece[0]
         lowered = word.lower()
-        if word in "$*.- " or word.startswith("\\") or lowered in _IGNORED:
+        if word in "$*.- " or word.startswith("\\"):
             continue
         if word == "/" or lowered == "per":
             sign = -1
@@ -134,11 +127,18 @@ def read_unit(text: str) -> Unit | None:
     return frozenset(found.items()) if position == len(text) and found else None
 
 
+def is_unit(word: str) -> bool:
+    """Return whether a word of two or more letters is the name of a unit."""
+    known = word in _NAMES or word.lower() in _NAMES
+    return len(word) > 1 and known and word not in _PLAIN_EXCLUDED
+
+
 def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
     """Separate a value from the unit after it or the currency sign before it."""
     signed = len(tokens) > 1 and tokens[0].text == "-"
     if len(tokens) > 1 and (currency := _CURRENCIES.get(tokens[signed].text)):
-        return [*tokens[:signed], *tokens[signed + 1 :]], frozenset({(currency, 1)})
+        value = [*tokens[:signed], *tokens[signed + 1 :]]
+        return split_unit(value)[0], frozenset({(currency, 1)})
     start = len(tokens)
     while start > 1 and _is_unit_part(tokens[start - 1]):
         start -= 1
@@ -152,7 +152,7 @@ def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
 def _is_unit_part(token: Token) -> bool:
     if token.kind in ("text", "word", "number"):
         return True
-    return (token.kind == "name" and token.text in "ms") or token.text in _JOINTS
+    return (token.kind == "name" and token.text in "msh") or token.text in _JOINTS
 
 
 def _unit_of(tokens: list[Token], before: Token) -> Unit | None:
@@ -163,6 +163,10 @@ def _unit_of(tokens: list[Token], before: Token) -> Unit | None:
         return frozenset({(currency, 1)}) if currency and len(tokens) == 1 else None
     if first.kind == "text":
         return read_unit(" ".join(token.text for token in tokens).strip())
+    joined = "".join(token.text for token in tokens)
+    speed = first.kind == "name" and first.spaced and before.kind == "number"
+    if speed and _SPEED.fullmatch(joined):
+        return read_unit(joined)
     if first.kind != "word" or not all(len(t.text) > 1 or t.kind != "word" for t in tokens):
         return None
     after_value = before.kind == "number" or before.text in ("}", ")", "pi", "°")

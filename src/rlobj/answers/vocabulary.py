@@ -77,19 +77,23 @@ IGNORED = word_set(
     """left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle
     textstyle scriptstyle limits nolimits quad qquad thinspace negthinspace medspace thickspace
     space enspace rm bf it sf tt normalfont bfseries mathstrut strut tiny small large Large LARGE
-    huge Huge normalsize footnotesize blacksquare checkmark square qed"""
+    huge Huge normalsize footnotesize blacksquare checkmark square qed boldmath relax hfill
+    nonumber notag noindent protect null allowbreak par"""
 )
 """Commands without meaning."""
-SKIPPED_ARGUMENT = word_set("hspace vspace phantom hphantom tag label color textcolor kern")
+SKIPPED_ARGUMENT = word_set(
+    "hspace vspace phantom hphantom vphantom tag label color textcolor colorbox kern"
+)
 FONTS = word_set(
     """boxed fbox framebox bm boldsymbol mathbf mathit mathnormal underline emph mathsf mathtt
-    ensuremath mathord mathopen mathbin mathrel mathclose mathinner mathop pmb"""
+    ensuremath mathord mathopen mathbin mathrel mathclose mathinner mathop pmb num ang"""
 )
 TEXTS = word_set(
     """text textbf textit textrm textsf texttt textnormal textup textsc mbox hbox mathrm
-    operatorname"""
+    operatorname si unit"""
 )
 FRACTIONS = {name: name[1:] for name in ("dfrac", "tfrac", "cfrac", "sfrac", "dbinom", "tbinom")}
+FRACTIONS |= {"nicefrac": "frac", "xfrac": "frac"}
 ASCII = {"**": "^", "==": "=", ":=": "=", "=<": "<=", "=>": ">="}
 WORDS = {
     "or": "or",

@@ -1,28 +1,57 @@
-"""Parse answers that are words, choices, or numerals with a base."""
+"""Parse answers that are words, choices, dates, or numerals with a base."""
 
 from __future__ import annotations
 
+import calendar
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 
-from rlobj.answers.lexer import Token
-from rlobj.answers.structures import Based, Structure, Words, scalar
-from rlobj.answers.vocabulary import word_set
+from rlobj.answers.numerals import CARDINALS, read_number_words, read_ordinal
+from rlobj.answers.structures import INFINITY, Based, Items, Structure, Words, scalar
+from rlobj.answers.vocabulary import TEXTS, word_set
 
-_BASES = {
-    **{"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9},
-    **{"ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16},
-}
 _NUMERAL = re.compile(
     r"([+-]?)\(?([0-9A-Z]*[0-9][0-9A-Z]*)\)?"
     r"(?:_\{?\(?(?:base)?([0-9]{1,2}|[a-z]+)\)?\}?|\(?(?:in)?base([0-9]{1,2}|[a-z]+)\)?)"
 )
-_TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|rm|textbf|mathbf)\s*\{([^{}]*)\}")
-_WRAPPER = re.compile(r"\\(?:text\w*|math(?:rm|bf|it|sf|tt)|mbox|boxed|fbox|operatorname)\b\s*")
-_SHORT = word_set("yes no odd even true false none one two six ten all not any")
+_COMMANDS = "|".join(sorted(TEXTS | {"mathbf", "mathsf"}))
+_TEXT = rf"\\(?:{_COMMANDS})\s*\{{([^{{}}]*)\}}"
+_WRAPPER = re.compile(
+    r"\\(?:text\w*|math(?:rm|bf|it|sf|tt)|[mh]box|boxed|fbox|operatorname|rm|bf)\b\s*"
+)
+_SHORT = word_set("yes no odd even true false none all not any")
 _SENTENCE = re.compile(r"[A-Za-z][A-Za-z0-9 ,.'()-]*")
+_ROMAN = re.compile(r"(?=..)[IVX]+")
 _MAX_NUMERAL = 500
+
+_NOTHING = re.compile(
+    r"none|dne|(?:the )?(?:empty|null) set|(?:it |(?:the )?limit )?(?:does not|doesn't) exist"
+    r"|(?:there (?:is|are) )?no (?:such |real |integer |positive |valid |possible )*"
+    r"(?:solutions?|roots?|values?|numbers?|integers?|pairs?|triples?|functions?)(?: exists?)?"
+)
+_INFINITE = re.compile(
+    r"(negative |minus )?(?:positive )?(?:infinity|infinite|infinitely many)(?: \w+)?"
+)
+_MONTHS = "|".join(f"{name[:3]}(?:{name[3:]})?" for name in map(str.lower, calendar.month_name[1:]))
+_DAY = "(?P<day{}>[0-9]{{1,2}})(?:st|nd|rd|th)?"
+_DATE = re.compile(
+    rf"(?:{_DAY.format(1)}(?: of)? (?P<month1>{_MONTHS})\.?"
+    rf"|(?P<month2>{_MONTHS})\.? {_DAY.format(2)}),?(?: (?P<year>[0-9]{{4}}))?"
+)
+_TIME = re.compile(
+    r"(?:(?<=:[0-9]{2})\s*(?:\\[ ,;])?\s*|(?<=[0-9])\s*\\(?:text|mathrm)\{\s*)"
+    r"(?:\\(?:text|mathrm)\{\s*)?([ap])\.?\s?m\.?\s*\}?",
+    re.IGNORECASE,
+)
+_CHOICE = re.compile(
+    r"(?:(?:option|choice|answer)\s*)?(?:\(([A-J])\)[.:]?|([A-J])[).:])"
+    r"(?:[\s~]|\\[,;:! ]|\\q?quad\b|\\hspace\{[^{}]*\})*(?P<value>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_CHOICE_VALUE = re.compile(
+    r"[0-9.$]|-[0-9\\]|\\(?!text\w*\{\s*(?:or|and)\b)|(?!or|and|not)[A-Za-z]{2}"
+)
+_CHOICE_AGAIN = re.compile(r"(?<![A-Za-z\\])[A-J]\}?[).:]|\([A-J]\)|\b(?:or|and)\b")
 
 
 def normalize_words(text: str) -> str:
@@ -35,26 +64,79 @@ def normalize_words(text: str) -> str:
     text = _WRAPPER.sub("", text)
     text = re.sub(r"\\[,;:! ]|\\q?quad\b|[{}$~*]", " ", text)
     text = re.sub(r"\s+", " ", text).strip(' .,;:!"`')
-    text = re.sub(r"^(?:the|an?|option|choice) (?=[(\w])", "", text, flags=re.IGNORECASE)
+    text = re.sub(
+        r"^(?:the|an?|option|choice|answer|(?:mr|mrs|ms|dr|prof)\.?) (?=[(\w])",
+        "",
+        text,
+        flags=re.I,
+    )
     if choice := re.fullmatch(r"\(? ?(.) ?\)", text):
         text = choice[1]
     return text if len(text) == 1 else text.casefold()
 
 
-def parse_based_numeral(text: str) -> Structure | None:
+def _based_numeral(text: str) -> Structure | None:
     """Parse a numeral with its base, 52_8 or "52 base 8"; base ten gives a plain number."""
     if ("_" not in text and "base" not in text) or len(text) > _MAX_NUMERAL:
         return None
-    found = _NUMERAL.fullmatch(re.sub(r"\\[,;! ]|\s|\$", "", _TEXT.sub(r"\1", text)))
+    found = _NUMERAL.fullmatch(re.sub(r"\\[,;! ]|\s|\$", "", re.sub(_TEXT, r"\1", text)))
     if found is None:
         return None
     sign, digits, subscript, spelled = found.groups()
     name = subscript or spelled
-    base = int(name) if name.isdecimal() else _BASES.get(name, 0)
+    base = int(name) if name.isdecimal() else CARDINALS.get(name, 0)
     if not 2 <= base <= 36 or any(int(each, 36) >= base for each in digits):
         return None
     digits = sign.strip("+") + (digits.lstrip("0") or "0")
     return scalar(Fraction(digits)) if base == 10 else Based(digits, base)
+
+
+def parse_special(text: str) -> Structure | None:
+    """Parse a numeral with a base, and words for nothing, infinity, an ordinal or a date."""
+    if numeral := _based_numeral(text):
+        return numeral
+    folded = normalize_words(text)
+    if _NOTHING.fullmatch(folded):
+        return Items((), braces=True)
+    if infinite := _INFINITE.fullmatch(folded):
+        return scalar(("neg", INFINITY) if infinite[1] else INFINITY)
+    if (date := _DATE.fullmatch(folded)) is not None:
+        day, month = date["day1"] or date["day2"], date["month1"] or date["month2"]
+        return Words(f"{int(day)} {month[:3]} {date['year'] or ''}".strip())
+    ordinal = read_ordinal(folded)
+    return Words(ordinal) if ordinal else None
+
+
+def unwrap_text(text: str) -> str:
+    r"""Remove a text command around a whole answer that has a number, in digits or in words.
+
+    Example:
+        >>> [unwrap_text(rf"\text{{{text}}}") for text in ("33 ways", "two thirds", "east")]
+        ['33 ways', '2/3', '\\text{east}']
+    """
+    whole = re.fullmatch(_TEXT, text)
+    plain = whole[1].strip() if whole else text
+    spelled = read_number_words(plain)
+    text = (
+        spelled
+        if spelled != plain or (whole and re.match(r"(?:\\?\$|[-+])?[0-9]", plain))
+        else text
+    )
+    return _TIME.sub(lambda run: rf"\text{{ {run[1].lower()}m}}", text)
+
+
+def parse_choice(text: str) -> tuple[str, str] | None:
+    r"""Split a choice with its value, `\textbf{(C)}\ 12`, into the letter and the value."""
+    text = re.sub(rf"^(\(?){_TEXT}", r"\1\2", text, count=1)
+    found = _CHOICE.fullmatch(text)
+    if found is None or not _CHOICE_VALUE.match(found["value"]):
+        return None
+    letter = found[1] or found[2]
+    return (
+        None
+        if not letter.isupper() or _CHOICE_AGAIN.search(found["value"])
+        else (letter, found["value"])
+    )
 
 
 def parse_words(text: str) -> Words | None:
@@ -68,19 +150,9 @@ def parse_words(text: str) -> Words | None:
     if not re.fullmatch(r"[a-z]+(?:[ '-][a-z]+)*", folded) or re.search(r"\bor\b|\band\b", folded):
         return None
     plain = re.sub(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}", r"\1", text).strip()
+    if _ROMAN.fullmatch(plain):
+        return Words(folded)
     if "\\" in plain or (plain.isupper() and len(plain) < 6):
         return None
     known = folded in _SHORT or (" " in folded and re.search("[a-z]{3}", folded))
     return Words(folded) if marked or known or re.fullmatch("[A-Za-z]{4,}", plain) else None
-
-
-def is_prose(tokens: Sequence[Token]) -> bool:
-    """Return whether there are words among the tokens of a value."""
-    for token in tokens:
-        if token.kind == "text":
-            return True
-        if token.kind == "word" and (
-            token.text.lower() in _SHORT or (len(token.text) >= 4 and not token.text.isupper())
-        ):
-            return True
-    return False

@@ -1,0 +1,192 @@
+"""Words around a value: nouns are dropped; what changes the value makes it no value.
+
+"33 ordered pairs" and "there are exactly 33" are 33. "At least 33", "33 factorial" and "33 less
+than n" are not 33. A unit or a multiplier (million, dozen) after the value is kept.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rlobj.answers.lexer import Token
+from rlobj.answers.numerals import NUMBER_WORDS, SCALES
+from rlobj.answers.units import is_unit, read_unit, split_unit
+from rlobj.answers.vocabulary import FUNCTIONS, word_set
+
+_CHANGES = word_set(
+    """less more fewer least most greater than not no nor never neither none isn cannot or either
+    except excluding besides unless but instead about around approximately approx roughly nearly
+    almost circa maybe perhaps possibly probably guess unsure if when otherwise else wrong incorrect
+    false plus minus times divided multiplied over under below above choose factorial squared cubed
+    square-root root doubled double twice triple tripled power mod modulo base remainder reciprocal
+    inverse percent percentage point short ish so between versus up repeating recurring rejected
+    discarded extraneous invalid impossible unlikely retracted mistake error typo wait sorry crossed
+    ignore alternatively actually"""
+)
+"""Words after or before a value that make it another value, or none."""
+_CHANGES_BEFORE = _CHANGES | word_set("negative half square cube log opposite first wrong was")
+_NO_NOUN = word_set(
+    """of in at as to for by from with when where while and but is are was were be it i we you he
+    she they has have had do does did will would can may might should must until through because
+    since that which who e ordinal st nd rd th"""
+)
+"""Words that cannot begin a noun phrase."""
+_PHRASES = re.compile(
+    r"(?:of (?:the|these|those|them|all|such)|in (?:total|all)|as (?:the|a|an|our|required)"
+    r"|(?:is|are) (?:the|our|my))\b"
+)
+_CONDITION = re.compile(r"\b(?:such that|with|where|satisfying|for which|from)$")
+_INTRODUCTION = re.compile(
+    r"(?:.*:|(?:.* )?(?:is|are|equals|equal to|exactly|precisely|only|just|simply|clearly|indeed|be"
+    r"|get|obtain|have|gives|needs?|answer|(?:total|maximum|minimum|value|count|answer) of|in total"
+    r"|there exist))",
+    re.DOTALL,
+)
+_SHORT = word_set(
+    """yes no odd even true false none one two six ten all not any men way set sum day bit box egg
+    row sq"""
+)
+"""Short words that are not products of letters."""
+_FUNCTION_OF = re.compile(rf"(?:{'|'.join(sorted(FUNCTIONS))})[a-z]")
+_WORD = re.compile(r"[A-Za-z]+(?:[-'][A-Za-z]+)*")
+_OPENING = frozenset(["(", "[", "{", "\\{"])
+_CLOSING = frozenset([")", "]", "}", "\\}"])
+_MAX_UNIT = 8
+_ENDS_VALUE = frozenset([")", "]", "}", "\\}", "!", "%", "°", "'", "∞", "|", "⌋", "⌉", "$", "∅"])
+_SEPARATORS = frozenset([";", "or", "and", "∪"])
+_MATHEMATICS = frozenset("(){},_.':") | {"\\{", "\\}"}
+
+Tokens = list[Token]
+
+
+def strip_phrases(tokens: Tokens) -> Tokens:
+    """Remove the words before and after a value; keep a multiplier and a unit after it.
+
+    Tokens that are not a value with such words are returned as they are.
+    """
+    if not any(token.kind in ("text", "word") for token in tokens):
+        return tokens
+    return _without_noun(_without_introduction(tokens))
+
+
+def is_prose(token: Token) -> bool:
+    """Return whether a token is words, not a product of letters."""
+    if token.kind != "word":
+        return token.kind == "text"
+    return token.text.lower() in _SHORT or (len(token.text) >= 4 and not token.text.isupper())
+
+
+def _without_introduction(tokens: Tokens) -> Tokens:
+    end = 0
+    while end < len(tokens) and (
+        tokens[end].kind in ("text", "word") or tokens[end].text in "aAI#"
+    ):
+        end += 1
+    colon = end < len(tokens) and tokens[end].text == ":"
+    if not 0 < end < len(tokens) - colon:
+        return tokens
+    said = " ".join(token.text for token in tokens[:end]).strip() + ":" * colon
+    if said in ("USD", "US", "EUR"):
+        return tokens[end:] if said == "US" else [*tokens[end:], Token("text", said)]
+    words = list(map(_as_written, _WORD.findall(said)))
+    if not any(map(is_prose, tokens[:end])):
+        return tokens
+    if not _INTRODUCTION.fullmatch(said.lower()) or _changed(words, _CHANGES_BEFORE):
+        return tokens
+    return tokens[end + colon :]
+
+
+def _without_noun(tokens: Tokens) -> Tokens:
+    first = _noun_position(tokens)
+    if first is None or split_unit(tokens[first - 1 :])[1] is not None:
+        return tokens
+    words = _phrase(tokens[first:])
+    if words is None:
+        return tokens
+    kept, words = _measure(words)
+    noun = not words or kept or _PHRASES.match(" ".join(words))
+    if not noun and (words[0] in _NO_NOUN or (len(words[0]) < 3 and words[0] != "sq")):
+        return tokens
+    return tokens if _changed(words, _CHANGES) else [*tokens[:first], *kept]
+
+
+def _noun_position(tokens: Tokens) -> int | None:
+    """The first token of the words after a value, outside brackets."""
+    depth = 0
+    for index, token in enumerate(tokens):
+        following = tokens[index + 1 : index + 2]
+        if (
+            index
+            and depth == 0
+            and (
+                _starts_noun(token, tokens[index - 1])
+                or (token.text == "(" and following and is_prose(following[0]))
+            )
+        ):
+            before = tokens[index - 1]
+            ends = before.kind in ("number", "name", "word") or before.text in _ENDS_VALUE
+            return index if ends else None
+        if token.kind == "begin" or is_prose(token):
+            return None
+        if token.kind == "symbol":
+            depth += (token.text in _OPENING) - (token.text in _CLOSING)
+    return None
+
+
+def _starts_noun(token: Token, before: Token) -> bool:
+    if token.kind == "text":
+        return True
+    if token.kind != "word" or not (token.spaced or is_unit(token.text)):
+        return False
+    after_number = before.kind == "number" and (token.text == "of" or is_unit(token.text))
+    return after_number or (is_prose(token) and not _FUNCTION_OF.fullmatch(token.text))
+
+
+def _phrase(tokens: Tokens) -> list[str] | None:
+    """The words of a phrase; None if it holds a second value or an operator."""
+    said, depth, condition = "", 0, False
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        text = token.text
+        if token.kind in ("text", "word"):
+            said += " " + re.sub(r"\\.", " ", text)
+            condition = condition or bool(_CONDITION.search(said.lower().rstrip()))
+            continue
+        words_follow = following is not None and is_prose(following)
+        if text == "-" and words_follow and not token.spaced:
+            said = f"{said}-{following.text}" if following else said
+        elif text in _SEPARATORS or token.kind in ("begin", "end"):
+            return None
+        elif text == "/" or (text == "," and depth == 0):
+            if not words_follow:
+                return None
+        elif not condition and token.kind != "name" and text not in _MATHEMATICS:
+            condition = text == "[" and said.lower().endswith((" in", " on"))
+            if not condition:
+                return None
+        depth += (text in _OPENING) - (text in _CLOSING)
+    if re.search(r"[0-9=<>+*]", said):
+        return None
+    return list(map(_as_written, _WORD.findall(said)))
+
+
+def _measure(words: list[str]) -> tuple[Tokens, list[str]]:
+    """The multipliers, the percent sign and the unit at the start of a phrase, and the rest."""
+    kept: Tokens = []
+    while words and words[0] in SCALES:
+        kept.append(Token("text", words[0]))
+        words = words[1:]
+    if words[:1] == ["percent"]:
+        return [*kept, Token("symbol", "%")], words[1:]
+    for end in range(min(len(words), _MAX_UNIT), 0, -1):
+        if "in" not in words[:end] and read_unit(" ".join(words[:end])) is not None:
+            return [*kept, Token("text", " ".join(words[:end]))], words[end:]
+    return kept, words
+
+
+def _as_written(word: str) -> str:
+    """A word in lower case; units such as MeV and kHz keep their case."""
+    return word if is_unit(word) else word.lower()
+
+
+def _changed(words: list[str], changes: frozenset[str]) -> bool:
+    return any(word in changes or word in NUMBER_WORDS or word.endswith("n't") for word in words)
