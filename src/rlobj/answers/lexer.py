@@ -17,6 +17,7 @@ from rlobj.answers.vocabulary import (
     LATEX,
     SKIPPED_ARGUMENT,
     SYMBOLS,
+    TEXT_WORDS,
     TEXTS,
     WORDS,
 )
@@ -94,7 +95,8 @@ def tokenise(text: str, level: int = 0) -> list[Token]:
             elif piece not in _SPACES:
                 raise Unreadable(f"stray \\{piece}")
         elif kind == "word":
-            tokens.append(_word(piece, spaced))
+            is_time = _ends_as_time(piece, tokens, text, position)
+            tokens.append(Token("text", piece) if is_time else _word(piece, spaced))
         elif kind == "number":
             tokens.append(Token("number", piece, spaced))
         else:
@@ -176,6 +178,12 @@ def _is_command(token: Token) -> bool:
     return token.kind == "command" or (token.kind == "name" and token.text in GREEK)
 
 
+def _ends_as_time(word: str, tokens: list[Token], text: str, position: int) -> bool:
+    """Return whether min and sec are minutes and seconds: after a number, without an argument."""
+    after_number = word in ("min", "sec") and bool(tokens) and tokens[-1].kind == "number"
+    return after_number and not re.match(r"\s*[\\({_^a-z0-9]", text[position : position + 9])
+
+
 def _word(word: str, spaced: bool) -> Token:
     if len(word) == 1:
         return Token("name", word, spaced)
@@ -206,7 +214,10 @@ def _command(
             raise Unreadable("text over text")
     elif name in FONTS or name in TEXTS:
         content, position = _argument(text, position)
-        tokens.extend(_wrapped(content, name in TEXTS, spaced, level))
+        if _ends_as_time(content.strip(" ."), tokens, text, position):
+            tokens.append(Token("text", content.strip(" .")))
+        else:
+            tokens.extend(_wrapped(content, name in TEXTS, spaced, level))
     elif name in ("begin", "end"):
         environment, position = _argument(text, position)
         tokens.append(Token(name, environment.strip("* "), spaced))
@@ -246,8 +257,8 @@ def _wrapped(content: str, is_text: bool, spaced: bool, level: int) -> list[Toke
     """Tokens of the argument of a font or text command; digits in text are mathematics."""
     words = re.sub(r"(?<!\\)\$", "", content).strip()
     if is_text:
-        if (word := words.lower().strip(" ,")) in WORDS:
-            return [Token("symbol", WORDS[word])]
+        if (word := words.lower().strip(" ,")) in TEXT_WORDS:
+            return [Token("symbol", TEXT_WORDS[word])]
         if words in FUNCTIONS:
             return [Token("command", words, spaced)]
         if words.isalpha() and words.isupper() and 2 <= len(words) <= 5:
@@ -268,12 +279,23 @@ def _sentence(content: str, spaced: bool, level: int) -> list[Token]:
     position = 0
     for value in [*_VALUE_IN_TEXT.finditer(content), None]:
         words = content[position : value.start() if value else None].strip(" $")
-        if words:
-            tokens.append(Token("text", words, spaced))
+        tokens += _words(words, spaced)
         if value:
             tokens += tokenise(value[1] or value[2], level + 1)
             position = value.end()
     return tokens
+
+
+def _words(words: str, spaced: bool) -> list[Token]:
+    """Tokens of words; "and" and "or" at their ends are symbols."""
+    first, last = words.partition(" "), words.rpartition(" ")
+    if words in ("and", "or"):
+        return [Token("symbol", words)]
+    if first[0] in ("and", "or"):
+        return [Token("symbol", first[0]), *_words(first[2], spaced)]
+    if last[2] in ("and", "or"):
+        return [*_words(last[0], spaced), Token("symbol", last[2])]
+    return [Token("text", words, spaced)] if words else []
 
 
 def _is_prose(words: str) -> bool:

@@ -59,6 +59,8 @@ _SIGNS = {
     "€": r"\euro ",
     "£": r"\pounds ",
     "¢": r"\text{ cents}",
+    "¥": r"\text{yen}",
+    "₹": r"\text{rupees}",
     "。": ".",
     "％": "%",
     "﹪": "%",
@@ -92,6 +94,11 @@ _EXPONENT_MARK = re.compile(
 _QUANTITY = re.compile(r"\\(?:SI|qty)\{([^{}]*)\}\{([^{}]*)\}")
 _UNIT_FRACTION = re.compile(
     r"\\frac\{\\(?:text|mathrm)\{([^{}]*)\}\}\{\\(?:text|mathrm)\{([^{}]*)\}(\^\{?[0-9]\}?)?\}"
+)
+_TEMPERATURE = re.compile(r"\\circ\s*(?:\\(?:text|mathrm|rm)\s*\{\s*[CF]\s*\}|[CF]\b)")
+_ABOUT = re.compile(
+    r"(?:\\text\{\s*)?\(\s*(?:\\text\{\s*)?(?:\\approx|approx(?:imately|\.)?|about|roughly)"
+    r"\s*\}?\s*([0-9.]+)\s*\)\s*\}?$"
 )
 _MINUTES = re.compile(
     r"([0-9]+)\s*\\circ\s*([0-9]+)\s*'(?!')(?:\s*([0-9]+(?:\.[0-9]+)?)\s*(?:''|\"))?"
@@ -135,9 +142,12 @@ def normalize(text: str) -> str:
     if "^" in text:
         text = _DEGREES.sub(r"\\circ ", text)
         text = _PRIMES.sub(lambda run: "'" * (run[0].count("prime") or run[0].count("'")), text)
+    if r"\circ" in text:
+        text = _TEMPERATURE.sub(r"\\circ ", text)
         text = _MINUTES.sub(_decimal_degrees, text)
     if "p" in text:
         text = _PERCENT.sub("percent", text)
+        text = _ABOUT.sub(r"\\approx \1", text)
     if "." in text:
         text = read_repeating(text)
     if text.count("$") - text.count(r"\$") == 1:  # a single dollar sign is a currency

@@ -15,9 +15,13 @@ CARDINALS = {word: n for n, word in enumerate(_SMALL)} | {
     word: 10 * n for n, word in enumerate(_TENS, 2)
 }
 """Number word below one hundred -> value."""
-MULTIPLES: dict[str, Fraction | int] = {"hundred": 100, "thousand": 1000, "dozen": 12} | {
-    word: 10 ** (3 * n) for n, word in enumerate(("million", "billion", "trillion"), 2)
-}
+MULTIPLES: dict[str, Fraction | int] = {
+    "hundred": 100,
+    "thousand": 1000,
+    "dozen": 12,
+    "lakh": 10**5,
+    "crore": 10**7,
+} | {word: 10 ** (3 * n) for n, word in enumerate(("million", "billion", "trillion"), 2)}
 _FIRST = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 _ORDINALS = {word: n for n, word in enumerate(_FIRST, 1)} | {
     re.sub("ve$", "f", re.sub("y$", "ie", word)) + "th": n for word, n in CARDINALS.items() if n > 9

@@ -10,7 +10,7 @@ import re
 
 from rlobj.answers.lexer import Token
 from rlobj.answers.numerals import NUMBER_WORDS, SCALES
-from rlobj.answers.units import is_unit, read_unit, split_unit
+from rlobj.answers.units import is_currency, is_unit, read_unit, split_unit
 from rlobj.answers.vocabulary import FUNCTIONS, word_set
 
 _CHANGES = word_set(
@@ -38,8 +38,8 @@ _PHRASES = re.compile(
 _CONDITION = re.compile(r"\b(?:such that|with|where|satisfying|for which|from)$")
 _INTRODUCTION = re.compile(
     r"(?:.*:|(?:.* )?(?:is|are|equals|equal to|exactly|precisely|only|just|simply|clearly|indeed|be"
-    r"|get|obtain|have|gives|needs?|answer|(?:total|maximum|minimum|value|count|answer) of|in total"
-    r"|there exist))",
+    r"|get|obtain|have|has|gives|needs?|takes|requires|costs|makes|yields|contains|ans|answer"
+    r"|(?:total|maximum|minimum|value|count|answer) of|in total|there exist))",
     re.DOTALL,
 )
 _SHORT = word_set(
@@ -86,8 +86,8 @@ def _without_introduction(tokens: Tokens) -> Tokens:
     if not 0 < end < len(tokens) - colon:
         return tokens
     said = " ".join(token.text for token in tokens[:end]).strip() + ":" * colon
-    if said in ("USD", "US", "EUR"):
-        return tokens[end:] if said == "US" else [*tokens[end:], Token("text", said)]
+    if is_currency(said):
+        return [*tokens[end:], Token("text", said)]
     words = list(map(_as_written, _WORD.findall(said)))
     if not any(map(is_prose, tokens[:end])):
         return tokens
@@ -104,7 +104,8 @@ def _without_noun(tokens: Tokens) -> Tokens:
     if words is None:
         return tokens
     kept, words = _measure(words)
-    noun = not words or kept or _PHRASES.match(" ".join(words))
+    aside = tokens[first].text.lstrip()[:1] in (",", "(", "-")
+    noun = aside or not words or kept or _PHRASES.match(" ".join(words))
     if not noun and (words[0] in _NO_NOUN or (len(words[0]) < 3 and words[0] != "sq")):
         return tokens
     return tokens if _changed(words, _CHANGES) else [*tokens[:first], *kept]
@@ -185,8 +186,11 @@ def _measure(words: list[str]) -> tuple[Tokens, list[str]]:
 
 def _as_written(word: str) -> str:
     """A word in lower case; units such as MeV and kHz keep their case."""
-    return word if is_unit(word) else word.lower()
+    return word if len(word) == 1 or is_unit(word) else word.lower()
 
 
 def _changed(words: list[str], changes: frozenset[str]) -> bool:
-    return any(word in changes or word in NUMBER_WORDS or word.endswith("n't") for word in words)
+    return any(
+        word in changes or word.endswith("n't") or NUMBER_WORDS.issuperset(word.split("-"))
+        for word in words
+    )

@@ -41,7 +41,8 @@ rad radian radians
 $ dollar dollars usd bucks
 ¢ cent cents
 euro euros eur
-yen
+yen jpy
+rupee rupees rs inr
 am
 pm
 N newton newtons
@@ -70,7 +71,7 @@ AU au
 lightyear lightyears ly
 ohm ohms Ω
 """
-_REGULAR = "day week month century rupee kelvin erg acre bit byte"
+_REGULAR = "day week month century kelvin erg acre bit byte"
 """Units whose plural has an s."""
 _ALONE = "eV keV MeV GeV gauss kpc Mpc mph kPa MPa atm bar kHz MHz GHz"
 _LINES = [line.split() for line in _ALIASES.strip().splitlines()]
@@ -125,6 +126,12 @@ def read_unit(text: str) -> Unit | None:
             found[name] += sign * power
             last, power = name, 1
     return frozenset(found.items()) if position == len(text) and found else None
+
+
+def is_currency(text: str) -> bool:
+    """Return whether a text is the name of a currency, which may stand before the number."""
+    unit = read_unit(text)
+    return unit is not None and unit <= {(name, 1) for name in ("$", "euro", "yen", "rupee")}
 
 
 def is_unit(word: str) -> bool:

@@ -104,6 +104,8 @@ WORDS = {
     "degree": "°",
 }
 """Word -> symbol."""
+TEXT_WORDS = {**WORDS, "to": ":", **dict.fromkeys(("is", "equals", "is equal to"), "=")}
+"""The whole of a text command -> symbol."""
 LATEX = {
     "*": r"\cdot",
     "<=": r"\le",

@@ -19,6 +19,11 @@ _TEXT = rf"\\(?:{_COMMANDS})\s*\{{([^{{}}]*)\}}"
 _WRAPPER = re.compile(
     r"\\(?:text\w*|math(?:rm|bf|it|sf|tt)|[mh]box|boxed|fbox|operatorname|rm|bf)\b\s*"
 )
+_INTRODUCTION = re.compile(
+    r"(?:(?:(?!not|wrong|opposite|never|if|false|un)[a-z]{2,} ){1,4}(?:is|are):? (?:an? |the )?"
+    r"|(?:(?:the )?(?:final )?answer|ans)[:.] ?)(?=[^0-9]+$)",
+    re.IGNORECASE,
+)
 _SHORT = word_set("yes no odd even true false none all not any")
 _SENTENCE = re.compile(r"[A-Za-z][A-Za-z0-9 ,.'()-]*")
 _ROMAN = re.compile(r"(?=..)[IVX]+")
@@ -70,8 +75,10 @@ def normalize_words(text: str) -> str:
         text,
         flags=re.I,
     )
-    if choice := re.fullmatch(r"\(? ?(.) ?\)", text):
-        text = choice[1]
+    if introduction := _INTRODUCTION.match(text):
+        text = text[introduction.end() :]
+    if choice := re.fullmatch(r"(?:\(? ?(.) ?\)|\[(.)\])", text):
+        text = choice[1] or choice[2]
     return text if len(text) == 1 else text.casefold()
 
 
@@ -103,7 +110,8 @@ def parse_special(text: str) -> Structure | None:
     if (date := _DATE.fullmatch(folded)) is not None:
         day, month = date["day1"] or date["day2"], date["month1"] or date["month2"]
         return Words(f"{int(day)} {month[:3]} {date['year'] or ''}".strip())
-    ordinal = read_ordinal(folded)
+    fraction = re.match(r"(?:\\[a-z]+\{)? *an? ", text, re.IGNORECASE)  # a third
+    ordinal = None if fraction else read_ordinal(folded)
     return Words(ordinal) if ordinal else None
 
 
