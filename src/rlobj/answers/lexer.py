@@ -51,6 +51,7 @@ _UNIT = re.compile(r"(?:[A-Za-z°]+(?:\^\{?-?[0-9]\}?)?|\\[,;:! ]|[ /.*])+")
 _COLOR = re.compile(r"\s*(?!white|transparent|none)[A-Za-z]+(?:![0-9]+)?\s*")
 _DOTTED = frozenset(["dot", "ddot"])
 _VALUE_IN_TEXT = re.compile(r"\$([^$]+)\$|(?<![\w^{-])([-+]?[0-9][0-9.,/]*(?<![.,/]))(?![\w}-])")
+_TAKES_GROUP = frozenset(["^", "_", "{", "}"])
 _SPACES = frozenset(",;:!/> \n\t")
 _ROW_SKIP = re.compile(r"(?:\s*\[[0-9.]+ *[a-z]{2}\])?")
 _OPEN, _CLOSE = frozenset("([{⟨⌊⌈") | {"\\{"}, frozenset(")]}⟩⌋⌉") | {"\\}"}
@@ -102,7 +103,18 @@ def tokenise(text: str, level: int = 0) -> list[Token]:
         else:
             tokens.append(Token("symbol", ASCII.get(piece, piece), spaced))
         spaced = kind == "escape" and piece in ",;:! "
-    return _subscripts(tokens)
+    return _subscripts(_without_empty_groups(tokens))
+
+
+def _without_empty_groups(tokens: list[Token]) -> list[Token]:
+    kept: list[Token] = []
+    for token in tokens:
+        value = len(kept) > 1 and kept[-2].kind != "command" and kept[-2].text not in _TAKES_GROUP
+        if value and token[:2] == ("symbol", "}") and kept[-1][:2] == ("symbol", "{"):
+            kept.pop()
+        else:
+            kept.append(token)
+    return kept
 
 
 def _subscripts(tokens: list[Token]) -> list[Token]:
@@ -263,7 +275,7 @@ def _wrapped(content: str, is_text: bool, spaced: bool, level: int) -> list[Toke
             return [Token("command", words, spaced)]
         if words.isalpha() and words.isupper() and 2 <= len(words) <= 5:
             return [Token("word", words, spaced)]
-        if words in ("e", "i", "d"):
+        if words in ("e", "i", "d") or (content == "K" and not spaced):  # 5K is not 5 kelvin
             return [Token("name", words, spaced)]
         if not re.match(r"[-+.]?[0-9]", words) and _is_prose(words):
             return _sentence(content, spaced, level)

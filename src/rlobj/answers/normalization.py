@@ -42,6 +42,8 @@ _SIGNS = {
     "…": r"\dots ",
     "∣": "|",
     "→": r"\to ",
+    "⇒": r"\Rightarrow ",
+    "∴": r"\therefore ",
     "∑": r"\sum ",
     "∏": r"\prod ",
     "∫": r"\int ",
@@ -78,10 +80,13 @@ _SCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+
 _ROOT = re.compile(r"(\\sqrt(?:\[3\])?) ?\(([^()]*)\)")
 
 _EDGE = ' \t\r\n;:"“”`'
-_LABEL = re.compile(r"(?:the\s+)?(?:final\s+)?answer\s*(?:is|:)\s*|=\s*", re.IGNORECASE)
+_LABEL = re.compile(
+    r"(?:the\s+)?(?:final\s+)?answer\s*(?:is|:)\s*|=\s*|\\(?:Rightarrow|implies|therefore|to)\b\s*",
+    re.IGNORECASE,
+)
 _SPACING = re.compile(r"(?:\\[,;:! ]|\\\\|~|\\q?quad\b)\s*\Z")
 
-_GROUPED_SIGN = re.compile(r"(?<![\\a-z])\{([-+:=])\}")
+_GROUPED_SIGN = re.compile(r"(?<![\\a-z])\{\s*([-+:=]|\\(?:times|cdot)\b)\s*\}")
 _PRIMES = re.compile(r"\^\s*(?:\{((?:\s*\\prime\b)+\s*\}|'+\})|((?:\\prime\b)+))")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)\b)")
 
@@ -109,7 +114,7 @@ _ENTITY = re.compile(r"&(?:[A-Za-z]+[0-9]*|#[0-9]+|#x[0-9a-f]+);")
 _TAG = re.compile(r"</?(?:b|i|strong|em|u|code|p)>|<br ?/?>")
 _SCRIPT_TAG = re.compile(r"<su([pb])>([^<>]*)</su[pb]>")
 
-_SAFE = r"(?:,\\[!,]\s*|\{,\}\s*|\\[,!;: ]\s*|~)"
+_SAFE = r"(?:,\\[!,]\s*|\{,\}(?:\\!)?\s*|\\[,!;: ]\s*|~)"
 _GROUPED = re.compile(rf"(?<![\d.,_^])\d{{1,3}}(?:{_SAFE}\d{{3}})+(?!\d)")
 _SPACED = re.compile(r"([+-]?\s*(?:\\?\$)?\s*)(\d{1,3}(?: \d{3})+)(?!\d)")
 _COMMAS = re.compile(r"(?<![\d.,_^])\d{1,3}(?:,\d{3})+(?![\d,])")
@@ -132,7 +137,7 @@ def normalize(text: str) -> str:
         text = _BOLD.sub("", text)
     text = _strip(text)
     if "{" in text:
-        text = _GROUPED_SIGN.sub(r"\1", text)
+        text = _GROUPED_SIGN.sub(r"\1 ", text)
         text = _EMPTY.sub("", text) or text
         text = _EXPONENT_MARK.sub(lambda run: f"e{run[1] or run[2]}", text)
         text = _QUANTITY.sub(r"\1\\text{ \2}", text)

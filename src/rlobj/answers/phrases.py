@@ -21,7 +21,8 @@ _CHANGES = word_set(
     square-root root doubled double twice triple tripled power mod modulo base remainder reciprocal
     inverse percent percentage point short ish so between versus up repeating recurring rejected
     discarded extraneous invalid impossible unlikely retracted mistake error typo wait sorry crossed
-    ignore alternatively actually"""
+    ignore alternatively actually off apart
+    away beyond"""
 )
 """Words after or before a value that make it another value, or none."""
 _CHANGES_BEFORE = _CHANGES | word_set("negative half square cube log opposite first wrong was")
@@ -35,11 +36,12 @@ _PHRASES = re.compile(
     r"(?:of (?:the|these|those|them|all|such)|in (?:total|all)|as (?:the|a|an|our|required)"
     r"|(?:is|are) (?:the|our|my))\b"
 )
-_CONDITION = re.compile(r"\b(?:such that|with|where|satisfying|for which|from)$")
+_CONDITION = re.compile(r"\b(?:such that|with|where|satisfying|for which)$")
 _INTRODUCTION = re.compile(
     r"(?:.*:|(?:.* )?(?:is|are|equals|equal to|exactly|precisely|only|just|simply|clearly|indeed|be"
     r"|get|obtain|have|has|gives|needs?|takes|requires|costs|makes|yields|contains|ans|answer"
-    r"|(?:total|maximum|minimum|value|count|answer) of|in total|there exist))",
+    r"|(?:total|maximum|minimum|value|count|answer) of|in total|there exist"
+    r"|point|vector|interval|set|pair|triple|vertex))",
     re.DOTALL,
 )
 _SHORT = word_set(

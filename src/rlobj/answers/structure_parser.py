@@ -43,6 +43,7 @@ from rlobj.answers.structures import (
 from rlobj.answers.units import PERCENT, Unit, split_unit
 from rlobj.answers.words import (
     normalize_words,
+    parse_based_numeral,
     parse_choice,
     parse_special,
     parse_words,
@@ -131,10 +132,6 @@ def _structure(tokens: Tokens) -> Structure:
         if tokens[-1].text == "}" and (modular := _modular(tokens, sides[-1])) is not None:
             return modular
         return parse_relation(sides, symbols, _structure)
-    if len(tokens) > 1 and tokens[0].kind == "text":
-        colon = len(tokens) > 2 and tokens[1][:2] == ("symbol", ":")
-        if (colon or _LABEL.search(tokens[0].text)) and not is_doubtful(tokens[:1]):
-            return _structure(tokens[1 + colon :])
     return _modular(tokens, tokens) or _single(tokens)
 
 

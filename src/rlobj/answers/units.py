@@ -42,6 +42,7 @@ $ dollar dollars usd bucks
 ¢ cent cents
 euro euros eur
 yen jpy
+K kelvin kelvins
 rupee rupees rs inr
 am
 pm
@@ -71,7 +72,7 @@ AU au
 lightyear lightyears ly
 ohm ohms Ω
 """
-_REGULAR = "day week month century kelvin erg acre bit byte"
+_REGULAR = "day week month century erg acre bit byte"
 """Units whose plural has an s."""
 _ALONE = "eV keV MeV GeV gauss kpc Mpc mph kPa MPa atm bar kHz MHz GHz"
 _LINES = [line.split() for line in _ALIASES.strip().splitlines()]

@@ -11,7 +11,7 @@ from rlobj.answers.structures import INFINITY, Based, Items, Structure, Words, s
 from rlobj.answers.vocabulary import TEXTS, word_set
 
 _NUMERAL = re.compile(
-    r"([+-]?)\(?([0-9A-Z]*[0-9][0-9A-Z]*)\)?"
+    r"([+-]?)[({]?([0-9A-Z]*[0-9][0-9A-Z]*)[)}]?"
     r"(?:_\{?\(?(?:base)?([0-9]{1,2}|[a-z]+)\)?\}?|\(?(?:in)?base([0-9]{1,2}|[a-z]+)\)?)"
 )
 _COMMANDS = "|".join(sorted(TEXTS | {"mathbf", "mathsf"}))
@@ -70,7 +70,7 @@ def normalize_words(text: str) -> str:
     text = re.sub(r"\\[,;:! ]|\\q?quad\b|[{}$~*]", " ", text)
     text = re.sub(r"\s+", " ", text).strip(' .,;:!"`')
     text = re.sub(
-        r"^(?:the|an?|option|choice|answer|(?:mr|mrs|ms|dr|prof)\.?) (?=[(\w])",
+        r"^(?:the|an?(?= \w\w)|option|choice|answer|(?:mr|mrs|ms|dr|prof)\.?) (?=[(\w])",
         "",
         text,
         flags=re.I,
@@ -82,7 +82,7 @@ def normalize_words(text: str) -> str:
     return text if len(text) == 1 else text.casefold()
 
 
-def _based_numeral(text: str) -> Structure | None:
+def parse_based_numeral(text: str) -> Structure | None:
     """Parse a numeral with its base, 52_8 or "52 base 8"; base ten gives a plain number."""
     if ("_" not in text and "base" not in text) or len(text) > _MAX_NUMERAL:
         return None
@@ -100,7 +100,7 @@ def _based_numeral(text: str) -> Structure | None:
 
 def parse_special(text: str) -> Structure | None:
     """Parse a numeral with a base, and words for nothing, infinity, an ordinal or a date."""
-    if numeral := _based_numeral(text):
+    if numeral := parse_based_numeral(text):
         return numeral
     folded = normalize_words(text)
     if _NOTHING.fullmatch(folded):
