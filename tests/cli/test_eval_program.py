@@ -56,19 +56,33 @@ def numbers(folder: Path) -> dict:
     return found["results"]
 
 
-def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, tmp_path):
+ENGINES = [
+    "transformers",
+    pytest.param(
+        "vllm",
+        marks=[
+            pytest.mark.vllm,
+            pytest.mark.skipif(versions.installed() is None, reason="vLLM is not installed"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, tmp_path, engine):
     log = tmp_path / "log"
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    here(*words(policy, problems, whole))
-    process = program(words(policy, problems, killed), log)
+    more = ("--sampler", engine)
+    finish(program(words(policy, problems, whole, *more), log), log)
+    process = program(words(policy, problems, killed, *more), log)
     samples = killed / "samples.jsonl"
     wait_until(lambda: samples.exists() and samples.stat().st_size > 0, 120, process, log)
     process.kill()
     process.wait()
     done = len((killed / "samples.jsonl").read_text().split("\n")) - 1
     assert 0 < done < 800, "killed too late: the test shows nothing"
-    text = here(*words(policy, problems, killed))
-    assert "are there already" in text
+    text = finish(program(words(policy, problems, killed, *more), log), log)
+    assert f"{done} of 800 responses are there already" in text
     found, expected = lines(killed), lines(whole)
     keys = [(row["problem"], row["sample"]) for row in found]
     assert len(keys) == len(set(keys)) == 800
@@ -76,7 +90,9 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
     assert numbers(killed) == numbers(whole)
     for name in ("results.md", "report.html"):
         assert (killed / name).stat().st_size > 0
-    refused = here(*words(policy, problems, killed, "-t", "0.5"), code=2)
+    refused = here(
+        *words(policy, problems, killed, "-t", "0.5", "--sampler", "transformers"), code=2
+    )
     assert re.search(r"sums\.jsonl\.temperature: 1\.0 there, 0\.5 now", refused)
     assert len(lines(killed)) == 800
 
@@ -84,7 +100,8 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
 def test_default_folder_depends_on_the_settings(policy, problems, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for more in ([], [], ["-n", "2"]):
-        here("eval", policy, "--on", problems, "--limit", "3", "--max-tokens", "4", *more)
+        asked = ("eval", policy, "--on", problems, "--limit", "3", "--template", "{prompt}")
+        here(*asked, "--max-tokens", "4", *more)
     folders = sorted((tmp_path / "evals").iterdir())
     assert sorted(len(lines(folder)) for folder in folders) == [6, 12]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +141,33 @@ def test_a_function_grades_the_rows(policy) -> None:
 def test_error_names_the_longest_response_that_fits(policy) -> None:
     with pytest.raises(ConfigError, match=r"exceed the \d+ positions.*max_tokens to at most \d+"):
         rlobj.evaluate(policy, ROWS, n=1, template="{prompt}", max_tokens=100_000)
-    long = [{"problem": "1+" * 50_000, "answer": "1"}]
-    with pytest.raises(ConfigError, match="Leave out long prompts"):
+
+
+def test_error_says_why_the_model_cannot_answer_and_what_to_ask_instead(policy, tmp_path) -> None:
+    long = [{"problem": "1+" * 50_000, "answer": "1"}, ROWS[0]]
+    with pytest.raises(ConfigError, match=r"1 of 2 prompts leave no room for a response .*--on FI"):
         rlobj.evaluate(policy, long, n=1, template="{prompt}")
+    words = [{"problem": "How many?", "answer": "1"}]
+    rows = [{"problem": f"{i}: Let $x$ " + "and so on " * 30, "answer": "1"} for i in range(2)]
+    (tmp_path / "aime24.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for of_the_embedded_policy in (words, "aime24"):
+        with pytest.raises(ConfigError) as caught:
+            rlobj.evaluate("embedded", of_the_embedded_policy, n=1, data_dir=tmp_path)
+        assert "characters that its tokenizer does not know" in str(caught.value)
+        assert "Without --on, its own problems are asked." in str(caught.value)
+    assert "2 of 2 prompts leave no room" in str(caught.value)
+
+
+def test_characters_unknown_to_the_tokenizer_are_noted(policy, caplog) -> None:
+    rlobj.evaluate(policy, [*ROWS, {"problem": "?", "answer": "1"}], **QUICK)
+    assert "1 of 5 prompts have characters unknown to the tokenizer" in caplog.text
+
+
+def test_the_embedded_policy_is_asked_ones_own_sums_as_it_learned_them() -> None:
+    sums = [{"problem": f"{a}+{b}+3=", "answer": str(a + b + 3)} for a in (2, 4) for b in (0, 1, 7)]
+    result = rlobj.evaluate("embedded", sums, n=8)
+    assert result.settings["benchmarks"]["problems"]["template"] == "{prompt}"
+    assert result.accuracy > 0
 
 
 def test_results_and_folders_are_compared_alike(policy, tmp_path) -> None:

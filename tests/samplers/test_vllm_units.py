@@ -14,7 +14,7 @@ from rlobj.samplers import SamplingSettings
 from rlobj.samplers.vllm import ServerSettings, VllmSettings, versions
 from rlobj.samplers.vllm.client import _response
 from rlobj.samplers.vllm.isolation import random_states_kept
-from rlobj.samplers.vllm.responses import Response, engine_seed, request_fields, to_samples
+from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
 
 # Versions.
 
@@ -122,15 +122,19 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not() -> None:
             return [""] * len(ids)
 
     def read(*logprobs: float) -> list[float]:
-        answers = [[Response([7] * len(logprobs), list(logprobs), "stop")]]
-        [[sample]] = to_samples(
-            [[1]], answers, count=1, greedy=False, tokenizer=Tokenizer(), version=0
-        )
+        collected = Collected([[1]], count=1, greedy=False, tokenizer=Tokenizer(), version=0)
+        collected.add(0, [Response([7] * len(logprobs), list(logprobs), "stop")])
+        [[sample]] = collected.all()
         return list(sample.logprobs)
 
     assert read(-1.0, math.nan, -2.0)[::2] == [-1, -2]
     for broken in ([math.nan, math.nan, -1.0], [-1.0, -math.inf, -1.0]):
         with pytest.raises(RunError, match="not finite"):
             read(*broken)
+    collected = Collected([[1]] * 99, count=1, greedy=False, tokenizer=Tokenizer(), version=0)
+    for index in range(63):
+        collected.add(index, [Response([7], [math.nan], "stop")])
+    with pytest.raises(RunError, match="not finite"):  # before the last response
+        collected.add(63, [Response([7], [math.nan], "stop")])
     choice = {"logprobs": {"token_logprobs": [None]}, "token_ids": [7], "finish_reason": "stop"}
     assert math.isnan(_response(choice).logprobs[0])

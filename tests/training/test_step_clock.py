@@ -209,7 +209,7 @@ def test_an_interrupted_call_grades_no_further():
     assert len(grader.threads) < 4
 
 
-def test_the_transformers_sampler_tells_of_each_prompt_once_and_not_of_the_last(policy):
+def test_the_transformers_sampler_tells_of_each_prompt_once_when_it_ends(policy):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(policy)
@@ -222,16 +222,41 @@ def test_the_transformers_sampler_tells_of_each_prompt_once_and_not_of_the_last(
 
     settings = SamplingSettings(max_tokens=4)
     drawn = sampler.sample(prompts, count=3, settings=settings, seeds=range(4), done=done)
-    assert finished
-    assert 0 not in finished  # the longest prompt is in the last batch
-    assert all(finished[index] == drawn[index] for index in finished)
+    assert list(finished)[-1] == 0  # the longest prompt is in the last batch
+    assert [finished[index] for index in range(4)] == drawn
     assert drawn == sampler.sample(prompts, count=3, settings=settings, seeds=range(4))
 
 
+def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = (
+        kind.from_pretrained(policy) for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    sampler, lengths, passes = TransformersSampler(model, tokenizer), [], []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    told = []
+
+    def done(index, samples):
+        told.append(len(passes))
+        lengths.append(len(samples[0].tokens))
+
+    settings = SamplingSettings(max_tokens=12)
+    sampler.sample([[3, 4]] * 64, count=1, settings=settings, seeds=range(64), done=done)
+    assert told == lengths == sorted(lengths)  # after as many passes as it has tokens
+    assert len(set(lengths)) > 2
+
+
 @pytest.mark.slow
-def test_a_run_is_the_same_whether_grading_is_hidden_or_not(policy, tmp_path):
-    runs = []
+def test_a_run_is_the_same_whether_grading_is_hidden_or_not(policy, tmp_path, monkeypatch):
+    runs, sample = [], TransformersSampler.sample
     for tokens in (150, 10**6):
+        if runs:  # tell of no response before all are there
+            monkeypatch.setattr(
+                TransformersSampler,
+                "sample",
+                lambda self, *prompts, done, **more: sample(self, *prompts, **more),
+            )
         sampling = {"batch_tokens": tokens, "max_tokens": 3}
         config = tiny_config(policy, "dapo", sampling=sampling, training={"steps": 2})
         run_training(config, tmp_path / str(tokens))

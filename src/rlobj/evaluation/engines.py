@@ -13,7 +13,12 @@ import torch
 
 from rlobj.base.errors import ConfigError, counted
 from rlobj.base.files import step_of
-from rlobj.config.embedded_profile import DEFAULT_TASK, OWN_PROBLEMS_TASK, PROFILES
+from rlobj.config.embedded_profile import (
+    DEFAULT_TASK,
+    OWN_PROBLEMS_PROFILE,
+    OWN_PROBLEMS_TASK,
+    PROFILES,
+)
 from rlobj.config.layers import Layer
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import (
@@ -92,11 +97,11 @@ def find_model(
 
 
 def _embedded(asked: Sequence[Any]) -> ModelSource:
-    tasks = (each for each in asked if isinstance(each, str) and each in PROFILES)
-    task = next(tasks, OWN_PROBLEMS_TASK)
+    tasks = [each for each in asked if isinstance(each, str) and each in PROFILES]
+    task = tasks[0] if tasks else OWN_PROBLEMS_TASK
     return ModelSource(
         "embedded",
-        ("embedded", PROFILES[task]),
+        ("embedded", PROFILES[task] if tasks else OWN_PROBLEMS_PROFILE),
         lambda progress: str(embedded_policy(task, progress=progress)),
     )
 
@@ -139,6 +144,13 @@ class Engine:
     context: int | None
     facts: dict[str, str]
     settings: dict[str, Any]
+
+    @property
+    def unknown(self) -> int | None:
+        """The token of unknown characters; None if that token also means something else."""
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        unknown = self.tokenizer.unk_token_id
+        return None if unknown in [getattr(self.tokenizer, name) for name in names] else unknown
 
     def encoder(self, template: str) -> Callable[[Problem], list[int]]:
         """A function from a problem to the token ids of its prompt."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.data import Problem
@@ -162,7 +163,7 @@ def _run(
         Samples(out).require_free()
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(open_engine(sets[0].config, model, source.tokenizer))
-        sets = [_fitted(each, engine, callback) for each in sets]
+        sets = [_fitted(each, engine, source, callback) for each in sets]
         settings = {
             "model": {"name": source.name, **_identity(model, out)},
             "engine": engine.settings,
@@ -184,17 +185,42 @@ def _run(
     return publish(samples, callback)
 
 
-def _fitted(each: ProblemSet, engine: Engine, callback: EvaluationCallback) -> ProblemSet:
-    """Check that every prompt fits the model, before a folder is made.
+def _fitted(
+    each: ProblemSet, engine: Engine, source: ModelSource, callback: EvaluationCallback
+) -> ProblemSet:
+    """Check that the model can read every prompt, before a folder is made.
 
     A default of `max_tokens` is lowered to what the model's context leaves.
 
     Raises:
-        ConfigError: a prompt that does not fit.
+        ConfigError: a prompt that does not fit, or no prompt that the tokenizer can read.
     """
     config, context = each.config, engine.context
     prompts = list(map(engine.encoder(config.data.template), each.problems))
-    room = 0 if context is None else context - max(map(len, prompts))
+    longest, count = max(map(len, prompts)), len(prompts)
+    unread = sum(engine.unknown in prompt for prompt in prompts)
+    reasons = []
+    if context is not None and longest >= context:
+        long = sum(len(prompt) >= context for prompt in prompts)
+        reasons.append(
+            f"its context has {context} tokens, and {long} of {count} prompts leave no room for a "
+            f"response (the longest has {longest} tokens)"
+        )
+    if unread == count:
+        reasons.append(
+            "every prompt has characters that its tokenizer does not know, in the problem or in "
+            "the text around it (--template)"
+        )
+    if reasons:
+        own = "Without --on, its own problems are asked. " if "data" in source.layer[1] else ""
+        raise ConfigError(
+            f"{source.name} cannot answer {each.name}: {'; '.join(reasons)}. {own}Otherwise name "
+            "another model, or a file with problems that fit: --on FILE"
+        )
+    if unread:
+        text = f"{each.name}: {unread} of {count} prompts have characters unknown to the tokenizer"
+        callback.noted(text, warning=True)
+    room = 0 if context is None else context - longest
     if each.lower_to_context and 0 < room < config.sampling.max_tokens:
         callback.noted(f"{each.name}: at most {room} tokens per response, the rest of the context")
         sampling = config.sampling.model_copy(update={"max_tokens": room})

@@ -120,7 +120,7 @@ class TransformersSampler:
     ) -> list[list[Sample]]:
         """Draw `count` responses for each prompt, in the order of the prompts; one seed per prompt.
 
-        `done` is called after each batch except the last.
+        `done` is called when the last response to a prompt ends.
 
         Raises:
             ConfigError: a prompt has no tokens, or is too long for the model with `max_tokens`.
@@ -130,22 +130,19 @@ class TransformersSampler:
         context = getattr(config, "max_position_embeddings", None)
         check_prompts(prompts, settings.max_tokens, context, "model")
         packs = [packed("i", prompt) for prompt in prompts]
+        keys = torch.tensor(seeds, dtype=torch.long)
         samples: dict[int, Sample] = {}
+        missing = [count] * len(prompts)
 
         def group(owner: int) -> list[Sample]:
             return [samples[owner * count + i] for i in range(count)]
 
-        batches = list(self._batches(packs, count, settings.max_tokens))
-        keys = torch.tensor(seeds, dtype=torch.long)
         with _evaluating(self.model), torch.no_grad(), self._arithmetic():
-            for batch, rows in enumerate(batches, 1):
-                responses = self._respond(packs, count, rows, settings, keys)
-                samples.update(zip(rows, responses, strict=True))
-                if done is None or batch == len(batches):
-                    continue
-                for owner in dict.fromkeys(row // count for row in rows):
-                    if all(owner * count + i in samples for i in range(count)):
-                        done(owner, group(owner))
+            for rows in self._batches(packs, count, settings.max_tokens):
+                for row, samples[row] in self._respond(packs, count, rows, settings, keys):
+                    missing[row // count] -= 1
+                    if done is not None and not missing[row // count]:
+                        done(row // count, group(row // count))
         return [group(owner) for owner in range(len(prompts))]
 
     def _arithmetic(self) -> contextlib.AbstractContextManager[Any]:
@@ -202,67 +199,67 @@ class TransformersSampler:
         rows: list[int],
         settings: SamplingSettings,
         seeds: Tensor,
-    ) -> list[Sample]:
-        """Draw the samples of one batch of rows."""
+    ) -> Iterator[tuple[int, Sample]]:
+        """Draw the samples of one batch of rows; yield (row, sample) as they end."""
         owners = sorted({row // count for row in rows})
         context = _Context(self.model, [prompts[owner] for owner in owners])
         position = {owner: index for index, owner in enumerate(owners)}
         context.select([position[row // count] for row in rows])
         indices = torch.tensor(rows)
         keys = seeds[indices // count], indices % count
-        drawn = self._decode(context, keys, settings)
-        if not torch.isfinite(drawn.logprobs).all():
-            raise RunError(NOT_FINITE, finding="learning-rate-too-high")
-        sizes = drawn.lengths.tolist()
-        ids = [tokens[:size] for tokens, size in zip(drawn.tokens.tolist(), sizes, strict=True)]
-        logprobs, stopped = drawn.logprobs.tolist(), drawn.stopped.tolist()
-        texts, version = self._texts(ids), self._received.version
-        return [
-            Sample(
-                prompts[row // count],
-                ids[i],
-                logprobs[i][: sizes[i]],
-                texts[i],
-                "stop" if stopped[i] else "length",
-                version,
+        for places, tokens, logprobs, stopped in self._decode(context, keys, settings):
+            if not torch.isfinite(logprobs).all():
+                raise RunError(NOT_FINITE, finding="learning-rate-too-high")
+            ids = tokens.tolist()
+            found = zip(
+                *(places.tolist(), ids, logprobs.tolist(), self._texts(ids), stopped.tolist()),
+                strict=True,
             )
-            for i, row in enumerate(rows)
-        ]
+            for place, own, values, text, stop in found:
+                row, finish = rows[place], "stop" if stop else "length"
+                version = self._received.version
+                yield row, Sample(prompts[row // count], own, values, text, finish, version)
 
     def _decode(
         self, context: _Context, keys: tuple[Tensor, Tensor], settings: SamplingSettings
-    ) -> _Drawn:
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Draw until every row has stopped or has `max_tokens`; finished rows leave the batch.
 
         Each token's uniform number is a hash of the prompt's seed, the response's index (both in
         `keys`) and the token's position. It is therefore the same in any batch and on any rank.
+
+        Yields:
+            Rows that end together, in the order of their lengths: indices [E], token ids and
+            log-probabilities [E, T], and whether they stopped by themselves [E].
         """
         device = context.logits.device
         eos = torch.tensor(self._eos, dtype=torch.long, device=device)
-        drawn = _Drawn(len(keys[0]), settings.max_tokens, device)
+        shape = len(keys[0]), settings.max_tokens
+        drawn = torch.zeros(shape, dtype=torch.long, device=device)
+        values = torch.zeros(shape, device=device)
         alive = torch.arange(len(keys[0]), device=device)
         seeds, samples = keys
         for position in range(settings.max_tokens):
             bits = (hash_keys((seeds, samples, position)) >> 11) & (2**53 - 1)
             uniform = (bits + 1).double() / 2**53
             tokens, logprobs = draw(context.logits, uniform.to(device), settings)
-            drawn.tokens[alive, position] = tokens
-            drawn.logprobs[alive, position] = logprobs
-            drawn.lengths[alive] = position + 1
+            drawn[alive, position], values[alive, position] = tokens, logprobs
             ended = torch.isin(tokens, eos)
             if settings.stop:
-                recent = drawn.tokens[alive, : position + 1]
+                recent = drawn[alive, : position + 1]
                 ended |= self._contains(recent, settings.stop).to(device)
-            drawn.stopped[alive] = ended
-            remaining = (~ended).nonzero()[:, 0]
-            if position + 1 == settings.max_tokens or not len(remaining):
-                break
+            leaving = ended | (position + 1 == settings.max_tokens)
+            remaining = (~leaving).nonzero()[:, 0]
             if len(remaining) < len(alive):
+                gone = alive[leaving]
+                size = position + 1
+                yield gone, drawn[gone, :size], values[gone, :size], ended[leaving]
+                if not len(remaining):
+                    return
                 alive, tokens = alive[remaining], tokens[remaining]
                 seeds, samples = seeds[remaining.cpu()], samples[remaining.cpu()]
                 context.select(remaining)
             context.append(tokens)
-        return drawn
 
     def _contains(self, tokens: Tensor, stop: tuple[str, ...]) -> Tensor:
         """Find the rows whose newest tokens contain a stop string: bool [B].
@@ -282,16 +279,6 @@ class TransformersSampler:
         )
         known = dict(zip(distinct, texts, strict=True))
         return [known[tuple(response)] for response in responses]
-
-
-class _Drawn:
-    """Responses of one batch in rows of `max_tokens`; values after `lengths` are not used."""
-
-    def __init__(self, rows: int, max_tokens: int, device: torch.device) -> None:
-        self.tokens = torch.zeros(rows, max_tokens, dtype=torch.long, device=device)
-        self.logprobs = torch.zeros(rows, max_tokens, device=device)
-        self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
-        self.stopped = torch.zeros(rows, dtype=torch.bool, device=device)
 
 
 class _Context:

@@ -26,7 +26,7 @@ from rlobj.samplers.vllm import versions
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.connection import Connection
 from rlobj.samplers.vllm.extension import SHAPE
-from rlobj.samplers.vllm.responses import Response, check_prompts, request_fields, to_samples
+from rlobj.samplers.vllm.responses import Collected, Response, check_prompts, request_fields
 from rlobj.samplers.vllm.settings import ServerSettings
 from rlobj.samplers.weights import Received
 
@@ -143,23 +143,22 @@ class VllmServerSampler:
             }
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
-        groups: dict[int, list[Sample]] = {}
+        collected = Collected(
+            prompts,
+            count=count,
+            greedy=settings.temperature == 0,
+            tokenizer=self.tokenizer,
+            version=self.version,
+            done=done,
+        )
 
         def arrived(index: int, answer: Any) -> None:
-            [groups[index]] = to_samples(
-                [prompts[index]],
-                [list(map(_response, sorted(answer["choices"], key=lambda each: each["index"])))],
-                count=count,
-                greedy=settings.temperature == 0,
-                tokenizer=self.tokenizer,
-                version=self.version,
-            )
-            if done is not None:
-                done(index, groups[index])
+            choices = sorted(answer["choices"], key=lambda each: each["index"])
+            collected.add(index, list(map(_response, choices)))
 
         self._server.complete(bodies, arrived)
         self._check_version()
-        return [groups[index] for index in range(len(prompts))]
+        return collected.all()
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.

@@ -16,7 +16,7 @@ from rlobj.samplers.types import Done, Sample, SamplingSettings
 from rlobj.samplers.vllm import versions
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.isolation import default_group_kept, isolated, random_states_kept
-from rlobj.samplers.vllm.responses import Response, check_prompts, request_fields, to_samples
+from rlobj.samplers.vllm.responses import Collected, Response, check_prompts, request_fields
 from rlobj.samplers.vllm.settings import VllmSettings
 from rlobj.samplers.weights import Received
 
@@ -120,7 +120,7 @@ class VllmSampler:
     ) -> list[list[Sample]]:
         """Draw `count` responses for each prompt, in the order of the prompts.
 
-        `done` is not called, because vLLM returns all responses at once.
+        `done` is called when a prompt's responses are finished.
 
         Raises:
             ConfigError: a prompt has no tokens, or is too long for the engine with `max_tokens`.
@@ -138,17 +138,33 @@ class VllmSampler:
             )
             for _, seed in zip(prompts, seeds, strict=True)
         ]
-        inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        with random_states_kept(), self._eager():
-            outputs = self._engine.generate(inputs, parameters, use_tqdm=False) if inputs else []
-        return to_samples(
+        collected = Collected(
             prompts,
-            [[_response(each) for each in output.outputs] for output in outputs],
             count=count,
             greedy=settings.temperature == 0,
             tokenizer=self.tokenizer,
             version=self.version,
+            done=done,
         )
+        with random_states_kept(), self._eager():
+            self._generate(
+                [{"prompt_token_ids": list(each)} for each in prompts], parameters, collected
+            )
+        return collected.all()
+
+    def _generate(self, inputs: Sequence[Any], parameters: Sequence[Any], into: Collected) -> None:
+        """Do what `vllm.LLM.generate` does, and pass on each response when it is finished."""
+        engine = self._engine.llm_engine
+        names = self._engine.enqueue(inputs, parameters, use_tqdm=False) if inputs else []
+        places = {name.partition("-")[0]: index for index, name in enumerate(names)}
+        try:
+            while engine.has_unfinished_requests():
+                for output in engine.step():
+                    if output.finished:
+                        index = places.pop(output.request_id)
+                        into.add(index, [_response(each) for each in output.outputs])
+        finally:  # after an error: the engine can be used again
+            engine.abort_request(list(places))
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.

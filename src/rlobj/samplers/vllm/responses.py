@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +9,12 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers import types as samplers
-from rlobj.samplers.types import Sample, SamplingSettings, derive_seed, packed
+from rlobj.samplers.types import Done, Sample, SamplingSettings, derive_seed, packed
 
 _MIN_TEMPERATURE = 0.01
 """vLLM raises lower temperatures to this value, except 0."""
+_ENOUGH = 64
+"""Tokens after which most log-probabilities being NaN is no accident."""
 
 
 @dataclass(frozen=True)
@@ -88,46 +89,78 @@ def request_fields(
     }
 
 
-def to_samples(
-    prompts: Sequence[Sequence[int]],
-    answers: Sequence[Sequence[Response]],
-    *,
-    count: int,
-    greedy: bool,
-    tokenizer: Any,
-    version: int,
-) -> list[list[Sample]]:
-    """Convert vLLM's responses to `count` samples for each prompt.
+class Collected:
+    """The samples of one call, converted as vLLM's responses arrive.
 
-    Raises:
-        RunError: a log-probability is infinite, most are NaN, or vLLM aborted a response.
+    Args:
+        prompts: token ids.
+        count: samples for each prompt.
+        greedy: whether the temperature is 0; then the responses of a prompt are one.
+        tokenizer: of the model.
+        version: of the engine's weights.
+        done: called with a prompt's index and samples.
     """
-    flat = [response for answer in answers for response in answer]
-    for response in flat:
-        if response.finish not in ("stop", "length"):
-            raise RunError(
-                f"vLLM ended a response with '{response.finish}'; expected stop or length. See "
-                "vLLM's log."
-            )
-    logprobs = list(itertools.chain.from_iterable(response.logprobs for response in flat))
-    unknown = sum(map(math.isnan, logprobs))  # vLLM has a few where the entropy is nearly 0
-    if any(map(math.isinf, logprobs)) or 2 * unknown > len(logprobs):
-        raise RunError(samplers.NOT_FINITE, finding="learning-rate-too-high")
-    ids = [response.token_ids for response in flat]
-    texts = iter(tokenizer.batch_decode(ids, skip_special_tokens=True))
-    samples: list[list[Sample]] = []
-    for prompt, answer in zip(prompts, answers, strict=True):
-        shared = packed("i", prompt)
+
+    def __init__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        count: int,
+        greedy: bool,
+        tokenizer: Any,
+        version: int,
+        done: Done | None = None,
+    ) -> None:
+        self._prompts, self._count, self._greedy = prompts, count, greedy
+        self._tokenizer, self._version, self._done = tokenizer, version, done
+        self._groups: dict[int, list[Sample]] = {}
+        self._tokens = self._unknown = 0
+
+    def add(self, index: int, responses: Sequence[Response]) -> None:
+        """Convert the responses to a prompt.
+
+        Raises:
+            RunError: a log-probability is infinite, most are NaN, or vLLM aborted a response.
+        """
+        for response in responses:
+            if response.finish not in ("stop", "length"):
+                raise RunError(
+                    f"vLLM ended a response with '{response.finish}'; expected stop or length. See "
+                    "vLLM's log."
+                )
+            self._tokens += len(response.logprobs)
+            self._unknown += sum(map(math.isnan, response.logprobs))
+            if any(map(math.isinf, response.logprobs)):
+                raise RunError(samplers.NOT_FINITE, finding="learning-rate-too-high")
+        if self._tokens >= _ENOUGH:
+            self._check()
+        ids = [response.token_ids for response in responses]
+        texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True)
+        shared = packed("i", self._prompts[index])
         own = [
             Sample(
                 prompt_ids=shared,
                 token_ids=response.token_ids,
-                logprobs=[0.0] * len(response.token_ids) if greedy else response.logprobs,
-                text=next(texts),
+                logprobs=[0.0] * len(response.token_ids) if self._greedy else response.logprobs,
+                text=text,
                 finish="stop" if response.finish == "stop" else "length",
-                weight_version=version,
+                weight_version=self._version,
             )
-            for response in answer
+            for response, text in zip(responses, texts, strict=True)
         ]
-        samples.append(own * (count // len(own)))
-    return samples
+        self._groups[index] = own * (self._count // len(own))
+        if self._done is not None:
+            self._done(index, self._groups[index])
+
+    def all(self) -> list[list[Sample]]:
+        """The samples of all prompts, in their order.
+
+        Raises:
+            RunError: most log-probabilities are NaN.
+        """
+        self._check()
+        return [self._groups[index] for index in range(len(self._prompts))]
+
+    def _check(self) -> None:
+        if 2 * self._unknown > self._tokens:  # vLLM has a few where the entropy is nearly 0
+            raise RunError(samplers.NOT_FINITE, finding="learning-rate-too-high")
