@@ -6,8 +6,8 @@ have random signs at the others; their sizes are between 10^-6 and 10^6. A signe
 if a branch cut makes a value complex. If the gold has floors, factorials or (-1)^n, letters that
 usually count are integers, and so are the bounds of sums in the answer.
 
-Digits can get lost: 1 + 10^-99 is 1 to 60 digits. A point where that happens decides only that two
-values differ. Constants are evaluated again with more digits.
+Digits can get lost: 1 + 10^-99 is 1 to 60 digits. If that happens, the point is evaluated again
+with more digits, and left out if no number of digits up to 2500 is enough.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rlobj.answers.structures import Scalar
 _DIGITS = 110
 _MAX_DIGITS = 2500
 _AGREE = 75
-_PRECISIONS = (0, 300, 2500)
-"""Digits added for constants, one after the other, while digits get lost."""
+_ATTEMPTS = 4
+"""How often a point is evaluated with more digits while digits get lost."""
 _MAX_MAGNITUDE = 2**24
 """Limit on the bits of a value before and after the binary point."""
 _MAX_TERMS = 2000
@@ -134,21 +134,24 @@ def _evaluated(answer: Tree, gold: Tree) -> Iterator[tuple[Any, Any] | None]:
     variables = sorted(names(answer) | names(gold))
     digits = _DIGITS + min(_MAX_DIGITS, _digit_count(answer) + _digit_count(gold))
     for point, signed in points(variables, answer, gold):
-        for more in _PRECISIONS if not variables else (0,):
+        more = lost = 0
+        for _ in range(_ATTEMPTS):
+            more += int(lost * 0.7)  # twice the lost bits, in digits
             with mpmath.workdps(digits + more):
                 given, expected = _Evaluator(point), _Evaluator(point)
                 a, g = given.value(answer), expected.value(gold)
-                lost = given.lost or expected.lost
-                last = variables or more == _PRECISIONS[-1]
+                lost = max(given.lost, expected.lost)
                 if a is None or g is None or (signed and (mpmath.im(a) != 0 or mpmath.im(g) != 0)):
                     yield None
                 elif not lost:
                     yield _without_rounding_noise(a, g, answer, gold, point)
-                elif last:
+                elif more + lost * 0.7 > _MAX_DIGITS:
                     yield None if variables or _close(a, g) else (a, g)
                 else:
                     continue
             break
+        else:
+            yield None
 
 
 def _without_rounding_noise(
@@ -172,13 +175,13 @@ class _Evaluator:
     """Evaluates trees at a point with the current number of digits.
 
     Attributes:
-        lost: whether a part of a value was too small to change its digits.
+        lost: how many bits below a value a part of it was that did not change its digits; else 0.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         self._point = point
         self._limit = (mpmath.mp.dps - _DIGITS + _AGREE) * 1.65  # half of the digits, in bits
-        self.lost = False
+        self.lost: float = 0.0
 
     def value(self, tree: Tree) -> Any:
         """Return the value, or None if there is none."""
@@ -207,23 +210,22 @@ class _Evaluator:
         value = function(*parts)
         if value and abs(mpmath.mag(value)) > _MAX_MAGNITUDE:
             raise _TooLarge
-        self.lost = self.lost or self._loses(kind, parts)
+        self.lost = max(self.lost, self._lost(kind, parts))
         return value
 
-    def _loses(self, kind: str, parts: list[Any]) -> bool:
-        """Return whether a function hides a part of its arguments: 1 + tiny, cos tiny, tanh 99."""
-        if kind in ("+", "-"):
-            a, b = parts
-            return bool(a and b) and abs(mpmath.mag(a) - mpmath.mag(b)) > self._limit
-        if kind in ("^", "root"):
-            power = mpmath.mag(parts[1]) if parts[1] else 0
-            return (power if kind == "root" else -power) > self._limit
-        if kind not in _SMOOTH or not parts[0]:
-            return False
-        size = mpmath.mag(parts[0])
-        if kind in _HYPERBOLIC:
-            return size < -self._limit or abs(mpmath.re(parts[0])) * 1.4 > self._limit
-        return size < -self._limit or (kind.startswith("arc") and size > self._limit)
+    def _lost(self, kind: str, parts: list[Any]) -> float:
+        """Return the bits that a function hides of its arguments: 1 + tiny, cos tiny, tanh 99."""
+        size = mpmath.mag(parts[0]) if parts and parts[0] else 0
+        bits = 0.0
+        if kind in ("+", "-") and parts[0] and parts[1]:
+            bits = abs(size - mpmath.mag(parts[1]))
+        elif kind in ("^", "root") and parts[1]:
+            bits = mpmath.mag(parts[1]) * (1 if kind == "root" else -1)
+        elif kind in _HYPERBOLIC:
+            bits = max(-size, abs(mpmath.re(parts[0])) * 1.4)
+        elif kind in _SMOOTH:
+            bits = max(-size, size if kind.startswith("arc") else 0)
+        return float(bits) if bits > self._limit else 0.0
 
     def _series(self, tree: Tree) -> Any:
         kind, (_, variable), *bounds, term = tree
@@ -236,7 +238,7 @@ class _Evaluator:
         for count in range(int(low), int(high) + 1):
             inner = _Evaluator({**self._point, variable: Fraction(count)})
             values.append(inner._value(term))
-            self.lost = self.lost or inner.lost
+            self.lost = max(self.lost, inner.lost)
         return mpmath.fsum(values) if kind == "sum" else mpmath.fprod(values)
 
 

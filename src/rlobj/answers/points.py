@@ -83,7 +83,9 @@ _COUNTS = (
     *[(7, 40)] * 5,
     *[(2**n, 2**n) for n in (2, 3, 5, 6)],
     *[(41, 130)] * 2,
+    (150, 400),
     (1000, 5000),
+    (10**7, 10**8),
 )
 """Ranges of integers; powers of two, because of expressions such as floor(log_2 n)."""
 

@@ -32,7 +32,7 @@ from rlobj.answers.structures import (
     names_in,
     scalar,
 )
-from rlobj.answers.vocabulary import CONSTANTS, word_set
+from rlobj.answers.vocabulary import CONSTANTS
 
 RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "≈", "≡", "∈", "∉"])
 _EQUAL = frozenset("=≡≈")
@@ -41,9 +41,12 @@ _FIGURE = re.compile(
     r"(?:[A-Z](?:_[0-9])?){2,4}|m?(?:angle|triangle)(?:[A-Z](?:_[0-9])?){1,4}|\|[A-Z]{1,2}\|"
 )
 """Names of lengths, angles and areas; in a gold answer, other products are equations."""
-_DOUBTFUL = word_set(
-    "not never no if suppose assume unless maybe perhaps possibly except wrong false"
+_DOUBTFUL = re.compile(
+    r"\b(?:not|never|no|if|suppose|assume|unless|maybe|perhaps|possibly|except|wrong|false|incorrect"
+    r"|twice|double|half|minus|than|but|guess|approximately|roughly|nearly|almost)\b"
+    r"|n't\b|\bat (?:least|most)\b|\?"
 )
+"""Words before a value that deny it, doubt it or change it."""
 _MINUS_INFINITY = ("neg", INFINITY)
 
 Tokens = list[Token]
@@ -87,9 +90,8 @@ def parse_relation(sides: list[Tokens], symbols: list[str], parse_side: ParseSid
 
 
 def is_doubtful(tokens: Tokens) -> bool:
-    """Return whether words among the tokens deny or suppose what follows."""
-    text = " ".join(token.text for token in tokens if token.kind in ("text", "word", "command"))
-    return not _DOUBTFUL.isdisjoint(re.findall("[a-z]+", text.lower()))
+    """Return whether words among the tokens deny, doubt or change what follows."""
+    return _DOUBTFUL.search(" ".join(token.text for token in tokens).lower()) is not None
 
 
 def _equation(sides: list[Tokens], symbols: list[str], parse_side: ParseSide) -> Structure:

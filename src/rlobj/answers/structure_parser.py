@@ -169,6 +169,8 @@ def _is_condition(runs: list[Tokens]) -> bool:
     related = any(token.text in RELATIONS or token.kind in ("text", "word") for token in last)
     if not related or condition(last) is None or condition(first) is not None:
         return False
+    if any(token.text == "!=" for token in last) and last[-1].text == first[-1].text:
+        return False  # 5, x != 5
     about = {token.text for token in last if token.kind == "name"}
     return not (len(first) > 1 and first[1].text == "=" and first[0].text in about)
 
@@ -290,6 +292,12 @@ def _colon(token: Token) -> Token:
     return Token("symbol", ":", token.spaced) if to else token
 
 
+def _set(members: Structure) -> Items:
+    if isinstance(members, Items) and not members.braces:
+        return Items(tuple(map(_value, members.items)), braces=True)
+    return Items((_value(members),), braces=True)
+
+
 def _bracketed(tokens: Tokens) -> Structure | None:
     """Parse a set, tuple, interval or matrix in brackets; None for plain parentheses."""
     brackets, inside = tokens[0].text + tokens[-1].text, tokens[1:-1]
@@ -300,11 +308,10 @@ def _bracketed(tokens: Tokens) -> Structure | None:
         if bar and (bar == 1 or inside[1].text == "∈"):  # {x : ...}: the condition matters
             within = join_text(inside[2:bar])
             found = _structure(inside[bar + 1 :])
-            return found if within in ("", "mathbb:R") else Tuple((found,), f"∈ {within}")
-        whole = _structure(inside)
-        if isinstance(whole, Items) and not whole.braces:
-            return Items(whole.items, braces=True)
-        return Items((whole,), braces=True)
+            if within not in ("", "mathbb:R"):
+                return Tuple((found,), f"∈ {within}")
+            return _set(found) if isinstance(_value(found), (Scalar, Items)) else found
+        return _set(_structure(inside))
     if brackets not in ("()", "[]", "(]", "[)", "⟨⟩") or not inside:
         return None
     if inside[0].kind == "begin" and closing_bracket(inside, 0) == len(inside) - 1:
