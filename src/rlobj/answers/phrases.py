@@ -25,7 +25,11 @@ _CHANGES = word_set(
     away beyond"""
 )
 """Words after or before a value that make it another value, or none."""
-_CHANGES_BEFORE = _CHANGES | word_set("negative half square cube log opposite first wrong was")
+_QUANTITIES = word_set("point remainder base power root percentage")
+"""Words that change a value behind it, and are the name of a value before it."""
+_CHANGES_BEFORE = (_CHANGES - _QUANTITIES) | word_set(
+    "negative half square cube log opposite first was"
+)
 _NO_NOUN = word_set(
     """of in at as to for by from with when where while and but is are was were be it i we you he
     she they has have had do does did will would can may might should must until through because

@@ -42,9 +42,9 @@ _FIGURE = re.compile(
 )
 """Names of lengths, angles and areas; in a gold answer, other products are equations."""
 _DOUBTFUL = re.compile(
-    r"\b(?:not|never|no|if|suppose|assume|unless|maybe|perhaps|possibly|except|wrong|false|incorrect"
-    r"|twice|double|half|minus|than|but|guess|approximately|roughly|nearly|almost)\b"
-    r"|n't\b|\bat (?:least|most)\b|\?"
+    r"\b(?:not|never|no|if|suppose|assume|unless|maybe|perhaps|possibly|wrong|false|incorrect|guess"
+    r"|twice|double|half|approximately|roughly|nearly|almost)\b"
+    r"|n't\b|\?|\b(?:than|but|least|most|except|minus)\W*\Z"
 )
 """Words before a value that deny it, doubt it or change it."""
 _MINUS_INFINITY = ("neg", INFINITY)
@@ -71,7 +71,7 @@ def parse_relation(sides: list[Tokens], symbols: list[str], parse_side: ParseSid
             return Rounded(None, parse_side(sides[0])) if about else parse_side(sides[0])
     if not all(sides):
         raise Unreadable("a relation without a side")
-    if is_doubtful(sides[0]):
+    if _is_doubtful(sides[0]):
         raise Unreadable("a denied or supposed relation")
     if symbols in (["∈"], ["∉"]):
         region = parse_side(sides[1])
@@ -89,7 +89,7 @@ def parse_relation(sides: list[Tokens], symbols: list[str], parse_side: ParseSid
     return _inequality([parse_expression(side) for side in sides], symbols)
 
 
-def is_doubtful(tokens: Tokens) -> bool:
+def _is_doubtful(tokens: Tokens) -> bool:
     """Return whether words among the tokens deny, doubt or change what follows."""
     return _DOUBTFUL.search(" ".join(token.text for token in tokens).lower()) is not None
 
