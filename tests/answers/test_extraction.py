@@ -10,7 +10,7 @@ from rlobj.answers.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
     ("response", "answer"),
     [
         (r"So \boxed{5}.", "5"),
-        (r"First \boxed{3}, no: \boxed{4}", "4"),
+        (r"First \boxed{3}. No: \boxed{4}", "4"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{7} and \boxed{ }", "7"),
         (r"\boxed{7} and then \boxed{8", "7"),
@@ -58,6 +58,7 @@ def test_final_answer_is_extracted(response, answer):
         r"\boxed{}",
         r"\boxed{5",
         r"The answer is \boxed{5",
+        r"First \boxed{3}, no: \boxed{4}",
         "The answer is not 5.",
         "I don't think the answer is 5.",
         "The answer isn't 5.",

@@ -214,7 +214,7 @@ def long_answers() -> list[tuple[str, str]]:
         ("<think>\n" + prose * 2000 + "\n</think>\n" + r"\boxed{204}", "204"),
         ("<think>\n" + (prose + r"\boxed{7} ") * 2000 + "\n</think>\n" + r"\boxed{204}", "204"),
         (r"\boxed{}" * 3000 + r"\boxed{204}", "204"),
-        (r"\boxed{1}" * 5000 + r"\boxed{204}", "204"),
+        (r"\boxed{1}. " * 5000 + r"\boxed{204}", "204"),
         (prose * 2000 + "The answer is 204.", "204"),
         ("The answer is 7. " * 3000 + "Wait. The answer is 204.", "204"),
         (prose * 2000 + r"$\boxed{\frac{14}{3}}$", r"\frac{14}{3}"),

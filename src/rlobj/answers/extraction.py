@@ -1,17 +1,17 @@
 r"""Extract the final answer of a response. The rule:
 
-1. If the last thinking tag (`<think>` and similar tags) is not closed, there is no answer.
-2. The answer is the last closed, nonempty `\boxed{...}` or `\fbox{...}`; of nested boxes, the
-   outer one. "It is not \boxed{5}" has no answer.
-3. Without a box, the answer is the text after the last of these phrases: `answer is`, `answer:`,
-   `answer =`, a `Final Answer` heading, or `####` on the last line. Math delimiters are removed
-   unless alternatives follow ("$1$ or $2$"); plain text ends at the end of the sentence. These
-   are not answers: a negated, doubtful or hypothetical phrase ("the answer is not", "if the answer
-   is"), a correction ("is 5. Or 6."), a question, an unclosed box, an unclosed math delimiter.
-4. If the thinking tag is closed, the text after it is read first. The text inside is read only if
+1. If the last thinking tag (`<think>` and similar tags) is not closed, there is no answer. Text
+   after the end of the model's turn is not part of the response.
+2. The answer is in the last sentence that has a closed, nonempty `\boxed{...}` or `\fbox{...}`; of
+   nested boxes, the outer one. `boxes` reads several boxes of one sentence.
+3. Without a box, the answer is the text after the last of these phrases, up to the end of the
+   sentence: `answer is`, `answer:`, `answer =`, a `Final Answer` heading, or `####` on the last
+   line. "The largest $n$ is 34" gives 34.
+4. The response must assert the answer, and not take it back later; see `assertions`.
+5. If the thinking tag is closed, the text after it is read first. The text inside is read only if
    the text after it has neither a box nor a phrase.
 
-A number in prose is never an answer.
+A number in prose is never an answer. Every function takes linear time.
 """
 
 from __future__ import annotations
@@ -19,85 +19,103 @@ from __future__ import annotations
 import collections
 import re
 
+from rlobj.answers.assertions import asserted
+from rlobj.answers.boxes import BOX, find_boxes, last_sentence, read_boxes
+from rlobj.answers.sentences import sentence_end
+
 _TAG = r"think(?:ing)?|reasoning|thoughts?|\|begin_of_thought\||\|end_of_thought\|"
 _OPENED = re.compile(rf"(?:<\s*(?!\|end)(?:{_TAG})\s*>|◁think▷|\[THINK\])", re.IGNORECASE)
 _CLOSED = re.compile(
-    r"(?:<\s*/\s*(?:think(?:ing)?|reasoning|thoughts?)\s*>|<\|end_of_thought\|>|◁/think▷|\[/THINK\])",
+    r"(?:<\s*/\s*(?:think(?:ing)?|reasoning|thoughts?)\s*>|<\|end_of_thought\|>|◁/think▷"
+    r"|\[/THINK\])",
     re.IGNORECASE,
 )
-# Every pattern here takes linear time on any text.
-_END_TOKENS = re.compile(r"(?:\s*(?:<\|[a-z_]{1,30}\|>|</s>|<eos>|<end_of_turn>))+\s*\Z")
-_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
-_BRACES = re.compile(
-    rf"(?P<box>{_BOX.pattern})|\\[^\\]|\\\\(?!boxed|fbox|framebox)|[{{}}]", re.DOTALL
+_END_OF_TURN = re.compile(
+    r"<\|(?:im_end|endoftext|eot_id|eom_id|end|end_of_text|end_of_turn)\|>|</s>|<eos>|<end_of_turn>"
+    r"|<｜end▁of▁sentence｜>"
 )
-_BLANK = re.compile(r"(?:[\s~{}$]|\\[,;:! ]|\\q?quad\b|\\(?:text|mbox)\s*(?=\{))*")
-_PHRASE = re.compile(
-    r"(?<![a-z])answers?(?: to (?:the|this) (?:question|problem))?[*_]*\s*(?:(?:is|are)\b|[:=])"
-    r"|^[#*_ \t]*(?:final )?answer[*_ \t]*$"
-    r"|^[ \t]*####(?=[^#\n]*\S[^\n]*\s*\Z)"
-    r"|答案(?:是|为|：)",
+_NEXT_TURN = re.compile(
+    r"^[ \t]*(?:#+ *|\*\*)?(?:(?:human|user|instruction|question|problem)(?:\*\*)? *:|user[ \t]*$)",
     re.IGNORECASE | re.MULTILINE,
 )
-_NEGATED_BEFORE = re.compile(
-    r"(?:(?:n't|\bnot|\bnever|\bcannot|\bnobody|\bno one)\s+(?:\w+\s+){0,4}"
-    r"|\b(?:doubt|deny|suppose|assume|if|whether|unless|unlikely|wrong|false|incorrect)"
-    r"(?: to \w+)?,?\s+(?:that\s+)?(?:the\s+)?(?:\w+\s+)?)$",
-    re.IGNORECASE,
+_PHRASE = re.compile(
+    r"(?<![a-z])(?:answers?|the final result)(?: to (?:the|this|our) (?:question|problem)"
+    r"| we (?:seek|want|need))?"
+    r"[*_}]*\s*(?:(?:is|are|(?:should|must|will|would) be|equals)\b(?! (?:that|this|it) (?:is"
+    r"|was)\b)|[:=])"
+    r"|^[#*_> \t]*(?:the )?(?:final )?answer[*_ \t]*$"
+    r"|^[ \t]*####(?=[^#\n]*\S[^\n]*\s*\Z)"
+    r"|答案(?:是|为|：|:)|答えは|정답은|antwort (?:ist|lautet)\b|antwort ?:"
+    r"|respuesta (?:final )?es\b"
+    r"|respuesta ?:|réponse (?:finale )?est\b|réponse ?:|resposta (?:final )?é\b"
+    r"|risposta (?:finale )?è\b"
+    r"|ответ ?:",
+    re.IGNORECASE | re.MULTILINE,
 )
-_NEGATED_AFTER = re.compile(
-    r"(?:\w+ly\s+)?(?:not|never|neither|no longer|unknown|unclear|undetermined|anything but)\b",
+_COMMENT = re.compile(
+    r"(?:\w+ly |indeed |also |therefore |thus )?(?:not?|never|neither|unique|correct|right"
+    r"|confirmed"
+    r"|wrong|incorrect|verified|complete|clear|consistent|reasonable|(?:in the box )?(?:above"
+    r"|below))\b",
     re.IGNORECASE,
-)
-_BOX_NEGATED_BEFORE = re.compile(
-    r"(?:\b(?:is|was|be)\s+(?:\w+ly\s+)?not|\w+n't(?: be)?|\bnot\s+equal(?:\s+to)?"
-    r"|\bwrong to (?:write|say|answer))\s*[:$\\(\[*]*\s*$",
-    re.IGNORECASE,
-)
-_BOX_NEGATED_AFTER = re.compile(
-    r"[\s$*\\)\]]*(?:is|was)\s+(?:(?:\w+ly\s+)?not\b|wrong\b|incorrect\b|false\b)", re.IGNORECASE
 )
 _LEAD_WORDS = re.compile(
     r"(?:(?:therefore|thus|hence|simply|just|clearly|indeed|exactly|equal to|given by|then|also)"
     r"\b[\s,:]*)+",
     re.IGNORECASE,
 )
-_SENTENCE_END = re.compile(
-    r"(?<!\.)[.?](?=\s|$)|,?(?<!\s)\s+(?:because|since|which|so|where|for|as|not|rather than)\b"
+_CLAUSE = re.compile(
+    r"\.\s+or\b|,?(?<!\s)\s+(?:because|since|which|so|where|for|as|not|rather than|(?:is"
+    r"|are) (?:the|our)|but)\b"
+    r"|,\s+i hope|\s+\((?:as|see|by|from|because|since|the|this)\b",
+    re.IGNORECASE,
+)
+_COPULA = re.compile(
+    r"(?:\b(?:is|are|be|equals|equal to|gets?|have|has|finds?|obtains?|was)|[:=])\s+"
+    r"(?=[*_]*(?:\$|\\\(|[-+]?[0-9.]|\\[a-z]))",
+    re.IGNORECASE,
 )
 _ALTERNATIVE = re.compile(
     r"[0-9A-Za-z]|\s*(?:\$|\\\()"
     r"|\s*(?:[,;]|(?:[,;]\s*)?(?:or|and)\b)\s*(?:maybe |perhaps |possibly )?(?:\$|\\\(|[-0-9])"
 )
-_CORRECTION = re.compile(
-    r"\s*(?:or|no|wait|actually|maybe|perhaps|alternatively)\b[,:]?\s*"
-    r"(?:maybe |perhaps |possibly |it is |it's )?[-$\\0-9]",
+_LABEL = re.compile(
+    r"\\(?:text\w*|mathrm|mathbf|mbox)\s*\{\s*(?:the\s+)?(?:final\s+"
+    r"|correct\s+)?answer\s*(?:is)?\s*:?\s*\}"
+    r"(?:\\[ ,;:]|[\s:=])*(?=\S)",
     re.IGNORECASE,
 )
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _PRICE = re.compile(r"\$[0-9][0-9,.]*\s*\Z")
-_LEAD = " \t\r\n:=*_"
-_CONTEXT = 80
+_LEAD = " \t\r\n:=*_}"
 
 
 def extract_answer(response: str) -> str | None:
     """Return the final answer of a response by the rule of this module, or None.
 
     Example:
-        >>> extract_answer(r"Maybe \\boxed{3}, no: \\boxed{\\frac{1}{2}}")
+        >>> extract_answer(r"Maybe \\boxed{3}. No: it is \\boxed{\\frac{1}{2}}.")
         '\\\\frac{1}{2}'
         >>> extract_answer("So the final answer is $12$.")
         '12'
-        >>> extract_answer("I count 12 of them.") is None
+        >>> extract_answer(r"It is \\boxed{5}. Wait, that is wrong.") is None
         True
     """
+    response = _until(_END_OF_TURN, response)
     thinking, final = _split_thinking(response)
     if final is None:
         return None
-    answer = _extract(final)
-    if answer is None and thinking and not (_BOX.search(final) or _PHRASE.search(final)):
-        return _extract(thinking)
-    return answer
+    final = _until(_NEXT_TURN, final)
+    if thinking and not (BOX.search(final) or _PHRASE.search(final)):
+        final = f"{thinking}\n\n{final}"
+    boxes = find_boxes(final)
+    if not boxes:
+        return _after_phrase(final)
+    boxes = last_sentence(final, boxes)
+    answer = read_boxes(final, boxes)
+    if answer is None or not asserted(final[: boxes[0].start], answer, final[boxes[-1].end :]):
+        return None
+    return bare(_LABEL.sub("", answer, count=1)) or None
 
 
 def bare(text: str) -> str:
@@ -116,89 +134,68 @@ def bare(text: str) -> str:
 
 def last_box(text: str) -> str | None:
     """Return the content of the last closed, nonempty box, or None; takes linear time."""
-    found = _last_box(text)
-    return found[0] if found else None
+    boxes = find_boxes(text)
+    return boxes[-1].content if boxes else None
+
+
+def _until(end: re.Pattern[str], text: str) -> str:
+    """Return the text up to the first match of `end` that follows a box or a phrase."""
+    if not end.search(text):
+        return text
+    starts = [box.end for box in find_boxes(text)[:1]]
+    starts += [phrase.end() for phrase in [_PHRASE.search(text)] if phrase]
+    found = end.search(text, min(starts)) if starts else None
+    return text[: found.start()] if found else text
 
 
 def _split_thinking(response: str) -> tuple[str, str | None]:
     """Return the text up to the end of thinking, and the rest; None if thinking is not closed."""
     if "<" not in response and "◁" not in response and "[" not in response:
         return "", response
-    response = response[:-_CONTEXT] + _END_TOKENS.sub("", response[-_CONTEXT:])
     closings = collections.deque(_CLOSED.finditer(response), maxlen=1)
     start, end = closings[0].span() if closings else (0, 0)
     return response[:start], None if _OPENED.search(response, end) else response[end:]
 
 
-def _last_box(text: str) -> tuple[str, int, int] | None:
-    """Content, start and end of the last outermost closed, nonempty box."""
-    first = _BOX.search(text)
-    if first is None:
-        return None
-    opened: list[
-        tuple[int, int, bool]
-    ] = []  # start of a mark, start of its content, whether it is a box
-    closed: list[tuple[int, int, int]] = []  # outermost boxes so far
-    for mark in _BRACES.finditer(text, first.start()):
-        if mark["box"] or mark[0] == "{":
-            opened.append((mark.start(), mark.end(), mark["box"] is not None))
-        elif mark[0] == "}" and opened:
-            outer, inner, box = opened.pop()
-            if box and not _BLANK.fullmatch(text, inner, mark.start()):
-                while closed and closed[-1][0] > outer:
-                    closed.pop()
-                closed.append((outer, inner, mark.start()))
-    if not closed:
-        return None
-    outer, inner, end = closed[-1]
-    content = text[inner:end].strip()
-    if _BOX.match(content):  # a box that contains only another box
-        inside = _last_box(content)
-        if inside and inside[1] == 0 and inside[2] == len(content):
-            return inside[0], outer, end + 1
-    return content, outer, end + 1
-
-
-def _extract(text: str) -> str | None:
-    box = _last_box(text)
-    if box is None:
-        return _after_phrase(text) or None
-    content, start, end = box
-    if _BOX_NEGATED_BEFORE.search(text[max(0, start - _CONTEXT) : start]):
-        return None
-    if _BOX_NEGATED_AFTER.match(text[end : end + _CONTEXT]):
-        return None
-    return bare(content) or None
-
-
 def _after_phrase(text: str) -> str | None:
     phrases = list(_PHRASE.finditer(text))
+    while phrases and _COMMENT.match(text[phrases[-1].end() :].lstrip(_LEAD)):
+        phrases.pop()  # "The answer is unique."
     if not phrases:
         return None
     phrase = phrases[-1]
-    if _NEGATED_BEFORE.search(text[max(0, phrase.start() - _CONTEXT) : phrase.start()]):
+    start = phrase.end() + len(text[phrase.end() :]) - len(text[phrase.end() :].lstrip(_LEAD))
+    if lead := _LEAD_WORDS.match(text, start):
+        start = lead.end()
+    answer, start, end = _sentence_answer(text, start, price="####" in phrase[0])
+    if not answer or re.search(r"\\f?box(?:ed)?\b", answer):
         return None
-    tail = text[phrase.end() :].lstrip(_LEAD)
-    if _NEGATED_AFTER.match(tail):
-        return None
-    if lead := _LEAD_WORDS.match(tail):
-        tail = tail[lead.end() :]
-    if "####" in phrase[0] and _PRICE.match(tail):
-        return tail.strip()
+    return answer if asserted(text[:start], answer, text[end:]) else None
+
+
+def _sentence_answer(text: str, start: int, price: bool) -> tuple[str, int, int]:
+    """Return the answer in the sentence that starts here, and its place in the text."""
+    if price and _PRICE.match(text, start):
+        return text[start:].strip(), start, len(text)
     for opening, closing in _DELIMITERS:
-        if tail.startswith(opening):
-            content, closed, rest = tail[len(opening) :].partition(closing)
-            answer = content.strip() if closed else ""
-            if rest.startswith(".") and _CORRECTION.match(rest, 1):
-                return None
-            if not _ALTERNATIVE.match(rest):
-                break
-    else:
-        line = tail.partition("\n")[0]
-        end = _SENTENCE_END.search(line)
-        if end is not None and end[0] == "?":
-            return None
-        if end is not None and _CORRECTION.match(line, end.end()):
-            return None
-        answer = bare((line[: end.start()] if end else line).strip("*_ \t"))
-    return None if re.search(r"\\f?box(?:ed)?\b", answer) else answer
+        if text.startswith(opening, start):
+            close = text.find(closing, start + len(opening))
+            if close < 0:
+                return "", start, len(text)
+            end = close + len(closing)
+            if not _ALTERNATIVE.match(text, end):
+                return text[start + len(opening) : close].strip(), start, end
+            break
+    stop = sentence_end(text, start)
+    end = stop.start() if stop else len(text)
+    line = text.find("\n", start, end)
+    end = line if line >= 0 else end
+    if clause := _CLAUSE.search(text, start, end):
+        end = clause.start()
+    for copula in _COPULA.finditer(text, start, end):
+        if (
+            text.count("$", start, copula.start()) % 2 == 0
+            and text[start : copula.start()].strip()[:1].isalpha()
+        ):
+            start = copula.end()
+    return bare(text[start:end].strip("*_ \t").removesuffix("です")), start, end
