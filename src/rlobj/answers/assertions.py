@@ -23,42 +23,57 @@ def _any(*phrases: str) -> str:
 
 
 # Words that may stand between "not" and the answer: "not true that the answer is 5".
-_LIGHT = _any(
-    r"the\b, an?\b, is\b, are\b, be\b, was\b, were\b, been\b, being\b, equals?\b, to\b, as\b, "
-    r"that\b",
-    r"this\b, it\b, answers?\b, final\b, value\b, result\b, solution\b, number\b, correct\b, "
-    r"right\b",
-    r"true\b, case\b, we\b, i\b, you\b, can\b, could\b, would\b, will\b, does\b, do\b, have\b, "
-    r"get\b",
-    r"says?\b, claims?\b, thinks?\b, believes?\b, write\b, obtain\b, conclude\b, put\b, of\b, "
-    r"exactly\b",
-    r"simply\b, really\b, actually\b, just\b, its\b, our\b, my\b, [a-z] ?=, =",
+_LIGHT = (
+    _any(
+        "the, an?, is, are, be, was, were, been, being, equals?, to, as, that, this, it, "
+        "answers?, i",
+        "final, value, result, solution, number, correct, right, true, case, we, you, can, "
+        "could, of",
+        "would, will, does, do, have, get, gives?, says?, claims?, thinks?, believes?, write, "
+        "answer",
+        "obtain, conclude, put, exactly, simply, really, actually, just, its, our, my, look, "
+        "like, now",
+        "for the sake of argument, for the sake of contradiction, for contradiction",
+    )
+    + r"\b"
 )
-_DENYING = _any(
-    r"not, \w+n't, never, cannot, neither, nobody, no one, anything but, anything except",
-    r"(?<!none )(?<!nothing )other than, different from, rather than, instead of, except, far from",
-    "wrong, incorrect, false, impossible, doubt, deny, unlikely, unless, if, whether, suppose",
-    "supposing, assume, assuming, imagine, perhaps, maybe, possibly, guess(?:ed|ing)?, rule out",
-    "exclude, reject, discard, wonder, try",
+_DENYING = (
+    r"\b(?:"
+    + _any(
+        r"not, \w+n't, never, cannot, neither, nobody, no one, no way, by no means, nowhere near",
+        "under no circumstances, anything but, anything except, (?<!none )(?<!nothing )other than",
+        "different from, rather than, instead of, except, far from, wrong, incorrect, false, "
+        "refuse",
+        "impossible, doubt, deny, unlikely, unless, if, whether, suppose, supposing, assume, "
+        "assuming",
+        "imagine, pretend, hypothesi[sz]e, hypothetically, let, perhaps, maybe, possibly",
+        "guess(?:ed|ing)?, rule out, exclude, reject, discard, wonder, try, mistake, error, trap",
+        r"tempting, e\.g\., for example, for instance, such as, format(?!:), template, placeholder",
+        "(?<!no )(?<!not )(?:less|greater|more|larger|smaller|bigger|higher|lower) than, close to",
+        "twice, half, double",
+    )
+    + r"|\A(?:let's |let us )?say|no es|ist nicht|nicht|n'est pas|não é|non è)|不是|并非|не "
 )
 _UNSURE = (
     r"(?:(?:i am|i'm|we are) (?:still |really |also )*(?:not |un)(?:\w+ )??"
     r"(?:sure|certain|confident|convinced)|not (?:\w+ )??(?:sure|certain|confident)"
-    r"|i (?:do not|don't)(?: really| actually)? know|i have no (?:idea|clue)"
+    r"|i (?:really |actually )?(?:do not|don't)(?: really| actually)? know|i have no (?:idea|clue)"
     r"|i(?:'m| am) (?:just |only |simply )?guessing)\b"
 )
 _DENIED_BEFORE = re.compile(
-    rf"(?:\b{_DENYING}(?: {_LIGHT})*+|\b(?:could|might|may)(?: well| also| possibly)?(?: be)?"
+    rf"(?:(?:{_DENYING})(?: ?{_LIGHT}| ?[a-z] ?=| =)*+|\beither\b.*\bor(?: {_LIGHT})*+"
+    rf"|\b(?:could|might|may)(?: well| also| possibly)?(?: be)?"
     r"|\\(?:neq?|not ?=?)|≠|!=)[ (:]*\Z"
 )
 _STOP = (
-    r"(?= ?(?:[.,;:!?)(…—–-]|\Z|(?:because|since|as|for|by|here|either|at all|too|and|after all"
-    r"|though|anyway|now|again|in)\b))"
+    r"(?= ?(?:[.,;:!?)(…—–-]|\Z|(?:because|since|as|by|here|either|at all|too|and|after all"
+    r"|though|anyway|now|again|instead)\b))"
 )
 _BE = (
     r"(?:(?:is|are|was|were|be|seems?|seemed|looks?|looked|feels?|sounds?|appears?|must|may|might"
     r"|can|could|would|should|will|have|has|had|do|does|did|been|being|to|it|we|get|gives?|\w+ly"
-    r"|still|also|just|indeed|in fact|of course|now|then|a bit|bit|rather|quite|so|all|even) )*+"
+    r"|still|also|just|almost|most|very|indeed|in fact|of course|now|then|a bit|bit|rather|quite"
+    r"|so|all|even) )*+"
 )
 _NOT = (
     r"(?:(?:not|never|no longer|cannot|\w+n't)(?: \w+ly| quite| seem| look| be| sound| to be"
@@ -77,78 +92,98 @@ _FAULTS = (
         "wrong, incorrect, false, impossible, invalid, absurd, nonsense, mistaken, flawed, off",
         "erroneous, contradictory, inconsistent, unlikely, suspicious, questionable, doubtful",
         "untrue, mistake, error, typo, contradiction, guess, too small, too large, too big",
-        "too low, too high",
+        "too low, too high, rejected, discarded, excluded, ruled out, withdrawn, lower bound, "
+        "upper bound",
     )
-    + rf"\b{_STOP}|(?:fails?|violates?|contradicts?)\b|leads? to a contradiction)"
+    + rf"\b{_STOP}|(?:fails?|violates?|contradicts?)\b|makes? no sense\b"
+    r"|(?:leads?|gives?)(?: to)? a contradiction)"
 )
 _DENIED_AFTER = re.compile(
-    r"[ ,;:(.—–…-]*+(?:(?:but|and|though|although|while|yet|however|or|which|that|this|it|i think"
-    r"|i believe|oh|wait|hmm|that's|it's|which's)\b[ ,]++)*"
-    rf"(?:{_FAULTS}|{_UNSURE}|(?:no|nope)\b{_STOP}|unless\b|i guessed|(?:just|only"
-    rf"|merely) an? (?:\w+ )?guess"
-    r"|if (?:i|my|that|this)\b|(?:maybe|perhaps|possibly)\b|(?:could|might|may) (?:also "
-    r"|well )?be [-\d\\])"
+    r"[ ,;:(.—–…-]*+(?:"
+    + _any(
+        "but, and, though, although, while, yet, however, or, which, that, this, it, they, i think",
+        "i believe, oh, wait, hmm, that's, it's, which's",
+    )
+    + rf"\b[ ,]++)*+(?:{_FAULTS}|{_UNSURE}|(?:no|nope)\b{_STOP}|(?:maybe|perhaps|possibly|unless)\b"
+    r"|for the sake of argument|i guessed|(?:just|only|merely) an? (?:\w+ )?guess"
+    r"|if (?:i|my|that|this)\b|(?:could|might|may) (?:also |well )?be [-\d\\])"
 )
 _MARKER = re.compile(
     "(?:"
     + _any(
-        r"but, wait, hmm+, hm, oh, oops, hold on, actually, no, nope, sorry, however, so, well, "
-        r"and",
-        "alas, unfortunately, in fact, then, thus, yet, or, hence, therefore, on second thought",
+        "but, wait, hmm+, hm, oh, oops, hold on, actually, no, nope, sorry, however, so, well, and",
+        "alas, unfortunately, in fact, then, thus, yet, or, hence, therefore, on second thoughts?",
         "correction, ah, edit, update, apologies, my bad, okay, ok, i think, i believe, now, maybe",
-        "perhaps, because, note that, clearly, obviously",
+        "perhaps, because, note that, clearly, obviously, u?p?on reflection, honestly, frankly, "
+        "sadly",
+        "to be honest, never ?mind, rather",
     )
     + r"\b[ ,.!:;…—–-]*+)++"
 )
 _CONCLUDING = re.compile(r"(?:so|hence|thus|therefore|note)\b")
-_NO = re.compile(r"\b(?:no|nope|oops)\b")
+_NO = re.compile(r"\b(?:no|nope|oops|never ?mind)\b")
 _ALONE = re.compile(
     _any(
         "nope, no, wrong, incorrect, false, contradiction, impossible, never ?mind, scratch that",
-        r"oops, absurd, nonsense, not (?:quite|really|correct|right|true|possible|so|the answer)",
-        r"(?:that|this|it) (?:isn't|wasn't|is not|was not)",
+        "oops, absurd, nonsense, not (?:quite|really|correct|right|true|possible|so|the answer)",
+        "(?:that|this|it) (?:isn't|wasn't|is not|was not), (?:just|only) kidding",
+        "(?:we )?(?:have|reach|get|obtain|arrive at|found|find) a contradiction",
+        "(?:there is )?no (?:answer|solution)s?, i (?:do not|don't) (?:think|believe) (?:so|it"
+        "|this|that)",
+        "i (?:could|may|might) (?:well )?be (?:wrong|mistaken)",
+        "(?:这|那)?(?:不对|错了?|错误|不正确|不是), (?:das )?(?:ist )?falsch, das stimmt nicht",
+        "(?:es )?incorrecto, no es correcto, (?:c'est )?faux, неверно",
     )
     + r"[ .!,:;…—–-]*"
 )
 _NOUN = "(?:answer|result|solution|value|conclusion|number|claim|reasoning|calculation|argument)"
 _FAULTY_NEAR = re.compile(
-    rf"(?:(?:this|that|the)(?: above)? {_NOUN}(?: above| i gave| in the box)?|this|that|it|which"
-    rf"|these)"
-    rf"(?:'s)? {_FAULTS}"
+    rf"(?:(?:this|that|the)(?: above)? {_NOUN}(?: above| i gave| in the box)?|the above"
+    rf"|this|that|it|they|which|these)(?:'s)? {_FAULTS}"
 )
 _FAULTY = re.compile(
     r"(?:the |my |our |this |that |both )?(?:final |above |boxed |previous |given |last )*answers?"
     rf"(?: above| i gave| in the box)? {_FAULTS}"
 )
+_DOUBTED = re.compile(
+    r"i (?:don't|do not) (?:think|believe) (?:that )?(?:this|that|it)(?: answer| value| result)? "
+    rf"(?:is|can be|could be) (?:correct|right|true|the answer|possible|valid)\b{_STOP}"
+)
+_HEDGED = r"(?:it|the answer) (?:could|might|may) (?:also |well )?be [-\d\\]"
 _IT = r"(?:this|that|it|these|my|the (?:final |boxed )?(?:above|box|answer|previous))\b"
+_ERROR = r"(?:an?|some) (?:\w+ )?(?:mistake|error)"
 _GIVING_UP = re.compile(
-    rf"{_UNSURE}(?=[ ,.!;]*\Z|,| (?:(?:about|of|in|that|if|whether) )?(?:{_IT}|how to|here))"
+    rf"{_UNSURE}(?=[ ,.!;]*\Z|,| (?:(?:about|of|in|that|if|whether) )?(?:{_IT}|how to|here"
+    rf"|the rest))"
     r"|(?:(?:this|that|it)(?: is| was|'s) )?(?:just |only |merely |purely |simply )*(?:an?|my) "
-    r"(?:\w+ )?guess\b|(?:just|only|simply) (?:guessing|guessed)|i (?:just |only )?guessed"
-    r"|i give up"
-    rf"|(?:please )?(?:ignore|disregard|discard|forget|strike|cancel) {_IT}"
+    r"(?:\w+ )?guess\b|i give up|i no longer (?:believe|trust)|i (?:do not|don't) have an answer"
+    rf"|(?:please )?(?:ignore|disregard|discard|forget|strike|cancel|delete|do not count) {_IT}"
     r"|i (?:cannot|can't|could not|couldn't|am unable to|was unable to|failed to) "
-    r"(?:determine|solve|find|answer|compute|be sure|decide)\b"
-    rf"|i (?:retract|withdraw|take {_IT}(?: answer)? back|miscounted|misread|miscalculated"
-    rf"|messed up)"
-    r"|(?:i (?:must have |have |may have |think i |probably )?(?:made|make|see)|there (?:is|was"
-    r"|must be))"
-    r" (?:an?|some) (?:\w+ )?(?:mistake|error)"
-    r"|(?:the )?(?:true |correct |real )?answer (?:cannot|can't|could not) be (?:determined"
-    r"|found|known)"
+    r"(?:determine|solve|find|answer|compute|finish|be sure|decide)\b"
+    rf"|i (?:retract|withdraw|take {_IT}(?: answer)? back|(?:just |only )?guess(?:ed|ing)\b"
+    r"|miscounted|misread|miscalculated|messed up)"
+    rf"|i (?:must have |have |may have |think i |probably )?(?:made|make|see) {_ERROR}"
+    rf"|there (?:is|was|must be) {_ERROR}|i (?:forgot|missed|overlooked) (?!to\b)"
+    r"|(?:the )?(?:true |correct |real )?answer (?:cannot|can't|could not) be (?:determined|found)"
 )
+_MATH = r"((?=-? ?[\d\\])(?:\\[a-z]+|[^a-z\\]|(?<![a-z])[a-z](?![a-z]))+?)"
 _OTHER = re.compile(
-    r"(?:it|that|this|i mean|i meant|make that|the (?:correct |right |true |real "
-    r"|final )?answer)? ?"
+    r"(?:it|that|this|i meant?|make that|the (?:correct |right |true |real |final )?answer)? ?"
     r"(?:is|'s|should be|should have been|must be|would be|=|:)? ?(?:actually |maybe |rather )?"
-    r"(-?[0-9\\][^ ]*)[ .!]*"
+    rf"{_MATH}(?: instead| is (?:correct|right|the answer))?[ .!]*"
 )
-_SHOULD = re.compile(r"i mean|it should|or\b")
+_INSTEAD = re.compile(r"i mean|it should|or\b|make that|the (?:correct|right|true|real) answer")
+_ELSEWHERE = re.compile(r"\d|\\|[a-z] ?=|\b(?:if|suppose|assume|otherwise|case)\b")
 _CONFIRMED = re.compile(
     r"(?:yes|indeed|confirmed)\b|.*\b(?:(?:answer|this|that|it|which|everything|result)(?:'s)? "
     r"(?:(?:is|was|seems|looks|indeed|still|in fact|actually|really|all) )*+(?:correct|right|fine"
     r"|confirmed|verified|consistent|ok|okay|good|works|stands|holds|checks out)|so yes)\b"
 )
+_CLAUSES = re.compile(
+    r"(?:,| [—–-]+|\.\.\.|…|;)\s+(?=(?:so|hence|thus|therefore|but|and|it|this|that|which)\b)|;\s"
+)
+_STRUCK = re.compile(r"(?<!~)~~(?!~)")
+_STRUCK_BEFORE = re.compile(r"(?:\\(?:[bx]?cancel|sout|st)\s*\{|<(?:del|s|strike)>)[\s${(\\]*\Z")
 
 
 def asserted(before: str, answer: str, after: str) -> bool:
@@ -165,18 +200,23 @@ def asserted(before: str, answer: str, after: str) -> bool:
         >>> asserted("It is ", "5", ". Wait, that is wrong."), asserted("", "5", ". So 6 is wrong.")
         (False, True)
     """
+    if len(_STRUCK.findall(before)) % 2 or _STRUCK_BEFORE.search(before[-_BEFORE:]):
+        return False
     clause = _words([part for part, _ in split_sentences(before[-_BEFORE:])][-1])
     if _DENIED_BEFORE.search(clause) or re.match(_UNSURE, clause):
         return False
     later = split_sentences(after)
     rest, mark = next(later)
-    rest = _words(rest[:_SENTENCE])
-    if "?" in mark or "？" in mark or rest.endswith("?") or _DENIED_AFTER.match(rest):
+    first, *others = _CLAUSES.split(_words(rest[:_SENTENCE])) if rest.strip() else [""]
+    if "?" in mark or "？" in mark or rest.rstrip().endswith("?") or _DENIED_AFTER.match(first):
         return False
-    alternative = re.fullmatch(r"[ ,;.(]*or (-?[0-9]+)[ ).!]*", rest)
+    alternative = re.fullmatch(r"[ ,;.(]*or (-?[0-9]+)[ ).!]*", first)
     if alternative and answer.isdecimal() and alternative[1] != answer:
         return False
-    return _stands(answer, [_words(each[:_SENTENCE]) for each, mark in later if "?" not in mark])
+    for each, mark in later:
+        if "?" not in mark:
+            others += _CLAUSES.split(_words(each[:_SENTENCE]))
+    return _stands(answer, others)
 
 
 def _words(text: str) -> str:
@@ -184,29 +224,33 @@ def _words(text: str) -> str:
     return " ".join(plain(text).replace("’", "'").lower().split()).strip("-–—|")
 
 
-def _stands(answer: str, sentences: list[str]) -> bool:
-    """Return whether the sentences after an answer leave it standing.
+def _stands(answer: str, clauses: list[str]) -> bool:
+    """Return whether the clauses after an answer leave it standing.
 
     A bare "No." or "That is wrong." counts only near the answer, before the text turns to something
     else: in a proof after the answer, it is about another number.
     """
     stands = near = True
     subject = re.escape(_words(answer[:40]))
-    denied = re.compile(rf"(?:(?:the answer|it) is not {subject}|{subject} {_FAULTS})(?![0-9])")
-    for sentence in sentences:
-        sentence = sentence.strip(" |:.-")
-        marker = _MARKER.match(sentence)
-        claim = sentence[marker.end() :] if marker else sentence
-        told = marker is not None and not _CONCLUDING.match(sentence)
-        refused = _ALONE.fullmatch(claim) or (not claim and _NO.search(sentence))
+    denied = re.compile(
+        rf"(?:(?:the answer|it) is not {subject}|{subject} {_FAULTS})(?![0-9])|{_HEDGED}"
+    )
+    pending = ""
+    for clause in clauses:
+        clause = f"{pending}{clause.strip(' |:.,-')}"
+        marker = _MARKER.match(clause)
+        claim = clause[marker.end() :] if marker else clause
+        told = marker is not None and not _CONCLUDING.match(clause)
+        pending = f"{clause} " if clause and not claim else ""  # "Actually, it is 6."
+        refused = _ALONE.fullmatch(clause) or _ALONE.fullmatch(claim)
+        refused = refused or (not claim and _NO.search(clause))
         faulty = _FAULTY_NEAR.match(claim)
         denies = _FAULTY.match(claim) or _GIVING_UP.match(claim) or denied.match(claim)
-        if denies or (near and refused) or (faulty and (near or told)):
+        if denies or _DOUBTED.match(claim) or (near and refused) or (faulty and (near or told)):
             stands = False
-        elif _CONFIRMED.match(sentence):
+        elif _CONFIRMED.match(clause):
             stands = True
-        elif near and (told or _SHOULD.match(sentence)) and (other := _OTHER.fullmatch(claim)):
-            stands = stands and other[1].rstrip(".,") == answer
-        elif claim:
-            near = False
+        elif near and (told or _INSTEAD.match(clause)) and (other := _OTHER.fullmatch(claim)):
+            stands = stands and other[1].rstrip(" .,") == _words(answer)
+        near = near and not _ELSEWHERE.search(clause)
     return stands

@@ -44,7 +44,7 @@ _PHRASE = re.compile(
     r"[*_}]*\s*(?:(?:is|are|(?:should|must|will|would) be|equals)\b(?! (?:that|this|it) (?:is"
     r"|was)\b)|[:=])"
     r"|^[#*_> \t]*(?:the )?(?:final )?answer[*_ \t]*$"
-    r"|^[ \t]*####(?=[^#\n]*\S[^\n]*\s*\Z)"
+    r"|(?:^|\s)####(?=[ \t]*[^#\s][^#\n]{0,200}\s*\Z)"
     r"|答案(?:是|为|：|:)|答えは|정답은|antwort (?:ist|lautet)\b|antwort ?:"
     r"|respuesta (?:final )?es\b"
     r"|respuesta ?:|réponse (?:finale )?est\b|réponse ?:|resposta (?:final )?é\b"
@@ -67,7 +67,7 @@ _LEAD_WORDS = re.compile(
 _CLAUSE = re.compile(
     r"\.\s+or\b|,?(?<!\s)\s+(?:because|since|which|so|where|for|as|not|rather than|(?:is"
     r"|are) (?:the|our)|but)\b"
-    r"|,\s+i hope|\s+\((?:as|see|by|from|because|since|the|this)\b",
+    r"|,\s+(?:and )?(?:i|we|no)\b|\s+\((?:as|see|by|from|because|since|the|this)\b",
     re.IGNORECASE,
 )
 _COPULA = re.compile(
