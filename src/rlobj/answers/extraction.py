@@ -67,7 +67,7 @@ _LEAD_WORDS = re.compile(
 _CLAUSE = re.compile(
     r"\.\s+or\b|,?(?<!\s)\s+(?:because|since|which|so|where|for|as|not|rather than|(?:is"
     r"|are) (?:the|our)|but)\b"
-    r"|,\s+(?:and )?(?:i|we|no)\b|\s+\((?:as|see|by|from|because|since|the|this)\b",
+    r"|,\s+(?:and )?(?:i|we|no)\b|(?<!\s)\s+\((?:as|see|by|from|because|since|the|this)\b",
     re.IGNORECASE,
 )
 _COPULA = re.compile(
