@@ -53,7 +53,7 @@ def right(words: str = "So") -> tuple[str, bool | None, str]:
 SUMS = GradedBenchmark(
     "sums",
     (
-        answered("two", r"What is $2 + \sqrt{4}$?", "4", right(), right(), right("Thus")),
+        answered("two", r"What is $2 + \sqrt{4}$, \[ \text{or } 4? \]", "4", right(), right(), right("Thus")),
         answered(
             "three",
             "It costs $5 and $6. How much?",
@@ -120,7 +120,7 @@ def test_a_response_opens_with_its_formulas_drawn(browser: Browser, page: Path) 
     browser.wait("document.querySelectorAll('#response .katex').length === 3")
     assert browser.run("document.querySelectorAll('#response .katex-display').length") == 1
     assert browser.run("document.querySelector('#response').textContent").startswith("Thus ")
-    assert browser.run("document.querySelectorAll('#problem .katex').length") == 1
+    assert browser.run("document.querySelectorAll('#problem .katex').length") == 2
     facts = browser.run("document.getElementById('verdict').textContent")
     assert [word for word in ("right", "integers", str(2**62 + 2)) if word not in facts] == []
     assert browser.run("location.hash") == "#r/sums/two/2"
@@ -128,6 +128,21 @@ def test_a_response_opens_with_its_formulas_drawn(browser: Browser, page: Path) 
     browser.wait(fonts)  # from inside the page
     assert browser.complaints() == []
     assert browser.requests() == [page.as_uri()]
+
+
+def test_previews_of_problems_are_one_line_with_their_formulas_drawn(
+    browser: Browser, page: Path
+) -> None:
+    browser.open(page)
+    preview = "document.querySelectorAll('.snippet')"
+    assert browser.run(f"{preview}[0].querySelectorAll('.katex').length") == 0  # not in sight
+    browser.run(f"{preview}[0].scrollIntoView()")
+    browser.wait(f"{preview}[0].querySelectorAll('.katex').length === 2")
+    assert browser.run(f"{preview}[0].querySelectorAll('.katex-display').length") == 0
+    assert browser.run(f"{preview}[0].getBoundingClientRect().height") < 30
+    panel = f"getComputedStyle({preview}[0].querySelector('.katex .text')).padding"
+    assert browser.run(panel) == "0px"  # the class has another meaning in the reader
+    assert browser.run(f"{preview}[1].querySelectorAll('.katex').length") == 0  # money
 
 
 def test_amounts_of_money_are_not_drawn_as_formulas(browser: Browser, page: Path) -> None:
@@ -231,11 +246,25 @@ def test_the_page_fits_a_phone(browser: Browser, page: Path) -> None:
     try:
         browser.open(page)
         assert browser.run("document.documentElement.scrollWidth") <= 390
+        wide = "document.querySelector('.wide')"
+        assert browser.run(f"{wide}.scrollWidth > {wide}.clientWidth")
+        assert "linear-gradient" in browser.run(f"getComputedStyle({wide}).backgroundImage")
+        assert browser.run(f"{wide}.querySelector('tbody th').offsetWidth") < 170
         browser.run(f"{cell(0, 0)}.click()")
         browser.wait(f"{FORMULAS} > 3")
         assert browser.run("document.getElementById('reader').scrollWidth") <= 390
     finally:
         browser.resize(1280, 900)
+
+
+def test_what_was_measured_comes_below_the_results(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    details = "document.querySelector('details.settings')"
+    assert "rlobj 1" in browser.run(f"{details}.textContent")
+    assert "temperature1.0" in browser.run(f"{details}.textContent")
+    table = "document.querySelector('.wide table').getBoundingClientRect().bottom"
+    assert browser.run(f"{details}.getBoundingClientRect().top > {table}")
+    assert browser.run("document.querySelector('header').children.length") == 1
 
 
 def test_dark_follows_the_system(browser: Browser, page: Path) -> None:

@@ -53,7 +53,7 @@ def write_page(
     title = str(about.get("model", "evaluation"))
     parts = {
         "title": escape(title),
-        "facts": definition_list(tables.facts({k: v for k, v in about.items() if k != "model"})),
+        "facts": definition_list(tables.facts(about)),
         "settings": definition_list(common),
         "summary": _summary_table(results),
         "notes": "".join(f"<p>{escape(line)}</p>" for line in _notes(results, kept, total)),
@@ -92,7 +92,7 @@ def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[st
     if any(each.summary.truncated > 0 for each in results):
         lines.append(
             "Below, each response has one verdict: one that was cut and is not right is truncated, "
-            "with an answer or without. The columns count every response that was cut, and every "
+            "with an answer or without. The table counts every response that was cut, and every "
             "one without an answer."
         )
     lines += tables.undecided_note([each.summary for each in results])

@@ -23,6 +23,15 @@
 
   // The grid
 
+  const previews = new IntersectionObserver((entries) => {
+    for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
+      const preview = target.querySelector(".snippet");
+      const inline = { $$: "$", "\\[": " \\(", "\\]": "\\) " }; // displays are taller than a line
+      typeset(preview, preview.textContent.replace(/\$\$|\\[[\]]/g, (mark) => inline[mark]));
+      previews.unobserve(target);
+    }
+  });
+
   function buildRow(b, p, problem) {
     const cells = [...problem.verdicts].map((letter, s) =>
       make("span", {
@@ -48,6 +57,7 @@
       make("div", { class: "cells", role: "presentation" }, ...cells),
       make("div", { class: "snippet one-line", "aria-hidden": true }, snippet),
     );
+    previews.observe(element);
     const row = { b, p, problem, element, cells, shown: [...cells.keys()] };
     element.addEventListener("click", (event) => {
       const cell = event.target.closest(".cell");
