@@ -37,14 +37,49 @@ def compare(first: Path, second: Path, out: Path | None = None) -> None:
         console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)
 
 
-def regrade(directory: Path, reward: str | None = None, deadline: float | None = None) -> None:
+def regrade(
+    directory: Path,
+    reward: str | None = None,
+    deadline: float | None = None,
+    second: str | None = None,
+    judge_template: Path | None = None,
+    sampler: str | None = None,
+    every: bool = False,
+) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
     Responses do not change; grades.jsonl, results and page are replaced.
+
+    With --with, a second grader grades them too. The verdicts that differ are shown and written to
+    DIR/regraded. Grades, results and page stay as they are.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj eval regrade evals/base
+      rlobj eval regrade evals/base --with math-verify
+      rlobj eval regrade evals/base --with judge:opencompass/CompassVerifier-3B
     """
     console, evaluations, screen = _loaded()
+    from rlobj.base.errors import ConfigError
+
+    if second is None and (judge_template or sampler or every):
+        raise ConfigError("--judge-template, --sampler and --all need --with GRADER")
+    if second and reward:
+        raise ConfigError("--reward replaces the grades and --with keeps them: give one of both")
     with screen(console, doing="grading ") as callback:
-        evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
+        if second is None:
+            evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
+            return
+        found = evaluations.regrade_with(
+            directory,
+            second,
+            deadline=deadline,
+            template=judge_template,
+            sampler=sampler,
+            callback=callback,
+        )
+    show_markdown(console, found.to_markdown(None) if every else found.to_markdown())
+    console.print(f"wrote {found.path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def score(

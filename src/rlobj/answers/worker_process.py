@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,25 @@ _START_ATTEMPTS = 3
 
 
 class WorkerProcess:
-    """A process that runs a file of `rlobj/answers`; not thread-safe.
+    """A process that runs `worker.py` or a similar file; not thread-safe.
 
     Args:
         deadline: time limit for one question, in seconds; then the process is killed.
         memory: limit on the address space of the process, in bytes.
         recycle_after: number of questions after which the process is replaced.
-        file: name of the file.
+        file: path of the file, or its name in `rlobj/answers`.
+        arguments: further arguments of the file.
     """
 
     def __init__(
-        self, deadline: float, memory: int, recycle_after: int, file: str = "worker.py"
+        self,
+        deadline: float,
+        memory: int,
+        recycle_after: int,
+        file: str = "worker.py",
+        arguments: Sequence[str] = (),
     ) -> None:
-        self._file = _FOLDER / file
+        self._file, self._arguments = _FOLDER / file, arguments
         self._deadline = deadline
         self._memory = memory
         self._recycle_after = recycle_after
@@ -49,11 +56,11 @@ class WorkerProcess:
         """Start a new process, without waiting for its imports."""
         self.stop()
         ours, theirs = Pipe()
-        arguments = (self._file, theirs.fileno(), self._deadline, self._memory)
+        arguments = (theirs.fileno(), self._deadline, self._memory, *self._arguments)
         # -P: the other files of the worker's folder must not shadow modules. A fixed hash seed
         # makes sympy deterministic.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", *map(str, arguments)],
+            [sys.executable, "-P", str(self._file), *map(str, arguments)],
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

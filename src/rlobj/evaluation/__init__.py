@@ -3,6 +3,7 @@
 evaluate          a model, problems and a protocol -> an `EvaluationResult`
 score             grade responses made elsewhere
 regrade           grade stored responses again
+regrade_with      grade stored responses with a second grader, beside the evaluation's verdicts
 compare           two evaluations -> paired differences, p-values, problems that changed sides
 summarise_folder  the result of what is stored
 sample_and_grade  problems -> graded responses, with a sampler and a grader that are open
@@ -19,6 +20,7 @@ from rlobj.evaluation.regrading import regrade, score
 from rlobj.evaluation.result import EvaluationResult, GradeChange
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord, Samples
 from rlobj.evaluation.sampling import sample_and_grade
+from rlobj.evaluation.second_grader import SecondGrading, SecondVerdict, regrade_with
 from rlobj.evaluation.summary import BenchmarkSummary, summarise
 
 __all__ = [
@@ -31,9 +33,12 @@ __all__ = [
     "GradedProblem",
     "ResponseRecord",
     "Samples",
+    "SecondGrading",
+    "SecondVerdict",
     "compare",
     "evaluate",
     "regrade",
+    "regrade_with",
     "sample_and_grade",
     "score",
     "summarise",

@@ -1,0 +1,303 @@
+"""Grade stored responses with a second grader, beside the verdicts of the evaluation.
+
+A second grader is one of another project (`other_graders`) or a language model (`judge`). It
+changes nothing in the folder; its verdicts are written to DIR/regraded/NAME.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Self
+
+from rlobj.answers.worker_process import WorkerProcess
+from rlobj.base.errors import ConfigError, MissingExtra, nearest
+from rlobj.data import Problem
+from rlobj.evaluation import other_graders
+from rlobj.evaluation.callbacks import EvaluationCallback
+from rlobj.evaluation.identity import now
+from rlobj.evaluation.judge import JUDGE, open_judge
+from rlobj.evaluation.report.tables import percent, percent_signed
+from rlobj.evaluation.samples import Samples
+from rlobj.installation import installed_version
+from rlobj.reporting import escaped, markdown_table
+
+SECONDS = 60.0
+"""Default time limit for one response; longer than those that the graders have themselves."""
+BLOCK = 256
+SHOWN = 20
+"""Differing verdicts in a table."""
+WORDS = {True: "right", False: "wrong", None: "undecided"}
+
+Decision = tuple[bool | None, str]
+Question = tuple[Problem, str]
+"""A problem and a response."""
+
+
+@dataclass(frozen=True)
+class SecondVerdict:
+    """Both verdicts on one response; None = undecided.
+
+    Attributes:
+        benchmark: its name.
+        problem: id of the problem.
+        sample: index among the problem's responses.
+        gold: the gold answer.
+        answer: the final answer that rlobj found.
+        ours: the verdict of the evaluation.
+        theirs: the verdict of the second grader.
+        reason: why the second grader is undecided, or the output of a judge.
+    """
+
+    benchmark: str
+    problem: str
+    sample: int
+    gold: str
+    answer: str | None
+    ours: bool | None
+    theirs: bool | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class SecondGrading:
+    """The verdicts of a second grader. A notebook shows it as a table.
+
+    Attributes:
+        grader: its name.
+        versions: of its packages.
+        verdicts: one for each graded response.
+        path: the file that holds all of this.
+    """
+
+    grader: str
+    versions: Mapping[str, str | None]
+    verdicts: tuple[SecondVerdict, ...] = field(repr=False)
+    path: Path
+
+    @property
+    def different(self) -> list[SecondVerdict]:
+        """The verdicts that differ."""
+        return [each for each in self.verdicts if each.ours != each.theirs]
+
+    @property
+    def benchmarks(self) -> dict[str, dict[str, Any]]:
+        """Benchmark -> accuracies in [0, 1] and numbers of responses.
+
+        `ours`, `theirs` and `either` are avg@n, an undecided response being wrong; `either` counts
+        a response as right if any of both graders does. `only_ours` and `only_theirs` are numbers
+        of responses that only this grader finds right, and `undecided` is that of the second one.
+        """
+        found = {}
+        for name in dict.fromkeys(each.benchmark for each in self.verdicts):
+            own = [each for each in self.verdicts if each.benchmark == name]
+            found[name] = {
+                "responses": len(own),
+                "ours": _accuracy(own, lambda each: each.ours is True),
+                "theirs": _accuracy(own, lambda each: each.theirs is True),
+                "either": _accuracy(own, lambda each: True in (each.ours, each.theirs)),
+                "only_ours": sum(each.ours is True and not each.theirs for each in own),
+                "only_theirs": sum(each.theirs is True and not each.ours for each in own),
+                "undecided": sum(each.theirs is None for each in own),
+            }
+        return found
+
+    def to_markdown(self, limit: int | None = SHOWN) -> str:
+        """The accuracies, and the verdicts that differ.
+
+        Args:
+            limit: number of differing verdicts that are listed; None = all.
+        """
+        name = self.grader
+        header = [
+            *("benchmark", "responses", "rlobj", name, "difference", "either"),
+            *("only rlobj: right", f"only {name}: right", f"{name}: undecided"),
+        ]
+        rows = [
+            [
+                *(benchmark, f"{each['responses']:,}", percent(each["ours"])),
+                *(percent(each["theirs"]), percent_signed(each["theirs"] - each["ours"])),
+                *(percent(each["either"]), f"{each['only_ours']:,}", f"{each['only_theirs']:,}"),
+                f"{each['undecided']:,}",
+            ]
+            for benchmark, each in self.benchmarks.items()
+        ]
+        note = (
+            "Percent of right responses, undecided ones being wrong. The difference is in points. "
+            '"either": a response is right if one of both graders finds it right.'
+        )
+        parts = [markdown_table(header, rows), note]
+        different = self.different[:limit]
+        if different:
+            parts.append(f"Verdicts that differ ({len(different):,} of {len(self.different):,}):")
+            header = ["problem", "sample", "gold", "answer", "rlobj", escaped(name)]
+            parts.append(markdown_table(header, list(map(_row, different))))
+        return "\n\n".join(parts) + "\n"
+
+    _repr_markdown_ = to_markdown
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as in the file."""
+        return {
+            "grader": self.grader,
+            "versions": dict(self.versions),
+            "graded": now(),
+            "benchmarks": self.benchmarks,
+            "verdicts": [asdict(each) for each in self.verdicts],
+        }
+
+
+def _accuracy(verdicts: Sequence[SecondVerdict], right: Callable[[SecondVerdict], bool]) -> float:
+    """The mean over problems of the share of right responses."""
+    problems: dict[str, list[bool]] = {}
+    for each in verdicts:
+        problems.setdefault(each.problem, []).append(right(each))
+    return fmean(map(fmean, problems.values()))
+
+
+def _row(each: SecondVerdict) -> list[str]:
+    theirs = WORDS[each.theirs] + (f": {each.reason}" if each.reason else "")
+    texts = (each.gold, each.answer or "–", WORDS[each.ours], theirs)
+    where = (f"{each.benchmark} {each.problem}", str(each.sample))
+    return [*where, *(text[:60] for text in texts)]
+
+
+def regrade_with(
+    path: Path | str,
+    grader: str,
+    *,
+    deadline: float | None = None,
+    template: Path | str | None = None,
+    sampler: str | None = None,
+    callback: EvaluationCallback | None = None,
+) -> SecondGrading:
+    """Grade the graded responses of an evaluation with a second grader, and compare the verdicts.
+
+    Args:
+        path: folder of the evaluation. Only its subfolder `regraded` is written.
+        grader: "math-verify", "verl", "trl", or "judge:MODEL" for a language model, a hub id or a
+            folder.
+        deadline: seconds for one response, then it is undecided; None = 60. Not for a judge.
+        template: of a judge: a text file with {question}, {gold_answer} and {llm_response}.
+        sampler: of a judge: "vllm", "transformers" or "vllm-server"; None = vllm if it is
+            installed, else transformers.
+        callback: receives `graded`.
+
+    Raises:
+        ConfigError: no graded evaluation there, or an unknown grader.
+        MissingExtra: the grader's package is not installed.
+        RunError: its process does not start, or the disk refused.
+    """
+    callback, samples = callback or EvaluationCallback(), Samples.open(path)
+    benchmarks = {name: samples.graded(name, each) for name, each in samples.problems().items()}
+    questions = [
+        (name, problem, response, grade)
+        for name, benchmark in benchmarks.items()
+        for problem in benchmark.problems
+        for response, grade in zip(problem.responses, problem.grades, strict=True)
+    ]
+    if not questions:
+        raise ConfigError(f"{path} has no graded responses yet")
+    if not grader.startswith(JUDGE) and (template or sampler):
+        raise ConfigError(f"--judge-template and --sampler are for judge:MODEL, not {grader}")
+    if grader.startswith(JUDGE):
+        opened = open_judge(grader.removeprefix(JUDGE), template, sampler)
+        packages = {"model": grader.removeprefix(JUDGE)}
+    else:
+        opened = OtherGrader(grader, deadline or SECONDS)
+        packages = {
+            each: installed_version(each) for each in dict.fromkeys([grader, "math-verify"])
+        }
+    verdicts = []
+    with opened as judge:
+        for start in range(0, len(questions), BLOCK):
+            part = questions[start : start + BLOCK]
+            found = judge.grade([(each.problem, response.text) for _, each, response, _ in part])
+            verdicts += [
+                SecondVerdict(
+                    *(name, each.problem.id, response.sample, each.problem.answer, grade.answer),
+                    *(grade.correct, *decision),
+                )
+                for (name, each, response, grade), decision in zip(part, found, strict=True)
+            ]
+            right = fmean(each.theirs is True for each in verdicts)
+            callback.graded(grader, len(verdicts), len(questions), right)
+    folder = Path(path) / "regraded"
+    folder.mkdir(exist_ok=True)
+    file = "".join(c if c.isalnum() or c in ".-_" else "-" for c in grader.strip("./~"))
+    result = SecondGrading(grader, packages, tuple(verdicts), folder / f"{file}.json")
+    text = json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n"
+    samples.write(str(result.path.relative_to(path)), text)
+    return result
+
+
+class OtherGrader:
+    """A grader of another project, in processes that are killed at a deadline.
+
+    Use it as a context manager.
+
+    Args:
+        name: "math-verify", "verl" or "trl".
+        deadline: seconds for one response.
+        workers: number of processes; None = one per core, at most 8.
+
+    Raises:
+        ConfigError: an unknown grader.
+        MissingExtra: its package is not installed.
+    """
+
+    def __init__(self, name: str, deadline: float = SECONDS, workers: int | None = None) -> None:
+        known = other_graders.PACKAGES
+        if name not in known:
+            raise ConfigError(
+                f"--with {name}: expected {', '.join(known)} or judge:MODEL.{nearest(name, known)}"
+            )
+        if find_spec(known[name]) is None:
+            raise MissingExtra(name, name, f"--with {name}")
+        file = str(Path(other_graders.__file__))
+        self._workers = [
+            WorkerProcess(deadline, 2**42, 10_000, file, [name])
+            for _ in range(workers or min(8, os.cpu_count() or 1))
+        ]
+        self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        for worker in self._workers:
+            self._idle.put(worker)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    def grade(self, questions: Sequence[Question]) -> list[Decision]:
+        """Return (verdict, reason) of each response; any of several gold answers is right.
+
+        Raises:
+            RunError: the process does not start.
+        """
+        with ThreadPoolExecutor(len(self._workers)) as threads:
+            return list(threads.map(self._grade, questions))
+
+    def _grade(self, question: Question) -> Decision:
+        problem, response = question
+        golds = problem.extra.get("alternatives") or (problem.answer,)
+        with self._worker() as worker:
+            found = [worker.ask(response, gold) for gold in golds]
+        return min(found, key=lambda each: (True, None, False).index(each[0]))
+
+    @contextlib.contextmanager
+    def _worker(self) -> Iterator[WorkerProcess]:
+        worker = self._idle.get()
+        try:
+            yield worker
+        finally:
+            self._idle.put(worker)

@@ -1,0 +1,104 @@
+"""`regrade_with`: the real graders of other projects, beside the evaluation's verdicts."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.data import Problem
+from rlobj.evaluation import regrade_with, score
+from rlobj.evaluation.second_grader import OtherGrader
+from rlobj_cli.app import app
+
+ROWS = [
+    ("1/2", [r"\boxed{0.5}", r"\boxed{1/3}"]),
+    ("4.5e33", [r"\boxed{4.5 \times 10^{33}}", r"\boxed{5}"]),  # math-verify reads e as Euler's e
+    ("12", ["So 3 + 9 = 12, and hence", r"\boxed{12}"]),  # it takes any number of the text
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = [{"problem": f"{gold}?", "answer": gold, "response": said} for gold, said in ROWS]
+    file = tmp_path / "r.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    score(file, out=tmp_path / "out")
+    return tmp_path / "out"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+def test_the_verdicts_of_math_verify_are_reported_beside_ours(folder: Path) -> None:
+    before = contents(folder)
+    found = regrade_with(folder, "math-verify")
+    assert contents(folder) == before
+    different = [(each.gold, each.sample, each.ours, each.theirs) for each in found.different]
+    assert different == [("4.5e33", 0, True, False), ("12", 0, False, True)]
+    assert found.benchmarks["r"] == {
+        "responses": 6,
+        "ours": 0.5,
+        "theirs": 0.5,
+        "either": pytest.approx(2 / 3),
+        "only_ours": 1,
+        "only_theirs": 1,
+        "undecided": 0,
+    }
+    stored = json.loads((folder / "regraded" / "math-verify.json").read_text(encoding="utf-8"))
+    assert stored["benchmarks"] == found.benchmarks
+    assert stored["versions"]["math-verify"]
+    assert len(stored["verdicts"]) == 6
+
+
+def test_trl_skips_a_gold_that_it_cannot_parse(folder: Path) -> None:
+    pytest.importorskip("trl")
+    found = regrade_with(folder, "trl")
+    verdicts = {(each.gold, each.sample): each.theirs for each in found.verdicts}
+    assert verdicts["12", 1] is True
+    assert verdicts["1/2", 1] is False
+    with OtherGrader("trl", workers=1) as grader:
+        problem = Problem("1", "?", r"\frac12 \text{ of all}")
+        assert grader.grade([(problem, r"\boxed{1/2}")]) == [(None, "skipped")]
+
+
+def test_a_grader_that_hangs_is_stopped_at_the_deadline() -> None:
+    bomb, five = Problem("1", "?", "5"), Problem("2", "?", "5")
+    with OtherGrader("math-verify", deadline=1.0, workers=1) as grader:
+        grader.grade([(five, r"\boxed{5}")])  # it has started
+        begin = time.monotonic()
+        found = grader.grade([(bomb, r"\boxed{9^{9^{9^{9}}}}"), (five, r"\boxed{5}")])
+    assert found == [(None, "timeout"), (True, "")]
+    assert time.monotonic() - begin < 30
+
+
+def test_any_of_several_golds_is_right() -> None:
+    problem = Problem("1", "?", "5", {"alternatives": ["5", "6"]})
+    with OtherGrader("math-verify", workers=1) as grader:
+        assert [correct for correct, _ in grader.grade([(problem, r"\boxed{6}")])] == [True]
+
+
+def test_what_cannot_be_graded_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="expected math-verify, verl, trl or judge:MODEL"):
+        regrade_with(folder, "math_verify")
+    with pytest.raises(ConfigError, match="are for judge:MODEL, not trl"):
+        regrade_with(folder, "trl", sampler="vllm")
+    monkeypatch.setattr("rlobj.evaluation.second_grader.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"--with verl needs .* pip install 'rlobj\[verl\]'"):
+        regrade_with(folder, "verl")
+
+
+def test_the_command_shows_what_differs(folder: Path) -> None:
+    runner = CliRunner(env={"COLUMNS": "160", "TERM": "dumb"})
+    output = runner.invoke(app, ["eval", "regrade", str(folder), "--with", "math-verify"]).output
+    assert "only math-verify: right" in output
+    assert "4.5e33" in output
+    assert f"wrote {folder / 'regraded' / 'math-verify.json'}" in output.replace("\n", "")
+    wrong = runner.invoke(app, ["eval", "regrade", str(folder), "--all"])
+    assert wrong.exit_code == 2
+    assert "need --with GRADER" in wrong.output
