@@ -255,6 +255,11 @@ def _shared(process_id: int) -> MathVerifier:
     return verifier
 
 
+def shared_verifier() -> MathVerifier:
+    """The open verifier of `verify`, which all threads of this process share."""
+    return _shared(os.getpid())
+
+
 def verify(response: str, gold: str) -> Verdict:
     """Return whether the final answer of `response` equals `gold`.
 
@@ -272,4 +277,4 @@ def verify(response: str, gold: str) -> Verdict:
         >>> verify("So it is \\\\boxed{2^{10}}.", "1024").correct
         True
     """
-    return _shared(os.getpid()).verify(response, gold)
+    return shared_verifier().verify(response, gold)

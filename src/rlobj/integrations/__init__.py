@@ -1,4 +1,5 @@
-"""rlobj's objectives inside the trainers of other projects.
+"""rlobj's objectives and its verifier inside the trainers of other projects.
 
-Each module needs its trainer: `rlobj.integrations.trl` imports trl.
+`rlobj.integrations.rewards` has the verifier as a reward function of TRL and of verl, and needs
+neither of them. The other modules need their trainers: `rlobj.integrations.trl` imports trl.
 """
