@@ -9,7 +9,7 @@ from rlobj.answers.derivatives import in_notation_of
 from rlobj.answers.lexer import Unreadable
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
-from rlobj.answers.structures import Items, Named, Structure, Tuple, Words
+from rlobj.answers.structures import Items, Named, Structure, Tuple, Words, as_point
 from rlobj.answers.words import normalize_words
 
 NOT_SETTLED = "not settled"
@@ -46,6 +46,8 @@ def check_equivalence(
         if not isinstance(expected, Words):
             return False, f"not readable: {error}"
         given = Words(normalize_words(answer))
+    if isinstance(expected, Tuple):
+        given = as_point(given)
     correct = compare(in_notation_of(given, expected), expected, comparer)
     if not correct and _is_prose(expected):
         return None, "gold is prose"

@@ -21,11 +21,11 @@ _CHANGES = word_set(
     square-root root doubled double twice triple tripled power mod modulo base remainder reciprocal
     inverse percent percentage point short ish so between versus up repeating recurring rejected
     discarded extraneous invalid impossible unlikely retracted mistake error typo wait sorry crossed
-    ignore alternatively actually off apart
-    away beyond"""
+    ignore alternatively actually off apart away
+    beyond out"""
 )
 """Words after or before a value that make it another value, or none."""
-_QUANTITIES = word_set("point remainder base power root percentage")
+_QUANTITIES = word_set("point remainder base power root percentage so")
 """Words that change a value behind it, and are the name of a value before it."""
 _CHANGES_BEFORE = (_CHANGES - _QUANTITIES) | word_set(
     "negative half square cube log opposite first was"
@@ -40,12 +40,13 @@ _PHRASES = re.compile(
     r"(?:of (?:the|these|those|them|all|such)|in (?:total|all)|as (?:the|a|an|our|required)"
     r"|(?:is|are) (?:the|our|my))\b"
 )
-_CONDITION = re.compile(r"\b(?:such that|with|where|satisfying|for which)$")
+_CONDITION = re.compile(r"\b(?:such that|with|where|satisfying|for which)$|(?<=[a-z]{3}) of$")
 _INTRODUCTION = re.compile(
     r"(?:.*:|(?:.* )?(?:is|are|equals|equal to|exactly|precisely|only|just|simply|clearly|indeed|be"
     r"|get|obtain|have|has|gives|needs?|takes|requires|costs|makes|yields|contains|ans|answer"
-    r"|(?:total|maximum|minimum|value|count|answer) of|in total|there exist"
-    r"|point|vector|interval|set|pair|triple|vertex))",
+    r"|it's|that's|i\.e\.|all|thus|therefore|hence|so|the number|in total|there exist"
+    r"|(?:total|maximum|minimum|value|count|answer|total number) of"
+    r"|point|vector|interval|set|pair|triple|vertex|at|cent(?:er|re)|focus|coordinates|solution),?)",
     re.DOTALL,
 )
 _SHORT = word_set(
@@ -70,7 +71,7 @@ def strip_phrases(tokens: Tokens) -> Tokens:
 
     Tokens that are not a value with such words are returned as they are.
     """
-    if not any(token.kind in ("text", "word") for token in tokens):
+    if not any(token.kind in ("text", "word") or token.text == ":" for token in tokens):
         return tokens
     return _without_noun(_without_introduction(tokens))
 
@@ -89,6 +90,8 @@ def _without_introduction(tokens: Tokens) -> Tokens:
     ):
         end += 1
     colon = end < len(tokens) and tokens[end].text == ":"
+    if end == 0 and [token.text for token in tokens[1:3]] == [":", "("]:
+        return tokens[2:]  # P: (3, 4)
     if not 0 < end < len(tokens) - colon:
         return tokens
     said = " ".join(token.text for token in tokens[:end]).strip() + ":" * colon
@@ -111,6 +114,8 @@ def _without_noun(tokens: Tokens) -> Tokens:
         return tokens
     kept, words = _measure(words)
     aside = tokens[first].text.lstrip()[:1] in (",", "(", "-")
+    if words == ["times"] and first == len(tokens) - 1:
+        return tokens[:first]
     noun = aside or not words or kept or _PHRASES.match(" ".join(words))
     if not noun and (words[0] in _NO_NOUN or (len(words[0]) < 3 and words[0] != "sq")):
         return tokens

@@ -187,3 +187,11 @@ def _parts(structure: Structure) -> list[Structure]:
             elif isinstance(value, tuple) and field.name != "tree":
                 waiting.extend(value)
     return found
+
+
+def as_point(structure: Structure) -> Structure:
+    """Return the tuple (3, 4) for P(3, 4), a point with its name; else the structure itself."""
+    tree = structure.tree if isinstance(structure, Scalar) else None
+    if not isinstance(tree, tuple) or tree[0] != "apply" or not tree[1][0].isupper():
+        return structure
+    return Tuple(tuple(map(scalar, tree[2:]))) if len(tree) > 3 else structure
