@@ -30,7 +30,9 @@ _PARTS = {"half": 2, "halve": 2, "quarter": 4, "hundredth": 100, "thousandth": 1
     word: value for word, value in _ORDINALS.items() if value > 2
 }
 _PLURALS = {f"{word}s": value for word, value in _PARTS.items()}
-SCALES: dict[str, Fraction | int] = {**MULTIPLES} | {word: Fraction(1, below) for word, below in _PLURALS.items()}
+SCALES: dict[str, Fraction | int] = {**MULTIPLES} | {
+    word: Fraction(1, below) for word, below in _PLURALS.items()
+}
 """Word after a number -> factor: million, dozen, thirds."""
 NUMBER_WORDS = frozenset(CARDINALS) | frozenset(MULTIPLES) | frozenset(_PARTS) | frozenset(_PLURALS)
 """Words that change the number before them."""
