@@ -463,6 +463,27 @@ for function in (blocking, spinning, plain, stubborn):
     assert (done.stdout.split(), done.returncode) == (["timeout"] * 4, 0), done.stderr
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_call_that_keeps_the_lock_of_python_ends_the_process_and_shows_the_line(tmp_path, kind):
+    """A regular expression with catastrophic backtracking; no thread sees time or signals."""
+    body = "return re.match('(a+)+$', 'a' * 60 + 'b')"
+    (tmp_path / "mine.py").write_text(f"import re\n{kind} score(r, a):\n    {body}\n")
+    code = """
+from rlobj.data import Problem
+from rlobj.rewards import Custom, calling
+calling._STANDSTILL = 0.5
+with Custom(target="mine.py:score", deadline=1.5).open() as grader:
+    grader.score(["a"], [Problem("p", "?", "x")])
+"""
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(
+        run, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert "Timeout (0:00:02)!" in done.stderr
+    assert 'mine.py", line 3 in score' in done.stderr
+
+
 @pytest.mark.slow
 def test_the_program_tells_a_reward_that_cannot_work_before_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

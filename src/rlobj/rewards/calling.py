@@ -3,13 +3,18 @@
 The function runs in a daemon thread of its own: one call after another, or many at a time if it is
 `async`. A call that has not returned at its deadline is given up. Its thread is asked to end and
 is never used again, so that a late result reaches nobody, and the process can end without it.
+
+A call that keeps Python's own lock, as a regular expression may for years, stops all threads, and
+the signals of the process with them. Then only the process can be ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import ctypes
+import faulthandler
 import functools
 import inspect
 import queue
@@ -24,6 +29,8 @@ from typing import Any
 _POLL = 1.0
 """Seconds between two looks at whether the thread of `async` calls still answers."""
 
+_STANDSTILL = 30.0
+"""Seconds after a deadline at which a process that executes no Python is ended."""
 MOST_HANGING = 100
 """Calls that may hang at the same time. Each keeps a thread."""
 
@@ -105,7 +112,8 @@ class Calls:
             asked: concurrent.futures.Future[Any] = concurrent.futures.Future()
             worker.asked.put((self.function, call, asked))
             try:
-                error = asked.exception(self.deadline)
+                with _watched(self.deadline):
+                    error = asked.exception(self.deadline)
             except TimeoutError:
                 return Outcome(late=True, place=self._give_up(worker))
         if error is not None:
@@ -122,10 +130,12 @@ class Calls:
             begun: set[int] = set()
             work = self._all({i: calls[i] for i in rest}, begun, found)
             done = asyncio.run_coroutine_threadsafe(work, worker.loop)
-            while not concurrent.futures.wait([done], _POLL).done:
+            while not _finished(done, self.deadline):
                 answered, known = threading.Event(), len(found)
                 worker.loop.call_soon_threadsafe(answered.set)
-                if not answered.wait(self.deadline) and len(found) == known:
+                with _watched(self.deadline):
+                    answers = answered.wait(self.deadline)
+                if not answers and len(found) == known:
                     late = Outcome(late=True, place=self._give_up(worker))  # it never awaits
                     begun = set(rest) if self.hanging > MOST_HANGING else begun
                     found.update(dict.fromkeys(begun - found.keys(), late))
@@ -157,6 +167,42 @@ class Calls:
                     task.cancel()
 
         await asyncio.gather(*(one(*each) for each in calls.items()))
+
+
+_watching: list[float] = []
+"""The deadlines of the calls that are waited for now, in all threads."""
+_watch_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _watched(deadline: float) -> Iterator[None]:
+    """Inside, print the stacks of all threads and end the process if Python stands still.
+
+    `faulthandler` waits in a thread that needs no lock of Python.
+    """
+    with _watch_lock:
+        _watching.append(deadline)
+        _watch_again()
+    try:
+        yield
+    finally:
+        with _watch_lock:
+            _watching.remove(deadline)
+            _watch_again()
+
+
+def _watch_again() -> None:
+    if _watching:
+        stderr = 2  # sys.stderr may have no file
+        faulthandler.dump_traceback_later(max(_watching) + _STANDSTILL, exit=True, file=stderr)
+    else:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _finished(work: concurrent.futures.Future[None], deadline: float) -> bool:
+    """Whether the calls are finished within a moment."""
+    with _watched(deadline):
+        return bool(concurrent.futures.wait([work], _POLL).done)
 
 
 class _Worker:
