@@ -17,11 +17,13 @@ import ctypes
 import faulthandler
 import functools
 import inspect
+import math
 import queue
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -83,9 +85,10 @@ class Calls:
         self._left = [worker for worker in self._left if worker.thread.is_alive()]
         return len(self._left) + len(self._tasks)
 
-    def outcomes(self, calls: Sequence[Call]) -> Iterator[Outcome]:
-        """Make the calls, and return what became of each, in their order."""
-        return self._together(calls) if self._is_async else map(self._one, calls)
+    def outcomes(self, calls: Sequence[Call]) -> Generator[Outcome]:
+        """Make the calls; what became of each, in their order. Close this generator."""
+        with _WATCH.over(self.deadline):
+            yield from self._together(calls) if self._is_async else map(self._one, calls)
 
     def close(self) -> None:
         """Let the thread end; the next call starts another one."""
@@ -111,9 +114,9 @@ class Calls:
             assert isinstance(worker, _Worker)
             asked: concurrent.futures.Future[Any] = concurrent.futures.Future()
             worker.asked.put((self.function, call, asked))
+            _WATCH.renew()
             try:
-                with _watched(self.deadline):
-                    error = asked.exception(self.deadline)
+                error = asked.exception(self.deadline)
             except TimeoutError:
                 return Outcome(late=True, place=self._give_up(worker))
         if error is not None:
@@ -130,12 +133,11 @@ class Calls:
             begun: set[int] = set()
             work = self._all({i: calls[i] for i in rest}, begun, found)
             done = asyncio.run_coroutine_threadsafe(work, worker.loop)
-            while not _finished(done, self.deadline):
+            while not concurrent.futures.wait([done], _POLL).done:
                 answered, known = threading.Event(), len(found)
                 worker.loop.call_soon_threadsafe(answered.set)
-                with _watched(self.deadline):
-                    answers = answered.wait(self.deadline)
-                if not answers and len(found) == known:
+                _WATCH.renew()
+                if not answered.wait(self.deadline) and len(found) == known:
                     late = Outcome(late=True, place=self._give_up(worker))  # it never awaits
                     begun = set(rest) if self.hanging > MOST_HANGING else begun
                     found.update(dict.fromkeys(begun - found.keys(), late))
@@ -169,40 +171,40 @@ class Calls:
         await asyncio.gather(*(one(*each) for each in calls.items()))
 
 
-_watching: list[float] = []
-"""The deadlines of the calls that are waited for now, in all threads."""
-_watch_lock = threading.Lock()
+class _Watch:
+    """Prints the stacks of all threads and ends the process if it executes no Python any more.
 
-
-@contextlib.contextmanager
-def _watched(deadline: float) -> Iterator[None]:
-    """Inside, print the stacks of all threads and end the process if Python stands still.
-
-    `faulthandler` waits in a thread that needs no lock of Python.
+    `faulthandler` waits in a thread that needs no lock of Python. To start it takes as long as some
+    calls, so it is started at most once a second.
     """
-    with _watch_lock:
-        _watching.append(deadline)
-        _watch_again()
-    try:
-        yield
-    finally:
-        with _watch_lock:
-            _watching.remove(deadline)
-            _watch_again()
+
+    def __init__(self) -> None:
+        self._lock, self._deadlines, self._renewed = threading.Lock(), list[float](), -math.inf
+
+    @contextlib.contextmanager
+    def over(self, deadline: float) -> Iterator[None]:
+        """Inside, `renew` is called at least once in a deadline."""
+        with self._lock:
+            self._deadlines.append(deadline)
+        self.renew(at_once=True)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._deadlines.remove(deadline)
+                if not self._deadlines:
+                    faulthandler.cancel_dump_traceback_later()
+
+    def renew(self, at_once: bool = False) -> None:
+        """Wait anew."""
+        with self._lock:
+            if at_once or time.monotonic() > self._renewed + _POLL:
+                seconds, stderr = max(self._deadlines) + _STANDSTILL, 2  # sys.stderr may be no file
+                faulthandler.dump_traceback_later(seconds, exit=True, file=stderr)
+                self._renewed = time.monotonic()
 
 
-def _watch_again() -> None:
-    if _watching:
-        stderr = 2  # sys.stderr may have no file
-        faulthandler.dump_traceback_later(max(_watching) + _STANDSTILL, exit=True, file=stderr)
-    else:
-        faulthandler.cancel_dump_traceback_later()
-
-
-def _finished(work: concurrent.futures.Future[None], deadline: float) -> bool:
-    """Whether the calls are finished within a moment."""
-    with _watched(deadline):
-        return bool(concurrent.futures.wait([work], _POLL).done)
+_WATCH = _Watch()
 
 
 class _Worker:

@@ -7,6 +7,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -136,10 +137,10 @@ class _CustomGrader(Grader):
         parts = [([text], [problem]) for text, problem in zip(responses, problems, strict=True)]
         if self.batched and parts:
             parts = [(list(responses), list(problems))]
-        outcomes = self._calls.outcomes([self._call(*part) for part in parts])
-        graded = []
-        for part, outcome in zip(parts, outcomes, strict=True):
-            graded += self._graded(outcome, *part)
+        graded: list[Graded] = []
+        with closing(self._calls.outcomes([self._call(*part) for part in parts])) as outcomes:
+            for part, outcome in zip(parts, outcomes, strict=True):
+                graded += self._graded(outcome, *part)
         self.undecided.update(grade.reason for grade in graded if grade.correct is None)
         return graded
 
