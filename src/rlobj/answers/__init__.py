@@ -19,7 +19,7 @@ This package stands alone: it needs neither torch nor the rest of rlobj (except 
     comparison             compare two structures part by part
     regions, derivatives   compare sets of real numbers; notations of derivatives
     points                 the random points at which expressions are compared
-    rational               compare rational values exactly
+    exact, rational        compare values exactly
     numeric                compare values by evaluation at many points (mpmath, in a worker)
     symbolic               compare integrals, limits and infinite sums (math-verify, in a worker)
     equivalence            all of this for two texts

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from rlobj.answers.expressions import Tree, names
-from rlobj.answers.points import rational_points
-from rlobj.answers.rational import is_rational_function, rational
+from rlobj.answers.exact import ExactComparer, Truth
+from rlobj.answers.expressions import names
 from rlobj.answers.regions import as_region, has_parameters, same_region
 from rlobj.answers.structures import (
-    INFINITY,
     Based,
     Chain,
     Family,
@@ -31,94 +29,10 @@ from rlobj.answers.structures import (
     Words,
     names_in,
     rename,
+    scalar,
 )
 from rlobj.answers.units import PERCENT
 from rlobj.answers.words import normalize_words
-
-Truth = bool | None
-TOLERANCE = Fraction(1, 10**9)
-"""Relative difference allowed if the gold answer is written as a decimal or in e-notation."""
-
-NEAR = Fraction(1, 100)
-"""Relative difference allowed between a value and the rounded value written next to it."""
-
-
-class ExactComparer:
-    """Compares equal trees and rational values, without computer algebra.
-
-    The base of comparers: each method returns None for what it cannot decide. `reason` says what
-    decided: `exact`, `numeric` or `math-verify`.
-    """
-
-    reason = "exact"
-
-    def equal(self, answer: Scalar, gold: Scalar) -> Truth:
-        """Whether two values are equal: decides equal trees, rational and infinite values."""
-        if answer.tree is None or gold.tree is None:
-            return True if answer.latex == gold.latex else None
-        if answer.tree == gold.tree:
-            return True
-        if gold.value is not None and answer.value is not None:
-            if gold.decimal:
-                return abs(answer.value - gold.value) <= TOLERANCE * abs(gold.value)
-            return answer.value == gold.value
-        if (values := _at_points(answer.tree, gold.tree)) and names(answer.tree) <= names(
-            gold.tree
-        ):
-            return all(a == g for a, g in values)
-        if _infinite(answer) or _infinite(gold) or names(answer.tree) - names(gold.tree):
-            return False
-        return None
-
-    def order(self, one: Scalar, other: Scalar) -> int | None:
-        """Whether a number is below (-1), equal to (0) or above (1) another: decides rationals."""
-        if one.tree == other.tree:
-            return 0
-        if one.value is None or other.value is None:
-            return None
-        return (one.value > other.value) - (one.value < other.value)
-
-    def near(self, rounded: Scalar, exact: Scalar) -> Truth:
-        """Whether two rationals differ by at most 1%, or by one in the last decimal."""
-        if rounded.value is None or exact.value is None:
-            return None
-        allowed = max(NEAR * abs(exact.value), last_digit(rounded))
-        return abs(rounded.value - exact.value) <= allowed
-
-    def proportional(self, answer: Tree, gold: Tree, positive: bool) -> Truth:
-        """Whether two trees differ by a constant factor, with `positive` a positive one."""
-        if answer == gold:
-            return True
-        found = None
-        for a, g in _at_points(answer, gold) or ():
-            if a == 0 or g == 0:
-                if a != g:
-                    return False
-                continue
-            ratio = a / g
-            if (found is not None and ratio != found) or (positive and ratio < 0):
-                return False
-            found = ratio
-        return None if found is None else True
-
-
-def last_digit(rounded: Scalar) -> Fraction:
-    """Return the value of the last decimal place of a number as it is written; else 0."""
-    _, point, decimals = rounded.latex.strip().partition(".")
-    return Fraction(1, 10 ** len(decimals)) if point and decimals.isdecimal() else Fraction(0)
-
-
-def _at_points(answer: Tree, gold: Tree) -> list[tuple[Fraction, Fraction]] | None:
-    """Values of two rational functions at random points; equal at all means equal."""
-    if not (is_rational_function(answer) and is_rational_function(gold)):
-        return None
-    variables = sorted(names(answer) | names(gold))
-    pairs = [
-        (rational(answer, point), rational(gold, point))
-        for point in rational_points(variables, answer, gold)
-    ]
-    known = [(a, g) for a, g in pairs if a is not None and g is not None]
-    return known if len(known) == len(pairs) else None
 
 
 def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
@@ -151,7 +65,7 @@ def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Trut
         return answer == gold
     if getattr(answer, "brackets", "()") != getattr(gold, "brackets", "()"):
         return False
-    given, expected = _rows(answer, gold), _rows(gold, answer)
+    given, expected = _rows(_without_letter(answer), gold), _rows(gold, answer)
     if given is None or expected is None or list(map(len, given)) != list(map(len, expected)):
         return False
     return _all(
@@ -182,6 +96,14 @@ def _rounded(answer: Rounded, gold: Structure, comparer: ExactComparer) -> Truth
     if not isinstance(value, Scalar) or not isinstance(answer.about, Scalar):
         return False
     return _all((compare(answer.value, gold, comparer), comparer.near(answer.about, value)))
+
+
+def _without_letter(answer: Structure) -> Structure:
+    """Return the point (1, 2) of A(1, 2)."""
+    tree = answer.tree if isinstance(answer, Scalar) else None
+    if isinstance(tree, tuple) and tree[0] == "apply" and tree[1][0].isupper() and len(tree) > 3:
+        return Tuple(tuple(map(scalar, tree[2:])))
+    return answer
 
 
 def _rows(structure: Structure, other: Structure) -> Sequence[Sequence[Structure]] | None:
@@ -379,15 +301,6 @@ def _equation(structure: Structure) -> Relation | None:
     return None if value is None else Relation("=", name, value)
 
 
-def _infinite(scalar: Scalar) -> bool:
-    return scalar.tree in (INFINITY, ("neg", INFINITY))
-
-
-def _any(truths: Iterable[Truth]) -> Truth:
-    opposite = _all(None if truth is None else not truth for truth in truths)
-    return None if opposite is None else not opposite
-
-
 def _all(truths: Iterable[Truth]) -> Truth:
     undecided = False
     for truth in truths:
@@ -395,3 +308,8 @@ def _all(truths: Iterable[Truth]) -> Truth:
             return False
         undecided = undecided or truth is None
     return None if undecided else True
+
+
+def _any(truths: Iterable[Truth]) -> Truth:
+    opposite = _all(None if truth is None else not truth for truth in truths)
+    return None if opposite is None else not opposite

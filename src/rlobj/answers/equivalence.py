@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from rlobj.answers.comparison import ExactComparer, compare
+from rlobj.answers.comparison import compare
 from rlobj.answers.derivatives import in_notation_of
+from rlobj.answers.exact import ExactComparer
 from rlobj.answers.lexer import Unreadable
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure

@@ -18,7 +18,7 @@ from typing import Any
 
 import mpmath
 
-from rlobj.answers.comparison import NEAR, TOLERANCE, ExactComparer, last_digit
+from rlobj.answers.exact import NEAR, TOLERANCE, ExactComparer, last_digit
 from rlobj.answers.expressions import Tree, names
 from rlobj.answers.points import generator, points
 from rlobj.answers.structures import Scalar

@@ -79,15 +79,16 @@ def points(
 
 
 _COUNTS = (
-    *[(1, 6)] * 4,
-    *[(7, 40)] * 5,
-    *[(2**n, 2**n) for n in (2, 3, 5, 6)],
-    *[(41, 130)] * 2,
+    *[(1, 6)] * 3,
+    *[(7, 40)] * 4,
+    *[(n, n) for n in (3, 4, 7, 8, 15, 16, 24, 25, 31, 32)],
+    (41, 130),
     (300, 400),
     (1000, 5000),
     (10**7, 10**8),
 )
-"""Ranges of integers; powers of two, because of expressions such as floor(log_2 n)."""
+"""Ranges of integers; also squares, powers of two and the numbers before them, where floors of
+roots and logarithms change."""
 
 
 def _count(name: str, count: int, draw: random.Random) -> Fraction:

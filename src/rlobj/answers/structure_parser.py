@@ -271,6 +271,9 @@ def _single(tokens: Tokens) -> Structure:
     if (combined := _combined(tokens)) is not None:
         return combined
     runs, ratio = split([_colon(token) for token in tokens], frozenset(":"))
+    kinds = [token.kind for token in runs[0]]
+    if kinds == ["name"] and ratio and [token.text for token in runs[1][:1]] == ["("]:
+        return Named(runs[0][0].text, _structure(runs[1]))  # A: (1, 2)
     if ratio and all(runs):
         return Tuple(tuple(map(_structure, runs)), ":")
     if len(tokens) == 1 and _is_reals(tokens[0]):
