@@ -19,7 +19,8 @@ _SENTENCE = 400
 
 def _any(*phrases: str) -> str:
     """Pattern of one of the phrases, which are separated by commas."""
-    return f"(?:{'|'.join(phrase.strip() for text in phrases for phrase in text.split(','))})"
+    each = [phrase.strip() for text in phrases for phrase in text.split(",")]
+    return f"(?:{'|'.join(filter(None, each))})"
 
 
 # Words that may stand between "not" and the answer: "not true that the answer is 5".
@@ -31,8 +32,8 @@ _LIGHT = (
         "could, of",
         "would, will, does, do, have, get, gives?, says?, claims?, thinks?, believes?, write, "
         "answer",
-        "obtain, conclude, put, exactly, simply, really, actually, just, its, our, my, look, "
-        "like, now",
+        r"obtain, conclude, put, \w+ly, going, supposed, at all, in fact, any of, no longer,",
+        " exactly, simply, really, actually, just, its, our, my, look, like, now",
         "for the sake of argument, for the sake of contradiction, for contradiction",
     )
     + r"\b"
@@ -50,16 +51,18 @@ _DENYING = (
         "guess(?:ed|ing)?, rule out, exclude, reject, discard, wonder, try, mistake, error, trap",
         r"tempting, e\.g\., for example, for instance, such as, format(?!:), template, placeholder",
         "(?<!no )(?<!not )(?:less|greater|more|larger|smaller|bigger|higher|lower) than, close to",
-        "twice, half, double",
+        "twice, half, double, untrue, refute, dismiss, differs? from, unequal to, hardly, roughly",
+        "around, fails? to be, anything else than",
     )
     + r"|\A(?:let's |let us )?say|no es|ist nicht|nicht|n'est pas|não é|non è)|不是|并非|не "
 )
 _UNSURE = (
-    r"(?:(?:i am|i'm|we are) (?:still |really |also )*(?:not |un)(?:\w+ )??"
-    r"(?:sure|certain|confident|convinced)|not (?:\w+ )??(?:sure|certain|confident)"
+    r"(?:(?:i am|i'm|we are) (?:still |really |also )*(?:not |un)(?:[\w%]+ )??"
+    r"(?:sure|certain|confident|convinced)|not (?:[\w%]+ ){0,2}(?:sure|certain|confident)"
     r"|i (?:really |actually )?(?:do not|don't)(?: really| actually)? know|i have no (?:idea|clue)"
     r"|i(?:'m| am) (?:just |only |simply )?guessing)\b"
 )
+_UNSURE_HERE = re.compile(_UNSURE)
 _DENIED_BEFORE = re.compile(
     rf"(?:(?:{_DENYING})(?: ?{_LIGHT}| ?[a-z] ?=| =)*+|\beither\b.*\bor(?: {_LIGHT})*+"
     rf"|\b(?:could|might|may)(?: well| also| possibly)?(?: be)?"
@@ -83,7 +86,7 @@ _FAULTS = (
     rf"{_BE}(?:{_NOT}(?: "
     + _any(
         "answer, solution, correct, right, valid, true, possible, so, plausible, acceptable",
-        "consistent, what was asked, what is asked, the case",
+        "consistent, what was asked, what is asked, what we (?:want|need), the case",
     )
     + rf"(?: (?:answer|solution|one))?|){_STOP}|{_NOT} "
     + _any("work, satisfy, fit, hold, sense, match, check out, add up, agree, fulfil")
@@ -98,14 +101,23 @@ _FAULTS = (
     + rf"\b{_STOP}|(?:fails?|violates?|contradicts?)\b|makes? no sense\b"
     r"|(?:leads?|gives?)(?: to)? a contradiction)"
 )
+_COUNTERFACTUAL = re.compile(
+    r"\b(?:if|had|were|without|unless|otherwise|ignoring|assuming|supposing)\b.*\b(?:would|'d)\b"
+    r"|\bwould(?: have|'ve) \w+\b|\bif\b.*\b(?:were|had)\b"
+)
+_CONDITION = re.compile(r"\b(?:if|had|were|without|unless|provided|assuming)\b")
 _DENIED_AFTER = re.compile(
-    r"[ ,;:(.—–…-]*+(?:"
+    r"[ ,;:(.'\"”—–…-]*+(?:"
     + _any(
         "but, and, though, although, while, yet, however, or, which, that, this, it, they, i think",
         "i believe, oh, wait, hmm, that's, it's, which's",
     )
     + rf"\b[ ,]++)*+(?:{_FAULTS}|{_UNSURE}|(?:no|nope)\b{_STOP}|(?:maybe|perhaps|possibly|unless)\b"
-    r"|for the sake of argument|i guessed|(?:just|only|merely) an? (?:\w+ )?guess"
+    r"|for the sake of argument|(?<=or )(?:so|something|thereabouts)\b|give or take"
+    r"|would have been\b"
+    r"|(?:would|might|may|could) be (?:the |our |my )?(?:answer|result|value|case|right"
+    r"|correct) if\b"
+    r"|i guessed|(?:just|only|merely) an? (?:\w+ )?guess"
     r"|if (?:i|my|that|this)\b|(?:could|might|may) (?:also |well )?be [-\d\\])"
 )
 _MARKER = re.compile(
@@ -149,7 +161,8 @@ _DOUBTED = re.compile(
     r"i (?:don't|do not) (?:think|believe) (?:that )?(?:this|that|it)(?: answer| value| result)? "
     rf"(?:is|can be|could be) (?:correct|right|true|the answer|possible|valid)\b{_STOP}"
 )
-_HEDGED = r"(?:it|the answer) (?:could|might|may) (?:also |well )?be [-\d\\]"
+_FAULT = re.compile(_FAULTS)
+_HEDGED = re.compile(r"(?:it|the answer) (?:could|might|may) (?:also |well )?be [-\d\\]")
 _IT = r"(?:this|that|it|these|my|the (?:final |boxed )?(?:above|box|answer|previous))\b"
 _ERROR = r"(?:an?|some) (?:\w+ )?(?:mistake|error)"
 _GIVING_UP = re.compile(
@@ -161,7 +174,8 @@ _GIVING_UP = re.compile(
     r"|i (?:cannot|can't|could not|couldn't|am unable to|was unable to|failed to) "
     r"(?:determine|solve|find|answer|compute|finish|be sure|decide)\b"
     rf"|i (?:retract|withdraw|take {_IT}(?: answer)? back|(?:just |only )?guess(?:ed|ing)\b"
-    r"|miscounted|misread|miscalculated|messed up)"
+    r"|(?:double[ -]?|over|under|mis)-?counted|mixed up|swapped|dropped|misread|miscalculated"
+    r"|messed up)"
     rf"|i (?:must have |have |may have |think i |probably )?(?:made|make|see) {_ERROR}"
     rf"|there (?:is|was|must be) {_ERROR}|i (?:forgot|missed|overlooked) (?!to\b)"
     r"|(?:the )?(?:true |correct |real )?answer (?:cannot|can't|could not) be (?:determined|found)"
@@ -173,6 +187,12 @@ _OTHER = re.compile(
     rf"{_MATH}(?: instead| is (?:correct|right|the answer))?[ .!]*"
 )
 _INSTEAD = re.compile(r"i mean|it should|or\b|make that|the (?:correct|right|true|real) answer")
+_REPLACING = re.compile(
+    r"\b(?:instead|replaced?|should (?:be|read|have been) (?=[-\d\\])|meant|correct(?:ed|ing|ion)"
+    r"|re-?check(?:ed|ing)|re-?count(?:ed|ing)|re-?do(?:ne|ing)|re-?comput(?:ed|ing)|revised?"
+    r"|updat(?:ed|ing)|now (?:get|find|obtain)|better)\b"
+)
+_VALUE = re.compile(r"-?[0-9](?:[0-9./,]*[0-9])?")
 _ELSEWHERE = re.compile(r"\d|\\|[a-z] ?=|\b(?:if|suppose|assume|otherwise|case)\b")
 _CONFIRMED = re.compile(
     r"(?:yes|indeed|confirmed)\b|.*\b(?:(?:answer|this|that|it|which|everything|result)(?:'s)? "
@@ -203,12 +223,16 @@ def asserted(before: str, answer: str, after: str) -> bool:
     if len(_STRUCK.findall(before)) % 2 or _STRUCK_BEFORE.search(before[-_BEFORE:]):
         return False
     clause = _words([part for part, _ in split_sentences(before[-_BEFORE:])][-1])
-    if _DENIED_BEFORE.search(clause) or re.match(_UNSURE, clause):
+    if _DENIED_BEFORE.search(clause) or _UNSURE_HERE.match(clause):
         return False
     later = split_sentences(after)
     rest, mark = next(later)
+    if _COUNTERFACTUAL.search(clause):
+        return False
     first, *others = _CLAUSES.split(_words(rest[:_SENTENCE])) if rest.strip() else [""]
     if "?" in mark or "？" in mark or rest.rstrip().endswith("?") or _DENIED_AFTER.match(first):
+        return False
+    if clause.endswith(("would be", "would give", "would get")) and _CONDITION.search(first):
         return False
     alternative = re.fullmatch(r"[ ,;.(]*or (-?[0-9]+)[ ).!]*", first)
     if alternative and answer.isdecimal() and alternative[1] != answer:
@@ -231,10 +255,8 @@ def _stands(answer: str, clauses: list[str]) -> bool:
     else: in a proof after the answer, it is about another number.
     """
     stands = near = True
-    subject = re.escape(_words(answer[:40]))
-    denied = re.compile(
-        rf"(?:(?:the answer|it) is not {subject}|{subject} {_FAULTS})(?![0-9])|{_HEDGED}"
-    )
+    subject = _words(answer[:40])
+    denials = f"the answer is not {subject}", f"it is not {subject}"
     pending = ""
     for clause in clauses:
         clause = f"{pending}{clause.strip(' |:.,-')}"
@@ -245,12 +267,19 @@ def _stands(answer: str, clauses: list[str]) -> bool:
         refused = _ALONE.fullmatch(clause) or _ALONE.fullmatch(claim)
         refused = refused or (not claim and _NO.search(clause))
         faulty = _FAULTY_NEAR.match(claim)
-        denies = _FAULTY.match(claim) or _GIVING_UP.match(claim) or denied.match(claim)
+        denies = _FAULTY.match(claim) or _GIVING_UP.match(claim) or _HEDGED.match(claim)
+        denies = (
+            denies
+            or claim in denials
+            or (claim.startswith(f"{subject} ") and _FAULT.match(claim, len(subject) + 1))
+        )
         if denies or _DOUBTED.match(claim) or (near and refused) or (faulty and (near or told)):
             stands = False
         elif _CONFIRMED.match(clause):
             stands = True
         elif near and (told or _INSTEAD.match(clause)) and (other := _OTHER.fullmatch(claim)):
             stands = stands and other[1].rstrip(" .,") == _words(answer)
+        elif near and _REPLACING.search(clause):
+            stands = stands and (_VALUE.findall(clause) or [answer])[-1] == answer
         near = near and not _ELSEWHERE.search(clause)
     return stands

@@ -16,6 +16,9 @@ from rlobj.answers.words import normalize_words
 NOT_SETTLED = "not settled"
 """The reason if the comparer could not decide some values."""
 
+_LIST_OR_NUMBER = re.compile(r"[0-9]{3}(?:,\s*[0-9]{3}){2,}")
+"""A gold answer such as 353,357,360, which may be a list or a number; the answer decides."""
+
 _MIN_PROSE_WORDS = 4
 """A gold answer with this many words is a sentence and cannot be compared."""
 
@@ -49,6 +52,8 @@ def check_equivalence(
         given = Words(normalize_words(answer))
     if isinstance(expected, Tuple):
         given = as_point(given)
+    if isinstance(given, Items) and _LIST_OR_NUMBER.fullmatch(gold):
+        expected = parse_structure(gold, grouped=False)
     correct = compare(in_notation_of(given, expected), expected, comparer)
     if not correct and _is_prose(expected):
         return None, "gold is prose"
