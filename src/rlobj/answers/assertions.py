@@ -113,7 +113,8 @@ _DENIED_AFTER = re.compile(
         "i believe, oh, wait, hmm, that's, it's, which's",
     )
     + rf"\b[ ,]++)*+(?:{_FAULTS}|{_UNSURE}|(?:no|nope)\b{_STOP}|(?:maybe|perhaps|possibly|unless)\b"
-    r"|for the sake of argument|(?<=or )(?:so|something|thereabouts)\b|give or take"
+    r"|for the sake of argument|(?<=or )(?:so|something|thereabouts)(?= ?[.,;!)]| ?\Z)\b"
+    r"|give or take"
     r"|would have been\b"
     r"|(?:would|might|may|could) be (?:the |our |my )?(?:answer|result|value|case|right"
     r"|correct) if\b"
@@ -220,7 +221,9 @@ def asserted(before: str, answer: str, after: str) -> bool:
         >>> asserted("It is ", "5", ". Wait, that is wrong."), asserted("", "5", ". So 6 is wrong.")
         (False, True)
     """
-    if len(_STRUCK.findall(before)) % 2 or _STRUCK_BEFORE.search(before[-_BEFORE:]):
+    if ("~~" in before and len(_STRUCK.findall(before)) % 2) or _STRUCK_BEFORE.search(
+        before[-_BEFORE:]
+    ):
         return False
     clause = _words([part for part, _ in split_sentences(before[-_BEFORE:])][-1])
     if _DENIED_BEFORE.search(clause) or _UNSURE_HERE.match(clause):

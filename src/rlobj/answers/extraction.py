@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import collections
 import re
+from collections.abc import Iterator
 
 from rlobj.answers.assertions import asserted
-from rlobj.answers.boxes import BOX, find_boxes, last_sentence, read_boxes
+from rlobj.answers.boxes import BOX, Box, find_boxes, last_sentence, read_boxes
 from rlobj.answers.sentences import sentence_end
 
 _TAG = r"think(?:ing)?|reasoning|thoughts?|\|begin_of_thought\||\|end_of_thought\|"
@@ -38,20 +39,22 @@ _NEXT_TURN = re.compile(
     r"^[ \t]*(?:#+ *|\*\*)?(?:(?:human|user|instruction|question|problem)(?:\*\*)? *:|user[ \t]*$)",
     re.IGNORECASE | re.MULTILINE,
 )
-_PHRASE = re.compile(
-    r"(?<![a-z])(?:answers?|the final result)(?: to (?:the|this|our) (?:question|problem)"
-    r"| we (?:seek|want|need))?"
-    r"[*_}]*\s*(?:(?:is|are|(?:should|must|will|would) be|equals)\b(?! (?:that|this|it) (?:is"
-    r"|was)\b)|[:=])"
-    r"|^[#*_> \t]*(?:the )?(?:final )?answer[*_ \t]*$"
-    r"|(?:^|\s)####(?=[ \t]*[^#\s][^#\n]{0,200}\s*\Z)"
-    r"|答案(?:是|为|：|:)|答えは|정답은|antwort (?:ist|lautet)\b|antwort ?:"
-    r"|respuesta (?:final )?es\b"
-    r"|respuesta ?:|réponse (?:finale )?est\b|réponse ?:|resposta (?:final )?é\b"
-    r"|risposta (?:finale )?è\b"
-    r"|ответ ?:",
-    re.IGNORECASE | re.MULTILINE,
+_KEYS = (
+    *("answer", "####", "答案", "答えは", "정답은", "antwort", "respuesta", "réponse", "resposta"),
+    *("risposta", "ответ"),
 )
+"""Every phrase starts with one of these, in small letters."""
+_PHRASE = re.compile(
+    r"answers?(?: to (?:the|this|our) (?:question|problem)| we (?:seek|want|need))?[*_}]*\s*"
+    r"(?:(?:is|are|(?:should|must|will|would) be|equals)\b(?! (?:that|this|it) (?:is|was)\b)|[:=])"
+    r"|####(?=[ \t]*[^#\s][^#\n]{0,200}\s*\Z)|答案(?:是|为|：|:)|答えは|정답은"
+    r"|antwort(?: ?:| (?:ist|lautet)\b)|respuesta(?: ?:| (?:final )?es\b)"
+    r"|réponse(?: ?:| (?:finale )?est\b)|resposta(?: ?:| (?:final )?é\b)"
+    r"|risposta(?: ?:| (?:finale )?è\b)|ответ ?:",
+    re.IGNORECASE,
+)
+_HEADING_BEFORE = re.compile(r"^[#*_> \t]*(?:the )?(?:final )?\Z", re.IGNORECASE | re.MULTILINE)
+_HEADING = re.compile(r"answer[*_ \t]*$", re.IGNORECASE | re.MULTILINE)
 _COMMENT = re.compile(
     r"(?:\w+ly |indeed |also |therefore |thus )?(?:not?|never|neither|unique|correct|right"
     r"|confirmed"
@@ -87,7 +90,7 @@ _LABEL = re.compile(
 )
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _PRICE = re.compile(r"\$[0-9][0-9,.]*\s*\Z")
-_LEAD = " \t\r\n:=*_}"
+_LEAD = re.compile(r"[ \t\r\n:=*_}]*")
 
 
 def extract_answer(response: str) -> str | None:
@@ -101,14 +104,16 @@ def extract_answer(response: str) -> str | None:
         >>> extract_answer(r"It is \\boxed{5}. Wait, that is wrong.") is None
         True
     """
-    response = _until(_END_OF_TURN, response)
+    if turn := _END_OF_TURN.search(response):
+        response = _until(_END_OF_TURN, response, find_boxes(response), turn.start())
     thinking, final = _split_thinking(response)
     if final is None:
         return None
-    final = _until(_NEXT_TURN, final)
-    if thinking and not (BOX.search(final) or _PHRASE.search(final)):
+    if thinking and not (BOX.search(final) or next(_phrases(final), None)):
         final = f"{thinking}\n\n{final}"
     boxes = find_boxes(final)
+    final = _until(_NEXT_TURN, final, boxes)
+    boxes = [box for box in boxes if box.end <= len(final)]
     if not boxes:
         return _after_phrase(final)
     boxes = last_sentence(final, boxes)
@@ -138,14 +143,33 @@ def last_box(text: str) -> str | None:
     return boxes[-1].content if boxes else None
 
 
-def _until(end: re.Pattern[str], text: str) -> str:
+def _until(end: re.Pattern[str], text: str, boxes: list[Box], start: int = 0) -> str:
     """Return the text up to the first match of `end` that follows a box or a phrase."""
-    if not end.search(text):
-        return text
-    starts = [box.end for box in find_boxes(text)[:1]]
-    starts += [phrase.end() for phrase in [_PHRASE.search(text)] if phrase]
-    found = end.search(text, min(starts)) if starts else None
+    ends = [boxes[0].end] if boxes else [phrase.end() for phrase in _phrases(text)][-1:]
+    found = end.search(text, max(start, *ends)) if ends else None
     return text[: found.start()] if found else text
+
+
+def _phrases(text: str) -> Iterator[re.Match[str]]:
+    """Yield the phrases from the last to the first."""
+    lowered = text.lower()
+    keys = [key for key in _KEYS if key in lowered]
+    if len(lowered) != len(text) or not keys:
+        lowered = text
+    found = (each.start() for key in keys for each in re.finditer(key, lowered))
+    for start in sorted(found, reverse=True):
+        before = text[start - 1 : start]
+        spaced = (
+            not before.strip()
+            if text[start] == "#"
+            else not before.isascii() or not before.islower()
+        )
+        if spaced and (phrase := _PHRASE.match(text, start)):
+            yield phrase
+        elif (heading := _HEADING.match(text, start)) and _HEADING_BEFORE.search(
+            text, max(0, start - 40), start
+        ):
+            yield heading
 
 
 def _split_thinking(response: str) -> tuple[str, str | None]:
@@ -158,13 +182,12 @@ def _split_thinking(response: str) -> tuple[str, str | None]:
 
 
 def _after_phrase(text: str) -> str | None:
-    phrases = list(_PHRASE.finditer(text))
-    while phrases and _COMMENT.match(text[phrases[-1].end() :].lstrip(_LEAD)):
-        phrases.pop()  # "The answer is unique."
-    if not phrases:
+    for phrase in _phrases(text):
+        start = _LEAD.match(text, phrase.end()).end()  # type: ignore[union-attr]
+        if not _COMMENT.match(text, start):  # "The answer is unique."
+            break
+    else:
         return None
-    phrase = phrases[-1]
-    start = phrase.end() + len(text[phrase.end() :]) - len(text[phrase.end() :].lstrip(_LEAD))
     if lead := _LEAD_WORDS.match(text, start):
         start = lead.end()
     answer, start, end = _sentence_answer(text, start, price="####" in phrase[0])
