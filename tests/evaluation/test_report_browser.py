@@ -53,7 +53,14 @@ def right(words: str = "So") -> tuple[str, bool | None, str]:
 SUMS = GradedBenchmark(
     "sums",
     (
-        answered("two", r"What is $2 + \sqrt{4}$, \[ \text{or } 4? \]", "4", right(), right(), right("Thus")),
+        answered(
+            "two",
+            r"What is $2 + \sqrt{4}$, \[ \text{or } 4? \]",
+            "4",
+            right(),
+            right(),
+            right("Thus"),
+        ),
         answered(
             "three",
             "It costs $5 and $6. How much?",
