@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import pytest
+import torch
 
 from rlobj.data import Problem
+from rlobj.evaluation import estimators
 from rlobj.evaluation.estimators import standard_errors, wilson_interval
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import macro_average, summarise
@@ -45,6 +48,9 @@ MIXED = GradedBenchmark(
         problem("e", CUT, CUT, WRONG, OTHER),
     ),
 )
+
+
+EMPTY = summarise(GradedBenchmark("empty", ()))
 
 
 def test_accuracy_is_the_mean_of_shares_of_right_responses_and_undecided_ones_are_wrong() -> None:
@@ -159,3 +165,40 @@ def test_the_macro_average_gives_benchmarks_the_same_weight() -> None:
     sampling = [one.standard_errors.sampling, many.standard_errors.sampling]
     assert macro.standard_errors.sampling == pytest.approx(math.hypot(*sampling) / 2)
     assert macro.interval.low < macro.accuracy < macro.interval.high
+
+
+def test_the_interval_of_an_average_adds_the_half_widths_of_its_benchmarks_in_quadrature() -> None:
+    easy = GradedBenchmark("easy", tuple(problem(str(i), RIGHT, WRONG) for i in range(300)))
+    mixed = GradedBenchmark(
+        "mixed", tuple(problem(str(i), *[RIGHT] * (i % 3), *[WRONG] * 2) for i in range(20))
+    )
+    never = GradedBenchmark("never", tuple(problem(str(i), WRONG) for i in range(30)))
+    each = [summarise(benchmark) for benchmark in (easy, mixed, never)]
+    macro = macro_average(each)
+    below = [one.accuracy - one.interval.low for one in each]
+    above = [one.interval.high - one.accuracy for one in each]
+    assert macro.interval.low == pytest.approx(macro.accuracy - math.hypot(*below) / 3)
+    assert macro.interval.high == pytest.approx(macro.accuracy + math.hypot(*above) / 3)
+    assert above[2] > 0 == below[2]  # no right response: it may be better, and not worse
+    assert macro_average(each[1:2]).interval[:2] == pytest.approx(each[1].interval[:2])
+
+
+@pytest.mark.parametrize("hard", [0.15, 1.0])
+def test_intervals_of_averages_contain_the_true_average(
+    hard: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 evaluations of three benchmarks of 30, 40 and 100 problems with 4 samples each."""
+    monkeypatch.setattr(estimators, "RESAMPLES", 1000)
+    generator = torch.Generator().manual_seed(0)
+    covered = 0
+    for _ in range(300):
+        summaries = []
+        for count in (30, 40, 100):
+            shape = torch.tensor([hard, 1.0], dtype=torch.float64).expand(count, 2).contiguous()
+            chances = torch._sample_dirichlet(shape, generator=generator)[:, 0]
+            right = torch.binomial(torch.full_like(chances, 4), chances, generator=generator)
+            counts = tuple((4, int(c), 0) for c in right)
+            summaries.append(replace(EMPTY, counts=counts, benchmark=str(count)))
+        low, high, _ = macro_average(summaries).interval
+        covered += low <= hard / (hard + 1) <= high
+    assert 0.92 <= covered / 300 <= 0.98

@@ -215,7 +215,7 @@ def test_responses_depend_only_on_prompt_and_seed(tied: tuple[Any, VllmSampler])
 
 def test_each_response_is_told_of_when_it_ends(tied: tuple[Any, VllmSampler]) -> None:
     _, sampler = tied
-    told: dict[int, list[Any]] = {}
+    told: dict[int, tuple[float, Any]] = {}
     settings = SamplingSettings(max_tokens=40)
     inputs = prompts() * 30  # more than the engine runs at a time
     drawn = sampler.sample(

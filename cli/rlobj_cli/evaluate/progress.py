@@ -8,12 +8,18 @@ import time
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from rlobj.evaluation import EvaluationCallback, EvaluationResult, GradeChange
 from rlobj.evaluation.report.tables import UNKNOWN
-from rlobj_cli.screen.console import facts_grid, preparing_policy, show_markdown, table, working
+from rlobj_cli.screen.console import (
+    facts_grid,
+    preparing_policy,
+    reading,
+    show_markdown,
+    table,
+    working,
+)
 
 EVERY = 30.0
 """Seconds between two lines without a terminal."""
@@ -53,19 +59,7 @@ class EvaluationScreen(EvaluationCallback):
             return
         self._clear()
         self._benchmark, self._drawn = benchmark, 0
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_interactive,
-        )
-        self._shown.enter_context(self._bar)
-        self._task = self._bar.add_task(self._doing + benchmark, note="", visible=False)
+        self._move = self._shown.enter_context(reading(self._doing + benchmark, self._console))
 
     def _line(self, text: str) -> None:
         """Without a terminal, print a line now and then."""
@@ -107,7 +101,7 @@ class EvaluationScreen(EvaluationCallback):
         """Move the bar."""
         note = "" if math.isnan(accuracy) or self._doing else f"{accuracy:.1%} right"
         self._follow(benchmark)
-        self._bar.update(self._task, completed=done, total=total, note=note, visible=True)
+        self._move(done, total, note)
         self._line(f"{done:,}/{total:,}  {note}")
 
     def interrupted(self, stored: int, total: int) -> None:

@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.logging import RichHandler
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
@@ -80,7 +80,7 @@ def working(console: Console, doing: str, news: Callable[[], str] = str) -> Iter
 
 
 @contextlib.contextmanager
-def reading(doing: str, console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
+def reading(doing: str, console: Console | None = None) -> Iterator[Callable[..., None]]:
     """A bar from the first progress on; only on a terminal, and removed at the end.
 
     Args:
@@ -88,14 +88,21 @@ def reading(doing: str, console: Console | None = None) -> Iterator[Callable[[in
         console: the screen; None = stderr.
 
     Yields:
-        A function to call with (done, total).
+        A function to call with (done, total), and perhaps a note.
     """
     console = console or Console(stderr=True)
-    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn())
+    note = TextColumn("{task.fields[note]}", markup=False)
+    columns = (TextColumn(doing, markup=False), BarColumn(), MofNCompleteColumn(), note)
     hidden = not console.is_interactive
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("", visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=hidden
+    ) as bar:
+        task = bar.add_task("", visible=False, note="")
+
+        def move(done: int, total: int, note: str = "") -> None:
+            bar.update(task, completed=done, total=total, visible=True, note=note)
+
+        yield move
 
 
 @contextlib.contextmanager

@@ -64,8 +64,10 @@ class Comparison:
         accuracy_a: avg@n of A, over these problems only.
         accuracy_b: avg@n of B, over these problems only.
         difference: mean of d_i; above 0 if A is better.
-        test: the p-value of "no difference" and the 95% interval of the difference, from one
-            paired sign-flip test.
+        p_value: of "no difference", two-sided.
+        interval: of the difference, at 95%, from the same sign-flip test: it contains 0 exactly if
+            p ≥ 0.05.
+        exact: whether all sign flips were counted, not a sample.
         changes: problems with d_i ≠ 0, largest difference first.
         only_a: ids of problems that only A answered; left out.
         only_b: ids of problems that only B answered; left out.
@@ -78,7 +80,9 @@ class Comparison:
     accuracy_a: float
     accuracy_b: float
     difference: float
-    test: estimators.SignFlips
+    p_value: float
+    interval: estimators.Interval
+    exact: bool
     changes: tuple[Change, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
@@ -93,16 +97,6 @@ class Comparison:
     def flips(self) -> tuple[Change, ...]:
         """The changes of problems that only one side solves."""
         return tuple(each for each in self.changes if each.is_flip)
-
-    @property
-    def interval(self) -> estimators.Interval:
-        """95% interval of the difference: it contains 0 exactly if p ≥ 0.05."""
-        return self.test.interval
-
-    @property
-    def p_value(self) -> float:
-        """Of "no difference", two-sided."""
-        return self.test.p_value
 
     @property
     def stderr(self) -> float:
@@ -144,7 +138,7 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
         accuracy_a=sum(each.share_a for each in changes) / n,
         accuracy_b=sum(each.share_b for each in changes) / n,
         difference=mean,
-        test=estimators.sign_flip_test(differences, seed=seed),
+        **estimators.sign_flip_test(differences, seed=seed)._asdict(),
         changes=tuple(
             sorted((each for each in changes if each.difference), key=lambda c: -abs(c.difference))
         ),
@@ -157,15 +151,11 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
 def _check_same(
     left: dict[str, GradedProblem], right: dict[str, GradedProblem], ids: list[str]
 ) -> None:
-    for what in ("prompt", "answer"):
-        other = [
-            name
-            for name in ids
-            if getattr(left[name].problem, what).split()
-            != getattr(right[name].problem, what).split()
+    for what, word in (("prompt", "question"), ("answer", "gold answer")):
+        texts = [
+            [getattr(side[name].problem, what).split() for name in ids] for side in (left, right)
         ]
-        if other:
-            word = {"prompt": "question", "answer": "gold answer"}[what]
+        if other := [name for name, one, two in zip(ids, *texts, strict=True) if one != two]:
             raise DataError(
                 f"These are not the same problems: {len(other)} of {len(ids)} ids have another "
                 f"{word} ({_named(other)}). Evaluate both models on the same file."

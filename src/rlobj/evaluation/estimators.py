@@ -162,36 +162,34 @@ def wilson_interval(successes: float, trials: int) -> Interval:
     return Interval(0.0 if p == 0 else low, 1.0 if p == 1 else high, "Wilson")
 
 
-def bootstrap_interval(*groups: Sequence[float], seed: int = 0) -> Interval:
-    """95% interval for the mean of the groups' means: bootstrap over problems, BCa.
+def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
+    """95% interval for the mean: bootstrap over problems, BCa.
 
-    Every group (one benchmark, or several for a macro average) is resampled with replacement
-    10,000 times. BCa shifts the percentiles by the resamples' bias z₀ and by the skewness of the
-    values, a = Σ u³ / (6 (Σ u²)^1.5) with u = (x − mean)/n, so that the interval is longer on one
-    side if many shares are near 0 or 1. At n = 30 and Beta(0.15, 1.5) problems, 95% intervals
-    contain the mean 93% of the time with BCa, and 90% of the time with plain percentiles or
-    Student's t. If nearly all problems are at 0, it is about 85%.
+    The values are resampled with replacement 10,000 times. BCa shifts the percentiles by the
+    resamples' bias z₀ and by the skewness of the values, a = Σ u³ / (6 (Σ u²)^1.5) with
+    u = x − mean, so that the interval is longer on one side if many shares are near 0 or 1. At
+    n = 30 and Beta(0.15, 1.5) problems, 95% intervals contain the mean 93% of the time with BCa,
+    and 90% of the time with plain percentiles or Student's t. If nearly all problems are at 0, it
+    is about 85%.
 
     Args:
-        groups: one value per problem each, any range.
+        values: one per problem, any range.
         seed: of the resamples.
 
     Returns:
-        nan if the values of each group are all equal.
+        nan if the values are all equal.
 
     Source: Efron 1987, "Better Bootstrap Confidence Intervals", eq. 6.6 for a.
     """
-    columns = [torch.tensor(group, dtype=torch.float64) for group in groups]
-    centred = [(column - column.mean()) / len(column) for column in columns if len(column)]
-    skew, spread = sum(_total(u**3) for u in centred), sum(_total(u**2) for u in centred)
-    if len(centred) < len(groups) or spread < 1e-24:
+    column = torch.tensor(values, dtype=torch.float64)
+    mean = float(column.mean())
+    spread = float(((column - mean) ** 2).sum())
+    if not values or spread < 1e-24:
         return Interval(math.nan, math.nan, "none")
-    generator = torch.Generator().manual_seed(seed)
-    means = torch.stack([_resampled_means(column, generator) for column in columns]).mean(0)
-    centre = float(torch.stack([column.mean() for column in columns]).mean())
-    acceleration = skew / (6 * spread**1.5)
-    near = 1e-12 * max(1.0, abs(centre))  # resamples of the same values in another order are ties
-    below = _total(means < centre - near) + 0.5 * _total((means - centre).abs() <= near)
+    acceleration = float(((column - mean) ** 3).sum()) / (6 * spread**1.5)
+    means = _resampled_means(column, torch.Generator().manual_seed(seed))
+    near = 1e-12 * max(1.0, abs(mean))  # resamples of the same values in another order are ties
+    below = float((means < mean - near).sum() + 0.5 * ((means - mean).abs() <= near).sum())
     normal = NormalDist()
     bias = normal.inv_cdf(min(max(below, 1.0), RESAMPLES - 1.0) / RESAMPLES)
 
@@ -254,24 +252,22 @@ def _subsets(n: int, seed: int, flips: int) -> Iterator[Tensor]:
         yield (torch.arange(2 ** (n - 1), 2**n)[:, None] >> torch.arange(n) & 1).double()
         return
     yield torch.ones(1, n, dtype=torch.float64)
-    generator, block = torch.Generator().manual_seed(seed), max(1, _CELLS // n)
-    for start in range(0, flips, block):
-        rows = min(block, flips - start)
+    generator = torch.Generator().manual_seed(seed)
+    for rows in _blocks(flips, n):
         yield torch.randint(2, (rows, n), generator=generator).double()
+
+
+def _blocks(rows: int, columns: int) -> list[int]:
+    """Numbers of rows that are sampled at a time."""
+    block = max(1, _CELLS // columns)
+    return [min(block, rows - start) for start in range(0, rows, block)]
 
 
 def _resampled_means(values: Tensor, generator: torch.Generator) -> Tensor:
     """Means of resamples with replacement, [RESAMPLES]."""
-    block = max(1, _CELLS // len(values))
-    parts = [
-        values[
-            torch.randint(
-                len(values), (min(block, RESAMPLES - start), len(values)), generator=generator
-            )
-        ].mean(1)
-        for start in range(0, RESAMPLES, block)
-    ]
-    return torch.cat(parts)
+    n = len(values)
+    drawn = (torch.randint(n, (rows, n), generator=generator) for rows in _blocks(RESAMPLES, n))
+    return torch.cat([values[each].mean(1) for each in drawn])
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -281,7 +277,3 @@ def standard_error(values: Sequence[float]) -> float:
         return math.nan
     mean = sum(values) / n
     return math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
-
-
-def _total(values: Tensor) -> float:
-    return float(values.sum())

@@ -71,8 +71,7 @@ class EvaluationResult:
     @property
     def interval(self) -> Interval:
         """The 95% interval of `accuracy`, for problems like these."""
-        own = list(self.intervals.values())
-        return own[0] if len(own) == 1 else self.average.interval
+        return self.average.interval
 
     @property
     def rows(self) -> list[dict[str, Any]]:

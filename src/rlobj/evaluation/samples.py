@@ -118,13 +118,11 @@ class Samples:
             ConfigError: the folder holds no evaluation.
         """
         found = cls(path)
-        if not (Path(path) / SETTINGS).is_file():
-            raise ConfigError(
-                f"{path} is not an evaluation: it has no settings.json. Create an evaluation with "
-                "rlobj eval MODEL --out DIR, or with rlobj eval score FILE"
-            )
         if "benchmarks" not in found.settings():
-            raise ConfigError(f"{path} is not an evaluation: its settings.json has no benchmarks")
+            raise ConfigError(
+                f"{path} is not an evaluation: it has no settings.json, or that has no benchmarks. "
+                "Create an evaluation with rlobj eval MODEL --out DIR, or rlobj eval score FILE"
+            )
         found.read()
         return found
 
@@ -189,15 +187,10 @@ class Samples:
         """Replace the problems."""
         self._problems = {name: list(those) for name, those in problems.items()}
         lines = (
-            {
-                "benchmark": benchmark,
-                "problem": problem.id,
-                "prompt": problem.prompt,
-                "answer": problem.answer,
-                "extra": problem.extra,
-            }
-            for benchmark, those in problems.items()
-            for problem in those
+            {"benchmark": name, "problem": each.id}
+            | {part: getattr(each, part) for part in ("prompt", "answer", "extra")}
+            for name, those in problems.items()
+            for each in those
         )
         self.write("problems.jsonl", "".join(map(_line, lines)))
 
@@ -214,14 +207,8 @@ class Samples:
             RunError: the disk refused.
         """
         for line in self._lines("samples.jsonl", repair=repair):
-            response = ResponseRecord(
-                sample=line["sample"],
-                seed=line["seed"],
-                text=line["response"],
-                tokens=line["tokens"],
-                finish=line["finish"],
-            )
-            self.responses.setdefault(_key(line), response)
+            own = {part: line[part] for part in ("sample", "seed", "tokens", "finish")}
+            self.responses.setdefault(_key(line), ResponseRecord(text=line["response"], **own))
         for line in self._lines("grades.jsonl", repair=repair):
             if _key(line) in self.responses:
                 reward = math.nan if line["reward"] is None else line["reward"]
@@ -237,14 +224,9 @@ class Samples:
             RunError: the disk refused.
         """
         lines = (
-            {
-                **_named(key),
-                "seed": response.seed,
-                "tokens": response.tokens,
-                "finish": response.finish,
-                "response": response.text,
-            }
-            for key, response in responses.items()
+            {**_named(key), "seed": each.seed, "tokens": each.tokens, "finish": each.finish}
+            | {"response": each.text}
+            for key, each in responses.items()
         )
         self._append("samples.jsonl", lines)
         self.responses.update(responses)
@@ -265,20 +247,22 @@ class Samples:
 
     def graded(self, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
         """The graded responses of a benchmark; problems without any are left out."""
-        samples: dict[str, list[int]] = {}
-        for name, problem, sample in self.grades:
-            if name == benchmark:
-                samples.setdefault(problem, []).append(sample)
-        found = []
-        for problem in problems:
-            keys = [
-                (benchmark, problem.id, sample) for sample in sorted(samples.get(problem.id, ()))
-            ]
-            if keys:
-                responses = tuple(self.responses[key] for key in keys)
-                grades = tuple(self.grades[key] for key in keys)
-                found.append(GradedProblem(problem, responses, grades))
-        return GradedBenchmark(benchmark, tuple(found))
+        keys: dict[str, list[Key]] = {}
+        for key in sorted(self.grades):
+            if key[0] == benchmark:
+                keys.setdefault(key[1], []).append(key)
+        return GradedBenchmark(
+            benchmark,
+            tuple(
+                GradedProblem(
+                    problem,
+                    tuple(self.responses[key] for key in keys[problem.id]),
+                    tuple(self.grades[key] for key in keys[problem.id]),
+                )
+                for problem in problems
+                if problem.id in keys
+            ),
+        )
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file, or keep the old one if that fails; nothing in memory.

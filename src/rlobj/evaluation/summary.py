@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,6 @@ from rlobj.evaluation.estimators import (
     Estimate,
     Interval,
     StandardErrors,
-    bootstrap_interval,
     pass_at_k,
     standard_errors,
 )
@@ -121,14 +120,12 @@ class BenchmarkSummary:
     @cached_property
     def pass_at(self) -> dict[int, Estimate]:
         """pass@k by k = 1, 2, 4, ... and n."""
-        known = {k: self.pass_at_k(k) for k in self.sizes}
-        return {k: estimate for k, estimate in known.items() if estimate.values}
+        return {k: found for k in self.sizes if (found := self.pass_at_k(k)).values}
 
     @cached_property
     def maj_at(self) -> dict[int, Estimate]:
         """maj@k by k = 2, 4, ... and n; empty if the grader gives no answers."""
-        known = {k: self.maj_at_k(k) for k in self.sizes[1:]}
-        return {k: estimate for k, estimate in known.items() if estimate.values}
+        return {k: found for k in self.sizes[1:] if (found := self.maj_at_k(k)).values}
 
     def pass_at_k(self, k: int) -> Estimate:
         """Unbiased pass@k for any k, over the problems with at least k responses."""
@@ -184,6 +181,16 @@ class MacroAverage:
     standard_errors: StandardErrors
     interval: Interval
 
+    @property
+    def stderr(self) -> float:
+        """For problems like these."""
+        return self.standard_errors.problems
+
+    @property
+    def mean(self) -> float:
+        """The accuracy, under the name that other estimates have."""
+        return self.accuracy
+
 
 def summarise(
     graded: GradedBenchmark, *, equal: Equal | None = None, seed: int = 0
@@ -224,43 +231,32 @@ def summarise(
 def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
     """The mean of the benchmarks' means.
 
-    The interval comes from resampling problems within each benchmark. If all problems of a
-    benchmark have the same share (all 0, for instance), resampling shows no uncertainty: then the
-    half-widths of its own interval, divided by the number of benchmarks, are added in quadrature.
+    Its interval comes from those of the benchmarks: each half-width, divided by their number, is
+    added in quadrature, the lower ones and the upper ones by themselves (MOVER: Zou & Donner 2008).
 
     Args:
         summaries: at least one.
     """
-    errors = [summary.standard_errors for summary in summaries]
     count = len(summaries)
+    accuracy = sum(summary.accuracy for summary in summaries) / count
 
-    def combined(parts: Iterable[float]) -> float:
-        return math.sqrt(sum(part**2 for part in parts)) / count
+    def combined(part: Callable[[BenchmarkSummary], float]) -> float:
+        return math.sqrt(sum(part(summary) ** 2 for summary in summaries)) / count
 
+    methods = dict.fromkeys(summary.interval.method for summary in summaries)
     return MacroAverage(
         benchmarks=tuple(summary.benchmark for summary in summaries),
-        accuracy=sum(summary.accuracy for summary in summaries) / count,
+        accuracy=accuracy,
         standard_errors=StandardErrors(
-            combined(error.sampling for error in errors),
-            combined(error.problems for error in errors),
+            combined(lambda each: each.standard_errors.sampling),
+            combined(lambda each: each.standard_errors.problems),
         ),
-        interval=_macro_interval(summaries),
+        interval=Interval(
+            accuracy - combined(lambda each: each.accuracy - each.interval.low),
+            accuracy + combined(lambda each: each.interval.high - each.accuracy),
+            ", ".join(methods),
+        ),
     )
-
-
-def _macro_interval(summaries: Sequence[BenchmarkSummary]) -> Interval:
-    groups = [summary.estimate.values for summary in summaries]
-    found = bootstrap_interval(*groups, seed=summaries[0].seed)
-    alike = [summary for summary in summaries if len(set(summary.estimate.values)) == 1]
-    if not alike or (math.isnan(found.low) and len(alike) < len(summaries)):
-        return found
-    mean = sum(summary.accuracy for summary in summaries) / len(summaries)
-    low = 0.0 if math.isnan(found.low) else mean - found.low
-    high = 0.0 if math.isnan(found.high) else found.high - mean
-    for summary in alike:
-        low = math.hypot(low, (summary.accuracy - summary.interval.low) / len(summaries))
-        high = math.hypot(high, (summary.interval.high - summary.accuracy) / len(summaries))
-    return Interval(mean - low, mean + high, f"{found.method}, Wilson where problems are alike")
 
 
 def _lengths(tokens: Sequence[tuple[int, bool | None]]) -> Lengths:

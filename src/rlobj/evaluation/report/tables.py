@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from rlobj.config.layers import flattened
-from rlobj.evaluation.estimators import Estimate, Interval, StandardErrors
+from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.summary import (
     BenchmarkResult,
     BenchmarkSummary,
@@ -29,7 +29,7 @@ def summary_table(summaries: Sequence[BenchmarkSummary]) -> tuple[list[str], lis
     if len(summaries) > 1:
         macro = macro_average(summaries)
         texts[f"mean of {len(summaries)}"] = {
-            **_headline(macro.accuracy, macro.interval, macro.standard_errors),
+            **_headline(macro, macro.standard_errors.sampling),
         }
     most_first = sorted(texts.values(), key=len, reverse=True)
     names = dict.fromkeys(name for own in most_first for name in own)
@@ -44,7 +44,7 @@ def _measures(summary: BenchmarkSummary) -> dict[str, str]:
     return {
         "problems": f"{summary.problems:,}",
         "n": f"{summary.samples_per_problem:,}",
-        **_headline(summary.accuracy, summary.interval, summary.standard_errors),
+        **_headline(summary.estimate, summary.standard_errors.sampling),
         **(right if summary.undecided else {}),
         **{name: _estimated(each, summary.problems) for name, each in estimates.items()},
         "problems, all responses right": f"{summary.solve_all:,}",
@@ -60,13 +60,13 @@ def _measures(summary: BenchmarkSummary) -> dict[str, str]:
     }
 
 
-def _headline(accuracy: float, interval: Interval, errors: StandardErrors) -> dict[str, str]:
+def _headline(found: Estimate | MacroAverage, sampling: float) -> dict[str, str]:
     """avg@n with its interval and errors; an error of 0 says only that all shares are equal."""
     return {
-        "avg@n": percent(accuracy),
-        "95% interval": percent_range(*interval[:2]),
-        "standard error, similar problems": percent(errors.problems or math.nan),
-        "standard error, same problems": percent(errors.sampling or math.nan),
+        "avg@n": percent(found.mean),
+        "95% interval": percent_range(*found.interval[:2]),
+        "standard error, similar problems": percent(found.stderr or math.nan),
+        "standard error, same problems": percent(sampling or math.nan),
     }
 
 
@@ -148,7 +148,12 @@ def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -
         "results": {each.summary.benchmark: _benchmark(each) for each in results},
     }
     if len(results) > 1:
-        found["macro_average"] = _macro(macro_average([each.summary for each in results]))
+        macro = macro_average([each.summary for each in results])
+        found["macro_average"] = {
+            "benchmarks": list(macro.benchmarks),
+            **_numbers("avg", macro),
+            "avg_stderr_sampling": macro.standard_errors.sampling,
+        }
     return _without_nan(found)
 
 
@@ -174,10 +179,8 @@ def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any
 
 def _settings(results: Sequence[BenchmarkResult]) -> list[str]:
     common = shared([flat(each.settings) for each in results])
-    parts = [_listed(common)] if common else []
-    for each in results:
-        own = flat(each.settings, common)
-        parts += [f"{each.summary.benchmark}: {_listed(own)}"] if own else []
+    own = {f"{each.summary.benchmark}: ": flat(each.settings, common) for each in results}
+    parts = [f"{name}{_listed(those)}" for name, those in ({"": common} | own).items() if those]
     return [f"Settings: {'. '.join(parts)}."] if parts else []
 
 
@@ -191,16 +194,16 @@ def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
         "problems": summary.problems,
         "samples": n,
         "responses": summary.responses,
-        f"avg@{n}": summary.accuracy,
-        f"avg@{n}_stderr": summary.standard_errors.problems,
+        **_numbers(f"avg@{n}", summary.estimate),
         f"avg@{n}_stderr_sampling": summary.standard_errors.sampling,
-        f"avg@{n}_interval": list(summary.interval[:2]),
         f"avg@{n}_interval_method": summary.interval.method,
         f"avg@{n}_bounds": list(summary.bounds),
     }
     for name, estimates in (("pass", summary.pass_at), ("maj", summary.maj_at)):
         for k, estimate in estimates.items():
-            numbers |= _estimate(f"{name}@{k}", estimate, summary.problems)
+            numbers |= _numbers(f"{name}@{k}", estimate)
+            if estimate.problems < summary.problems:
+                numbers[f"{name}@{k}_problems"] = estimate.problems
     every = [summary.pass_at_k(k) for k in range(1, n + 1)]
     return numbers | {
         "pass@k": [estimate.mean for estimate in every if estimate.values],
@@ -211,23 +214,11 @@ def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
     }
 
 
-def _estimate(name: str, estimate: Estimate, problems: int) -> dict[str, Any]:
-    numbers: dict[str, Any] = {
+def _numbers(name: str, estimate: Estimate | MacroAverage) -> dict[str, Any]:
+    return {
         name: estimate.mean,
         f"{name}_stderr": estimate.stderr,
         f"{name}_interval": list(estimate.interval[:2]),
-    }
-    fewer = estimate.problems < problems
-    return numbers | ({f"{name}_problems": estimate.problems} if fewer else {})
-
-
-def _macro(macro: MacroAverage) -> dict[str, Any]:
-    return {
-        "benchmarks": list(macro.benchmarks),
-        "avg": macro.accuracy,
-        "avg_stderr": macro.standard_errors.problems,
-        "avg_stderr_sampling": macro.standard_errors.sampling,
-        "avg_interval": list(macro.interval[:2]),
     }
 
 
