@@ -16,17 +16,15 @@
     return texts.get(key);
   }
 
-  const percent = (share) => (100 * share).toFixed(0);
-
   // Ids differ at their ends.
   const ending = (id) => (id.length > 15 ? `…${id.slice(-14)}` : id);
 
   // The grid
 
   const previews = new IntersectionObserver((entries) => {
+    const inline = { $$: "$", "\\[": " \\(", "\\]": "\\) " }; // displays are taller than a line
     for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
       const preview = target.querySelector(".snippet");
-      const inline = { $$: "$", "\\[": " \\(", "\\]": "\\) " }; // displays are taller than a line
       typeset(preview, preview.textContent.replace(/\$\$|\\[[\]]/g, (mark) => inline[mark]));
       previews.unobserve(target);
     }
@@ -47,7 +45,7 @@
       "div",
       { class: "head", role: "rowheader" },
       make("span", { class: "id one-line", title: problem.id }, ending(problem.id)),
-      make("span", { class: "share", title: "percent right" }, percent(problem.share)),
+      make("span", { class: "share", title: "percent right" }, (100 * problem.share).toFixed(0)),
     );
     const snippet = problem.prompt.replace(/\s+/g, " ").slice(0, 300);
     const element = make(
@@ -111,7 +109,7 @@
   // Filters
 
   const matcher = (query) =>
-    query ? new RegExp(query.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i") : null;
+    query && new RegExp(query.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
 
   function matching(row, found, wanted) {
     const { problem } = row;
@@ -129,22 +127,19 @@
     const which = byId("which").selectedIndex - 1;
     const boxes = [...document.querySelectorAll("input[name=verdict]:checked")];
     const wanted = new Set(boxes.map((box) => box.value));
-    const counts = { problems: 0, responses: 0 };
     for (const row of rows) {
       row.shown = which < 0 || which === row.b ? matching(row, found, wanted) : [];
       const inside = new Set(row.shown);
       row.cells.forEach((cell, s) => cell.classList.toggle("out", !inside.has(s)));
       row.element.hidden = row.shown.length === 0;
-      counts.problems += row.shown.length > 0;
-      counts.responses += row.shown.length;
     }
     benchmarks.forEach((_, b) => {
       byId(`b${b}`).hidden = !rows.some((row) => row.b === b && !row.element.hidden);
     });
-    const responses = rows.reduce((sum, row) => sum + row.cells.length, 0);
+    const sum = (of) => rows.reduce((n, row) => n + row[of].length, 0).toLocaleString("en");
     byId("found").textContent =
-      `${counts.responses.toLocaleString("en")} of ${responses.toLocaleString("en")} responses, ` +
-      `${counts.problems.toLocaleString("en")} of ${rows.length.toLocaleString("en")} problems`;
+      `${sum("shown")} of ${sum("cells")} responses, ` +
+      `${visibleRows().length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} problems`;
   }
 
   function sort() {
@@ -160,12 +155,7 @@
 
   function showFacts(terms) {
     byId("verdict").replaceChildren(
-      ...terms.map(([name, value]) => {
-        const content = make("dd");
-        if (typeof value === "string") content.textContent = value;
-        else content.append(value);
-        return make("div", {}, make("dt", {}, name), content);
-      }),
+      ...terms.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
     );
   }
 
