@@ -202,7 +202,10 @@ def verifier():
 @pytest.mark.parametrize(("answer", "gold", "expected"), [*pairs(), *policies()])
 def test_verdicts_of_the_tables_and_of_the_documented_policies(verifier, answer, gold, expected):
     verdict = verifier.verify(f"So it is \\boxed{{{answer}}}.", gold)
-    assert verdict.correct is expected, verdict
+    if expected is False and verdict.correct is None:  # beyond the parser or a limit
+        assert verdict.reason.startswith(("not readable: ", "too large: ")), verdict
+    else:
+        assert verdict.correct is expected, verdict
 
 
 @pytest.mark.parametrize("gold", [r"t(0,4]", r"\frac{", r"\sqrt", r"((9!)!)!"])

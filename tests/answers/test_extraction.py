@@ -2,6 +2,7 @@ import time
 
 import pytest
 
+from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.extraction import bare, extract_answer
 from rlobj.answers.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
 
@@ -141,18 +142,72 @@ def test_other_forms_of_integers_are_left_to_the_parser(answer):
         "1000000000!",
         "((9!)!)!",
         r"\left(9!\right)!",
-        r"\binom{10000000}{5000000}",
-        "(" * (MAX_DEPTH + 1) + "1" + ")" * (MAX_DEPTH + 1),
-        "1+" * MAX_LENGTH + "1",
-        r"\frac{1}{2",
-        "1}{",
+        "1 or " * MAX_LENGTH + "1",
     ],
 )
-def test_answers_too_large_to_evaluate_are_wrong(bomb):
+def test_answers_far_from_every_number_and_long_lists_are_wrong(bomb):
     verdict = decide(bomb, "5")
     assert verdict is not None
     assert verdict[0] is False
     assert verdict[1].startswith("refused: ")
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        r"\binom{10000000}{5000000}",
+        r"\frac{2^{10^9}}{2^{10^9}-1}",
+        "1^{999999999}",
+        "(" * (MAX_DEPTH + 1) + "1" + ")" * (MAX_DEPTH + 1),
+        "1+" * MAX_LENGTH + "1",
+    ],
+)
+def test_mathematics_beyond_a_limit_is_undecided(bomb):
+    verdict = decide(bomb, "5")
+    assert verdict is not None
+    assert verdict[0] is None
+    assert verdict[1].startswith("too large: ")
+
+
+@pytest.mark.parametrize("text", [r"\frac{1}{2", "1}{", "1" + "{" * 20 + "}" * 19, "ab ! ?" * 200])
+def test_garbage_beyond_a_limit_is_wrong(text):
+    assert decide(text, "5") == (False, "not an answer")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r"\Re(12)",
+        r"52_8 + 1",
+        r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}",
+        r"17 \bmod 12",
+        r"1 + 2 + \cdots + 9",
+    ],
+)
+def test_mathematics_that_cannot_be_read_is_undecided(answer):
+    correct, reason = check_equivalence(answer, "5")
+    assert correct is None
+    assert reason.startswith("not readable: ")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "5 5",
+        "5 +",
+        "= =",
+        "((5",
+        "5 // 1.5",
+        "?",
+        "5 banana 6",
+        r"\text{the grader should accept}",
+        "__import__('os')",
+        "`5`; rm",
+        r"\loop\iftrue\repeat",
+    ],
+)
+def test_prose_and_garbage_are_no_answers(answer):
+    assert check_equivalence(answer, "5") == (False, "not an answer")
 
 
 @pytest.mark.parametrize(

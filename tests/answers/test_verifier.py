@@ -142,7 +142,8 @@ def test_equal_slow_answers_take_one_deadline_in_a_batch_in_threads_and_later() 
 def test_expensive_answers_return_in_time_and_are_not_right(hasty, answer):
     verdict = hasty.verify(f"\\boxed{{{answer}}}", "5")
     assert verdict.correct is not True
-    assert verdict.reason == "timeout" or verdict.correct is False
+    undecided = verdict.reason in ("timeout", "not settled") or verdict.reason.startswith("too ")
+    assert undecided or verdict.correct is False
     assert verdict.seconds < 1 + 20  # the start of a process comes on top
 
 
@@ -228,6 +229,26 @@ def test_many_slow_answers_at_once_return_and_do_not_block_others():
         assert max(verdict.seconds for verdict in verdicts) < 1 + 1 + 4
         assert all(future.result().correct is True for future in fine)
         assert verifier.undecided.total() == len(bombs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_quick_answers_do_not_wait_behind_forty_slow_ones(workers):
+    deadline = 2.0
+    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 44)]
+    with (
+        MathVerifier(deadline=deadline, workers=workers) as verifier,
+        ThreadPoolExecutor(50) as threads,
+    ):
+        verifier.verify_many([hard(n) for n in range(workers)])  # started
+        asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
+        time.sleep(0.5)  # all are waiting
+        quick = [threads.submit(verifier.verify, *hard(n)) for n in range(10, 16)]
+        verdicts = [future.result() for future in quick]
+        assert all(verdict.correct for verdict in verdicts)
+        # One slow answer may be at the only worker; its process is then started again.
+        assert max(verdict.seconds for verdict in verdicts) < deadline + 2
+        assert max(future.result().seconds for future in asked) < 2 * deadline + 4
 
 
 def test_worker_is_replaced_after_recycle_after_answers():

@@ -35,6 +35,8 @@ NAMES = [
     "hmmt25",
 ]
 FAMILIES = sorted(path.stem for path in CASES.glob("*.jsonl"))
+BEYOND = ("not readable: ", "too large: ", "not settled")
+"""Reasons for mathematics beyond the parser or a limit, which is undecided."""
 ALLOWED: dict[str, tuple[int, int]] = {}
 """Family -> false positives and false negatives that are not mended yet; none in other families."""
 needs_benchmarks = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason=f"no folder {BENCHMARKS}")
@@ -95,6 +97,9 @@ def test_no_wrong_answer_passes_and_right_ones_do(family, verifier):
     passed = [(case, v) for case, v in judged if v.correct is True and not case.correct]
     missed = [(case, v) for case, v in judged if v.correct is not True and case.correct]
     undecided = [(case, v) for case, v in judged if v.correct is None and not case.correct]
+    limits = [each for each in undecided if each[1].reason.startswith(BEYOND)]
+    assert len(limits) <= 0.1 * len(rows), by_kind(limits)
+    undecided = [each for each in undecided if each not in limits]
     false_positives, false_negatives = ALLOWED.get(family, (0, 0))
     assert len(passed) <= false_positives, f"{len(passed)} wrong answers pass\n{by_kind(passed)}"
     assert len(missed) <= false_negatives, f"{len(missed)} right answers fail\n{by_kind(missed)}"
@@ -110,6 +115,7 @@ def test_policy_rows_are_decided_and_reported(verifier, record_property):
     record_property("policy rows judged otherwise", f"{len(differ)} of {len(rows)}")
     print(f"{len(differ)} of {len(rows)} policy rows judged otherwise\n{by_kind(differ)}")
     undecided = [(case, v) for case, v in judged if v.correct is None]
+    undecided = [each for each in undecided if not each[1].reason.startswith(BEYOND)]
     assert not undecided, by_kind(undecided)
 
 

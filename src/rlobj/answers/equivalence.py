@@ -8,6 +8,7 @@ from rlobj.answers.comparison import compare
 from rlobj.answers.derivatives import in_notation_of
 from rlobj.answers.exact import ExactComparer
 from rlobj.answers.lexer import Unreadable
+from rlobj.answers.mathematics import NOT_AN_ANSWER, unread
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
 from rlobj.answers.structures import Items, Named, Structure, Tuple, Words, as_point
@@ -48,7 +49,7 @@ def check_equivalence(
             given = parse_structure(answer, grouped=False)
     except (Unreadable, RecursionError) as error:
         if not isinstance(expected, Words):
-            return False, f"not readable: {error}"
+            return unread(answer, f"not readable: {error}")
         given = Words(normalize_words(answer))
     if isinstance(expected, Tuple):
         given = as_point(given)
@@ -57,7 +58,13 @@ def check_equivalence(
     correct = compare(in_notation_of(given, expected), expected, comparer)
     if not correct and _is_prose(expected):
         return None, "gold is prose"
+    if correct is False and _is_words(given) and not _is_words(expected):
+        return False, NOT_AN_ANSWER
     return correct, NOT_SETTLED if correct is None else comparer.reason
+
+
+def _is_words(structure: Structure) -> bool:
+    return isinstance(structure, Words) and len(structure.text) > 1
 
 
 def _is_prose(gold: Structure) -> bool:

@@ -1,13 +1,15 @@
 """Decide or refuse answers before parsing: equal text, integers, answers too large to evaluate.
 
-An answer that is too long, too deeply nested or too large to evaluate is refused and counts as
-wrong, unless the gold answer has the same property.
+An answer that is too long, too deeply nested or too large to evaluate is undecided, unless the gold
+answer has the same property. It is wrong if it is certainly another value, or no mathematics.
 """
 
 from __future__ import annotations
 
 import math
 import re
+
+from rlobj.answers.mathematics import unread
 
 MAX_LENGTH = 500
 """Limit on the characters of an answer, or four times the gold answer's if that is more."""
@@ -20,6 +22,11 @@ MAX_FACTORIAL = 5_000
 
 _LONG = re.compile(r"\\(?:i{0,3}int|oint|lim|sum|prod)(?![a-z])")
 _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)")
+_SEPARATED = re.compile(r"[,;]|\b(?:or|and)\b")
+_HUGE = re.compile(r"[+-]?(?:[0-9.^!{}()\s*]|\^\{-|\\(?:left|right|cdot|times)(?![a-z]))+")
+"""Products of powers and factorials: far from every number if they are too large to evaluate."""
+_SMALL = re.compile(r"(?<![0-9.])[01](?![0-9.])")
+_NUMBER = re.compile(r"[-+0-9.,/]{1,1000}|\\[dt]?frac\{[0-9]{1,99}\}\{[0-9]{1,99}\}")
 _SEPARATOR = re.compile(r",\\!|\{,\}|\\,|\\!")  # thousands separators of LaTeX
 _OPEN = r"[\s{(]*"
 _TOWER = re.compile(rf"\^{_OPEN}(?=([0-9]+){_OPEN}\^{_OPEN}([0-9]+))")
@@ -29,7 +36,7 @@ _REPEATED_FACTORIAL = re.compile(r"!(?:[\s})]|\\right)*!")
 _BINOMIAL = re.compile(r"\\[dt]?binom[\s{]*([0-9]+)")
 
 
-def decide(answer: str, gold: str) -> tuple[bool, str] | None:
+def decide(answer: str, gold: str) -> tuple[bool | None, str] | None:
     """Compare `answer` with `gold` as text and as integers.
 
     Returns:
@@ -45,15 +52,20 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
     """
     if answer == gold:
         return True, "same text"
-    if len(answer) > max(MAX_LENGTH, 4 * len(gold)):
-        return False, f"refused: longer than {MAX_LENGTH} characters"
     given, expected = _integer(answer), _integer(gold)
     if given is not None and expected is not None:
         return given == expected, "integers"
+    if len(answer) > max(MAX_LENGTH, 4 * len(gold)):
+        reason = f"longer than {MAX_LENGTH} characters"
+        if _SEPARATED.search(answer):  # more parts than the gold has
+            return False, f"refused: {reason}"
+        return unread(answer, f"too large: {reason}")
     reason = None if given is not None else refusal(answer)
-    if reason is not None and refusal(gold) is None:
+    if reason is None or refusal(gold) is not None:
+        return None
+    if _HUGE.fullmatch(answer) and not _SMALL.search(answer) and _NUMBER.fullmatch(gold):
         return False, f"refused: {reason}"
-    return None
+    return unread(answer, f"too large: {reason}")
 
 
 def refusal(text: str) -> str | None:

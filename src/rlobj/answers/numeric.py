@@ -114,7 +114,7 @@ class NumericComparer(ExactComparer):
             seen += 1
         if seen:
             return True
-        return None if _first_value(gold) is None else False
+        return None if _first_value(gold) is None or _is_too_large(answer) else False
 
 
 def _close(a: Any, b: Any) -> bool:
@@ -127,6 +127,18 @@ def _first_value(tree: Tree) -> Any:
         if values is not None:
             return values[0]
     return None
+
+
+def _is_too_large(tree: Tree) -> bool:
+    """Return whether a limit, and not an undefined operation, leaves a tree without a value."""
+    point, _ = next(points(sorted(names(tree)), tree, tree))
+    try:
+        _Evaluator(point).evaluate(tree)
+    except _TooLarge:
+        return True
+    except (ZeroDivisionError, OverflowError, ValueError, TypeError):
+        return False
+    return False
 
 
 def _evaluated(answer: Tree, gold: Tree) -> Iterator[tuple[Any, Any] | None]:
@@ -186,29 +198,30 @@ class _Evaluator:
     def value(self, tree: Tree) -> Any:
         """Return the value, or None if there is none."""
         try:
-            value = self._value(tree)
+            value = self.evaluate(tree)
         except (ZeroDivisionError, ValueError, OverflowError, _TooLarge, TypeError):
             return None
         return value if mpmath.isfinite(value) else None
 
-    def _value(self, tree: Tree) -> Any:
+    def evaluate(self, tree: Tree) -> Any:
+        """Return the value, or raise an error if there is none."""
         if isinstance(tree, Fraction):
             return mpmath.mpf(tree.numerator) / tree.denominator
         kind = tree[0]
         if kind == "name":
-            return self._value(self._point[tree[1]])
+            return self.evaluate(self._point[tree[1]])
         if kind == "const":
             return _CONSTANTS[tree[1]]()
         if kind in ("sum", "prod"):
             return self._series(tree)
         if kind == "apply":
-            return _applied(tree[1], [self._value(part) for part in tree[2:]])
+            return _applied(tree[1], [self.evaluate(part) for part in tree[2:]])
         function = _FUNCTIONS.get(kind)
         if function is None:
             raise ValueError(kind)
-        parts = [self._value(part) for part in tree[1:]]
+        parts = [self.evaluate(part) for part in tree[1:]]
         value = function(*parts)
-        if value and abs(mpmath.mag(value)) > _MAX_MAGNITUDE:
+        if value and mpmath.isfinite(value) and abs(mpmath.mag(value)) > _MAX_MAGNITUDE:
             raise _TooLarge
         self.lost = max(self.lost, self._lost(kind, parts))
         return value
@@ -229,7 +242,7 @@ class _Evaluator:
 
     def _series(self, tree: Tree) -> Any:
         kind, (_, variable), *bounds, term = tree
-        low, high = map(self._value, bounds)
+        low, high = map(self.evaluate, bounds)
         if not (mpmath.isint(low) and mpmath.isint(high)):
             raise ValueError("bounds that are no integers")
         if high - low > _MAX_TERMS or _contains_series(term):
@@ -237,7 +250,7 @@ class _Evaluator:
         values = []
         for count in range(int(low), int(high) + 1):
             inner = _Evaluator({**self._point, variable: Fraction(count)})
-            values.append(inner._value(term))
+            values.append(inner.evaluate(term))
             self.lost = max(self.lost, inner.lost)
         return mpmath.fsum(values) if kind == "sum" else mpmath.fprod(values)
 

@@ -14,7 +14,6 @@ import atexit
 import functools
 import math
 import os
-import queue
 import threading
 import time
 from collections import Counter
@@ -46,8 +45,10 @@ class Verdict:
     """The final answer found in the response, or None."""
     reason: str
     """What decided: `same text`, `integers`, `exact`, `numeric`, `math-verify`, `no answer`,
-    `not readable: ...`, `refused: ...`; or why the answer is undecided: `timeout`, `busy`, `crash`,
-    `memory`, `error: ...`, `not settled`, `gold is empty`, `gold is prose`, `gold not readable`."""
+    `not an answer` (prose, garbage), `refused: ...` (far from every gold); or why the answer is
+    undecided: `not readable: ...` and `too large: ...` (mathematics beyond the parser or a limit),
+    `timeout`, `busy`, `crash`, `memory`, `error: ...`, `not settled`, `gold is empty`,
+    `gold is prose`, `gold not readable`."""
     seconds: float
     """Time of the comparison, including the wait for a free worker."""
 
@@ -102,7 +103,9 @@ class MathVerifier:
         self._deadline = deadline
         memory = int(memory_gib * 2**30)
         self._workers = [WorkerProcess(deadline, memory, recycle_after) for _ in range(workers)]
-        self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
+        self._idle: list[WorkerProcess] = []
+        self._changed = threading.Condition()  # of the three fields around it
+        self._quick = self._slow = 0  # quick questions that wait, slow ones at a worker
         self._open = False
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, str], _Asked] = {}
@@ -111,10 +114,9 @@ class MathVerifier:
     def __enter__(self) -> Self:
         self._open = True
         self._asked.clear()
-        self._idle = queue.SimpleQueue()
         for worker in self._workers:
             worker.start()
-            self._idle.put(worker)
+        self._idle = list(self._workers)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,9 +127,10 @@ class MathVerifier:
         if not self._open:
             return
         self._open = False
-        for worker in [self._idle.get() for _ in self._workers]:
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._idle) == len(self._workers))
+        for worker in self._workers:
             worker.stop()
-            self._idle.put(worker)
 
     @property
     def process_ids(self) -> list[int]:
@@ -229,18 +232,38 @@ class MathVerifier:
     def _ask(self, gold: str, answer: str) -> _Decision:
         """Ask a worker.
 
-        An answer that may take long waits at most one deadline for a free worker, so that many of
-        them at once cannot block the others.
+        Slow questions must not block the others. They leave one worker free if there are several,
+        they let waiting quick questions pass, and they wait at most one deadline for a worker.
         """
-        try:
-            worker = self._idle.get(timeout=self._deadline if may_take_long(answer) else None)
-        except queue.Empty:
+        slow = may_take_long(answer)
+        worker = self._take_slow() if slow else self._take()
+        if worker is None:
             return None, "busy"
         try:
             self._require_open()
             return worker.ask(gold, answer)
         finally:
-            self._idle.put(worker)
+            with self._changed:
+                self._idle.append(worker)
+                self._slow -= slow
+                self._changed.notify_all()
+
+    def _take(self) -> WorkerProcess:
+        with self._changed:
+            self._quick += 1
+            self._changed.wait_for(lambda: self._idle)
+            self._quick -= 1
+            return self._idle.pop()
+
+    def _take_slow(self) -> WorkerProcess | None:
+        most = max(1, len(self._workers) - 1)
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._idle and not self._quick and self._slow < most, self._deadline
+            ):
+                return None
+            self._slow += 1
+            return self._idle.pop()
 
 
 def _unwrapped(text: str) -> str:
