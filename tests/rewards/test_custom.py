@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import signal
@@ -12,7 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from forked import wait_until
 from runs import program
 
@@ -88,22 +91,49 @@ def test_a_late_result_reaches_no_response():
     assert reasons(grades)[0] == "timeout"
 
 
-def test_a_loop_that_hangs_is_ended_and_a_hidden_thread_is_counted():
+def test_a_loop_that_hangs_is_ended_and_a_call_that_waits_ends_by_itself():
+    used = {}
+
     def score(response, answer):
+        used[response] = threading.current_thread()
         forever() if response == "loop" else time.sleep(2)
 
     with opened(score, deadline=0.2) as grader:
         grader.score(["loop", "sleep"], problems("x", "x"))
         time.sleep(0.3)
-        assert grader._calls.hanging == 1
+        assert [used[each].is_alive() for each in ("loop", "sleep")] == [False, True]
         time.sleep(2)
-        assert grader._calls.hanging == 0
+        assert not used["sleep"].is_alive()
 
 
-def test_too_many_hanging_calls_end_the_run_with_the_reason(monkeypatch):
-    monkeypatch.setattr("rlobj.rewards.custom.MOST_HANGING", 2)
-    with pytest.raises(RunError, match=r"(?s)3 of its calls hang now, each in a thread.*at most 2"):
-        graded(lambda response, answer: time.sleep(20), ["a"] * 9, deadline=0.05)
+async def waits(response, answer):
+    await asyncio.Event().wait()
+
+
+async def blocks(response, answer):
+    time.sleep(20)
+
+
+@pytest.mark.parametrize(
+    ("function", "deadlines"),
+    [(lambda response, answer: time.sleep(20), 11), (blocks, 11), (waits, 1)],
+)
+def test_calls_that_hang_are_failures_and_end_the_run_at_the_limit(function, deadlines):
+    """Calls that wait hang at the same time; the others hang one after another."""
+    start = time.monotonic()
+    with pytest.raises(RunError) as caught:
+        graded(function, ["a"] * 99, deadline=0.15, concurrency=11)
+    assert 0.15 * deadlines <= time.monotonic() - start < 0.3 * deadlines + 5
+    assert "11 of the last 11 calls failed; rewards.max_failures is 10." in str(caught.value)
+    assert "did not return within 0.15 seconds on problem 'p10'\n  at " in str(caught.value)
+
+
+def test_timeouts_and_exceptions_count_together():
+    def score(response, answer):
+        return 1 / 0 if response == "bad" else time.sleep(20)
+
+    with pytest.raises(RunError, match="3 of the last 3 calls failed"):
+        graded(score, ["bad", "hang", "bad"], deadline=0.1, max_failures=2)
 
 
 def test_all_calls_use_one_thread():
@@ -118,9 +148,101 @@ def test_all_calls_use_one_thread():
 def test_the_thread_of_a_closed_grader_ends():
     with opened(lambda response, answer: 1) as grader:
         grader.score(["a"], problems("x"))
-        thread = grader._calls._worker.thread
+        thread = grader._calls._worker
     thread.join(5)
     assert not thread.is_alive()
+
+
+# Objects of the user: their methods fail or hang as the function may.
+
+
+class Methods:
+    """An object whose methods do what the test chooses."""
+
+    def __init__(self, method: Any) -> None:
+        self.method = method
+
+    def answer(self, *_: Any) -> Any:
+        return self.method()
+
+    __str__ = __repr__ = __len__ = __iter__ = __getitem__ = __float__ = answer
+
+
+class Rude(Methods, Exception):
+    pass
+
+
+class RudeList(Methods, list):
+    pass
+
+
+def fail() -> None:
+    raise OSError("the server is gone")
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_an_exception_whose_text_cannot_be_made_is_told_by_its_kind(kind, caplog):
+    def plain(response, answer):
+        raise Rude(fail)
+
+    async def asynchronous(response, answer):
+        raise Rude(fail)
+
+    assert reasons(graded({"plain": plain, "async": asynchronous}[kind], ["a"])) == ["error: Rude"]
+    assert "failed on problem 'p0': Rude: <unprintable Rude>" in caplog.text
+    assert "line" in caplog.text
+    assert "raise Rude(fail)" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["text", "number", "items", "size"])
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_an_object_that_hangs_when_it_is_read_is_undecided_at_the_deadline(what, kind):
+    def plain(response, answer):
+        if what == "text":
+            raise Rude(forever)
+        return (Rude if what == "number" else RudeList)(forever)
+
+    async def asynchronous(response, answer):
+        return plain(response, answer)
+
+    function = {"plain": plain, "async": asynchronous}[kind]
+    start = time.monotonic()
+    settings = {"deadline": 0.2, "batched": what in ("items", "size")}
+    assert reasons(graded(function, ["a"], **settings)) == ["timeout"]
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_result_that_fails_when_it_is_read_is_an_exception_of_the_call(batched, caplog):
+    made = RudeList if batched else Rude
+    grades = graded(lambda response, answer: made(fail), ["a"], batched=batched)
+    assert reasons(grades) == ["error: OSError"]
+    assert "the server is gone" in caplog.text
+
+
+def test_a_wrong_result_without_a_text_is_told_by_its_kind():
+    class Quiet:
+        __repr__ = fail
+
+    with pytest.raises(RunError, match="returned <unprintable Quiet> on problem 'p0'"):
+        graded(lambda response, answer: Quiet(), ["a"])
+    with pytest.raises(RunError, match="returned <unprintable Quiet> for 1 response"):
+        graded(lambda response, answer: Quiet(), ["a"], batched=True)
+
+
+def test_long_texts_are_cut(caplog):
+    page = "x" * 10**6
+
+    def score(response, answer):
+        raise ValueError(page)
+
+    with pytest.raises(RunError) as caught:
+        graded(score, [page, page], max_failures=1)
+    with pytest.raises(RunError) as returned:
+        graded(lambda response, answer: page, [page])
+    for text in (caplog.text, str(caught.value), str(returned.value)):
+        assert "xxx..." in text
+        assert len(text) < 1500
 
 
 # Exceptions.
@@ -215,15 +337,18 @@ def test_a_batched_function_gets_all_responses_in_one_call():
 
 @pytest.mark.parametrize("made", ["array", "tensor", "tuple"])
 def test_a_batched_function_may_return_an_array(made):
-    import numpy as np
-    import torch
-
     kinds = {"array": np.array, "tensor": torch.tensor, "tuple": tuple}
     grades = graded(lambda r, a: kinds[made]([1.0, 0.5]), ["a", "b"], batched=True)
     assert [each.reward for each in grades] == [1.0, 0.5]
 
 
-@pytest.mark.parametrize("result", [[1], [1, 2, 3], 1.0, None, "ab", {"a": 1, "b": 2}])
+@pytest.mark.parametrize(
+    "result",
+    [
+        *([1], [1, 2, 3], 1.0, None, "ab", {"a": 1, "b": 2}, {1.0, 2.0}, b"ab", bytearray(b"ab")),
+        *(torch.tensor(1.0), torch.ones(2, 2), np.float64(1), np.ones(())),
+    ],
+)
 def test_a_batch_with_other_results_than_one_a_response_is_an_error(result):
     with pytest.raises(RunError, match="for 2 responses; expected a list of 2 rewards"):
         graded(lambda responses, answers: result, ["a", "b"], batched=True)
@@ -248,8 +373,6 @@ def test_a_batch_that_fails_or_hangs_is_undecided_as_a_whole():
 
 
 def test_async_calls_run_at_the_same_time_up_to_a_limit():
-    import asyncio
-
     running = most = 0
 
     async def score(response, answer):
@@ -267,13 +390,12 @@ def test_async_calls_run_at_the_same_time_up_to_a_limit():
 
 
 def test_async_functions_keep_one_event_loop_and_each_call_has_its_deadline():
-    import asyncio
-
-    loops = set()
+    loops, tasks = set(), []
 
     class Judge:
         async def __call__(self, response, answer):
             loops.add(asyncio.get_running_loop())
+            tasks.append(asyncio.current_task())
             if response == "hang":
                 await asyncio.Event().wait()
             if response == "bad":
@@ -286,7 +408,7 @@ def test_async_functions_keep_one_event_loop_and_each_call_has_its_deadline():
             grades = grader.score(["a", "hang", "bad", "b"], problems(*"xxxx"))
             assert reasons(grades) == ["custom", "timeout", "error: ValueError", "custom"]
         time.sleep(0.1)
-        assert grader._calls.hanging == 0  # what awaits is cancelled
+        assert all(task.done() for task in tasks)  # what awaits is cancelled
     assert len(loops) == 1
 
 
@@ -300,6 +422,80 @@ def test_an_async_function_that_blocks_its_loop_is_undecided_and_a_new_loop_goes
         first = grader.score(["a", "hang", "b"], problems(*"xxx"))
         assert reasons(first) == ["custom", "timeout", "custom"]
         assert reasons(grader.score(["a", "b"], problems("x", "x"))) == ["custom"] * 2
+
+
+def test_a_call_that_blocks_the_loop_is_one_failure_of_all_that_wait_there():
+    async def score(response, answer):
+        await asyncio.sleep(0.01)
+        if response == "hang":
+            time.sleep(20)
+        await asyncio.sleep(0.1)
+        return 1
+
+    grades = graded(score, ["a", "hang", "b", "c"], deadline=0.4, concurrency=3, max_failures=1)
+    assert reasons(grades) == ["timeout", "timeout", "timeout", "custom"]
+
+
+def test_the_message_on_an_async_call_shows_the_line_that_awaits(caplog):
+    async def inner():
+        await asyncio.Event().wait()  # here
+
+    async def score(response, answer):
+        await inner()
+
+    graded(score, ["a"], deadline=0.1)
+    assert "await asyncio.Event().wait()  # here" in caplog.text
+
+
+async def exits():
+    raise SystemExit("of a task of its own")
+
+
+ENDS = {
+    "stops": lambda: asyncio.get_running_loop().stop(),
+    "exits": lambda: asyncio.ensure_future(exits()),
+    "cancels": lambda: [task.cancel() for task in asyncio.all_tasks()],
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_function_that_ends_its_event_loop_does_not_end_the_run(kind, capfd, caplog):
+    async def score(response, answer):
+        if response == "bad":
+            ENDS[kind]()
+        await asyncio.sleep(0.05)
+        return 1
+
+    with opened(score) as grader:
+        for _ in range(2):
+            grades = grader.score(["a", "bad", "b"], problems(*"xxx"))
+            wrong = ["custom"] if kind != "cancels" else ["custom", "error: CancelledError"]
+            assert set(reasons(grades)) <= set(wrong)
+        assert reasons(grader.score(["a"], problems("x"))) == ["custom"]
+        thread = grader._calls._worker
+    thread.join(5)
+    assert "Task was destroyed" not in capfd.readouterr().err + caplog.text
+
+
+def test_what_runs_in_a_closed_event_loop_is_cancelled(caplog):
+    ended = []
+
+    async def background():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def score(response, answer):
+        score.task = asyncio.ensure_future(background())
+        return 1
+
+    with opened(score) as grader:
+        grader.score(["a"], problems("x"))
+        thread = grader._calls._worker
+    thread.join(5)
+    assert ended == [True]
+    assert "Task was destroyed" not in caplog.text
 
 
 def test_a_batched_async_function_is_awaited_once():

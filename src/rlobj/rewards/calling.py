@@ -17,27 +17,33 @@ import ctypes
 import faulthandler
 import functools
 import inspect
+import linecache
 import math
 import queue
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 _POLL = 1.0
 """Seconds between two looks at whether the thread of `async` calls still answers."""
 
 _STANDSTILL = 30.0
 """Seconds after a deadline at which a process that executes no Python is ended."""
-MOST_HANGING = 100
-"""Calls that may hang at the same time. Each keeps a thread."""
+_SHOWN = 300
+"""Characters of a text in a message."""
 
-Call = tuple[Sequence[Any], Mapping[str, Any]]
-"""Positional and named arguments."""
+
+class Call(NamedTuple):
+    """Positional and named arguments, and what reads the result, also within the deadline."""
+
+    args: Sequence[Any]
+    named: Mapping[str, Any]
+    read: Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -45,16 +51,21 @@ class Outcome:
     """What became of a call.
 
     Attributes:
-        value: the result.
-        error: the exception that the function raised, or None; also SystemExit.
-        late: the call had not returned at its deadline.
-        place: the user's file and line that raised the exception, or that was running then.
+        value: what was read from the result.
+        reason: "" if it succeeded, "timeout" if it had not returned at its deadline, or the kind of
+            exception, such as "error: ValueError".
+        error: the exception that the call raised, or None; also SystemExit.
+        text: the kind and the text of the exception.
+        place: where it raised the exception or was at its deadline, from `place_of`.
+        counts: False if another call kept this one from returning.
     """
 
     value: Any = None
+    reason: str = ""
     error: BaseException | None = None
-    late: bool = False
+    text: str = ""
     place: str = ""
+    counts: bool = True
 
 
 class _GivenUp(SystemExit):
@@ -76,14 +87,6 @@ class Calls:
         self._is_async = any(map(inspect.iscoroutinefunction, (function, called)))
         self._lock = threading.Lock()
         self._worker: _Worker | _Loop | None = None
-        self._left: list[_Worker | _Loop] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def hanging(self) -> int:
-        """The number of calls that were given up and have not returned yet."""
-        self._left = [worker for worker in self._left if worker.thread.is_alive()]
-        return len(self._left) + len(self._tasks)
 
     def outcomes(self, calls: Sequence[Call]) -> Generator[Outcome]:
         """Make the calls; what became of each, in their order. Close this generator."""
@@ -98,51 +101,66 @@ class Calls:
 
     def _give_up(self, worker: _Worker | _Loop) -> str:
         """Leave a thread alone, and ask it to end; return what it is doing."""
-        frame = sys._current_frames().get(worker.thread.ident or 0)
-        place = place_of(self.function, frame)
+        thread = worker.ident or 0
+        frame = sys._current_frames().get(thread)
+        place = place_of(self.function, reversed([*traceback.walk_stack(frame)] if frame else []))
         worker.end()
         raised = ctypes.py_object(_GivenUp)  # at the next line of Python that it executes
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.thread.ident or 0), raised)
-        self._left.append(worker)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
         self._worker = None
         return place
 
+    def _failed(self, error: BaseException) -> Outcome:
+        """The outcome of a call that raised an exception. The exception may hang in turn."""
+        name = type(error).__name__
+        place = place_of(self.function, traceback.walk_tb(error.__traceback__))
+        return Outcome(None, f"error: {name}", error, f"{name}: {shown(error, str)}", place)
+
     def _one(self, call: Call) -> Outcome:
         """Call a function that is not `async`."""
+
+        def work() -> Outcome:
+            try:
+                return Outcome(call.read(self.function(*call.args, **call.named)))
+            except BaseException as error:
+                return self._failed(error)
+
         with self._lock:
             worker = self._worker = self._worker or _Worker()
             assert isinstance(worker, _Worker)
-            asked: concurrent.futures.Future[Any] = concurrent.futures.Future()
-            worker.asked.put((self.function, call, asked))
+            answer: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
+            worker.asked.put((work, answer))
             _WATCH.renew()
             try:
-                error = asked.exception(self.deadline)
+                return answer.result(self.deadline)
             except TimeoutError:
-                return Outcome(late=True, place=self._give_up(worker))
-        if error is not None:
-            return Outcome(error=error, place=place_of(self.function, error.__traceback__))
-        return Outcome(asked.result())
+                return Outcome(reason="timeout", place=self._give_up(worker))
 
     def _together(self, calls: Sequence[Call]) -> Iterator[Outcome]:
         """Call an `async` function."""
-        found: dict[int, Outcome] = {}
-        while rest := [i for i in range(len(calls)) if i not in found]:
-            with self._lock:
-                worker = self._worker = self._worker or _Loop()
-            assert isinstance(worker, _Loop)
-            begun: set[int] = set()
-            work = self._all({i: calls[i] for i in rest}, begun, found)
-            done = asyncio.run_coroutine_threadsafe(work, worker.loop)
-            while not concurrent.futures.wait([done], _POLL).done:
+        found, begun = dict[int, Outcome](), set[int]()
+        work: concurrent.futures.Future[None] | None = None
+        for index in range(len(calls)):
+            while index not in found:
+                if work is None or work.done():
+                    begun = set[int]()
+                    rest = {i: call for i, call in enumerate(calls) if i not in found}
+                    with self._lock:
+                        worker = self._worker = self._worker or _Loop()
+                    assert isinstance(worker, _Loop)
+                    work = asyncio.run_coroutine_threadsafe(
+                        self._all(rest, begun, found), worker.loop
+                    )
                 answered, known = threading.Event(), len(found)
                 worker.loop.call_soon_threadsafe(answered.set)
                 _WATCH.renew()
-                if not answered.wait(self.deadline) and len(found) == known:
-                    late = Outcome(late=True, place=self._give_up(worker))  # it never awaits
-                    begun = set(rest) if self.hanging > MOST_HANGING else begun
-                    found.update(dict.fromkeys(begun - found.keys(), late))
-                    break
-        return iter([found[i] for i in range(len(calls))])
+                if answered.wait(self.deadline) or len(found) > known:
+                    concurrent.futures.wait([work], min(_POLL, self.deadline))
+                    continue
+                place, work = self._give_up(worker), None  # it never awaits
+                for more, i in enumerate(sorted(begun - found.keys())):
+                    found.setdefault(i, Outcome(reason="timeout", place=place, counts=not more))
+            yield found[index]
 
     async def _all(
         self, calls: Mapping[int, Call], begun: set[int], found: dict[int, Outcome]
@@ -152,20 +170,18 @@ class Calls:
         async def awaited(index: int, call: Call) -> None:
             begun.add(index)
             try:
-                outcome = Outcome(await self.function(*call[0], **call[1]))
+                outcome = Outcome(call.read(await self.function(*call.args, **call.named)))
             except BaseException as error:
-                outcome = Outcome(error=error, place=place_of(self.function, error.__traceback__))
+                outcome = self._failed(error)
             found.setdefault(index, outcome)
 
         async def one(index: int, call: Call) -> None:
             async with gate:
-                task = asyncio.ensure_future(awaited(index, call))
+                work = awaited(index, call)
+                task = asyncio.ensure_future(work)
                 if not (await asyncio.wait({task}, timeout=self.deadline))[0]:
-                    frames = task.get_stack(limit=1)
-                    place = place_of(self.function, frames[0] if frames else None)
-                    found.setdefault(index, Outcome(late=True, place=place))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    place = place_of(self.function, _awaiting(work))
+                    found.setdefault(index, Outcome(reason="timeout", place=place))
                     task.cancel()
 
         await asyncio.gather(*(one(*each) for each in calls.items()))
@@ -207,41 +223,43 @@ class _Watch:
 _WATCH = _Watch()
 
 
-class _Worker:
+class _Worker(threading.Thread):
     """A daemon thread that makes one call after another."""
 
     def __init__(self) -> None:
+        super().__init__(name="reward", daemon=True)
         self.asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._serve, name="reward", daemon=True)
-        self.thread.start()
+        self.start()
 
-    def _serve(self) -> None:
+    def run(self) -> None:
         while (asked := self.asked.get()) is not None:
-            _answer(*asked)
+            _settle(*asked)
 
     def end(self) -> None:
         """End the thread after the call in progress."""
         self.asked.put(None)
 
 
-class _Loop:
+class _Loop(threading.Thread):
     """A daemon thread with an event loop, which stays the same for all calls."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        super().__init__(name="reward", daemon=True)
+        self._runner, self._ended = asyncio.Runner(loop_factory=asyncio.new_event_loop), False
+        self.loop = self._runner.get_loop()
         self.loop.set_default_executor(_Daemons())
-        self.thread = threading.Thread(target=self._serve, name="reward", daemon=True)
-        self.thread.start()
+        self.start()
 
-    def _serve(self) -> None:
+    def run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
+        while not self._ended:  # the user's code may stop the loop, or exit in a task of its own
+            with contextlib.suppress(BaseException):
+                self.loop.run_forever()
+        self._runner.close()
 
     def end(self) -> None:
         """Stop the loop when it is free."""
+        self._ended = True
         self.loop.call_soon_threadsafe(self.loop.stop)
 
 
@@ -250,27 +268,36 @@ class _Daemons(concurrent.futures.ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        threading.Thread(target=_answer, args=(fn, (args, kwargs), answer), daemon=True).start()
+        work = functools.partial(fn, *args, **kwargs)
+        threading.Thread(target=_settle, args=(work, answer), daemon=True).start()
         return answer
 
 
-def _answer(function: Callable[..., Any], call: Call, answer: Any) -> None:
-    """Set the result of a call, or what it raised."""
-    try:
-        result = function(*call[0], **call[1])
-    except BaseException as error:
-        answer.set_exception(error)
-    else:
-        answer.set_result(result)
+def _settle(work: Callable[[], Any], answer: concurrent.futures.Future[Any]) -> None:
+    """Set the result of the work, or what it raised."""
+    if answer.set_running_or_notify_cancel():
+        try:
+            answer.set_result(work())
+        except BaseException as error:
+            answer.set_exception(error)
 
 
-def place_of(function: Callable[..., Any], at: TracebackType | FrameType | None) -> str:
-    """The user's file and line, with the text of the line.
+def _awaiting(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
+    """The frame of a coroutine, of the one that it awaits, and so on."""
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        yield frame, frame.f_lineno
+        coroutine = coroutine.cr_await
+
+
+def place_of(
+    function: Callable[..., Any], frames: Iterable[tuple[FrameType, int | None]] = ()
+) -> str:
+    """A line of a message: the user's file and line, with the text of the line.
 
     Args:
         function: the user's.
-        at: where an exception passed, or what is running. The last line in the function's own file
-            counts, and without one the definition of the function.
+        frames: where an exception passed, or what is running, with the line numbers. The last line
+            in the function's own file counts, and without one the definition of the function.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -278,12 +305,19 @@ def place_of(function: Callable[..., Any], at: TracebackType | FrameType | None)
     code = getattr(function, "__code__", None) or getattr(function.__call__, "__code__", None)
     if code is None:  # of C
         return ""
-    lines: Sequence[traceback.FrameSummary] = ()
-    if isinstance(at, TracebackType):
-        lines = traceback.extract_tb(at)
-    elif at is not None:
-        lines = traceback.extract_stack(at)
-    for line in reversed(lines):
-        if line.filename == code.co_filename:
-            return f"{line.filename}, line {line.lineno}: {line.line}"
-    return f"{code.co_filename}, line {code.co_firstlineno}"
+    file = code.co_filename
+    for frame, line in reversed([*frames]):
+        if frame.f_code.co_filename == file and line is not None:
+            return (
+                f"\n  at {file}, line {line}: {shown(linecache.getline(file, line).strip(), str)}"
+            )
+    return f"\n  at {file}, line {code.co_firstlineno}"
+
+
+def shown(value: Any, write: Callable[[Any], str] = repr) -> str:
+    """The first characters of the text of a value."""
+    try:
+        text = write(value)
+    except BaseException:
+        text = f"<unprintable {type(value).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

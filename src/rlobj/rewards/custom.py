@@ -6,15 +6,16 @@ import inspect
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from rlobj.base.errors import ConfigError, RunError, counted
 from rlobj.base.targets import import_target
-from rlobj.rewards.calling import MOST_HANGING, Call, Calls, Outcome, place_of
+from rlobj.rewards.calling import Call, Calls, Outcome, place_of, shown
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ logger = logging.getLogger(__name__)
 RECENT = 1000
 """The last calls, among which failures are counted."""
 _DAY = 86_400.0
-_SHOWN = 300
-"""Characters of a response in a message."""
 
 
 class Custom(Reward):
@@ -48,8 +47,8 @@ class Custom(Reward):
     concurrency: int = Field(default=32, ge=1)
     """calls of an `async` function that run at the same time"""
     max_failures: int = Field(default=10, ge=0)
-    """calls among the last 1,000 that may raise an exception, so that their responses are
-    undecided; one more stops the run"""
+    """calls among the last 1,000 that may raise an exception or reach their deadline, so that their
+    responses are undecided; one more stops the run"""
 
     def open(self) -> Grader:
         """Return a grader that calls the function.
@@ -101,18 +100,14 @@ class _CustomGrader(Grader):
         """Check the function's parameters, and call it for the answer of the first problem."""
         self._check_parameters(problems)
         for problem in problems[:1]:
-            answer = [problem.answer]
-            [outcome] = self._calls.outcomes([self._call(answer, [problem])])
+            part = [problem.answer], [problem]
+            [outcome] = self._calls.outcomes([self._call(*part)])
             self._calls.close()
-            told = "before the run, with the answer of the first problem as the response"
-            if outcome.late or outcome.error is not None:
+            if outcome.reason:
                 raise ConfigError(
-                    f"{self._failure(outcome, answer, [problem])}\nIt was called {told}."
+                    f"{self._failure(outcome, *part)}\nIt was called before the run, with the "
+                    "answer of the first problem as the response."
                 )
-            try:
-                self._rewards(outcome, answer, [problem])
-            except _WrongResult as error:
-                raise ConfigError(f"{error}\nIt was called {told}.") from None
 
     def _check_parameters(self, problems: Sequence[Problem]) -> None:
         function = self._calls.function
@@ -128,7 +123,7 @@ class _CustomGrader(Grader):
                 named = "".join(f", {column}=..." for column in columns)
                 raise ConfigError(
                     f"Reward {self._name} cannot be called as f({first}{named}): {error}. The "
-                    f"columns of a problem are passed by name.\n  at {place_of(function, None)}\n"
+                    f"columns of a problem are passed by name.{place_of(function)}\n"
                     f"Expected: def {getattr(function, '__name__', 'f')}({first}, **columns)"
                 ) from None
 
@@ -149,100 +144,84 @@ class _CustomGrader(Grader):
         names = dict.fromkeys(name for problem in problems for name in problem.extra)
         columns = {name: [problem.extra.get(name) for problem in problems] for name in names}
         answers = [problem.answer for problem in problems]
+        read = partial(self._rewards, responses, problems)
         if self.batched:
-            return (list(responses), answers), columns
-        return (responses[0], answers[0]), {name: value for name, [value] in columns.items()}
+            return Call((list(responses), answers), columns, read)
+        only = {name: value for name, [value] in columns.items()}
+        return Call((responses[0], answers[0]), only, read)
 
     def _graded(
         self, outcome: Outcome, responses: Sequence[str], problems: Sequence[Problem]
     ) -> list[Graded]:
-        self._failed.append(outcome.error is not None)
-        if outcome.late or outcome.error is not None:
-            reason = self._refuse_many(outcome, self._failure(outcome, responses, problems))
-            return [Graded(math.nan, None, reason, None)] * len(responses)
-        rewards = self._rewards(outcome, responses, problems)
-        return [
-            Graded(reward, None if math.isnan(reward) else reward > 0, "custom", None)
-            for reward in rewards
-        ]
-
-    def _refuse_many(self, outcome: Outcome, message: str) -> str:
-        """The reason of the undecided responses of a call that failed; the first one is shown.
+        """The grades of the responses of a call; they are undecided if it failed.
 
         Raises:
-            RunError: too many calls have failed or hang.
+            RunError: too many calls have failed, or this one returned something that is no reward.
         """
+        self._failed.append(bool(outcome.reason) and outcome.counts)
+        if not outcome.reason:
+            return [
+                Graded(reward, None if math.isnan(reward) else reward > 0, "custom", None)
+                for reward in outcome.value
+            ]
+        if isinstance(outcome.error, _WrongResult):
+            raise outcome.error
+        message = self._failure(outcome, responses, problems)
         allowed, failed = self._settings.max_failures, sum(self._failed)
         if failed > allowed:
-            seen = f"{failed} of the last {counted(len(self._failed), 'call')} failed; " * (
-                failed > 1
-            )
+            seen = f"{failed} of the last {counted(len(self._failed), 'call')} failed; "
             raise RunError(
-                f"{message}\n{seen}rewards.max_failures is {allowed}."
+                f"{message}\n{seen * (failed > 1)}rewards.max_failures is {allowed}."
             ) from outcome.error
-        if (hanging := self._calls.hanging) > MOST_HANGING:
-            raise RunError(
-                f"{message}\n{hanging} of its calls hang now, each in a thread that cannot be "
-                f"ended, and at most {MOST_HANGING} may. Let the function give up by itself, such "
-                "as with a timeout of its requests."
-            )
-        reason = "timeout" if outcome.late else f"error: {type(outcome.error).__name__}"
-        if reason not in self._warned:
-            self._warned.add(reason)
+        if outcome.reason not in self._warned:
+            self._warned.add(outcome.reason)
             logger.warning(
                 "%s\nThe response is undecided. Such calls are not shown again.", message
             )
-        return reason
+        return [Graded(math.nan, None, outcome.reason, None)] * len(responses)
 
     def _failure(
         self, outcome: Outcome, responses: Sequence[str], problems: Sequence[Problem]
     ) -> str:
         """What happened in a call, where, and on which response."""
+        if isinstance(outcome.error, _WrongResult):
+            return str(outcome.error)
         on = f"problem {problems[0].id!r}" if len(problems) == 1 else f"{len(problems)} responses"
-        deadline = self._settings.deadline
-        what = f"Reward {self._name} did not return within {deadline:g} seconds on {on}"
-        if (error := outcome.error) is not None:
-            what = f"Reward {self._name} failed on {on}: {type(error).__name__}: {error}"
-        place = f"\n  at {outcome.place}" * bool(outcome.place)
-        return f"{what}{place}\n  response: {_shown(responses[0])}"
+        what = f"did not return within {self._settings.deadline:g} seconds on {on}"
+        if outcome.error is not None:
+            what = f"failed on {on}: {outcome.text}"
+        return f"Reward {self._name} {what}{outcome.place}\n  response: {shown(responses[0])}"
 
     def _rewards(
-        self, outcome: Outcome, responses: Sequence[str], problems: Sequence[Problem]
+        self, responses: Sequence[str], problems: Sequence[Problem], result: Any
     ) -> list[float]:
-        """The rewards that a call returned.
+        """The rewards that a call returned. This runs in the thread of the call.
 
         Raises:
-            _WrongResult: something else.
+            _WrongResult: the call returned something else.
         """
-        values, count = [outcome.value], len(responses)
-        if self.batched:
-            values = outcome.value
-            if not isinstance(values, Collection) or isinstance(values, str | Mapping):
-                values = []
-            if len(values) != count:
+        values, count = _listed(result) if self.batched else [result], len(responses)
+        if len(values) != count:
+            raise _WrongResult(
+                f"Reward {self._name} returned {shown(result)} for {counted(count, 'response')}; "
+                f"expected a list of {counted(count, 'reward')}, in the order of the responses."
+            )
+        rewards: list[float] = []
+        for value, response, problem in zip(values, responses, problems, strict=True):
+            try:
+                rewards.append(math.nan if value is None else float(value))
+            except (TypeError, ValueError, OverflowError):
+                rewards.append(math.inf)
+            if math.isinf(rewards[-1]):
                 raise _WrongResult(
-                    f"Reward {self._name} returned {repr(outcome.value)[:_SHOWN]} for "
-                    f"{counted(count, 'response')}; expected a list of {counted(count, 'reward')}, "
-                    "in the order of the responses."
-                )
-        rewards = [_number(value) for value in values]
-        for i, reward in enumerate(rewards):
-            if math.isinf(reward):
-                raise _WrongResult(
-                    f"Reward {self._name} returned {list(values)[i]!r} on problem "
-                    f"{problems[i].id!r}; expected a finite number, True, False, or None for "
-                    f"undecided.\n  response: {_shown(responses[i])}"
+                    f"Reward {self._name} returned {shown(value)} on problem {problem.id!r}; "
+                    "expected a finite number, True, False, or None for undecided."
+                    f"\n  response: {shown(response)}"
                 )
         return rewards
 
 
-def _number(value: Any) -> float:
-    """The reward, NaN if it is undecided; infinite if the value is none."""
-    try:
-        return math.nan if value is None else float(value)
-    except Exception:
-        return math.inf
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+def _listed(result: Any) -> list[Any]:
+    """The items of a sequence or of an array with one axis; empty if the result is neither."""
+    is_sequence = isinstance(result, Sequence) and not isinstance(result, str | bytes | bytearray)
+    return list(result) if is_sequence or len(getattr(result, "shape", ())) == 1 else []
