@@ -51,6 +51,7 @@ _UNIT = re.compile(r"(?:[A-Za-z°]+(?:\^\{?-?[0-9]\}?)?|\\[,;:! ]|[ /.*])+")
 _COLOR = re.compile(r"\s*(?!white|transparent|none)[A-Za-z]+(?:![0-9]+)?\s*")
 _DOTTED = frozenset(["dot", "ddot"])
 _VALUE_IN_TEXT = re.compile(r"\$([^$]+)\$|(?<![\w^{-])([-+]?[0-9][0-9.,/]*(?<![.,/]))(?![\w}-])")
+_EMPTY_GROUP = re.compile(r"\{\s*\}")
 _TAKES_GROUP = frozenset(["^", "_", "{", "}"])
 _SPACES = frozenset(",;:!/> \n\t")
 _ROW_SKIP = re.compile(r"(?:\s*\[[0-9.]+ *[a-z]{2}\])?")
@@ -103,7 +104,7 @@ def tokenise(text: str, level: int = 0) -> list[Token]:
         else:
             tokens.append(Token("symbol", ASCII.get(piece, piece), spaced))
         spaced = kind == "escape" and piece in ",;:! "
-    return _subscripts(_without_empty_groups(tokens))
+    return _subscripts(_without_empty_groups(tokens) if _EMPTY_GROUP.search(text) else tokens)
 
 
 def _without_empty_groups(tokens: list[Token]) -> list[Token]:

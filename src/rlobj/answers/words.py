@@ -19,6 +19,12 @@ _TEXT = rf"\\(?:{_COMMANDS})\s*\{{([^{{}}]*)\}}"
 _WRAPPER = re.compile(
     r"\\(?:text\w*|math(?:rm|bf|it|sf|tt)|[mh]box|boxed|fbox|operatorname|rm|bf)\b\s*"
 )
+_SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|[{}$~*]")
+_ARTICLE = re.compile(
+    r"^(?:the|an?(?= \w\w)|option|choice|answer|(?:mr|mrs|ms|dr|prof)\.?) (?=[(\w])", re.IGNORECASE
+)
+_LETTER = re.compile(r"\(? ?(.) ?\)|\[(.)\]")
+_HAS_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}")
 _INTRODUCTION = re.compile(
     r"(?:(?:(?!not|wrong|opposite|never|if|false|un)[a-z]{2,} ){1,4}(?:is|are):? (?:an? |the )?"
     r"|(?:(?:the )?(?:final )?answer|ans)[:.] ?)(?=[^0-9]+$)",
@@ -27,7 +33,7 @@ _INTRODUCTION = re.compile(
 _SHORT = word_set("yes no odd even true false none all not any")
 _SENTENCE = re.compile(r"[A-Za-z][A-Za-z0-9 ,.'()-]*")
 _ROMAN = re.compile(r"(?=..)[IVX]+")
-_MAX_NUMERAL = 500
+_MAX_NUMERAL, _MAX_LETTER = 500, 16
 
 _NOTHING = re.compile(
     r"none|dne|(?:the )?(?:empty|null) set|(?:it |(?:the )?limit )?(?:does not|doesn't) exist"
@@ -67,17 +73,11 @@ def normalize_words(text: str) -> str:
         ('evelyn', 'C')
     """
     text = _WRAPPER.sub("", text)
-    text = re.sub(r"\\[,;:! ]|\\q?quad\b|[{}$~*]", " ", text)
-    text = re.sub(r"\s+", " ", text).strip(' .,;:!"`')
-    text = re.sub(
-        r"^(?:the|an?(?= \w\w)|option|choice|answer|(?:mr|mrs|ms|dr|prof)\.?) (?=[(\w])",
-        "",
-        text,
-        flags=re.I,
-    )
+    text = " ".join(_SPACING.sub(" ", text).split()).strip(' .,;:!"`')
+    text = _ARTICLE.sub("", text)
     if introduction := _INTRODUCTION.match(text):
         text = text[introduction.end() :]
-    if choice := re.fullmatch(r"(?:\(? ?(.) ?\)|\[(.)\])", text):
+    if choice := _LETTER.fullmatch(text):
         text = choice[1] or choice[2]
     return text if len(text) == 1 else text.casefold()
 
@@ -102,6 +102,8 @@ def parse_special(text: str) -> Structure | None:
     """Parse a numeral with a base, and words for nothing, infinity, an ordinal or a date."""
     if numeral := parse_based_numeral(text):
         return numeral
+    if not _HAS_WORDS.search(text):
+        return None
     folded = normalize_words(text)
     if _NOTHING.fullmatch(folded):
         return Items((), braces=True)
@@ -122,6 +124,8 @@ def unwrap_text(text: str) -> str:
         >>> [unwrap_text(rf"\text{{{text}}}") for text in ("33 ways", "two thirds", "east")]
         ['33 ways', '2/3', '\\text{east}']
     """
+    if not _HAS_WORDS.search(text) and "." not in text and r"\text" not in text:
+        return text
     whole = re.fullmatch(_TEXT, text)
     plain = whole[1].strip() if whole else text
     spelled = read_number_words(plain)
@@ -149,6 +153,8 @@ def parse_choice(text: str) -> tuple[str, str] | None:
 
 def parse_words(text: str) -> Words | None:
     """Parse words; otherwise a word would be a product of letters and equal its anagrams."""
+    if len(text) > _MAX_LETTER and not _HAS_WORDS.search(text):
+        return None
     folded = normalize_words(text)
     marked = re.fullmatch(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}", text)
     if len(folded) == 1 and folded.isalpha() and (folded.isupper() or marked):
