@@ -49,6 +49,9 @@ ROWS = {
         .35625: 35.625\% | 35.625
         204: 20400\% | 204\%
     """,
+    "three values or one number": r"""
+        353,357,360: 353, 360, 357 ; 353357360 | 353, 357 ; 353, 357, 361
+    """,
     "nouns": r"""
         33: 33\text{ subsets} ; 33 ordered pairs (a,b) ; \text{exactly } 33 ; \text{a total of 33} ; 33 \text{ of the values of } n ; thirty-three ways | 34\text{ subsets} ; \text{at least } 33 ; 33 \text{ or more} ; 33 \text{ less than } n ; 33 \text{ or } 34 \text{ ways} ; 33 \text{ factorial} ; 33 \text{ million} ; \text{not } 33
         33 \text{ subsets}: 33 ; 33\text{ sets} | 34 ; 33 \text{ million}
