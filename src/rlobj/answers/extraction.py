@@ -89,7 +89,7 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
-_PRICE = re.compile(r"\$[0-9][0-9,.]*\s*\Z")
+_PRICE = re.compile(r"\$ ?[0-9]")
 _LEAD = re.compile(r"[ \t\r\n:=*_}]*")
 
 
@@ -190,19 +190,19 @@ def _after_phrase(text: str) -> str | None:
         return None
     if lead := _LEAD_WORDS.match(text, start):
         start = lead.end()
-    answer, start, end = _sentence_answer(text, start, price="####" in phrase[0])
+    answer, start, end = _sentence_answer(text, start)
     if not answer or re.search(r"\\f?box(?:ed)?\b", answer):
         return None
     return answer if asserted(text[:start], answer, text[end:]) else None
 
 
-def _sentence_answer(text: str, start: int, price: bool) -> tuple[str, int, int]:
+def _sentence_answer(text: str, start: int) -> tuple[str, int, int]:
     """Return the answer in the sentence that starts here, and its place in the text."""
-    if price and _PRICE.match(text, start):
-        return text[start:].strip(), start, len(text)
     for opening, closing in _DELIMITERS:
         if text.startswith(opening, start):
             close = text.find(closing, start + len(opening))
+            if close < 0 and _PRICE.match(text, start):
+                break
             if close < 0:
                 return "", start, len(text)
             end = close + len(closing)

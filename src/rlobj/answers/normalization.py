@@ -20,6 +20,7 @@ _SIGNS = {
         "\u00ad\u034f\u180e\ufe0e\ufe0f\u20e3\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff",
         "",
     ),
+    **dict.fromkeys("✓✔✅☑■∎🎉", ""),
     **dict.fromkeys("°º˚", r"^\circ "),
     **dict.fromkeys("≤⩽≦", r"\le "),
     **dict.fromkeys("≥⩾≧", r"\ge "),
@@ -109,6 +110,7 @@ _MINUTES = re.compile(
     r"([0-9]+)\s*\\circ\s*([0-9]+)\s*'(?!')(?:\s*([0-9]+(?:\.[0-9]+)?)\s*(?:''|\"))?"
 )
 _BOLD = re.compile(r"(?<=\S)\*\*(?=[\s.,:]|$)|^\*\*(?=\S)")
+_SQUARE_UNITS = re.compile(r"(\bunits?\}?)\s*\^\s*(?:[23]|\{[23]\})")
 _PERCENT = re.compile(r"\b(?:per cent|pct)\b")
 _ENTITY = re.compile(r"&(?:[A-Za-z]+[0-9]*|#[0-9]+|#x[0-9a-f]+);")
 _TAG = re.compile(r"</?(?:b|i|strong|em|u|code|p)>|<br ?/?>")
@@ -145,6 +147,7 @@ def normalize(text: str) -> str:
     if "10" in text:
         text = _TIMES_TEN.sub("*", text)
     if "^" in text:
+        text = _SQUARE_UNITS.sub(r"\1", text)
         text = _DEGREES.sub(r"\\circ ", text)
         text = _PRIMES.sub(lambda run: "'" * (run[0].count("prime") or run[0].count("'")), text)
     if r"\circ" in text:

@@ -44,7 +44,7 @@ _CONDITION = re.compile(r"\b(?:such that|with|where|satisfying|for which)$|(?<=[
 _INTRODUCTION = re.compile(
     r"(?:.*:|(?:.* )?(?:is|are|equals|equal to|exactly|precisely|only|just|simply|clearly|indeed|be"
     r"|get|obtain|have|has|gives|needs?|takes|requires|costs|makes|yields|contains|ans|answer"
-    r"|it's|that's|i\.e\.|all|thus|therefore|hence|so|the number|in total|there exist"
+    r"|it's|that's|i\.e\.|all|thus|therefore|hence|so|number|integer|value|in total|there exist"
     r"|(?:total|maximum|minimum|value|count|answer|total number) of"
     r"|point|vector|interval|set|pair|triple|vertex|at|cent(?:er|re)|focus|coordinates|solution),?)",
     re.DOTALL,
@@ -136,8 +136,9 @@ def _noun_position(tokens: Tokens) -> int | None:
             )
         ):
             before = tokens[index - 1]
-            ends = before.kind in ("number", "name", "word") or before.text in _ENDS_VALUE
-            return index if ends else None
+            article = index == 1 and before.text in ("a", "A", "I")
+            ends = before.kind in ("number", "name") or before.text in _ENDS_VALUE
+            return index if ends and not article else None
         if token.kind == "begin" or is_prose(token):
             return None
         if token.kind == "symbol":
@@ -150,8 +151,9 @@ def _starts_noun(token: Token, before: Token) -> bool:
         return True
     if token.kind != "word" or not (token.spaced or is_unit(token.text)):
         return False
-    after_number = before.kind == "number" and (token.text == "of" or is_unit(token.text))
-    return after_number or (is_prose(token) and not _FUNCTION_OF.fullmatch(token.text))
+    if token.text in ("of", "is", "per") or (before.kind == "number" and is_unit(token.text)):
+        return True
+    return is_prose(token) and not _FUNCTION_OF.fullmatch(token.text)
 
 
 def _phrase(tokens: Tokens) -> list[str] | None:

@@ -172,12 +172,12 @@ def _unit_of(tokens: list[Token], before: Token) -> Unit | None:
     if first.kind == "text":
         return read_unit(" ".join(token.text for token in tokens).strip())
     joined = "".join(token.text for token in tokens)
-    speed = first.kind == "name" and first.spaced and before.kind == "number"
+    after_value = before.kind == "number" or before.text in ("}", ")", "pi", "°")
+    speed = first.kind == "name" and first.spaced and after_value
     if speed and _SPEED.fullmatch(joined):
         return read_unit(joined)
     if first.kind != "word" or not all(len(t.text) > 1 or t.kind != "word" for t in tokens):
         return None
-    after_value = before.kind == "number" or before.text in ("}", ")", "pi", "°")
     if not after_value or any(t.text in _PLAIN_EXCLUDED for t in tokens):
         return None
     return read_unit(" ".join(token.text for token in tokens))

@@ -21,7 +21,9 @@ _WRAPPER = re.compile(
 )
 _SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|[{}$~*]")
 _ARTICLE = re.compile(
-    r"^(?:the|an?(?= \w\w)|option|choice|answer|(?:mr|mrs|ms|dr|prof)\.?) (?=[(\w])", re.IGNORECASE
+    r"^(?:(?:the )?letter|the|an?(?= \w\w)|option|choice|answer|(?:mr|mrs|ms|dr|prof)\.?)"
+    r" (?=[(\w])",
+    re.IGNORECASE,
 )
 _LETTER = re.compile(r"\(? ?(.) ?\)|\[(.)\]")
 _HAS_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}")
