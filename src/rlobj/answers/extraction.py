@@ -89,7 +89,7 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
-_PRICE = re.compile(r"\$ ?[0-9]")
+_PRICE = re.compile(r"\$ ?[0-9][0-9,]*(?:\.[0-9]{2}(?![0-9])|,[0-9]{3}|\.?(?=\s+\S)|\.\s*$)")
 _LEAD = re.compile(r"[ \t\r\n:=*_}]*")
 
 
@@ -190,18 +190,18 @@ def _after_phrase(text: str) -> str | None:
         return None
     if lead := _LEAD_WORDS.match(text, start):
         start = lead.end()
-    answer, start, end = _sentence_answer(text, start)
+    answer, start, end = _sentence_answer(text, start, price="####" in phrase[0])
     if not answer or re.search(r"\\f?box(?:ed)?\b", answer):
         return None
     return answer if asserted(text[:start], answer, text[end:]) else None
 
 
-def _sentence_answer(text: str, start: int) -> tuple[str, int, int]:
+def _sentence_answer(text: str, start: int, price: bool) -> tuple[str, int, int]:
     """Return the answer in the sentence that starts here, and its place in the text."""
     for opening, closing in _DELIMITERS:
         if text.startswith(opening, start):
             close = text.find(closing, start + len(opening))
-            if close < 0 and _PRICE.match(text, start):
+            if close < 0 and (price or _PRICE.match(text, start)):
                 break
             if close < 0:
                 return "", start, len(text)
