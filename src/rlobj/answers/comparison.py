@@ -143,6 +143,7 @@ def _named(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth
         if (value := _as_function(answer, gold)) is not None:
             return compare(value, gold.value, comparer)
         return _relations(answer, gold, comparer)
+    answer = _in_order(answer)
     variable = getattr(answer, "variable", None) or getattr(gold, "variable", None)
     for each in (answer, gold):
         if isinstance(each, Named) and variable not in (None, each.name):
@@ -152,6 +153,17 @@ def _named(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth
         if isinstance(value, tuple) and value[0] == "name" and value[1] not in names_in(gold):
             return compare(Scalar(answer.tree, None), gold, comparer)  # 2k + 1 = n
     return compare(_value(answer), _value(gold), comparer)
+
+
+def _in_order(answer: Structure) -> Structure:
+    """Return (x, y) = (2, 1) for (y, x) = (1, 2)."""
+    if not isinstance(answer, Named) or not isinstance(answer.value, Tuple):
+        return answer
+    letters = answer.name.strip("()[]").split(",")
+    if len(letters) != len(answer.value.items) or "".join(sorted(letters)) not in _ALPHABET:
+        return answer
+    pairs = sorted(zip(letters, answer.value.items, strict=True), key=lambda pair: pair[0])
+    return replace(answer, value=replace(answer.value, items=tuple(item for _, item in pairs)))
 
 
 def _as_function(answer: Named, gold: Named) -> Structure | None:
@@ -164,7 +176,8 @@ def _as_function(answer: Named, gold: Named) -> Structure | None:
         return None
     if {tree[0] for tree in trees} == {"apply", "name"}:
         plain, applied = sorted(trees, key=lambda tree: tree[0] == "apply")
-        return answer.value if plain[1] == "y" and len(applied) == 3 else None
+        of_another = plain[1] == "y" and len(applied) == 3 and applied[2] != ("name", "y")
+        return answer.value if of_another else None
     (_, given, *old), (_, expected, *new) = trees
     if given != expected or len(old) != len(new) or {t[0] for t in trees} != {"apply"}:
         return None

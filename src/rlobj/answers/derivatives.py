@@ -17,7 +17,10 @@ def in_notation_of(answer: Structure, gold: Structure) -> Structure:
 
     dy/dt is y' and dot y, but never dy/dx.
     """
-    given, expected = _all_names(answer), _all_names(gold)
+    given = _all_names(answer)
+    if not any(map(_derivative, given)):
+        return answer
+    expected = _all_names(gold)
     new: dict[str, str] = {}
     for name in given - expected:
         if (found := _derivative(name)) is None:

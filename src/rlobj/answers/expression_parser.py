@@ -14,6 +14,7 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ROUNDING = {"⌊": "floor", "⌈": "ceil"}
 _APPLIED = frozenset("fghFGH")
 _SYNONYMS = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "log": "ln"}
+_INFIX = ("choose", "over", "bmod", "mod")
 _MAX_DEPTH = 60
 
 
@@ -99,6 +100,9 @@ class _Parser:
             elif symbol in ("*", "/"):
                 self.take()
                 tree = (symbol, tree, self._divisor() if symbol == "/" else self.signed_power())
+            elif symbol in ("command:bmod", "command:mod"):
+                self.take()
+                tree = ("mod", tree, self.signed_power())
             elif self._starts_factor():
                 tree = self._implicit_product(tree, position)
             else:
@@ -154,7 +158,7 @@ class _Parser:
             return False
         kind, text, _ = self.tokens[self.position]
         if kind != "symbol":
-            return kind not in ("text", "begin", "end") and text not in ("choose", "over")
+            return kind not in ("text", "begin", "end") and text not in _INFIX
         if text == "|":
             return self.bars == 0
         return text in _BRACKETS or text in _ROUNDING

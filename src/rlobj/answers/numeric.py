@@ -321,6 +321,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "*": lambda a, b: a * b,
     "/": lambda a, b: a / b,
     "neg": lambda a: -a,
+    "mod": lambda a, b: a - b * mpmath.floor(_snapped(a / b)),
     "°": lambda a: a * mpmath.pi / 180,
     "^": _power,
     "root": _root,

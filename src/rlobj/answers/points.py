@@ -18,7 +18,10 @@ _SECRET = os.urandom(16).hex()
 _EXACT_POINTS = 3
 _BITS = 60
 _POINTS = 6
-_DISCRETE = frozenset(("floor", "ceil", "!", "binom", "sum", "prod"))
+_DISCRETE = frozenset(("floor", "ceil", "mod", "!", "binom", "sum", "prod"))
+_REAL = "xyztuvwrs"
+"""Letters that usually stand for real numbers."""
+_STEPS = frozenset(("floor", "ceil", "mod", "max", "min", "abs"))
 
 
 def generator(*trees: Tree) -> random.Random:
@@ -52,7 +55,14 @@ def points(
         yield {}, False
         return
     draw = generator(answer, gold)
+    signs = all(len(name) == 1 and name.islower() for name in variables)
     whole = frozenset(variables) if _is_discrete(gold) else _in_bounds(answer)
+    if _has_steps(answer) or _has_steps(gold):  # they may differ at 0 and at integers only
+        counted = {name for name in whole if name not in _REAL}
+        for size in (0, 1, 2, 9):
+            low = -size if signs else min(size, 1)
+            ranges = {n: (1, size + 1) if n in counted else (low, size) for n in variables}
+            yield {name: Fraction(draw.randint(*ends)) for name, ends in ranges.items()}, True
     if whole:
         for low, high in _COUNTS:
             count = draw.randint(low, high)
@@ -65,7 +75,7 @@ def points(
             )
         return
     for signed in (False, True):
-        if signed and not all(len(name) == 1 and name.islower() for name in variables):
+        if signed and not signs:
             return
         for index in range(_POINTS):
             size = {2: 1, 5: -1}.get(index, 0)
@@ -95,7 +105,7 @@ def _count(name: str, count: int, draw: random.Random) -> Fraction:
     """An integer near `count`; letters that usually stand for real numbers get a fraction."""
     offset = draw.randrange(0, 5) if name not in "nN" else 0
     value = Fraction(count + offset)
-    return value + Fraction(draw.randrange(1, 9), 10) if name in "xyztuvwrs" else value
+    return value + Fraction(draw.randrange(1, 9), 10) if name in _REAL else value
 
 
 def _real(draw: random.Random, size: int) -> Fraction:
@@ -119,3 +129,11 @@ def _is_discrete(tree: Tree) -> bool:
         return False
     alternates = tree[0] == "^" and tree[1] == ("neg", Fraction(1)) and names(tree[2])
     return tree[0] in _DISCRETE or bool(alternates) or any(map(_is_discrete, tree[1:]))
+
+
+def _has_steps(tree: Tree) -> bool:
+    """Return whether a tree has a floor, a maximum, an absolute value or a name as exponent."""
+    if not isinstance(tree, tuple):
+        return False
+    power = tree[0] == "^" and bool(names(tree[2]))
+    return power or tree[0] in _STEPS or any(map(_has_steps, tree[1:]))

@@ -147,6 +147,7 @@ _OPERATIONS = {
     "root": _root,
     "!": _factorial,
     "gcd": lambda a, b: Fraction(math.gcd(int(a), int(b))) if _are_integers(a, b) else None,
+    "mod": lambda a, b: a % b if b else None,
     "lcm": lambda a, b: Fraction(math.lcm(int(a), int(b))) if _are_integers(a, b) else None,
     "binom": _binomial,
 }

@@ -47,6 +47,7 @@ _DOUBTFUL = re.compile(
     r"|n't\b|\?|\b(?:than|but|least|most|except|minus)\W*\Z"
 )
 """Words before a value that deny it, doubt it or change it."""
+_OPERATORS = frozenset(("int", "iint", "iiint", "lim", "sum", "prod"))
 _MINUS_INFINITY = ("neg", INFINITY)
 
 Tokens = list[Token]
@@ -116,7 +117,7 @@ def _equation(sides: list[Tokens], symbols: list[str], parse_side: ParseSide) ->
     if isinstance(value, Scalar) and value.value == 0 and len(sides) == 2:
         if tree is None and re.search("[-+^]", spelled):
             raise Unreadable("an equation whose left side is not readable")
-        if tree is not None:
+        if tree is not None and tree[0] != "mod":
             return _relation(values)
     figure = _FIGURE.fullmatch(spelled) and not names_in(value)
     return Named(spelled, value, tree, tree is not None and not figure)
@@ -134,7 +135,7 @@ def _is_label(tokens: Tokens, value: Structure | None) -> bool:
     if value is None:
         return any(t.kind in ("name", "word", "text", "command") or t.text == "…" for t in tokens)
     if isinstance(value, Scalar) and value.tree is None:
-        return bool(_free_letters(tokens))
+        return bool(_free_letters(tokens)) or sum(token.text in _OPERATORS for token in tokens) > 1
     return isinstance(value, Words) or bool(names_in(value))
 
 

@@ -52,6 +52,7 @@ from rlobj.answers.words import (
 
 _LISTS = (frozenset(";"), frozenset((",", "or", "and")))
 _SET_OPERATORS = ("∪", "∩", "∖")
+_AROUND_SETS = frozenset((*_SET_OPERATORS, "∈", "or", "and", "=", "{", "}"))
 _INFINITIES = (INFINITY, ("neg", INFINITY))
 _PLAIN_COMMANDS = frozenset(("frac", "sqrt"))
 
@@ -97,7 +98,7 @@ def parse_structure(text: str, grouped: bool = True) -> Structure:
     if words is not None and not re.search("[0-9]", text):
         return words
     try:
-        structure = _structure(tokenise(text))
+        structure = _structure(_inward(tokenise(text)))
     except Unreadable:
         if words is None:
             raise
@@ -120,9 +121,6 @@ def _structure(tokens: Tokens) -> Structure:
         tokens = tokens[1:]
     if not tokens:
         raise Unreadable("an empty part")
-    interval = _outward_interval(tokens)
-    if interval is not None:
-        return interval
     for separators in _LISTS:
         runs, found = split(tokens, separators)
         if found:
@@ -240,18 +238,28 @@ def _modular(tokens: Tokens, last: Tokens) -> Named | None:
     return Named(f"mod {modulus}", _structure(last[: positions[0]]))
 
 
-def _outward_interval(tokens: Tokens) -> Interval | None:
-    """Parse an interval in outward brackets: ]a, b[."""
-    first, last = tokens[0][:2], tokens[-1][:2]
-    if len(tokens) < 5 or (first != ("symbol", "]") and last != ("symbol", "[")):
-        return None
-    if first[1] not in "[](" or last[1] not in "[])":
-        return None
-    runs, found = split(tokens[1:-1], frozenset(",;"))
-    if len(found) != 1:
-        return None
-    low, high = map(_structure, runs)
-    return Interval(low, high, (first[1] == "[", last[1] == "]"))
+def _inward(tokens: Tokens) -> Tokens:
+    """Write intervals in outward brackets, ]a, b[, with parentheses."""
+    outward = any(
+        (token.text == "[" and (following is None or following.text in _AROUND_SETS))
+        or (token.text == "]" and (before is None or before.text in _AROUND_SETS))
+        for before, token, following in zip(
+            [None, *tokens], tokens, [*tokens[1:], None], strict=False
+        )
+    )
+    if not outward:
+        return tokens
+    changed, inside, depth = list(tokens), False, 0
+    for n, token in enumerate(tokens):
+        if token.kind != "symbol" or token.text not in ("(", ")", "[", "]"):
+            continue
+        if inside and (token.text == "(" or (token.text == ")" and depth)):
+            depth += 1 if token.text == "(" else -1
+            continue
+        closed = token.text == ("]" if inside else "[")
+        changed[n] = Token("symbol", ("])" if inside else "[(")[not closed], token.spaced)
+        inside = not inside
+    return changed
 
 
 def _single(tokens: Tokens) -> Structure:
