@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rlobj.answers.lexer import Token, Unreadable, closing_bracket
+from rlobj.answers.lexer import NotAnAnswer, Token, closing_bracket
 from rlobj.answers.vocabulary import word_set
 
 Tokens = list[Token]
@@ -31,7 +31,7 @@ def last_assertion(tokens: Tokens) -> Tokens:
     for n in range(len(tokens) - 1, -1, -1):
         if tokens[n].text in _IMPLIES and tokens[n].kind in ("command", "symbol"):
             if n and not any(token.text in ("=", *_BOUNDS) for token in tokens[:n]):
-                raise Unreadable("an implication between values")
+                raise NotAnAnswer("an implication between values")
             return tokens[n + 1 :]
     return tokens
 

@@ -29,7 +29,6 @@ from rlobj.answers.structures import (
     Words,
     names_in,
     rename,
-    scalar,
 )
 from rlobj.answers.units import PERCENT
 from rlobj.answers.words import normalize_words
@@ -65,7 +64,7 @@ def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Trut
         return answer == gold
     if getattr(answer, "brackets", "()") != getattr(gold, "brackets", "()"):
         return False
-    given, expected = _rows(_without_letter(answer), gold), _rows(gold, answer)
+    given, expected = _rows(answer, gold), _rows(gold, answer)
     if given is None or expected is None or list(map(len, given)) != list(map(len, expected)):
         return False
     return _all(
@@ -96,14 +95,6 @@ def _rounded(answer: Rounded, gold: Structure, comparer: ExactComparer) -> Truth
     if not isinstance(value, Scalar) or not isinstance(answer.about, Scalar):
         return False
     return _all((compare(answer.value, gold, comparer), comparer.near(answer.about, value)))
-
-
-def _without_letter(answer: Structure) -> Structure:
-    """Return the point (1, 2) of A(1, 2)."""
-    tree = answer.tree if isinstance(answer, Scalar) else None
-    if isinstance(tree, tuple) and tree[0] == "apply" and tree[1][0].isupper() and len(tree) > 3:
-        return Tuple(tuple(map(scalar, tree[2:])))
-    return answer
 
 
 def _rows(structure: Structure, other: Structure) -> Sequence[Sequence[Structure]] | None:

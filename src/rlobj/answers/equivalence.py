@@ -7,7 +7,7 @@ import re
 from rlobj.answers.comparison import compare
 from rlobj.answers.derivatives import in_notation_of
 from rlobj.answers.exact import ExactComparer
-from rlobj.answers.lexer import Unreadable
+from rlobj.answers.lexer import NotAnAnswer, Unreadable
 from rlobj.answers.mathematics import NOT_AN_ANSWER, unread
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
@@ -49,6 +49,8 @@ def check_equivalence(
             given = parse_structure(answer, grouped=False)
         elif isinstance(given, Items) and join_comma_groups(gold) and gold.count(",") > 1:
             expected = parse_structure(gold, grouped=False)  # 353,357,360 may be a list
+    except NotAnAnswer:
+        return False, NOT_AN_ANSWER
     except (Unreadable, RecursionError) as error:
         if not isinstance(expected, Words):
             return unread(answer, f"not readable: {error}")

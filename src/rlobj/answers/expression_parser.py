@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TypeGuard
 
 from rlobj.answers.expressions import Tree, Unsupported, derivative, number
-from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text
+from rlobj.answers.lexer import NotAnAnswer, Token, Unreadable, closing_bracket, join_text
 from rlobj.answers.vocabulary import CONSTANTS, FUNCTIONS, UNSUPPORTED
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -134,7 +134,7 @@ class _Parser:
         factor = self.power()
         if isinstance(factor, Fraction):
             if at.text == "{" and isinstance(tree, Fraction):
-                raise Unreadable("digits beside digits")
+                raise NotAnAnswer("digits beside digits")
         elif whole and at[:2] == ("command", "frac") and _is_plain_fraction(factor):
             _, above, below = factor
             if not 0 < above < below:
