@@ -5,7 +5,8 @@ The function runs in a daemon thread of its own: one call after another, or many
 is never used again, so that a late result reaches nobody, and the process can end without it.
 
 A call that keeps Python's own lock, as a regular expression may for years, stops all threads, and
-the signals of the process with them. Then only the process can be ended.
+the signals of the process with them. Then the process prints where it stands, and only SIGKILL ends
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _POLL = 1.0
 """Seconds between two looks at whether the thread of `async` calls still answers."""
 
 _STANDSTILL = 30.0
-"""Seconds after a deadline at which a process that executes no Python is ended."""
+"""Seconds after a deadline at which a process that executes no Python prints where it stands."""
+
 _SHOWN = 300
 """Characters of a text in a message."""
 
@@ -188,10 +190,11 @@ class Calls:
 
 
 class _Watch:
-    """Prints the stacks of all threads and ends the process if it executes no Python any more.
+    """Prints the stacks of all threads if the process executes no Python any more.
 
     `faulthandler` waits in a thread that needs no lock of Python. To start it takes as long as some
-    calls, so it is started at most once a second.
+    calls, so it is started at most once a second. The process goes on: it may have
+    been paused.
     """
 
     def __init__(self) -> None:
@@ -216,7 +219,7 @@ class _Watch:
         with self._lock:
             if at_once or time.monotonic() > self._renewed + _POLL:
                 seconds, stderr = max(self._deadlines) + _STANDSTILL, 2  # sys.stderr may be no file
-                faulthandler.dump_traceback_later(seconds, exit=True, file=stderr)
+                faulthandler.dump_traceback_later(seconds, file=stderr)
                 self._renewed = time.monotonic()
 
 

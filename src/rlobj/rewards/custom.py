@@ -187,10 +187,11 @@ class _CustomGrader(Grader):
         if isinstance(outcome.error, _WrongResult):
             return str(outcome.error)
         on = f"problem {problems[0].id!r}" if len(problems) == 1 else f"{len(problems)} responses"
-        what = f"did not return within {self._settings.deadline:g} seconds on {on}"
+        deadline = self._settings.deadline
+        what = f"Reward {self._name} did not return within {deadline:g} seconds on {on}"
         if outcome.error is not None:
-            what = f"failed on {on}: {outcome.text}"
-        return f"Reward {self._name} {what}{outcome.place}\n  response: {shown(responses[0])}"
+            what = f"Reward {self._name} failed on {on}: {outcome.text}"
+        return f"{what}{outcome.place}\n  response: {shown(responses[0])}"
 
     def _rewards(
         self, responses: Sequence[str], problems: Sequence[Problem], result: Any
