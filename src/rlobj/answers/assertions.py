@@ -33,7 +33,7 @@ _LIGHT = (
         "would, will, does, do, have, get, gives?, says?, claims?, thinks?, believes?, write, "
         "answer",
         r"obtain, conclude, put, \w+ly, going, supposed, at all, in fact, any of, no longer,",
-        " exactly, simply, really, actually, just, its, our, my, look, like, now",
+        " exactly, simply, really, actually, just, its, our, my, look, root, like, now",
         "for the sake of argument, for the sake of contradiction, for contradiction",
     )
     + r"\b"
@@ -52,7 +52,11 @@ _DENYING = (
         r"tempting, e\.g\., for example, for instance, such as, format(?!:), template, placeholder",
         "(?<!no )(?<!not )(?:less|greater|more|larger|smaller|bigger|higher|lower) than, close to",
         "twice, half, double, untrue, refute, dismiss, differs? from, unequal to, hardly, roughly",
-        "around, fails? to be, anything else than",
+        "around, fails? to be, anything else than, one of, rejected, extraneous, with your answer",
+        "(?:negative|square|cube|root|reciprocal|opposite) of, (?<!look )(?<!looks )like",
+        "(?<!least )upper bound, (?<!greatest )lower bound",
+        "(?:someone|somebody|students?(?: \\w)?|solver|people|fool|many|others?|he|she|they)"
+        "(?: might| may| would| could| will)? (?:say|claim|write|think|answer|guess)s?",
     )
     + r"|\A(?:let's |let us )?say|no es|ist nicht|nicht|n'est pas|não é|non è)|不是|并非|не "
 )
@@ -65,7 +69,7 @@ _UNSURE = (
 _UNSURE_HERE = re.compile(_UNSURE)
 _DENIED_BEFORE = re.compile(
     rf"(?:(?:{_DENYING})(?: ?{_LIGHT}| ?[a-z] ?=| =)*+|\beither\b.*\bor(?: {_LIGHT})*+"
-    rf"|\b(?:could|might|may)(?: well| also| possibly)?(?: be)?"
+    rf"|\b(?:could|might|may)(?: well| also| possibly)?(?: be| say| think| write| argue)?"
     r"|\\(?:neq?|not ?=?)|≠|!=)[ (:]*\Z"
 )
 _STOP = (
@@ -95,7 +99,9 @@ _FAULTS = (
         "wrong, incorrect, false, impossible, invalid, absurd, nonsense, mistaken, flawed, off",
         "erroneous, contradictory, inconsistent, unlikely, suspicious, questionable, doubtful",
         "untrue, mistake, error, typo, contradiction, guess, too small, too large, too big",
-        "too low, too high, rejected, discarded, excluded, ruled out, withdrawn, lower bound, "
+        "too low, too high, (?:my|the|our) (?:first|initial|previous|old) (?:attempt|guess|try"
+        "|answer)",
+        "what (?:an?|some|many), rejected, discarded, excluded, ruled out, withdrawn, lower bound, "
         "upper bound",
     )
     + rf"\b{_STOP}|(?:fails?|violates?|contradicts?)\b|makes? no sense\b"
@@ -107,7 +113,7 @@ _COUNTERFACTUAL = re.compile(
 )
 _CONDITION = re.compile(r"\b(?:if|had|were|without|unless|provided|assuming)\b")
 _DENIED_AFTER = re.compile(
-    r"[ ,;:(.'\"”—–…-]*+(?:"
+    r"[ ,;:(\[.'\"”—–…-]*+(?:"
     + _any(
         "but, and, though, although, while, yet, however, or, which, that, this, it, they, i think",
         "i believe, oh, wait, hmm, that's, it's, which's",
@@ -141,7 +147,8 @@ _ALONE = re.compile(
         "oops, absurd, nonsense, not (?:quite|really|correct|right|true|possible|so|the answer)",
         "(?:that|this|it) (?:isn't|wasn't|is not|was not), (?:just|only) kidding",
         "(?:we )?(?:have|reach|get|obtain|arrive at|found|find) a contradiction",
-        "(?:there is )?no (?:answer|solution)s?, i (?:do not|don't) (?:think|believe) (?:so|it"
+        "(?:there (?:is|are) )?no (?:answer|solution)s?(?: exists?)?, not, i (?:do not"
+        "|don't) (?:think|believe) (?:so|it"
         "|this|that)",
         "i (?:could|may|might) (?:well )?be (?:wrong|mistaken)",
         "(?:这|那)?(?:不对|错了?|错误|不正确|不是), (?:das )?(?:ist )?falsch, das stimmt nicht",
@@ -190,8 +197,14 @@ _OTHER = re.compile(
 _INSTEAD = re.compile(r"i mean|it should|or\b|make that|the (?:correct|right|true|real) answer")
 _REPLACING = re.compile(
     r"\b(?:instead|replaced?|should (?:be|read|have been) (?=[-\d\\])|meant|correct(?:ed|ing|ion)"
-    r"|re-?check(?:ed|ing)|re-?count(?:ed|ing)|re-?do(?:ne|ing)|re-?comput(?:ed|ing)|revised?"
+    r"|re-?check(?:ed|ing)?|re-?count(?:ed|ing)?|re-?do(?:ne|ing)?|re-?comput(?:ed|ing|e)|revised?"
     r"|updat(?:ed|ing)|now (?:get|find|obtain)|better)\b"
+)
+_LATER = re.compile(
+    r"(?:(?:so|thus|hence|therefore)[ ,]+)(?:(?:the |our |my )?(?:final |correct )?answer"
+    r"(?: is| must be| should be)?[ :=]*(-?[0-9]+)"
+    r"|(-?[0-9]+) is the (?:final )?answer)(?![.,/]?[0-9])"
+    r"|(?:the )?(?:final answer|true value|true answer)(?: is|:)[ :=]*(-?[0-9]+)(?=[ .,!]|\Z)"
 )
 _VALUE = re.compile(r"-?[0-9](?:[0-9./,]*[0-9])?")
 _ELSEWHERE = re.compile(r"\d|\\|[a-z] ?=|\b(?:if|suppose|assume|otherwise|case)\b")
@@ -204,7 +217,22 @@ _CLAUSES = re.compile(
     r"(?:,| [—–-]+|\.\.\.|…|;)\s+(?=(?:so|hence|thus|therefore|but|and|it|this|that|which)\b)|;\s"
 )
 _STRUCK = re.compile(r"(?<!~)~~(?!~)")
-_STRUCK_BEFORE = re.compile(r"(?:\\(?:[bx]?cancel|sout|st)\s*\{|<(?:del|s|strike)>)[\s${(\\]*\Z")
+_OPERATOR = r"(?:[-+*/^]|\\(?:cdot|times|div|pm)(?![a-z]))"
+_BESIDE_AFTER = re.compile(
+    rf"(?:{_OPERATOR}(?! )|\s*(?:[+*/]|\\(?:cdot|times|div|pm)(?![a-z]))\s*)(?!\{{?\\circ|-)"
+    r"(?:[0-9({]|[a-z](?![a-z])|\\(?:frac|sqrt|pi)\b)|[a-z](?![a-zA-Z])(?=[$ .^+]|\Z)|\\(?:pi"
+    r"|sqrt)\b"
+)
+_BESIDE_BEFORE = re.compile(
+    rf"(?:{_OPERATOR}|(?<![=\s$&])[0-9])\s*\Z|(?<=[=(${{])\s*-\s*\Z|[0-9]\Z"
+)
+_OR_NUMBER = re.compile(r"[ ,;.(\[—–-]*or (?:maybe )?(-?[0-9]+)(?=[ ,.;!)\]]|\Z)(?! ?[a-z])")
+_EQUALS_NUMBER = re.compile(r"[\s{}]*= ?(-?[0-9]+)[\s.!]*\Z")
+_HIDDEN = (("<!--", "-->"), (r"\iffalse", r"\fi"), (r"\begin{comment}", r"\end{comment}"))
+_STRUCK_BEFORE = re.compile(
+    r"(?:\\[hv]?phantom\s*\{|\\(?:text)?color\s*\{white\}|\\verb\W|\\(?:newcommand"
+    r"|def)\s*\{?\\\w+\}?\s*\{|\\(?:[bx]?cancel|sout|st)\s*\{|<(?:del|s|strike)>)[\s${(\\]*\Z"
+)
 
 
 def asserted(before: str, answer: str, after: str) -> bool:
@@ -225,6 +253,10 @@ def asserted(before: str, answer: str, after: str) -> bool:
         before[-_BEFORE:]
     ):
         return False
+    if any(before.rfind(start) > before.rfind(end) for start, end in _HIDDEN):
+        return False
+    if _BESIDE_AFTER.match(after) or (_in_math(before) and _BESIDE_BEFORE.search(before[-40:])):
+        return False
     clause = _words([part for part, _ in split_sentences(before[-_BEFORE:])][-1])
     if _DENIED_BEFORE.search(clause) or _UNSURE_HERE.match(clause):
         return False
@@ -237,13 +269,21 @@ def asserted(before: str, answer: str, after: str) -> bool:
         return False
     if clause.endswith(("would be", "would give", "would get")) and _CONDITION.search(first):
         return False
-    alternative = re.fullmatch(r"[ ,;.(]*or (-?[0-9]+)[ ).!]*", first)
-    if alternative and answer.isdecimal() and alternative[1] != answer:
+    other = _OR_NUMBER.match(first) or _EQUALS_NUMBER.match(first)
+    if other and answer.isdecimal() and other[1] != answer:
         return False
     for each, mark in later:
         if "?" not in mark:
             others += _CLAUSES.split(_words(each[:_SENTENCE]))
     return _stands(answer, others)
+
+
+def _in_math(before: str) -> bool:
+    """Return whether the text after `before` is inside math delimiters."""
+    paragraph = before[max(0, before.rfind("\n\n")) :]
+    pairs = ((r"\(", r"\)"), (r"\[", r"\]"))
+    opened = any(paragraph.rfind(start) > paragraph.rfind(end) for start, end in pairs)
+    return opened or paragraph.count("$") % 2 == 1 or paragraph.count("$$") % 2 == 1
 
 
 def _words(text: str) -> str:
@@ -278,6 +318,8 @@ def _stands(answer: str, clauses: list[str]) -> bool:
         )
         if denies or _DOUBTED.match(claim) or (near and refused) or (faulty and (near or told)):
             stands = False
+        elif later := _LATER.match(clause):
+            stands = stands and (not answer.isdecimal() or answer in later.groups())
         elif _CONFIRMED.match(clause):
             stands = True
         elif near and (told or _INSTEAD.match(clause)) and (other := _OTHER.fullmatch(claim)):

@@ -32,7 +32,9 @@ _CONNECTIVE = (
     r"|\\l?or|\\land|\\vee|\\wedge)(?![a-z])"
 )
 _JOINED = re.compile(
-    rf"(?:[\s,;:/|&.…·(){{}}-]|({_CONNECTIVE})|(?:{_NAME}\s*=(?=\s*\Z)))*", re.IGNORECASE
+    r"(?:[\s,;:/|&.…·(){}-]|\n[ \t]*(?:[0-9]{1,2}[.)]|\([a-z0-9]{1,2}\))(?=\s)"
+    rf"|({_CONNECTIVE})|(?:{_NAME}\s*=(?=\s*\Z)))*",
+    re.IGNORECASE,
 )
 _EQUAL = re.compile(
     r"[\s,;:(–—-]*(?:=|(?P<about>≈|\\approx)|(?:i\.e\.|that is|which is|which equals|namely"

@@ -39,7 +39,7 @@ def unread(answer: str, reason: str) -> tuple[bool | None, str]:
         reason: why not.
 
     Example:
-        >>> unread(r"\\gcd(12, 18)", "not readable: gcd")
+        >>> unread(r"\gcd(12, 18)", "not readable: gcd")
         (None, 'not readable: gcd')
         >>> unread("5 5 + banana", "not readable: a number beside what is before it")
         (False, 'not an answer')

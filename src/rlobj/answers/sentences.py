@@ -24,7 +24,7 @@ _ABBREVIATED = re.compile(
     r"(?:\b(?:i\.e|e\.g|cf|vs|resp|approx|ca|eq|fig|thm)|(?:\A|\n|\.)\s*[0-9]+)\Z", re.IGNORECASE
 )
 _GOES_ON = re.compile(r"[a-z](?![).])|[,;:)]|\$\$|\\\[|\\begin\b")
-_OR = re.compile(r"[\s$*]*or\b", re.IGNORECASE)
+_OR = re.compile(r"[\s$*(\[]*or\b", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
