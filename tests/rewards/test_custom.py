@@ -222,7 +222,9 @@ def test_a_result_that_fails_when_it_is_read_is_an_exception_of_the_call(batched
 
 def test_a_wrong_result_without_a_text_is_told_by_its_kind():
     class Quiet:
-        __repr__ = fail
+        def __repr__(self):
+            fail()
+            return ""
 
     with pytest.raises(RunError, match="returned <unprintable Quiet> on problem 'p0'"):
         graded(lambda response, answer: Quiet(), ["a"])
@@ -675,7 +677,7 @@ with Custom(target="mine.py:score", deadline=1.5).open() as grader:
     with log.open("w") as stderr:
         process = subprocess.Popen([sys.executable, "-c", code], stderr=stderr, cwd=tmp_path)
     try:
-        wait_until(lambda: 'mine.py", line 3 in score' in log.read_text(), 60, process, log)
+        wait_until(lambda: 'mine.py", line 3 in score' in log.read_text(), 60, log=log)
         assert "Timeout (0:00:02)!" in log.read_text()
         time.sleep(0.3)
         assert process.poll() is None  # a process that was only paused would go on

@@ -92,8 +92,23 @@ class Calls:
 
     def outcomes(self, calls: Sequence[Call]) -> Generator[Outcome]:
         """Make the calls; what became of each, in their order. Close this generator."""
-        with _WATCH.over(self.deadline):
+        self._watched = -math.inf
+        try:
             yield from self._together(calls) if self._is_async else map(self._one, calls)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _watch(self) -> None:
+        """Print the stacks of all threads if the process executes no Python any more.
+
+        `faulthandler` waits in a thread that needs no lock of Python. To start it takes as long as
+        some calls, so it is started at most once a second. The process goes on: it may have been
+        paused.
+        """
+        if time.monotonic() > self._watched + _POLL:
+            stderr = 2  # sys.stderr may be no file
+            faulthandler.dump_traceback_later(self.deadline + _STANDSTILL, file=stderr)
+            self._watched = time.monotonic()
 
     def close(self) -> None:
         """Let the thread end; the next call starts another one."""
@@ -132,7 +147,7 @@ class Calls:
             assert isinstance(worker, _Worker)
             answer: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
             worker.asked.put((work, answer))
-            _WATCH.renew()
+            self._watch()
             try:
                 return answer.result(self.deadline)
             except TimeoutError:
@@ -155,7 +170,7 @@ class Calls:
                     )
                 answered, known = threading.Event(), len(found)
                 worker.loop.call_soon_threadsafe(answered.set)
-                _WATCH.renew()
+                self._watch()
                 if answered.wait(self.deadline) or len(found) > known:
                     concurrent.futures.wait([work], min(_POLL, self.deadline))
                     continue
@@ -187,43 +202,6 @@ class Calls:
                     task.cancel()
 
         await asyncio.gather(*(one(*each) for each in calls.items()))
-
-
-class _Watch:
-    """Prints the stacks of all threads if the process executes no Python any more.
-
-    `faulthandler` waits in a thread that needs no lock of Python. To start it takes as long as some
-    calls, so it is started at most once a second. The process goes on: it may have
-    been paused.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._deadlines, self._renewed = threading.Lock(), list[float](), -math.inf
-
-    @contextlib.contextmanager
-    def over(self, deadline: float) -> Iterator[None]:
-        """Inside, `renew` is called at least once in a deadline."""
-        with self._lock:
-            self._deadlines.append(deadline)
-        self.renew(at_once=True)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._deadlines.remove(deadline)
-                if not self._deadlines:
-                    faulthandler.cancel_dump_traceback_later()
-
-    def renew(self, at_once: bool = False) -> None:
-        """Wait anew."""
-        with self._lock:
-            if at_once or time.monotonic() > self._renewed + _POLL:
-                seconds, stderr = max(self._deadlines) + _STANDSTILL, 2  # sys.stderr may be no file
-                faulthandler.dump_traceback_later(seconds, file=stderr)
-                self._renewed = time.monotonic()
-
-
-_WATCH = _Watch()
 
 
 class _Worker(threading.Thread):
