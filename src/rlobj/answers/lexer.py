@@ -192,7 +192,9 @@ def latex(tokens: list[Token]) -> str:
 def _is_command(token: Token) -> bool:
     if token.kind == "symbol":
         return token.text in LATEX
-    return token.kind == "command" or (token.kind == "name" and token.text in GREEK)
+    return token.kind == "command" or (
+        token.kind == "name" and (token.text in GREEK or token.text == "pi")
+    )
 
 
 def _ends_as_time(word: str, tokens: list[Token], text: str, position: int) -> bool:

@@ -46,7 +46,10 @@ class MathVerifyComparer:
         logger.setLevel(logging.DEBUG)
 
     def equal(self, answer: Scalar, gold: Scalar) -> bool | None:
-        """Return whether both have the same value; None if the gold answer cannot be parsed."""
+        """Return whether both have the same value.
+
+        "Not equal" of math-verify is no proof: without different numbers, the result is None.
+        """
         self.exhaustion.exhausted = False
         safe = _renamed(gold.latex, answer.latex)
         if safe is None:
@@ -55,7 +58,11 @@ class MathVerifyComparer:
         if not golds:
             return None
         # The comparison is not symmetric: the gold comes first.
-        return bool(self._verify(golds, answers, timeout_seconds=0)) and _confirmed(golds, answers)
+        equal = self._verify(golds, answers, timeout_seconds=0)
+        truths = _truths(golds, answers)
+        if True in truths:
+            return True if equal else None
+        return None if None in truths or not truths else False
 
     def _read(self, text: str) -> list[Any]:
         return self._parse(f"\\boxed{{{text}}}", self._config, parsing_timeout=0)
@@ -72,24 +79,29 @@ def _renamed(*texts: str) -> list[str] | None:
     return [_COMMAND.sub(lambda letter: safe.get(letter[0], letter[0]), text) for text in texts]
 
 
-def _confirmed(golds: list[Any], answers: list[Any]) -> bool:
-    """Return whether some pair of parsed values is the same number at a few points."""
+def _truths(golds: list[Any], answers: list[Any]) -> set[bool | None]:
+    """For each pair of parsed values: whether they are the same number at a few points."""
     from sympy import Expr
 
-    return any(
-        isinstance(gold, Expr) and isinstance(answer, Expr) and _agree(gold, answer)
+    return {
+        _agree(gold, answer)
         for gold in golds
         for answer in answers
-    )
+        if isinstance(gold, Expr) and isinstance(answer, Expr)
+    }
 
 
-def _agree(gold: Any, answer: Any) -> bool:
+def _agree(gold: Any, answer: Any) -> bool | None:
     from sympy import Rational
 
-    symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
+    if answer.free_symbols - gold.free_symbols:
+        return False
+    symbols = sorted(gold.free_symbols, key=str)
     for shift in (3, 5, 8):
         point = {symbol: Rational(shift + 2 * n, 7) for n, symbol in enumerate(symbols)}
         g, a = (each.subs(point).doit().evalf(_DIGITS) for each in (gold, answer))
-        if not (a.is_number and g.is_number) or abs(a - g) > abs(g) * 10 ** (3 - _DIGITS):
+        if not (a.is_number and g.is_number):
+            return None
+        if abs(a - g) > abs(g) * 10 ** (3 - _DIGITS):
             return False
     return True
