@@ -47,8 +47,6 @@ def check_equivalence(
         given = parse_structure(answer)
         if isinstance(expected, (Items, Tuple)) and join_comma_groups(normalize(answer)):
             given = parse_structure(answer, grouped=False)
-        elif isinstance(given, Items) and join_comma_groups(gold) and gold.count(",") > 1:
-            expected = parse_structure(gold, grouped=False)  # 353,357,360 may be a list
     except NotAnAnswer:
         return False, NOT_AN_ANSWER
     except (Unreadable, RecursionError) as error:
