@@ -282,6 +282,13 @@ def test_compare_takes_extracted_answers(verifier):
     assert verifier.compare(r"\sqrt{8}", r"2\sqrt{2}").correct is True
 
 
+def test_numbers_are_read_as_their_text_and_none_is_empty(verifier):
+    assert verifier.verify(r"\boxed{5}", 5).correct is True
+    assert verifier.verify(r"\boxed{0.5}", 0.5).correct is True
+    assert verifier.verify(None, "5").reason == "no answer"
+    assert verifier.verify(r"\boxed{5}", None).reason == "gold is empty"
+
+
 def test_close_ends_all_processes():
     with MathVerifier(workers=2) as verifier:
         process_ids = verifier.process_ids

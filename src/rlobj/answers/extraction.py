@@ -41,7 +41,7 @@ _NEXT_TURN = re.compile(
 )
 _KEYS = (
     *("answer", "####", "答案", "答えは", "정답은", "antwort", "respuesta", "réponse", "resposta"),
-    *("risposta", "ответ"),
+    *("risposta", "ответ", "<answer>"),
 )
 """Every phrase starts with one of these, in small letters."""
 _PHRASE = re.compile(
@@ -50,7 +50,7 @@ _PHRASE = re.compile(
     r"|####(?=[ \t]*[^#\s][^#\n]{0,200}\s*\Z)|答案(?:是|为|：|:)|答えは|정답은"
     r"|antwort(?: ?:| (?:ist|lautet)\b)|respuesta(?: ?:| (?:final )?es\b)"
     r"|réponse(?: ?:| (?:finale )?est\b)|resposta(?: ?:| (?:final )?é\b)"
-    r"|risposta(?: ?:| (?:finale )?è\b)|ответ ?:",
+    r"|risposta(?: ?:| (?:finale )?è\b)|ответ ?:|<answer>(?=[^<]*</answer>\s*\Z)",
     re.IGNORECASE,
 )
 _HEADING_BEFORE = re.compile(r"^[#*_> \t]*(?:the )?(?:final )?\Z", re.IGNORECASE | re.MULTILINE)
@@ -68,7 +68,8 @@ _LEAD_WORDS = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
-    r"\.\s+or\b|,?(?<!\s)\s+(?:because|since|which|so|where|for|as|not|rather than|(?:is"
+    r"(?<!\s)\s*</answer>|\.\s+or\b"
+    r"|,?(?<!\s)\s+(?:because|since|which|so|where|for|as|not|rather than|(?:is"
     r"|are) (?:the|our)|but)\b"
     r"|,\s+(?:and )?(?:i|we|no)\b|(?<!\s)\s+\((?:as|see|by|from|because|since|the|this)\b",
     re.IGNORECASE,

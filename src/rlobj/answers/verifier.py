@@ -44,8 +44,8 @@ class Verdict:
     answer: str | None
     """The final answer found in the response, or None."""
     reason: str
-    """What decided: `same text`, `integers`, `exact`, `numeric`, `math-verify`, `no answer`,
-    `not an answer` (prose, garbage), `refused: ...` (far from every gold); or why the answer is
+    """The layer that decided: `same text`, `integers`, `exact`, `numeric`, `math-verify`,
+    `no answer`, `not an answer` (prose, garbage), `refused: ...` (far from every gold); or why the answer is
     undecided: `not readable: ...` and `too large: ...` (mathematics beyond the parser or a limit),
     `timeout`, `busy`, `crash`, `memory`, `error: ...`, `not settled`, `gold is empty`,
     `gold is prose`, `gold not readable`."""
@@ -137,26 +137,31 @@ class MathVerifier:
         """Process ids of the workers."""
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
-    def verify(self, response: str, gold: str) -> Verdict:
+    def verify(self, response: str | None, gold: str | float | None) -> Verdict:
         """Return whether the final answer of `response` equals `gold`.
 
         Args:
-            response: the whole generated text.
-            gold: the gold answer in LaTeX; `$...$` and `\\boxed{...}` around it are removed.
+            response: the whole generated text; None has no answer.
+            gold: the gold answer in LaTeX, or a number; `$...$` and `\\boxed{...}` are removed.
 
         Raises:
             RunError: the verifier is not open, or math-verify cannot be loaded.
         """
         return self.verify_many([(response, gold)])[0]
 
-    def verify_many(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+    def verify_many(self, pairs: Sequence[tuple[str | None, str | float | None]]) -> list[Verdict]:
         """Call `verify` for each (response, gold) on all workers; return verdicts in this order.
 
         A pair that occurs several times is compared once.
         """
-        return self._verdicts([(extract_answer(text), _unwrapped(gold)) for text, gold in pairs])
+        return self._verdicts(
+            [
+                (None if text is None else extract_answer(str(text)), _unwrapped(gold))
+                for text, gold in pairs
+            ]
+        )
 
-    def compare(self, answer: str, gold: str) -> Verdict:
+    def compare(self, answer: str, gold: str | float | None) -> Verdict:
         """Return whether a final answer, already extracted, equals `gold`.
 
         Raises:
@@ -177,7 +182,10 @@ class MathVerifier:
                 verdicts[question] = Verdict(
                     decision[0], question[0], decision[1], time.perf_counter() - started
                 )
-        if open_questions:
+        if len(open_questions) == 1:
+            [question] = open_questions
+            verdicts[question] = self._timed(*question)
+        elif open_questions:
             with ThreadPoolExecutor(len(self._workers)) as threads:
                 asked = threads.map(self._timed, *zip(*open_questions, strict=True))
                 verdicts.update(zip(open_questions, asked, strict=True))
@@ -266,7 +274,9 @@ class MathVerifier:
             return self._idle.pop()
 
 
-def _unwrapped(text: str) -> str:
+def _unwrapped(text: object) -> str:
+    """Text without math delimiters or a box; a number as its text, None as empty text."""
+    text = "" if text is None else str(text)
     return bare(last_box(text) or text)
 
 
@@ -283,15 +293,15 @@ def shared_verifier() -> MathVerifier:
     return _shared(os.getpid())
 
 
-def verify(response: str, gold: str) -> Verdict:
+def verify(response: str | None, gold: str | float | None) -> Verdict:
     """Return whether the final answer of `response` equals `gold`.
 
     The first call starts processes that all later calls share, from any thread. Use `MathVerifier`
     to set the deadline (5 seconds here) or to compare many pairs at once.
 
     Args:
-        response: the whole generated text.
-        gold: the gold answer in LaTeX; `$...$` and `\\boxed{...}` around it are removed.
+        response: the whole generated text; None has no answer.
+        gold: the gold answer in LaTeX, or a number; `$...$` and `\\boxed{...}` are removed.
 
     Raises:
         RunError: math-verify cannot be loaded.
