@@ -26,37 +26,34 @@ def _any(*phrases: str) -> str:
 # Words that may stand between "not" and the answer: "not true that the answer is 5".
 _LIGHT = (
     _any(
-        "the, an?, is, are, be, was, were, been, being, equals?, to, as, that, this, it, "
-        "answers?, i",
-        "final, value, result, solution, number, correct, right, true, case, we, you, can, "
-        "could, of",
-        "would, will, does, do, have, get, gives?, says?, claims?, thinks?, believes?, write, "
-        "answer",
-        r"obtain, conclude, put, \w+ly, going, supposed, at all, in fact, any of, no longer,",
-        " exactly, simply, really, actually, just, its, our, my, look, root, like, now",
-        "for the sake of argument, for the sake of contradiction, for contradiction",
+        r"the, an?, is, are, be, was, were, been, being, equals?, to, as, that, this, it, "
+        r"answers?, i, final, value, result, solution, number, correct, right, true, case, we, "
+        r"you, can, could, of, would, will, does, do, have, get, gives?, says?, claims?, thinks?, "
+        r"believes?, write, answer, obtain, conclude, put, \w+ly, going, supposed, at all, in "
+        r"fact, any of, no longer,,  exactly, simply, really, actually, just, its, our, my, look, "
+        r"root, like, now, for the sake of argument, for the sake of contradiction, for "
+        r"contradiction",
     )
     + r"\b"
 )
 _DENYING = (
     r"\b(?:"
     + _any(
-        r"not, \w+n't, never, cannot, neither, nobody, no one, no way, by no means, nowhere near",
-        "under no circumstances, anything but, anything except, (?<!none )(?<!nothing )other than",
-        "different from, rather than, instead of, except, far from, wrong, incorrect, false, "
-        "refuse",
-        "impossible, doubt, deny, unlikely, unless, if, whether, suppose, supposing, assume, "
-        "assuming",
-        "imagine, pretend, hypothesi[sz]e, hypothetically, let, perhaps, maybe, possibly",
-        "guess(?:ed|ing)?, rule out, exclude, reject, discard, wonder, try, mistake, error, trap",
-        r"tempting, e\.g\., for example, for instance, such as, format(?!:), template, placeholder",
-        "(?<!no )(?<!not )(?:less|greater|more|larger|smaller|bigger|higher|lower) than, close to",
-        "twice, half, double, untrue, refute, dismiss, differs? from, unequal to, hardly, roughly",
-        "around, fails? to be, anything else than, one of, rejected, extraneous, with your answer",
-        "(?:negative|square|cube|root|reciprocal|opposite) of, (?<!look )(?<!looks )like",
-        "(?<!least )upper bound, (?<!greatest )lower bound",
-        "(?:someone|somebody|students?(?: \\w)?|solver|people|fool|many|others?|he|she|they)"
-        "(?: might| may| would| could| will)? (?:say|claim|write|think|answer|guess)s?",
+        r"not, \w+n't, never, cannot, neither, nobody, no one, no way, by no means, nowhere near, "
+        r"under no circumstances, anything but, anything except, (?<!none )(?<!nothing )other "
+        r"than, different from, rather than, instead of, except, far from, wrong, incorrect, "
+        r"false, refuse, impossible, doubt, deny, unlikely, unless, if, whether, suppose, "
+        r"supposing, assume, assuming, imagine, pretend, hypothesi[sz]e, hypothetically, let, "
+        r"perhaps, maybe, possibly, guess(?:ed|ing)?, rule out, exclude, reject, discard, wonder, "
+        r"try, mistake, error, trap, tempting, e\.g\., for example, for instance, such as, "
+        r"format(?!:), template, placeholder, (?<!no )(?<!not )(?:less|greater|more|larger"
+        r"|smaller|bigger|higher|lower) than, close to, twice, half, double, untrue, refute, "
+        r"dismiss, differs? from, unequal to, hardly, roughly, around, fails? to be, anything "
+        r"else than, one of, rejected, extraneous, with your answer, (?:negative|square|cube|root"
+        r"|reciprocal|opposite) of, (?<!look )(?<!looks )like, (?<!least )upper bound, "
+        r"(?<!greatest )lower bound",
+        "(?:someone|somebody|students?(?: \\w)?|solver|people|fool|many|others?|he|she|they)(?: "
+        "might| may| would| could| will)? (?:say|claim|write|think|answer|guess)s?",
     )
     + r"|\A(?:let's |let us )?say|no es|ist nicht|nicht|n'est pas|não é|non è)|不是|并非|не "
 )
@@ -96,13 +93,12 @@ _FAULTS = (
     + _any("work, satisfy, fit, hold, sense, match, check out, add up, agree, fulfil")
     + r"\b|(?:an? )?(?:\w+ (?=mistake|error|guess))?"
     + _any(
-        "wrong, incorrect, false, impossible, invalid, absurd, nonsense, mistaken, flawed, off",
-        "erroneous, contradictory, inconsistent, unlikely, suspicious, questionable, doubtful",
-        "untrue, mistake, error, typo, contradiction, guess, too small, too large, too big",
-        "too low, too high, (?:my|the|our) (?:first|initial|previous|old) (?:attempt|guess|try"
-        "|answer)",
-        "what (?:an?|some|many), rejected, discarded, excluded, ruled out, withdrawn, lower bound, "
-        "upper bound",
+        "wrong, incorrect, false, impossible, invalid, absurd, nonsense, mistaken, flawed, off, "
+        "erroneous, contradictory, inconsistent, unlikely, suspicious, questionable, doubtful, "
+        "untrue, mistake, error, typo, contradiction, guess, too small, too large, too big, too "
+        "low, too high, (?:my|the|our) (?:first|initial|previous|old) (?:attempt|guess|try"
+        "|answer), what (?:an?|some|many), rejected, discarded, excluded, ruled out, withdrawn, "
+        "lower bound, upper bound",
     )
     + rf"\b{_STOP}|(?:fails?|violates?|contradicts?)\b|makes? no sense\b"
     r"|(?:leads?|gives?)(?: to)? a contradiction)"
@@ -119,23 +115,19 @@ _DENIED_AFTER = re.compile(
         "i believe, oh, wait, hmm, that's, it's, which's",
     )
     + rf"\b[ ,]++)*+(?:{_FAULTS}|{_UNSURE}|(?:no|nope)\b{_STOP}|(?:maybe|perhaps|possibly|unless)\b"
-    r"|for the sake of argument|(?<=or )(?:so|something|thereabouts)(?= ?[.,;!)]| ?\Z)\b"
-    r"|give or take"
-    r"|would have been\b"
-    r"|(?:would|might|may|could) be (?:the |our |my )?(?:answer|result|value|case|right"
-    r"|correct) if\b"
-    r"|i guessed|(?:just|only|merely) an? (?:\w+ )?guess"
-    r"|if (?:i|my|that|this)\b|(?:could|might|may) (?:also |well )?be [-\d\\])"
+    r"|for the sake of argument|(?<=or )(?:so|something|thereabouts)(?= ?[.,;!)]| ?\Z)\b|give or "
+    r"take|would have been\b|(?:would|might|may|could) be (?:the |our |my )?(?:answer|result"
+    r"|value|case|right|correct) if\b|i guessed|(?:just|only|merely) an? (?:\w+ )?guess|if (?:i"
+    r"|my|that|this)\b|(?:could|might|may) (?:also |well )?be [-\d\\])"
 )
 _MARKER = re.compile(
     "(?:"
     + _any(
-        "but, wait, hmm+, hm, oh, oops, hold on, actually, no, nope, sorry, however, so, well, and",
-        "alas, unfortunately, in fact, then, thus, yet, or, hence, therefore, on second thoughts?",
-        "correction, ah, edit, update, apologies, my bad, okay, ok, i think, i believe, now, maybe",
-        "perhaps, because, note that, clearly, obviously, u?p?on reflection, honestly, frankly, "
-        "sadly",
-        "to be honest, never ?mind, rather",
+        "but, wait, hmm+, hm, oh, oops, hold on, actually, no, nope, sorry, however, so, well, "
+        "and, alas, unfortunately, in fact, then, thus, yet, or, hence, therefore, on second "
+        "thoughts?, correction, ah, edit, update, apologies, my bad, okay, ok, i think, i "
+        "believe, now, maybe, perhaps, because, note that, clearly, obviously, u?p?on reflection, "
+        "honestly, frankly, sadly, to be honest, never ?mind, rather",
     )
     + r"\b[ ,.!:;…—–-]*+)++"
 )
@@ -143,16 +135,15 @@ _CONCLUDING = re.compile(r"(?:so|hence|thus|therefore|note)\b")
 _NO = re.compile(r"\b(?:no|nope|oops|never ?mind)\b")
 _ALONE = re.compile(
     _any(
-        "nope, no, wrong, incorrect, false, contradiction, impossible, never ?mind, scratch that",
-        "oops, absurd, nonsense, not (?:quite|really|correct|right|true|possible|so|the answer)",
-        "(?:that|this|it) (?:isn't|wasn't|is not|was not), (?:just|only) kidding",
-        "(?:we )?(?:have|reach|get|obtain|arrive at|found|find) a contradiction",
-        "(?:there (?:is|are) )?no (?:answer|solution)s?(?: exists?)?, not, i (?:do not"
-        "|don't) (?:think|believe) (?:so|it"
-        "|this|that)",
-        "i (?:could|may|might) (?:well )?be (?:wrong|mistaken)",
-        "(?:这|那)?(?:不对|错了?|错误|不正确|不是), (?:das )?(?:ist )?falsch, das stimmt nicht",
-        "(?:es )?incorrecto, no es correcto, (?:c'est )?faux, неверно",
+        "nope, no, wrong, incorrect, false, contradiction, impossible, never ?mind, scratch that, "
+        "oops, absurd, nonsense, not (?:quite|really|correct|right|true|possible|so|the answer), "
+        "(?:that|this|it) (?:isn't|wasn't|is not|was not), (?:just|only) kidding, (?:we )?(?:have"
+        "|reach|get|obtain|arrive at|found|find) a contradiction, (?:there (?:is|are) )?no "
+        "(?:answer|solution)s?(?: exists?)?, not, i (?:do not|don't) (?:think|believe) (?:so|it"
+        "|this|that), i (?:could|may|might) (?:well )?be (?:wrong|mistaken), "
+        "(?:这|那)?(?:不对|错了?|错误|不正确|不是), (?:das )?(?:ist )?falsch, das stimmt nicht, "
+        "(?:es )?incorrecto, no es "
+        "correcto, (?:c'est )?faux, неверно",
     )
     + r"[ .!,:;…—–-]*"
 )
@@ -201,9 +192,8 @@ _REPLACING = re.compile(
     r"|updat(?:ed|ing)|now (?:get|find|obtain)|better)\b"
 )
 _LATER = re.compile(
-    r"(?:(?:so|thus|hence|therefore)[ ,]+)(?:(?:the |our |my )?(?:final |correct )?answer"
-    r"(?: is| must be| should be)?[ :=]*(-?[0-9]+)"
-    r"|(-?[0-9]+) is the (?:final )?answer)(?![.,/]?[0-9])"
+    r"(?:(?:so|thus|hence|therefore)[ ,]+)(?:(?:the |our |my )?(?:final |correct )?answer(?: is| "
+    r"must be| should be)?[ :=]*(-?[0-9]+)|(-?[0-9]+) is the (?:final )?answer)(?![.,/]?[0-9])"
     r"|(?:the )?(?:final answer|true value|true answer)(?: is|:)[ :=]*(-?[0-9]+)(?=[ .,!]|\Z)"
 )
 _VALUE = re.compile(r"-?[0-9](?:[0-9./,]*[0-9])?")

@@ -37,9 +37,8 @@ _JOINED = re.compile(
     re.IGNORECASE,
 )
 _EQUAL = re.compile(
-    r"[\s,;:(–—-]*(?:=|(?P<about>≈|\\approx)|(?:i\.e\.|that is|which is|which equals|namely"
-    r"|or )?[\s,]*"
-    r"(?:equivalently|in other words|equal to|simply|the same as)?)[\s,:]*",
+    r"[\s,;:(–—-]*(?:=|(?P<about>≈|\\approx)|(?:i\.e\.|that is|which is|which equals|namely|or "
+    r")?[\s,]*(?:equivalently|in other words|equal to|simply|the same as)?)[\s,:]*",
     re.IGNORECASE,
 )
 _SHORT = 200

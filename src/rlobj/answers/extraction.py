@@ -57,9 +57,8 @@ _HEADING_BEFORE = re.compile(r"^[#*_> \t]*(?:the )?(?:final )?\Z", re.IGNORECASE
 _HEADING = re.compile(r"answer[*_ \t]*$", re.IGNORECASE | re.MULTILINE)
 _COMMENT = re.compile(
     r"(?:\w+ly |indeed |also |therefore |thus )?(?:not?|never|neither|unique|correct|right"
-    r"|confirmed"
-    r"|wrong|incorrect|verified|complete|clear|consistent|reasonable|(?:in the box )?(?:above"
-    r"|below))\b",
+    r"|confirmed|wrong|incorrect|verified|complete|clear|consistent|reasonable|(?:in the box "
+    r")?(?:above|below))\b",
     re.IGNORECASE,
 )
 _LEAD_WORDS = re.compile(
@@ -68,10 +67,9 @@ _LEAD_WORDS = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
-    r"(?<!\s)\s*</answer>|\.\s+or\b"
-    r"|,?(?<!\s)\s+(?:because|since|which|so|where|for|as|not|rather than|(?:is"
-    r"|are) (?:the|our)|but)\b"
-    r"|,\s+(?:and )?(?:i|we|no)\b|(?<!\s)\s+\((?:as|see|by|from|because|since|the|this)\b",
+    r"(?<!\s)\s*</answer>|\.\s+or\b|,?(?<!\s)\s+(?:because|since|which|so|where|for|as|not|rather "
+    r"than|(?:is|are) (?:the|our)|but)\b|,\s+(?:and )?(?:i|we|no)\b|(?<!\s)\s+\((?:as|see|by|from"
+    r"|because|since|the|this)\b",
     re.IGNORECASE,
 )
 _COPULA = re.compile(
@@ -85,8 +83,7 @@ _ALTERNATIVE = re.compile(
 )
 _LABEL = re.compile(
     r"\\(?:text\w*|mathrm|mathbf|mbox)\s*\{\s*(?:the\s+)?(?:final\s+"
-    r"|correct\s+)?answer\s*(?:is)?\s*:?\s*\}"
-    r"(?:\\[ ,;:]|[\s:=])*(?=\S)",
+    r"|correct\s+)?answer\s*(?:is)?\s*:?\s*\}(?:\\[ ,;:]|[\s:=])*(?=\S)",
     re.IGNORECASE,
 )
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))

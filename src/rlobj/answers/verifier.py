@@ -44,10 +44,10 @@ class Verdict:
     answer: str | None
     """The final answer found in the response, or None."""
     reason: str
-    """The layer that decided: `same text`, `integers`, `exact`, `numeric`, `math-verify`,
-    `no answer`, `not an answer` (prose, garbage), `refused: ...` (far from every gold); or why the answer is
-    undecided: `not readable: ...` and `too large: ...` (mathematics beyond the parser or a limit),
-    `timeout`, `busy`, `crash`, `memory`, `error: ...`, `not settled`, `gold is empty`,
+    """The layer that decided: `same text`, `integers`, `exact`, `numeric`, `math-verify`;
+    `no answer`, `not an answer` (prose, garbage), `refused: ...` (far from every gold); or why the
+    answer is undecided: `not readable: ...` and `too large: ...` (mathematics beyond the parser or
+    a limit), `timeout`, `busy`, `crash`, `memory`, `error: ...`, `not settled`, `gold is empty`,
     `gold is prose`, `gold not readable`."""
     seconds: float
     """Time of the comparison, including the wait for a free worker."""
