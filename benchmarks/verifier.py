@@ -1,145 +1,329 @@
-"""The verifier beside math-verify and TRL's reward: errors and speed.
+"""The verifier beside math-verify, verl's scorer and TRL's reward: errors and speed.
 
-Errors are counted on the rows of tests/answers/verifier_cases on which fair judges agree. Speed is
-answers per CPU second at one thread, worker processes included: `integers` are short responses with
-distinct golds, `mixed` are responses of 10,000 characters with golds of every kind; half of the
-answers are wrong. math-verify is called with care: both sides in a box, gold first. verl's scorer
-is math-verify in a pool of processes.
+Errors are counted on the blind half, `tests/answers/blind`: rows on which nobody has mended the
+verifier. A label follows from the way in which a row was made, so it decides where graders differ.
+A false positive is a wrong answer that is judged right. A false negative is a right answer that is
+not judged right; an undecided one is among them. Rows on which fair judges may differ count in no
+error: "disputable" is how many of them are judged as our policy says.
+
+The first interval, Wilson's at 95%, takes rows as independent. They are not: a grammar made the
+rows of a form, and they fail together. The second one draws whole forms with replacement
+(bootstrap, 95%): it says what other forms of this kind could give. It is empty if no form fails.
+Neither says how often such forms occur in the output of a model.
+
+"differs" counts the rows with another verdict than rlobj's, and "rlobj right" those of them on
+which rlobj agrees with the label. A response has 10 s with rlobj and 60 s with the others.
+math-verify is called as its authors advise: both sides in a box, gold first. TRL is called with the
+gold as it is, as its reward takes it from the data, and again with the gold in dollar signs.
+
+Speed is answers per CPU second at one thread, worker processes included: `integers` are short
+responses with distinct golds, `mixed` are responses of 10,000 characters with golds of every kind;
+half of the answers are wrong.
+
+The others' verdicts are kept in results/verifier-verdicts.json, and used again for the same rows
+and versions; `--full` asks all graders again, which takes about 20 minutes. math-verify's own limit
+of 5 s is by the clock, so a busy machine can make it refuse more. verl has an environment
+of its own: `.ci/verl` makes it, and RLOBJ_VERL_VENV names its folder.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import os
 import random
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.harness import ROOT, Table, ask, main, note
-from rlobj.rewards import MathVerifier
+from rlobj.answers import MathVerifier, verifier_version
+from rlobj.data import Problem
+from rlobj.evaluation import other_graders
+from rlobj.evaluation.second_grader import OtherGrader
 
 FILLER = (
     "We consider the function $f(x)=x^2+1$ and note that {it is} even (see above), so 3 < 4 and "
     "[1,2] holds. Therefore the sum is 12.\n"
 )
-ROWS = {"integers": 2000, "mixed": 600}
+SPEED = {"integers": 2000, "mixed": 200}
+SUITES = ("pairs", "outputs", "attacks")
+DOLLARS = "trl, gold as LaTeX"
+GRADERS = ("rlobj", *other_graders.PACKAGES, DOLLARS)
+DRAWS = 2000
+BLIND = ROOT / "tests" / "answers" / "blind"
+KEPT = ROOT / "benchmarks" / "results" / "verifier-verdicts.json"
+LETTERS = {True: "r", False: "w", None: "-"}
+KINDS = {
+    "integer": r"-?[\d,{}!\\]+",
+    "number": r"-?[\d.,e+-]+|-?\\[dt]?frac\{?-?\d+\}?\{?\d+\}?|-?\d+/\d+",
+    "list, tuple, interval, set or matrix": r".*(?:,|\\cup|\\in\b|matrix|[<>]|\\[lg]e).*",
+    "words or choice": r".*\\text.*|[A-Za-z() ]{2,}",
+    "formula": r"(?s).*",
+}
+"""Kind of gold answer -> what it looks like; the first one that fits."""
 
 Pairs = Sequence[tuple[str, str]]
-Grade = Callable[[Pairs], list[bool | None]]
-Clock = Callable[[], float]
+Counts = Mapping[str, Sequence[int]]
+"""Form -> (errors, rows that can be in error)."""
 
 
-def rlobj_grader() -> tuple[Grade, Clock]:
-    """Ours, with one worker, whose CPU seconds count."""
-    verifier = MathVerifier(deadline=10).__enter__()
-    verifier.verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
-
-    def seconds() -> float:
-        total = time.process_time()
-        for process in verifier.process_ids:
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return total
-
-    return lambda pairs: [verdict.correct for verdict in verifier.verify_many(pairs)], seconds
+# The graders, each in a process of its own.
 
 
-def math_verify_grader() -> tuple[Grade, Clock]:
-    """math-verify alone."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-
-    latex = LatexExtractionConfig(boxed_match_priority=0)
-
-    def judge(response: str, gold: str) -> bool:
-        answer = parse(response, [latex, ExprExtractionConfig()])
-        return bool(verify(parse(f"\\boxed{{{gold}}}", [latex]), answer))
-
-    return lambda pairs: [judge(*pair) for pair in pairs], time.process_time
+def blind(suite: str) -> list[dict[str, Any]]:
+    """The rows of a suite; never printed."""
+    with gzip.open(BLIND / f"{suite}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
-def trl_grader() -> tuple[Grade, Clock]:
-    """TRL's accuracy_reward; None if it skips the example."""
-    accuracy_reward = import_module("trl.rewards").accuracy_reward
-
-    def grade(pairs: Pairs) -> list[bool | None]:
-        completions = [[{"role": "assistant", "content": response}] for response, _ in pairs]
-        rewards = accuracy_reward(completions, [gold for _, gold in pairs])
-        return [None if reward is None else reward == 1.0 for reward in rewards]
-
-    return grade, time.process_time
-
-
-GRADERS = {"rlobj": rlobj_grader, "math-verify": math_verify_grader, "trl": trl_grader}
+def verdicts(grader: str, pairs: Pairs) -> list[bool | None]:
+    """The verdicts of a grader."""
+    if grader == "rlobj":
+        with MathVerifier(deadline=10, workers=2) as verifier:
+            return [verdict.correct for verdict in verifier.verify_many(pairs)]
+    golds = [f"${gold}$" if grader == DOLLARS and "$" not in gold else gold for _, gold in pairs]
+    asked = [
+        (Problem("", "", gold), response) for (response, _), gold in zip(pairs, golds, strict=True)
+    ]
+    with OtherGrader("trl" if grader == DOLLARS else grader, workers=2) as opened:
+        return [correct for correct, _ in opened.grade(asked)]
 
 
-def cases() -> list[dict[str, str]]:
-    """The rows of the suite on which fair judges agree."""
-    files = sorted((ROOT / "tests" / "answers" / "verifier_cases").glob("*.jsonl"))
-    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return [row for row in map(json.loads, lines) if not row.get("policy")]
+def speed(grader: str, part: str, seed: int) -> float:
+    """Answers per CPU second of a grader."""
+    pairs = responses(part, seed)
+    if grader != "rlobj":
+        judge = other_graders.Other(grader)
+        judge.decide(*pairs[0])
+        begin = time.process_time()
+        for pair in pairs:
+            judge.decide(*pair)
+        return len(pairs) / (time.process_time() - begin)
+    with MathVerifier(deadline=10) as verifier:
+        verifier.verify(r"\boxed{\int_0^1 2x\,dx}", "1")  # math-verify is loaded from here on
+
+        def seconds() -> float:
+            total = time.process_time()
+            for process in verifier.process_ids:
+                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            return total
+
+        begin = seconds()
+        verifier.verify_many(pairs)
+        return len(pairs) / (seconds() - begin)
 
 
 def responses(part: str, seed: int) -> list[tuple[str, str]]:
     """Responses with their golds, half of them wrong."""
     chooser = random.Random(seed)
     if part == "integers":
-        golds = chooser.sample(range(10**6), ROWS[part])
+        golds = chooser.sample(range(10**6), SPEED[part])
         return [(f"So it is \\boxed{{{gold + n % 2}}}.", str(gold)) for n, gold in enumerate(golds)]
-    known = sorted({row["gold"] for row in cases() if row["gold"].count("$") != 1})
+    files = sorted((ROOT / "tests" / "answers" / "verifier_cases").glob("*.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.open(encoding="utf-8")]
+    known = sorted({row["gold"] for row in rows if row["gold"].count("$") != 1})
     text, pairs = FILLER * (10_000 // len(FILLER)), []
-    for n in range(ROWS[part]):
+    for n in range(SPEED[part]):
         gold, other = chooser.sample(known, 2)
-        answer = (other if n % 2 else gold).replace("$", "")
-        pairs.append((f"{text}Thus $\\boxed{{{answer}}}$.", gold))
+        said = (other if n % 2 else gold).replace("$", "")
+        pairs.append((f"{text}Thus $\\boxed{{{said}}}$.", gold))
     return pairs
 
 
-def answer(grader: str, part: str, seed: int = 0) -> dict[str, float]:
-    """One grader on one part."""
-    grade, seconds = GRADERS[grader]()
-    if part != "errors":
-        pairs = responses(part, seed)
-        grade(pairs[:5])
-        start = seconds()
-        grade(pairs[5:])
-        return {part: (len(pairs) - 5) / (seconds() - start)}
-    rows = cases()
-    verdicts = grade([(row["response"], row["gold"]) for row in rows])
-    judged = [(verdict, bool(row["correct"])) for row, verdict in zip(rows, verdicts, strict=True)]
+def answer(grader: str, suites: Sequence[str] = (), seed: int = 0) -> dict[str, Any]:
+    """One grader: its verdicts on suites as letters, or without suites its speed by part."""
+    if not suites:
+        return {part: speed(grader, part, seed) for part in SPEED}
+    pairs = [(row["response"], row["gold"]) for suite in suites for row in blind(suite)]
+    letters = iter([LETTERS[verdict] for verdict in verdicts(grader, pairs)])
+    return {suite: "".join(next(letters) for _ in blind(suite)) for suite in suites}
+
+
+def installed(grader: str) -> tuple[str, str] | None:
+    """The Python that has a grader, and the versions there; None if it is not installed."""
+    package = grader.partition(",")[0]
+    if grader == "rlobj":
+        return sys.executable, verifier_version()
+    python = sys.executable
+    if grader == "verl":
+        folder = Path(os.environ.get("RLOBJ_VERL_VENV", ROOT / ".venv-verl"))
+        python = str(folder / "bin" / "python")
+    if not Path(python).exists():
+        return None
+    names = dict.fromkeys([package, "math-verify"])
+    code = "import sys; from importlib.metadata import version as v; "
+    code += "print(*(f'{name} {v(name)}' for name in sys.argv[1:]), sep=', ')"
+    found = subprocess.run([python, "-c", code, *names], capture_output=True, text=True)
+    return None if found.returncode else (python, found.stdout.strip())
+
+
+def asked(grader: str, again: bool) -> tuple[str, dict[str, str]] | None:
+    """The versions of a grader and its verdicts by suite; those that are kept are not asked again.
+
+    None if the grader is neither installed nor kept.
+    """
+    here, own = installed(grader), _kept().get(grader, {})
+    hashes = {s: hashlib.sha256((BLIND / f"{s}.jsonl.gz").read_bytes()).hexdigest() for s in SUITES}
+    old = [
+        suite
+        for suite, rows in hashes.items()
+        if again
+        or own.get(suite, {}).get("rows") != rows
+        or (here is not None and own[suite]["versions"] != here[1])
+    ]
+    if old and here is None:
+        return None
+    for suites in [old] if grader == "rlobj" else [[suite] for suite in old]:
+        note(f"{grader}: {', '.join(suites)}")
+        question = {"grader": grader, "suites": suites}
+        [found] = ask("benchmarks.verifier", question, python=here[0] if here else "")
+        for suite, letters in found.items():
+            versions = here[1] if here else ""
+            own[suite] = {"rows": hashes[suite], "versions": versions, "verdicts": letters}
+        if grader != "rlobj":
+            text = json.dumps({**_kept(), grader: own}, indent=1)
+            KEPT.write_text(text + "\n", encoding="utf-8")
+    return own[SUITES[0]]["versions"], {suite: own[suite]["verdicts"] for suite in SUITES}
+
+
+def _kept() -> dict[str, Any]:
+    return json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+
+
+# What the verdicts say.
+
+
+def wilson(errors: int, rows: int) -> list[float] | None:
+    """Wilson's interval of a share at 95%."""
+    from scipy.stats import binomtest
+
+    if not rows:
+        return None
+    found = binomtest(errors, rows).proportion_ci(0.95, method="wilson")
+    return [float(found.low), float(found.high)]
+
+
+def by_forms(counts: Counts, seed: int = 0) -> list[float] | None:
+    """The interval of a share at 95%, from drawing forms with replacement; None without errors."""
+    import numpy
+
+    errors, rows = numpy.array([each for each in counts.values() if each[1]]).T
+    if not errors.any():
+        return None
+    drawn = numpy.random.default_rng(seed).integers(len(rows), size=(DRAWS, len(rows)))
+    shares = errors[drawn].sum(1) / rows[drawn].sum(1)
+    return [float(bound) for bound in numpy.quantile(shares, [0.025, 0.975])]
+
+
+def errors_of(kind: str, rows: Sequence[Mapping[str, Any]], found: str) -> dict[str, Any]:
+    """Errors of a kind, "false positives" or "false negatives", with their intervals."""
+    right = kind == "false negatives"
+    judged = [
+        (row, (verdict == "r") != right)
+        for row, verdict in zip(rows, found, strict=True)
+        if row["correct"] == right and not row.get("policy")
+    ]
+    forms: dict[str, list[int]] = {}
+    golds: dict[str, list[int]] = {}
+    for row, wrong in judged:
+        gold = row["gold"].strip(" $")
+        shape = next(name for name, look in KINDS.items() if re.fullmatch(look, gold))
+        for name, group in ((row["kind"], forms), (shape, golds)):
+            count = group.setdefault(name, [0, 0])
+            count[0] += wrong
+            count[1] += 1
+    errors, possible = sum(wrong for _, wrong in judged), len(judged)
+    text, bounds, drawn = f"{errors:,} of {possible:,}", wilson(errors, possible), by_forms(forms)
+    if bounds is not None:
+        text += f", {errors / possible:.1%} ({_percent(bounds)}; {_percent(drawn)})"
     return {
-        "rows": len(rows),
-        "false_positives": judged.count((True, False)),
-        "false_negatives": judged.count((False, True)),
-        "undecided": verdicts.count(None),
+        kind: text,
+        f"{kind} counted": [errors, possible],
+        f"{kind} interval": bounds,
+        f"{kind} interval by forms": drawn,
+        f"{kind} by form": {name: each for name, each in sorted(forms.items()) if each[0]},
+        f"{kind} by gold": golds,
+    }
+
+
+def _percent(bounds: Sequence[float] | None) -> str:
+    return "–" if bounds is None else "–".join(f"{100 * each:.1f}" for each in bounds)
+
+
+def measured(
+    suite: str, rows: Sequence[Mapping[str, Any]], found: str, ours: str
+) -> dict[str, Any]:
+    """The numbers of a grader on the rows of a suite, beside the verdicts of rlobj."""
+    clear = [index for index, row in enumerate(rows) if not row.get("policy")]
+    differ = [index for index in clear if (found[index] == "r") != (ours[index] == "r")]
+    disputable = [
+        (found[index] == "r") == row["correct"]
+        for index, row in enumerate(rows)
+        if row.get("policy")
+    ]
+    agree = sum((ours[index] == "r") == rows[index]["correct"] for index in differ)
+    return {
+        "suite": suite,
+        "rows": len(clear),
+        **errors_of("false positives", rows, found),
+        **errors_of("false negatives", rows, found),
+        "undecided": sum(found[index] == "-" for index in clear),
+        "differs": len(differ),
+        "rlobj right": agree,
+        "disputable": f"{sum(disputable):,} of {len(disputable):,}",
+        "forms": len(Counter(row["kind"] for row in rows)),
     }
 
 
 def measure(quick: bool, rounds: int) -> Table:
     """Every grader that is installed."""
-    rows = []
+    rows = {suite: blind(suite) for suite in SUITES}
+    rows["all"] = [row for suite in SUITES for row in rows[suite]]
+    table, settings, ours = [], {}, {}
     for grader in GRADERS:
-        if not find_spec(grader.replace("-", "_")):
+        found = asked(grader, not quick)
+        if found is None:
+            note(f"{grader}: not installed")
             continue
-        note(grader)
-        [row] = ask("benchmarks.verifier", {"grader": grader, "part": "errors"})
-        for part in ROWS:
-            some = [{"grader": grader, "part": part, "seed": seed} for seed in range(rounds)]
-            row[part] = median(ask("benchmarks.verifier", each)[0][part] for each in some)
-        rows.append({"grader": grader, **row})
+        versions, letters = found
+        if grader != DOLLARS:
+            settings["verifier" if grader == "rlobj" else grader] = versions
+        letters["all"] = "".join(letters.values())
+        ours = ours or letters
+        for suite in rows:
+            numbers = measured(suite, rows[suite], letters[suite], ours[suite])
+            table.append({"grader": grader, **numbers})
+        here = installed(grader)
+        if here is not None and grader != DOLLARS:
+            note(f"{grader}: speed")
+            questions = [{"grader": grader, "seed": seed} for seed in range(rounds)]
+            speeds = [ask("benchmarks.verifier", each, python=here[0])[0] for each in questions]
+            table[-1] |= {part: median(each[part] for each in speeds) for part in SPEED}
     columns = {
+        "suite": ("suite", ""),
         "grader": ("grader", ""),
         "rows": ("rows", ",d"),
-        "false_positives": ("false positives", ",d"),
-        "false_negatives": ("false negatives", ",d"),
+        "false positives": ("false positives (Wilson; by forms)", ""),
+        "false negatives": ("false negatives (Wilson; by forms)", ""),
         "undecided": ("undecided", ",d"),
+        "differs": ("differs", ",d"),
+        "rlobj right": ("rlobj right", ",d"),
+        "disputable": ("disputable", ""),
         "integers": ("integers per CPU s", ",.0f"),
         "mixed": ("mixed per CPU s", ",.0f"),
     }
-    return Table("verifier", str(__doc__), columns, rows, {}, ("grader",), ("integers", "mixed"))
+    table.sort(key=lambda row: list(rows).index(row["suite"]))
+    parts = tuple(SPEED)
+    return Table("verifier", str(__doc__), columns, table, settings, ("grader",), parts)
 
 
 if __name__ == "__main__":

@@ -465,6 +465,31 @@ def collapse_table() -> str:
     return _table(header, rows)
 
 
+def verifier_table() -> str:
+    """The errors of the verifier and of other graders on the blind half."""
+    file = Path(__file__).parents[1] / "benchmarks" / "results" / "verifier.json"
+    study = json.loads(file.read_text(encoding="utf-8"))
+    rows, sides = study["rows"], ("false positives", "false negatives")
+    keys = ("suite", "grader", *sides, "undecided", "differs", "rlobj right", "disputable")
+    titles = [study["columns"][key][0] for key in keys]
+    parts = [
+        ", ".join(f"{grader}: {versions}" for grader, versions in study["settings"].items()) + ".",
+        _table(titles, [[_cell(f"{row[key]}") for key in keys] for row in rows]),
+        "False negatives of all suites, by kind of gold answer:",
+    ]
+    whole = [row for row in rows if row["suite"] == "all"]
+    kinds = [row["false negatives by gold"] for row in whole]
+    shares = [
+        [kind, *(f"{each[kind][0]:,} of {each[kind][1]:,}" for each in kinds)] for kind in kinds[0]
+    ]
+    parts.append(_table(["gold answer", *(row["grader"] for row in whole)], shares))
+    for side in sides:
+        forms = sorted(whole[0][f"{side} by form"].items(), key=lambda each: -each[1][0])
+        listed = ", ".join(f"`{name}` {errors} of {most}" for name, (errors, most) in forms)
+        parts.append(f"Forms in which rlobj has {side}: {listed or 'none'}.")
+    return "\n\n".join(parts)
+
+
 STABILITY = Path(__file__).parents[1] / "benchmarks" / "stability"
 
 
@@ -530,6 +555,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "diagnosis": diagnosis_table,
     "primitives": primitives,
     "records": records_table,
+    "verifier": verifier_table,
     "stability-plan": stability_plan,
     "stability-rule": stability_rule,
     **{

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ ENGINES = [
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A causal model without memory: one-hot embeddings, silent layers, a table as its head."""
     letters = string.digits + string.ascii_letters + string.punctuation + " \n"
-    tokenizer = build_tokenizer(letters)
+    tokenizer: Any = build_tokenizer(letters)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -45,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
     )
-    model = Qwen3ForCausalLM(config)
+    model: Any = Qwen3ForCausalLM(config)
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if "norm" not in name:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from integrations.trl_runs import GRPOTrainer, config
+from integrations.trl_runs import config
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import ConfigError
 from rlobj.integrations.rewards import accuracy_reward, compute_score

@@ -57,7 +57,7 @@ def verl() -> Grade:
 
 def trl() -> Grade:
     """TRL's `accuracy_reward`; it skips an example whose gold it cannot parse."""
-    from trl.rewards import accuracy_reward
+    from trl.rewards.accuracy_rewards import accuracy_reward
 
     def grade(response: str, gold: str) -> bool | None:
         [reward] = accuracy_reward([[{"role": "assistant", "content": response}]], [gold])
