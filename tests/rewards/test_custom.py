@@ -519,13 +519,20 @@ def test_a_batched_async_function_is_awaited_once():
         (lambda response, answer, **_: sys.exit(3), {}, "SystemExit: 3"),
         (lambda response, answer, **_: time.sleep(9), {"deadline": 0.1}, "not return within 0.1 s"),
         (lambda response, answer, **_: "good", {}, "returned 'good'"),
-        (lambda responses, answers, **_: 1, {"batched": True}, "a list of 1 reward,"),
+        (lambda responses, answers, **_: 1, {"batched": True}, "a list of 2 rewards,"),
     ],
 )
 def test_the_check_finds_a_function_that_cannot_work(function, settings, message):
     asked = [*problems("x", level=1), *problems("y", level=2)]
     with pytest.raises(ConfigError, match=message):
         opened(function, **settings).check(asked)
+
+
+def test_the_check_finds_a_function_of_the_other_kind():
+    with pytest.raises(ConfigError, match="Set batched: true if it grades all responses"):
+        opened(lambda response, answer: [1.0]).check(problems("x"))
+    with pytest.raises(ConfigError, match="expected a list of 2 rewards"):
+        opened(lambda responses, answers: [1.0], batched=True).check(problems("x"))
 
 
 def test_the_check_looks_at_the_columns_of_all_problems_and_calls_once():
@@ -562,7 +569,7 @@ def test_train_and_evaluate_check_the_function_before_anything_is_made(tmp_path)
 
 def test_settings_reach_a_function_that_is_passed_from_python(tmp_path):
     def score(responses, answers, **columns):
-        assert len(responses) in (1, 16)  # the check, and all of a step at once
+        assert len(responses) in (2, 16)  # the check, and all of a step at once
         return [float(a == b) for a, b in zip(responses, answers, strict=True)]
 
     settings = {

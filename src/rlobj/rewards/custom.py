@@ -100,7 +100,8 @@ class _CustomGrader(Grader):
         """Check the function's parameters, and call it for the answer of the first problem."""
         self._check_parameters(problems)
         for problem in problems[:1]:
-            part = [problem.answer], [problem]
+            copies = 1 + self.batched  # a function of many must return many
+            part = [problem.answer] * copies, [problem] * copies
             [outcome] = self._calls.outcomes([self._call(*part)])
             self._calls.close()
             if outcome.reason:
@@ -217,7 +218,9 @@ class _CustomGrader(Grader):
                 raise _WrongResult(
                     f"Reward {self._name} returned {shown(value)} on problem {problem.id!r}; "
                     "expected a finite number, True, False, or None for undecided."
-                    f"\n  response: {shown(response)}"
+                    + " Set batched: true if it grades all responses in one call."
+                    * isinstance(value, list)
+                    + f"\n  response: {shown(response)}"
                 )
         return rewards
 
