@@ -20,6 +20,9 @@ NOT_SETTLED = "not settled"
 _LIST_OR_NUMBER = re.compile(r"[0-9]{3}(?:,\s*[0-9]{3}){2,}")
 """A gold answer such as 353,357,360, which may be a list or a number; the answer decides."""
 
+_DERIVATIVE = re.compile(r"['′’]|prime|dot|\{\s*(?:d|\\partial)|d\S*/d")
+"""Marks without which an answer has no derivative."""
+
 _MIN_PROSE_WORDS = 4
 """A gold answer with this many words is a sentence and cannot be compared."""
 
@@ -57,7 +60,9 @@ def check_equivalence(
         given = as_point(given)
     if isinstance(given, Items) and _LIST_OR_NUMBER.fullmatch(gold):
         expected = parse_structure(gold, grouped=False)
-    correct = compare(in_notation_of(given, expected), expected, comparer)
+    if _DERIVATIVE.search(answer):
+        given = in_notation_of(given, expected)
+    correct = compare(given, expected, comparer)
     if not correct and _is_prose(expected):
         return None, "gold is prose"
     if correct is False and _is_words(given) and not _is_words(expected):

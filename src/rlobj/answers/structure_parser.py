@@ -360,7 +360,8 @@ def _scalar(tokens: Tokens) -> Structure:
     if factor != 1:
         tree = ("*", tree, factor)
     decimal = any(t.kind == "number" and not t.text.isdecimal() for t in value) and not names(tree)
-    trees = expand_plus_minus(tree)
+    both = any(token.text in ("±", "∓") for token in value)
+    trees = expand_plus_minus(tree) if both else [tree]
     if len(trees) > 1:
         return Items(tuple(scalar(each, "", unit, decimal=decimal) for each in trees))
     return scalar(tree, source, unit, decimal=decimal)
