@@ -19,6 +19,8 @@ MULTIPLES = {
     "hundred": 100,
     "thousand": 1000,
     "dozen": 12,
+    "score": 20,
+    "gross": 144,
     "lakh": 10**5,
     "crore": 10**7,
 } | {word: 10 ** (3 * n) for n, word in enumerate(("million", "billion", "trillion"), 2)}

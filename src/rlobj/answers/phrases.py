@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from rlobj.answers.lexer import Token
-from rlobj.answers.numerals import NUMBER_WORDS, SCALES
+from rlobj.answers.numerals import NUMBER_WORDS, SCALES, read_number_words
 from rlobj.answers.units import is_currency, is_unit, read_unit, split_unit
 from rlobj.answers.vocabulary import FUNCTIONS, word_set
 
@@ -112,6 +112,8 @@ def _without_noun(tokens: Tokens) -> Tokens:
     words = _phrase(tokens[first:])
     if words is None:
         return tokens
+    if read_number_words(" ".join(words)) == "".join(token.text for token in tokens[:first]):
+        return tokens[:first]  # 4 (four)
     kept, words = _measure(words)
     aside = tokens[first].text.lstrip()[:1] in (",", "(", "-")
     if words == ["times"] and first == len(tokens) - 1:

@@ -152,6 +152,9 @@ def _list(runs: list[Tokens], separators: set[str]) -> Structure:
     parts = [_structure(run) for run in runs]
     if len(parts) == 1:
         return Family(parts[0], counters) if counters else parts[0]
+    values = {part.value if isinstance(part, Scalar) else None for part in parts}
+    if "or" in separators and len(values) == 1 and len(set(parts)) > 1 and None not in values:
+        return parts[0]  # 0.75 or 3/4
     if (region := _joined(parts, separators)) is not None:
         return region
     if isinstance(parts[0], Named) and not any(isinstance(part, Named) for part in parts[1:]):

@@ -62,9 +62,9 @@ _CHOICE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CHOICE_VALUE = re.compile(
-    r"[0-9.$]|-[0-9\\]|\\(?!text\w*\{\s*(?:or|and)\b)|(?!or|and|not)[A-Za-z]{2}"
+    r"[0-9.$]|-[0-9\\]|\\(?!text\w*\{\s*(?:or|and)\b)|(?!or|and|not|is|was)[A-Za-z]{2}"
 )
-_CHOICE_AGAIN = re.compile(r"(?<![A-Za-z\\])[A-J]\}?[).:]|\([A-J]\)|\b(?:or|and)\b")
+_CHOICE_AGAIN = re.compile(r"(?<![A-Za-z\\])[A-J]\}?[).:]|\([A-J]\)|\b(?:or|and|not|wrong)\b")
 
 
 def normalize_words(text: str) -> str:
@@ -77,6 +77,7 @@ def normalize_words(text: str) -> str:
     text = _WRAPPER.sub("", text)
     text = " ".join(_SPACING.sub(" ", text).split()).strip(' .,;:!"`')
     text = _ARTICLE.sub("", text)
+    text = text.removesuffix(" function")
     if introduction := _INTRODUCTION.match(text):
         text = text[introduction.end() :]
     if choice := _LETTER.fullmatch(text):
