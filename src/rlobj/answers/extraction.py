@@ -88,16 +88,6 @@ _LABEL = re.compile(
 )
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _PRICE = re.compile(r"\$ ?[0-9][0-9,]*(?:\.[0-9]{2}(?![0-9])|,[0-9]{3}|\.?(?=\s+\S)|\.\s*$)")
-_COMMENTS = re.compile(
-    r"<!--.*?(?:-->|\Z)|\\iffalse\b.*?(?:\\fi\b|\Z)|\\begin\{comment\}.*?(?:\\end\{comment\}|\Z)"
-    r"|\\verb\*?([^\sa-z])[^\n]{0,200}?\1",
-    re.DOTALL,
-)
-_HIDES = re.compile(
-    r"(?:\\[hv]?phantom|\\(?:text)?color\{\s*(?:white|transparent)\s*\}|\\newcommand\*?\{[^{}]*\}"
-    r"|\\def\s*\\[a-zA-Z]+|print\([\"'])\s*\{?[\s$]*\Z"
-)
-"""Marks before a box that a reader does not see as an answer."""
 _LEAD = re.compile(r"[ \t\r\n:=*_}]*")
 
 
@@ -112,8 +102,6 @@ def extract_answer(response: str) -> str | None:
         >>> extract_answer(r"It is \\boxed{5}. Wait, that is wrong.") is None
         True
     """
-    if any(mark in response for mark in ("<!--", r"\iffalse", "{comment}", r"\verb")):
-        response = _COMMENTS.sub(lambda run: " " if "box" in run[0] else run[0], response)
     if turn := _END_OF_TURN.search(response):
         response = _until(_END_OF_TURN, response, find_boxes(response), turn.start())
     thinking, final = _split_thinking(response)
@@ -123,11 +111,7 @@ def extract_answer(response: str) -> str | None:
         final = f"{thinking}\n\n{final}"
     boxes = find_boxes(final)
     final = _until(_NEXT_TURN, final, boxes)
-    boxes = [
-        box
-        for box in boxes
-        if box.end <= len(final) and not _HIDES.search(final, max(0, box.start - 60), box.start)
-    ]
+    boxes = [box for box in boxes if box.end <= len(final)]
     if not boxes:
         return _after_phrase(final)
     boxes = last_sentence(final, boxes)
