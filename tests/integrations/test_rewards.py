@@ -53,6 +53,7 @@ def test_an_undecided_completion_has_no_reward_in_trl() -> None:
     said = [[{"role": "user", "content": "?"}, {"role": "assistant", "content": r"\boxed{5}"}]]
     assert accuracy_reward(said * 2, solution=["5", ""]) == [1.0, None]
     assert accuracy_reward(said, answer=[["4", "5"]]) == [1.0]
+    assert accuracy_reward(said * 2, answer=[5, None]) == [1.0, None]  # columns of numbers
     with pytest.raises(ConfigError, match="expects a column solution or answer"):
         accuracy_reward(said)
 

@@ -17,8 +17,8 @@ from typing import Any
 from rlobj.answers.verifier import Verdict, shared_verifier
 from rlobj.base.errors import ConfigError
 
-Gold = str | Sequence[str]
-"""One gold answer, or several of which any is right."""
+Gold = str | float | None | Sequence[str | float]
+"""One gold answer, or a list of several of which any is right; without one: undecided."""
 
 
 def accuracy_reward(
@@ -85,7 +85,9 @@ def compute_score(
 
 def _verdicts(pairs: Sequence[tuple[str, Gold]]) -> list[Verdict]:
     """The verdict on each response, by the gold answer that is best for it."""
-    golds = [[gold] if isinstance(gold, str) else list(gold) for _, gold in pairs]
+    golds: list[list[Any]] = [
+        list(gold) if isinstance(gold, list | tuple) else [gold] for _, gold in pairs
+    ]
     asked = [(text, gold) for (text, _), own in zip(pairs, golds, strict=True) for gold in own]
     verdicts = iter(shared_verifier().verify_many(asked))
     order = (True, None, False)
