@@ -206,6 +206,7 @@ _CONFIRMED = re.compile(
 _CLAUSES = re.compile(
     r"(?:,| [—–-]+|\.\.\.|…|;)\s+(?=(?:so|hence|thus|therefore|but|and|it|this|that|which)\b)|;\s"
 )
+_ANYTHING = re.compile(r"[^\W_]|[?？]")
 _STRUCK = re.compile(r"(?<!~)~~(?!~)")
 _OPERATOR = r"(?:[-+*/^]|\\(?:cdot|times|div|pm)(?![a-z]))"
 _BESIDE_AFTER = re.compile(
@@ -239,21 +240,34 @@ def asserted(before: str, answer: str, after: str) -> bool:
         >>> asserted("It is ", "5", ". Wait, that is wrong."), asserted("", "5", ". So 6 is wrong.")
         (False, True)
     """
+    return _visible(before, after) and _claimed(before, answer, after)
+
+
+def _visible(before: str, after: str) -> bool:
+    """Return whether an answer is neither struck through, hidden nor part of a larger formula."""
     if ("~~" in before and len(_STRUCK.findall(before)) % 2) or _STRUCK_BEFORE.search(
         before[-_BEFORE:]
     ):
         return False
     if any(before.rfind(start) > before.rfind(end) for start, end in _HIDDEN):
         return False
-    if _BESIDE_AFTER.match(after) or (_in_math(before) and _BESIDE_BEFORE.search(before[-40:])):
-        return False
+    beside = _in_math(before) and _BESIDE_BEFORE.search(before[-40:])
+    return not beside and not _BESIDE_AFTER.match(after)
+
+
+def _claimed(before: str, answer: str, after: str) -> bool:
+    """Return whether the words around an answer assert it."""
     clause = _words([part for part, _ in split_sentences(before[-_BEFORE:])][-1])
-    if _DENIED_BEFORE.search(clause) or _UNSURE_HERE.match(clause):
+    if (
+        _DENIED_BEFORE.search(clause)
+        or _UNSURE_HERE.match(clause)
+        or _COUNTERFACTUAL.search(clause)
+    ):
         return False
+    if not _ANYTHING.search(after):
+        return True
     later = split_sentences(after)
     rest, mark = next(later)
-    if _COUNTERFACTUAL.search(clause):
-        return False
     first, *others = _CLAUSES.split(_words(rest[:_SENTENCE])) if rest.strip() else [""]
     if "?" in mark or "？" in mark or rest.rstrip().endswith("?") or _DENIED_AFTER.match(first):
         return False
