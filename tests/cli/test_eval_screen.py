@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,14 @@ def test_the_screen_and_the_markdown_show_the_same_numbers(
     [row] = [line for line in printed(screen).splitlines() if "avg@n" in line]
     assert row.split() == ["avg@n", "75.0"]
     assert "| avg@n | 75.0 |" in (tmp_path / "a" / "results.md").read_text()
+
+
+def test_what_is_missing_stands_above_the_results(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"id": 1, "answer": "4", "response": "4"}))
+    result = score(tmp_path / "a.jsonl", reward="exact", out=tmp_path / "a")
+    screen = shown()
+    more = replace(result.benchmarks["a"], settings={"problems": 1, "samples": 2})
+    sampled = {**result.settings, "engine": {}}
+    EvaluationScreen(screen).finished(replace(result, benchmarks={"a": more}, settings=sampled))
+    text = printed(screen)
+    assert 0 <= text.index("Not finished: a: 1 of 2") < text.index("avg@n")

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlobj.evaluation import estimators
 from rlobj.evaluation.estimators import (
     FLIPS,
     Estimate,
@@ -149,22 +150,32 @@ def test_the_sign_flip_test_is_the_enumeration_of_all_signs(differences: list[in
     assert test.p_value == pytest.approx(enumerated(differences), abs=1e-12)
 
 
-def test_with_one_sample_per_problem_it_is_mcnemars_exact_test() -> None:
+def test_with_one_sample_per_problem_it_is_mcnemars_exact_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     better, worse = 12, 3  # two-sided binomial test of 3 out of 15
     expected = 2 * sum(math.comb(15, i) for i in range(worse + 1)) / 2**15
     few = sign_flip_test([1] * better + [-1] * worse + [0, 0])
     assert (few.p_value, few.exact) == (pytest.approx(expected, abs=1e-12), True)
     many = sign_flip_test([1] * better + [-1] * worse + [0] * 485)
+    assert (many.p_value, many.exact) == (pytest.approx(expected, abs=1e-12), True)
+    monkeypatch.setattr(estimators, "MOST_EXACT", 1)
+    sampled = sign_flip_test([1] * better + [-1] * worse + [0] * 485)
     noise = math.sqrt(expected * (1 - expected) / FLIPS)
-    assert (many.p_value, many.exact) == (pytest.approx(expected, abs=4 * noise), False)
+    assert (sampled.p_value, sampled.exact) == (pytest.approx(expected, abs=4 * noise), False)
+
+
+def test_problems_without_a_difference_need_no_sampled_signs() -> None:
+    assert sign_flip_test([1, 1, 1] + [0] * 27)[::2] == (0.25, True)
+    assert sign_flip_test([1] * 6 + [0] * 24)[::2] == (2 / 2**6, True)
 
 
 def test_sign_flips_of_many_problems_are_sampled_with_a_seed() -> None:
-    differences = [0.3, -0.1, 0.2] * 10
+    differences = [each / 32 for each in range(-12, 18)]
     test = sign_flip_test(differences, seed=1)
     assert not test.exact
     assert test == sign_flip_test(differences, seed=1) != sign_flip_test(differences, seed=2)
-    clear = sign_flip_test([0.5] * 29 + [0.25])
+    clear = sign_flip_test([0.5 + each / 128 for each in range(30)])
     assert clear.p_value == 1 / (FLIPS + 1)  # exactly 2/2^30: never 0
 
 
@@ -219,6 +230,18 @@ def test_intervals_of_differences_contain_the_true_difference(
         low, high, _ = sign_flip_test(differences, flips=999).interval
         covered += low <= worse * a / (a + b) <= high
     assert 0.92 <= covered / 200 <= 1.0
+
+
+def test_skewed_differences_are_covered_as_often_as_the_page_says() -> None:
+    """A is better by 0.1 on 90% of 30 problems and worse by 0.9 on 10%: the true mean is 0."""
+    covered = rejected = 0.0
+    for worse in range(31):
+        chance = math.comb(30, worse) * 0.1**worse * 0.9 ** (30 - worse)
+        p_value, (low, high, _), exact = sign_flip_test([0.1] * (30 - worse) + [-0.9] * worse)
+        assert exact
+        covered += chance * (low <= 0 <= high)
+        rejected += chance * (p_value < 0.05)
+    assert (covered, rejected) == (pytest.approx(0.80, abs=0.02), pytest.approx(0.19, abs=0.02))
 
 
 def test_p_values_of_equal_models_are_uniform() -> None:

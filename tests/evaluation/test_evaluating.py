@@ -180,7 +180,10 @@ def test_results_and_folders_are_compared_alike(policy, tmp_path) -> None:
     [benchmark] = comparison.benchmarks
     assert benchmark.difference == one.accuracy - two.accuracy
     assert "| benchmark |" in comparison.to_markdown()
-    with pytest.raises(ConfigError, match="have no benchmark in common: problems and addition"):
+    message = (
+        "have no benchmark in common: problems and addition. `rlobj eval score` takes the name"
+    )
+    with pytest.raises(ConfigError, match=message):
         compare(one, rlobj.evaluate(policy, "addition", limit=1, n=1, max_tokens=4))
 
 

@@ -146,7 +146,7 @@ def test_a_comparison_says_what_undecided_responses_and_equal_differences_mean()
     compared = compare_benchmark(evaluation("set", "+?", "+?"), evaluation("set", "--", "--"))
     text = EvaluationComparison("a", "b", (compared,), ()).to_markdown()
     assert "| set | 2 | 50.0 | 0.0 | +50.0 | – | 0.500 |" in text
-    assert "set: all differences are equal, so there is no interval." in text
+    assert "set: all differences are equal, so there is no interval. p stands alone." in text
     assert "If only those of A did, A − B would be +50.0; if only those of B did, +100.0." in text
 
 

@@ -264,6 +264,21 @@ def test_the_page_fits_a_phone(browser: Browser, page: Path) -> None:
         browser.resize(1280, 900)
 
 
+def test_names_of_problems_are_whole_without_the_folder_that_all_share(
+    browser: Browser, tmp_path: Path
+) -> None:
+    ids = ["sums/8+4+4", "sums/18+24+34", f"sums/{'long' * 9}"]
+    evaluation = GradedBenchmark("sums", tuple(answered(each, "?", "4", right()) for each in ids))
+    entry = BenchmarkResult(evaluation, summarise(evaluation), {})
+    write_page(tmp_path / "page.html", [entry], {"model": "m"})
+    browser.open(tmp_path / "page.html")
+    names = "[...document.querySelectorAll('.row .id')]"
+    assert browser.run(f"{names}.map(each => each.textContent)") == [
+        *("8+4+4", "18+24+34", f"…{('long' * 9)[-31:]}"),
+    ]
+    assert browser.run(f"{names}.filter(each => each.scrollWidth > each.clientWidth)") == []
+
+
 def test_what_was_measured_comes_below_the_results(browser: Browser, page: Path) -> None:
     browser.open(page)
     details = "document.querySelector('details.settings')"

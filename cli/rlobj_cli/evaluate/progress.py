@@ -111,13 +111,13 @@ class EvaluationScreen(EvaluationCallback):
         self._console.print(Text(f"\n{kept}; the same command continues from there"))
 
     def finished(self, result: EvaluationResult) -> None:
-        """Print the grades that changed, if it was graded again, the table, and the files."""
+        """Print the grades that changed, what is missing, the table, and the files."""
         self._clear()
         if result.changes is not None:
             show_changes(self._console, result, result.changes)
-        show_markdown(self._console, result.to_markdown())
         if result.unfinished:
             self._console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
+        show_markdown(self._console, result.to_markdown())
         written = f"wrote results.json, results.md and report.html to {result.path}"
         self._console.print(Text(written), soft_wrap=True)
 

@@ -35,8 +35,7 @@ class Change:
 
     Attributes:
         id: of the problem.
-        share_a: of right responses of A.
-        share_b: of right responses of B.
+        share_a: of right responses of A; share_b: of B.
     """
 
     id: str
@@ -64,13 +63,11 @@ class Comparison:
         accuracy_a: avg@n of A, over these problems only.
         accuracy_b: avg@n of B, over these problems only.
         difference: mean of d_i; above 0 if A is better.
-        p_value: of "no difference", two-sided.
-        interval: of the difference, at 95%, from the same sign-flip test: it contains 0 exactly if
-            p ≥ 0.05.
+        p_value: of equally good models, two-sided.
+        interval: of the difference, at 95%, from the same sign-flip test. See `SignFlips`.
         exact: whether all sign flips were counted, not a sample.
         changes: problems with d_i ≠ 0, largest difference first.
-        only_a: ids of problems that only A answered; left out.
-        only_b: ids of problems that only B answered; left out.
+        only_a: ids of problems that only A answered, left out; only_b: only B.
         bounds: the difference if undecided responses of A are wrong and those of B right, and the
             other way round.
     """
@@ -216,7 +213,10 @@ def compare(
     shared = [name for name in graded_a if name in graded_b]
     if not shared:
         lists = " and ".join(", ".join(each) for each in (graded_a, graded_b))
-        raise ConfigError(f"{name_a} and {name_b} have no benchmark in common: {lists}")
+        raise ConfigError(
+            f"{name_a} and {name_b} have no benchmark in common: {lists}. `rlobj eval score` takes "
+            "the name of the first file, or of --on: give both files the same name"
+        )
     found = tuple(compare_benchmark(graded_a[name], graded_b[name]) for name in shared)
     changed = [each for each in differences(settings_a, settings_b) if each[0][:6] != "model."]
     for name in shared:
@@ -242,8 +242,8 @@ def _markdown(comparisons: Sequence[Comparison]) -> str:
     """The paired differences of each benchmark, and the problems with the largest ones."""
     notes = [
         "Percent of right responses, over the problems that both answered. p and the interval are "
-        "of one paired sign-flip permutation test for each benchmark: p is below 0.05 exactly if "
-        "the interval does not contain 0.",
+        "of one paired sign-flip permutation test: p is below 0.05 exactly if the interval does "
+        "not contain 0. The test assumes that the differences are symmetric around their mean.",
         "A problem is solved if more than half of its responses are right. A flip is a problem "
         "that only one side solves.",
         *chain.from_iterable(map(_notes, comparisons)),
@@ -279,7 +279,7 @@ def _notes(comparison: Comparison) -> list[str]:
         if ids:
             notes.append(f"{name}: {len(ids):,} left out, only {side} answered {_named(ids)}.")
     if len(set(comparison.differences)) == 1:
-        notes.append(f"{name}: all differences are equal, so there is no interval.")
+        notes.append(f"{name}: all differences are equal, so there is no interval. p stands alone.")
     if low < high:
         notes.append(
             f"{name}: undecided responses count as wrong. If only those of A did, A − B would be "

@@ -9,9 +9,11 @@ the n·k samples as if they were independent (Miller 2024, arXiv:2411.00640).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -21,9 +23,9 @@ from torch import Tensor
 LEVEL = 0.95
 RESAMPLES = 10_000
 FLIPS = 99_999
-"""Sign vectors that are sampled, for more than `MOST_EXACT` problems."""
-MOST_EXACT = 17
-"""Problems up to which all sign vectors are counted."""
+"""Sign vectors that are sampled if there are too many."""
+MOST_EXACT = 2**17
+"""Distinct sign vectors up to which all are counted. Vectors of equal mean are not distinct."""
 _CELLS = 2**22
 """Values resampled at a time."""
 
@@ -54,7 +56,7 @@ class SignFlips(NamedTuple):
     Attributes:
         p_value: of "no difference".
         interval: differences that the test does not reject, at 95%: it contains 0 exactly if
-            p ≥ 0.05. It is nan if all differences are equal.
+            p ≥ 0.05. If all differences are equal, it is nan, and the p-value stands alone.
         exact: whether all sign flips were counted, not a sample of `FLIPS`.
     """
 
@@ -213,60 +215,58 @@ def sign_flip_test(differences: Sequence[float], *, seed: int = 0, flips: int = 
     of one sign count for every δ: no difference of five problems or fewer is significant. With one
     sample per problem it is McNemar's test.
 
-    The test is exact for equal models. At other δ the interval assumes that d_i − δ is symmetric.
-    In simulations of 30 problems with 1, 4 or 32 samples each, 95% intervals contained the
-    difference of equal models in 95% to 99% of the comparisons. If one model had 30% fewer right
-    responses, it was 92% to 97%, and 88% to 94% if nearly all problems were at 0.
+    The assumption is that d_i − δ is symmetric around 0; a mean of 0 is not enough. A studentized
+    test has the same p-values: flips do not change Σ (d_i − δ)², so t² grows with the sum's square.
+    In 2,000 simulations of 30 problems with 1 or 32 samples each, intervals contain the difference
+    of equal models in 96% to 99%, and that of a model with 30% fewer right responses in 96% (88% to
+    94% if nearly all problems are at 0). Skewed differences are covered less: +0.1 on 90% of the
+    problems and −0.9 on 10% in 79%, with p < 0.05 in 21%; 1 on 10% of the problems, else 0, in 82%.
 
     Args:
         differences: d_i in [−1, 1], at least one.
         seed: of the sign vectors, if they are sampled.
-        flips: number of sign vectors, if they are sampled. The observed signs count as one more
-            (Phipson & Smyth 2010, arXiv:1603.05766).
+        flips: number of sampled sign vectors. The observed one is one more (arXiv:1603.05766).
     """
-    values = torch.tensor(differences, dtype=torch.float64)
-    n, exact = len(values), len(values) <= MOST_EXACT
-    ends = []
-    for chosen in _subsets(n, seed, flips):
-        sizes, sums = chosen.sum(1), chosen @ values
-        means = torch.stack([sums / sizes, (values.sum() - sums) / (n - sizes)]).round(decimals=12)
-        means[:, (sizes == 0) | (sizes == n)] = torch.tensor([[-math.inf], [math.inf]]).double()
-        ends.append(means.sort(0).values)
-    low, high = torch.cat(ends, 1)
-    p_value = float(((low <= 0) & (high >= 0)).double().mean())
-    if len(set(differences)) == 1:
-        return SignFlips(p_value, Interval(math.nan, math.nan, "none"), exact)
-    rank = math.ceil(len(low) * (1 - LEVEL) - 1e-9)  # so many of them make 5%
-    least, most = low.kthvalue(rank).values, -(-high).kthvalue(rank).values
-    least, most = max(float(least), -1.0) + 0.0, min(float(most), 1.0) + 0.0  # no negative 0
-    interval = Interval(least, most, "sign flips")
-    return SignFlips(p_value, interval, exact)
-
-
-def _subsets(n: int, seed: int, flips: int) -> Iterator[Tensor]:
-    """Blocks [rows, n] of 0 and 1: all subsets with the last item, or the whole and sampled ones.
-
-    A subset and its complement are the same sign vector.
-    """
-    if n <= MOST_EXACT:
-        yield (torch.arange(2 ** (n - 1), 2**n)[:, None] >> torch.arange(n) & 1).double()
-        return
-    yield torch.ones(1, n, dtype=torch.float64)
+    counts = Counter(round(each, 12) for each in differences)
+    exact = math.prod(count + 1 for count in counts.values()) <= MOST_EXACT
     generator = torch.Generator().manual_seed(seed)
-    for rows in _blocks(flips, n):
-        yield torch.randint(2, (rows, n), generator=generator).double()
+    weights = torch.ones(1 if exact else flips + 1, dtype=torch.float64)
+    sizes, sums = torch.zeros_like(weights), torch.zeros_like(weights)  # of the d_i with s_i = 1
+    for value, count in counts.items():  # of equal d_i only the number with s_i = 1 matters
+        ways = accumulate(range(count), lambda c, j, m=count: c * (m - j) // (j + 1), initial=1)
+        chances = torch.tensor([way / 2**count for way in ways], dtype=torch.float64)
+        if exact:
+            number = torch.arange(count + 1.0, dtype=torch.float64)
+            sizes, sums = sizes[:, None], sums[:, None]
+            weights = (weights[:, None] * chances).flatten()
+        else:
+            drawn = torch.rand(flips, dtype=torch.float64, generator=generator)
+            number = torch.bucketize(drawn, chances.cumsum(0)[:-1], right=True)
+            number = torch.cat([torch.tensor([count]), number]).double()
+        sizes, sums = (sizes + number).flatten(), (sums + number * value).flatten()
+    n, total = len(differences), math.fsum(differences)
+    means = torch.stack([sums / sizes, (total - sums) / (n - sizes)]).round(decimals=12)
+    means[:, (sizes == 0) | (sizes == n)] = torch.tensor([[-math.inf], [math.inf]]).double()
+    low, high = means.sort(0).values
+    every = float(weights.sum())
+    p_value = min(float(weights[(low <= 0) & (high >= 0)].sum()) / every, 1.0)
+    if len(counts) == 1:
+        return SignFlips(p_value, Interval(math.nan, math.nan, "none"), exact)
 
+    def edge(ends: Tensor) -> float:
+        """The smallest end with 5% of the sign vectors at it or below."""
+        ends, order = ends.sort()
+        below = weights[order].cumsum(0) < every * (1 - LEVEL) * (1 - 1e-9)
+        return max(float(ends[below.sum()]), -1.0) + 0.0  # no negative 0
 
-def _blocks(rows: int, columns: int) -> list[int]:
-    """Numbers of rows that are sampled at a time."""
-    block = max(1, _CELLS // columns)
-    return [min(block, rows - start) for start in range(0, rows, block)]
+    return SignFlips(p_value, Interval(edge(low), -edge(-high) + 0.0, "sign flips"), exact)
 
 
 def _resampled_means(values: Tensor, generator: torch.Generator) -> Tensor:
     """Means of resamples with replacement, [RESAMPLES]."""
     n = len(values)
-    drawn = (torch.randint(n, (rows, n), generator=generator) for rows in _blocks(RESAMPLES, n))
+    parts = torch.empty(RESAMPLES).split(max(1, _CELLS // n))
+    drawn = (torch.randint(n, (len(part), n), generator=generator) for part in parts)
     return torch.cat([values[each].mean(1) for each in drawn])
 
 

@@ -16,9 +16,6 @@
     return texts.get(key);
   }
 
-  // Ids differ at their ends.
-  const ending = (id) => (id.length > 15 ? `…${id.slice(-14)}` : id);
-
   // The grid
 
   const previews = new IntersectionObserver((entries) => {
@@ -30,7 +27,7 @@
     }
   });
 
-  function buildRow(b, p, problem) {
+  function buildRow(b, p, problem, name) {
     const cells = [...problem.verdicts].map((letter, s) =>
       make("span", {
         role: "gridcell",
@@ -44,7 +41,7 @@
     const head = make(
       "div",
       { class: "head", role: "rowheader" },
-      make("span", { class: "id one-line", title: problem.id }, ending(problem.id)),
+      make("span", { class: "id one-line", title: problem.id }, name),
       make("span", { class: "share", title: "percent right" }, (100 * problem.share).toFixed(0)),
     );
     const snippet = problem.prompt.replace(/\s+/g, " ").slice(0, 300);
@@ -69,7 +66,13 @@
   function buildGrids() {
     benchmarks.forEach((benchmark, b) => {
       const grid = byId(`b${b}`).querySelector(".grid");
-      grid.append(...benchmark.problems.map((problem, p) => buildRow(b, p, problem)));
+      // Ids differ at their ends.
+      const ids = benchmark.problems.map(({ id }) => id);
+      const folder = ids[0]?.match(/^.*\//)?.[0] ?? "";
+      const shared = ids.every((id) => id.startsWith(folder)) ? folder.length : 0;
+      const names = ids.map((id) => id.slice(shared).replace(/^.+(?=.{31}$)/s, "…"));
+      grid.style.setProperty("--name", `${Math.max(...names.map((name) => name.length))}ch`);
+      grid.append(...benchmark.problems.map((problem, p) => buildRow(b, p, problem, names[p])));
       grid.querySelector(".cell")?.setAttribute("tabindex", 0);
       grid.addEventListener("keydown", (event) => moveInGrid(event, b));
       grid.addEventListener("focusin", (event) => {
@@ -153,12 +156,6 @@
 
   // The reader
 
-  function showFacts(terms) {
-    byId("verdict").replaceChildren(
-      ...terms.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
-    );
-  }
-
   function answerElement(answer, boxed) {
     if (answer === null) return make("span", { class: "none" }, "none");
     const element = make("span", { class: "answer", title: answer });
@@ -173,7 +170,7 @@
     current = { row, s };
     byId("reader-title").textContent =
       `${benchmarks[row.b].name} · ${problem.id} · sample ${problem.samples[s]}`;
-    showFacts([
+    const facts = [
       ["verdict", make("span", { class: `badge ${letter}` }, verdicts[letter])],
       ["answer", answerElement(problem.answers[s], true)],
       ["gold", answerElement(problem.gold, true)],
@@ -181,7 +178,8 @@
       ["tokens", length === null ? "unknown" : length.toLocaleString("en")],
       ["end", { stop: "stopped", length: "cut at the limit" }[problem.finishes[s]] ?? "unknown"],
       ["seed", problem.seeds[s]],
-    ]);
+    ].map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)));
+    byId("verdict").replaceChildren(...facts);
     byId("siblings").replaceChildren(
       ...[...problem.verdicts].map((other, i) =>
         make("span", { class: `cell ${other}${i === s ? " here" : ""}`, "data-s": i }),
