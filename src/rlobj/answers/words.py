@@ -1,8 +1,7 @@
-"""Parse answers that are words, choices, dates, or numerals with a base."""
+"""Parse answers that are words, choices, or numerals with a base."""
 
 from __future__ import annotations
 
-import calendar
 import re
 from fractions import Fraction
 
@@ -44,12 +43,6 @@ _NOTHING = re.compile(
 )
 _INFINITE = re.compile(
     r"(negative |minus )?(?:positive )?(?:infinity|infinite|infinitely many)(?: \w+)?"
-)
-_MONTHS = "|".join(f"{name[:3]}(?:{name[3:]})?" for name in map(str.lower, calendar.month_name[1:]))
-_DAY = "(?P<day{}>[0-9]{{1,2}})(?:st|nd|rd|th)?"
-_DATE = re.compile(
-    rf"(?:{_DAY.format(1)}(?: of)? (?P<month1>{_MONTHS})\.?"
-    rf"|(?P<month2>{_MONTHS})\.? {_DAY.format(2)}),?(?: (?P<year>[0-9]{{4}}))?"
 )
 _TIME = re.compile(
     r"(?:(?<=:[0-9]{2})\s*(?:\\[ ,;])?\s*|(?<=[0-9])\s*\\(?:text|mathrm)\{\s*)"
@@ -102,7 +95,7 @@ def parse_based_numeral(text: str) -> Structure | None:
 
 
 def parse_special(text: str) -> Structure | None:
-    """Parse a numeral with a base, and words for nothing, infinity, an ordinal or a date."""
+    """Parse a numeral with a base, and words for nothing, infinity or an ordinal."""
     if numeral := parse_based_numeral(text):
         return numeral
     if not _HAS_WORDS.search(text):
@@ -112,9 +105,6 @@ def parse_special(text: str) -> Structure | None:
         return Items((), braces=True)
     if infinite := _INFINITE.fullmatch(folded):
         return scalar(("neg", INFINITY) if infinite[1] else INFINITY)
-    if (date := _DATE.fullmatch(folded)) is not None:
-        day, month = date["day1"] or date["day2"], date["month1"] or date["month2"]
-        return Words(f"{int(day)} {month[:3]} {date['year'] or ''}".strip())
     fraction = re.match(r"(?:\\[a-z]+\{)? *an? ", text, re.IGNORECASE)  # a third
     ordinal = None if fraction else read_ordinal(folded)
     return Words(ordinal) if ordinal else None
