@@ -78,7 +78,7 @@ def prepare(work: str, median: float, folder: Path) -> Work:
     longest = EQUAL if work == "equal" else round(CUT * median)
     draws = torch.Generator().manual_seed(0)
     numbers = torch.randint(2, VOCABULARY, (64, PROMPT), generator=draws).tolist()
-    file = _write(folder, [(" ".join(map(str, each)), "even") for each in numbers])
+    file = _write(folder, [(" ".join(map(str, each)), "2") for each in numbers])
     build_policy(folder / "policy", longest, None if work == "equal" else median)
     reward = f"{__name__}:even_share"
     return Work(str(folder / "policy"), file, reward, 8, 8, longest, 1e-6)

@@ -20,8 +20,9 @@ HASHES = {
     "pairs": "f879c0e85611d9a7ccc9579e7c127add9753d476780de4b2e8a2b75f78faafad",
     "outputs": "2abaaf83992d786bdc81846847d88e85072bd82de56978d535c0ef0aa2c28f37",
     "attacks": "871d7b12a678af7d782fe3aceb48de5d20ca6f73c743d3629a1e9437942558b6",
+    "exam": "bd565dfa97ebd49554f1cde92db8e62fcbe38f00bf395d3520d4c6683ee476b4",
 }
-ALLOWED = {"pairs": (0, 1), "outputs": (0, 4), "attacks": (44, 0)}
+ALLOWED = {"pairs": (0, 1), "outputs": (0, 4), "attacks": (44, 0), "exam": (4, 6)}
 """Suite -> false positives and false negatives."""
 
 
@@ -37,7 +38,7 @@ def test_the_blind_rows_are_those_that_were_frozen(suite):
     assert hashlib.sha256(content).hexdigest() == HASHES[suite]
 
 
-@pytest.mark.parametrize("suite", HASHES)
+@pytest.mark.parametrize("suite", sorted(HASHES.keys() - {"exam"}))
 def test_no_form_of_the_blind_half_is_in_the_open_half(suite):
     path = FOLDER.parent / "verifier_cases" / f"open_{suite}.jsonl"
     kinds = {json.loads(line)["kind"] for line in path.read_text(encoding="utf-8").splitlines()}
