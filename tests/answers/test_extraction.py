@@ -159,6 +159,8 @@ def test_answers_far_from_every_number_and_long_lists_are_wrong(bomb):
         r"\frac{2^{10^9}}{2^{10^9}-1}",
         "1^{999999999}",
         "(" * (MAX_DEPTH + 1) + "1" + ")" * (MAX_DEPTH + 1),
+        "(" * (MAX_DEPTH + 1) + "5" + ")" * (MAX_DEPTH + 1),
+        "(3!)!",
         "1+" * MAX_LENGTH + "1",
     ],
 )

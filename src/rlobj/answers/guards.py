@@ -26,6 +26,7 @@ _SEPARATED = re.compile(r"[,;]|\b(?:or|and)\b")
 _HUGE = re.compile(r"[+-]?(?:[0-9.^!{}()\s*]|\^\{-|\\(?:left|right|cdot|times)(?![a-z]))+")
 """Products of powers and factorials: far from every number if they are too large to evaluate."""
 _SMALL = re.compile(r"(?<![0-9.])[01](?![0-9.])")
+_NOT_HUGE = re.compile(r"(?<![0-9.])[0-3](?![0-9.])|\A[^!]*\Z")  # (3!)!, or brackets alone
 _NUMBER = re.compile(r"[-+0-9.,/]{1,1000}|\\[dt]?frac\{[0-9]{1,99}\}\{[0-9]{1,99}\}")
 _SEPARATOR = re.compile(r",\\!|\{,\}|\\,|\\!")  # thousands separators of LaTeX
 _OPEN = r"[\s{(]*"
@@ -63,7 +64,8 @@ def decide(answer: str, gold: str) -> tuple[bool | None, str] | None:
     reason = None if given is not None else refusal(answer)
     if reason is None or refusal(gold) is not None:
         return None
-    if _HUGE.fullmatch(answer) and not _SMALL.search(answer) and _NUMBER.fullmatch(gold):
+    small = _SMALL if reason.startswith(("exponent", "factorial above")) else _NOT_HUGE
+    if _HUGE.fullmatch(answer) and not small.search(answer) and _NUMBER.fullmatch(gold):
         return False, f"refused: {reason}"
     return unread(answer, f"too large: {reason}")
 
