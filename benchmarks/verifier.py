@@ -54,7 +54,7 @@ FILLER = (
     "[1,2] holds. Therefore the sum is 12.\n"
 )
 SPEED = {"integers": 2000, "mixed": 200}
-SUITES = ("pairs", "outputs", "attacks")
+SUITES = ("pairs", "outputs", "attacks", "exam")
 DOLLARS = "trl, gold as LaTeX"
 GRADERS = ("rlobj", *other_graders.PACKAGES, DOLLARS)
 DRAWS = 2000

@@ -470,11 +470,22 @@ def verifier_table() -> str:
     file = Path(__file__).parents[1] / "benchmarks" / "results" / "verifier.json"
     study = json.loads(file.read_text(encoding="utf-8"))
     rows, sides = study["rows"], ("false positives", "false negatives")
-    keys = ("suite", "grader", *sides, "undecided", "differs", "rlobj right", "disputable")
-    titles = [study["columns"][key][0] for key in keys]
+    keys = ("suite", "grader", *sides, "undecided", "differs", "rlobj right")
+    titles = [study["columns"][key][0].replace(" (", "<br>(") for key in keys]
+    before = json.loads(file.with_name("verifier-blind.json").read_text(encoding="utf-8"))["before"]
+    now = {row["suite"]: row for row in rows if row["grader"] == "rlobj"}
+    pairs = (("fp", sides[0]), ("fn", sides[1]))
+    counts = [
+        [suite, *(f"{old[key]} → {now[suite][side].partition(', ')[0]}" for key, side in pairs)]
+        for suite, old in before.items()
+    ]
     parts = [
+        "The same rows before and after the corrections:",
+        _table(["suite", *sides], counts),
         ", ".join(f"{grader}: {versions}" for grader, versions in study["settings"].items()) + ".",
-        _table(titles, [[_cell(f"{row[key]}") for key in keys] for row in rows]),
+        _table(
+            titles, [[_cell(f"{row[key]}").replace(", ", "<br>") for key in keys] for row in rows]
+        ),
         "False negatives of all suites, by kind of gold answer:",
     ]
     whole = [row for row in rows if row["suite"] == "all"]

@@ -22,7 +22,7 @@ HASHES = {
     "attacks": "871d7b12a678af7d782fe3aceb48de5d20ca6f73c743d3629a1e9437942558b6",
     "exam": "bd565dfa97ebd49554f1cde92db8e62fcbe38f00bf395d3520d4c6683ee476b4",
 }
-ALLOWED = {"pairs": (0, 1), "outputs": (0, 4), "attacks": (44, 0), "exam": (4, 6)}
+ALLOWED = {"pairs": (0, 1), "outputs": (0, 4), "attacks": (33, 0), "exam": (4, 5)}
 """Suite -> false positives and false negatives."""
 
 

@@ -227,6 +227,7 @@ EQUAL_GOLDS: dict[str, dict[tuple[str, str], str]] = {
         (r"$45^{\circ}$", "45"): "degrees left out",
         (r"$4^{\circ}$", "4"): "degrees left out",
         (r"$8 \%$", "8"): "benchmarks mean the number before the percent sign",
+        ("$f(n)=n$", "$f(z)=z$"): "name of the argument",
         ("$f(x)=1$", "1"): "name of the function left out",
         ("$k=1$", "1"): "name of the unknown left out",
         ("$k=3$", "3"): "name of the unknown left out",
