@@ -96,7 +96,7 @@ def test_what_cannot_be_graded_is_refused(folder: Path, monkeypatch: pytest.Monk
 def test_the_command_shows_what_differs(folder: Path) -> None:
     runner = CliRunner(env={"COLUMNS": "160", "TERM": "dumb"})
     output = runner.invoke(app, ["eval", "regrade", str(folder), "--with", "math-verify"]).output
-    assert "only math-verify: right" in output
+    assert "right by math-verify only" in output
     assert "4.5e33" in output
     assert f"wrote {folder / 'regraded' / 'math-verify.json'}" in output.replace("\n", "")
     wrong = runner.invoke(app, ["eval", "regrade", str(folder), "--all"])

@@ -117,24 +117,29 @@ class SecondGrading:
             limit: number of differing verdicts that are listed; None = all.
         """
         name = self.grader
-        header = [
-            *("benchmark", "responses", "rlobj", name, "difference", "either"),
-            *("only rlobj: right", f"only {name}: right", f"{name}: undecided"),
-        ]
+        benchmarks = self.benchmarks
         rows = [
+            ["rlobj, % right", *(percent(each["ours"]) for each in benchmarks.values())],
+            [f"{name}, % right", *(percent(each["theirs"]) for each in benchmarks.values())],
             [
-                *(benchmark, f"{each['responses']:,}", percent(each["ours"])),
-                *(percent(each["theirs"]), percent_signed(each["theirs"] - each["ours"])),
-                *(percent(each["either"]), f"{each['only_ours']:,}", f"{each['only_theirs']:,}"),
-                f"{each['undecided']:,}",
-            ]
-            for benchmark, each in self.benchmarks.items()
+                "difference",
+                *(percent_signed(each["theirs"] - each["ours"]) for each in benchmarks.values()),
+            ],
+            ["either, % right", *(percent(each["either"]) for each in benchmarks.values())],
         ]
+        counts = {
+            "responses": "responses",
+            "only_ours": "right by rlobj only",
+            "only_theirs": f"right by {name} only",
+            "undecided": f"undecided by {name}",
+        }
+        for key, title in counts.items():
+            rows.append([title, *(f"{each[key]:,}" for each in benchmarks.values())])
         note = (
-            "Percent of right responses, undecided ones being wrong. The difference is in points. "
+            "An undecided response counts as wrong. The difference is in points. "
             '"either": a response is right if one of both graders finds it right.'
         )
-        parts = [markdown_table(header, rows), note]
+        parts = [markdown_table(["", *benchmarks], rows), note]
         different = self.different[:limit]
         if different:
             parts.append(f"Verdicts that differ ({len(different):,} of {len(self.different):,}):")
