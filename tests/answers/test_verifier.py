@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from forked import wait_until
 
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError
@@ -377,3 +378,19 @@ def test_verify_needs_neither_setup_nor_torch():
     run = [sys.executable, "-c", program]
     done = subprocess.run(run, capture_output=True, text=True, timeout=60)
     assert (done.stdout.strip(), done.stderr) == ("[False, True] False", "")
+
+
+def test_verify_answers_while_the_program_ends_and_leaves_no_process():
+    program = """if True:
+        import atexit
+        from rlobj.answers import verify
+        from rlobj.answers.verifier import shared_verifier
+        atexit.register(lambda: print(verify("\\\\boxed{1+\\\\sqrt2}", "\\\\sqrt2+1").correct))
+        verify("\\\\boxed{1+\\\\sqrt3}", "\\\\sqrt3+1")
+        print(*shared_verifier().process_ids)
+    """
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    processes, late = done.stdout.splitlines()
+    assert (late, done.stderr) == ("True", "")
+    wait_until(lambda: not any(alive(int(each)) for each in processes.split()))

@@ -10,7 +10,6 @@ decided has `correct=None`; it is never counted as wrong.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import math
 import os
@@ -283,9 +282,7 @@ def _unwrapped(text: object) -> str:
 @functools.cache
 def _shared(process_id: int) -> MathVerifier:
     """The verifier of `verify` in this process; its workers end with the process."""
-    verifier = MathVerifier(workers=min(4, os.cpu_count() or 1)).__enter__()
-    atexit.register(verifier.close)
-    return verifier
+    return MathVerifier(workers=min(4, os.cpu_count() or 1)).__enter__()
 
 
 def shared_verifier() -> MathVerifier:
