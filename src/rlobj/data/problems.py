@@ -32,6 +32,11 @@ class Problem:
     extra: dict[str, Any] = field(default_factory=dict)
     """The other columns of the row, by name."""
 
+    @property
+    def golds(self) -> Sequence[str]:
+        """The gold answers of which any is right: `extra["alternatives"]`, else the answer."""
+        return self.extra.get("alternatives") or (self.answer,)
+
 
 def digest(text: str) -> str:
     """Return the SHA-256 of a text, in hexadecimal."""

@@ -205,7 +205,7 @@ def _own(row: _Row, problems: Mapping[str, Problem]) -> Problem:
 
 
 def _golds(problem: Problem) -> str:
-    return " or ".join(problem.extra.get("alternatives", [problem.answer]))
+    return " or ".join(problem.golds)
 
 
 def _finder(known: Sequence[Problem]) -> Callable[[_Row], Problem]:

@@ -85,7 +85,7 @@ class Judge:
         """Return (verdict, output) of each response; a prompt that is too long is undecided."""
         engine, prompts = self._engine, {}
         for index, (problem, response) in enumerate(questions):
-            text = _filled(self._template, problem.prompt, _gold(problem), response)
+            text = _filled(self._template, problem.prompt, " or ".join(problem.golds), response)
             ids = encode_prompt(engine.tokenizer, text, engine.chat)
             if engine.context is None or len(ids) + self._tokens <= engine.context:
                 prompts[index] = ids
@@ -97,10 +97,6 @@ class Judge:
         for index, [output] in zip(prompts, outputs, strict=True):
             found[index] = read_judgement(output.text), output.text.strip()
         return found
-
-
-def _gold(problem: Problem) -> str:
-    return " or ".join(problem.extra.get("alternatives") or (problem.answer,))
 
 
 def _filled(template: str, question: str, gold: str, response: str) -> str:

@@ -118,23 +118,17 @@ class SecondGrading:
         """
         name = self.grader
         benchmarks = self.benchmarks
-        rows = [
-            ["rlobj, % right", *(percent(each["ours"]) for each in benchmarks.values())],
-            [f"{name}, % right", *(percent(each["theirs"]) for each in benchmarks.values())],
-            [
-                "difference",
-                *(percent_signed(each["theirs"] - each["ours"]) for each in benchmarks.values()),
-            ],
-            ["either, % right", *(percent(each["either"]) for each in benchmarks.values())],
-        ]
-        counts = {
-            "responses": "responses",
-            "only_ours": "right by rlobj only",
-            "only_theirs": f"right by {name} only",
-            "undecided": f"undecided by {name}",
+        lines: dict[str, Callable[[dict[str, Any]], str]] = {
+            "rlobj, % right": lambda each: percent(each["ours"]),
+            f"{name}, % right": lambda each: percent(each["theirs"]),
+            "difference": lambda each: percent_signed(each["theirs"] - each["ours"]),
+            "either, % right": lambda each: percent(each["either"]),
+            "responses": lambda each: f"{each['responses']:,}",
+            "right by rlobj only": lambda each: f"{each['only_ours']:,}",
+            f"right by {name} only": lambda each: f"{each['only_theirs']:,}",
+            f"undecided by {name}": lambda each: f"{each['undecided']:,}",
         }
-        for key, title in counts.items():
-            rows.append([title, *(f"{each[key]:,}" for each in benchmarks.values())])
+        rows = [[title, *map(write, benchmarks.values())] for title, write in lines.items()]
         note = (
             "An undecided response counts as wrong. The difference is in points. "
             '"either": a response is right if one of both graders finds it right.'
@@ -294,9 +288,8 @@ class OtherGrader:
 
     def _grade(self, question: Question) -> Decision:
         problem, response = question
-        golds = problem.extra.get("alternatives") or (problem.answer,)
         with self._worker() as worker:
-            found = [worker.ask(response, gold) for gold in golds]
+            found = [worker.ask(response, gold) for gold in problem.golds]
         return min(found, key=lambda each: (True, None, False).index(each[0]))
 
     @contextlib.contextmanager

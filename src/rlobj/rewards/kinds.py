@@ -242,7 +242,7 @@ class Exact(Reward):
 class _MathGrader(MathVerifier, Grader):
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response; if a problem has alternatives, any of them is right."""
-        golds = [_golds(problem) for problem in problems]
+        golds = [problem.golds for problem in problems]
         pairs = [
             (response, gold)
             for response, several in zip(responses, golds, strict=True)
@@ -250,10 +250,6 @@ class _MathGrader(MathVerifier, Grader):
         ]
         verdicts = iter(self.verify_many(pairs))
         return [_best([next(verdicts) for _ in several]) for several in golds]
-
-
-def _golds(problem: Problem) -> Sequence[str]:
-    return problem.extra.get("alternatives") or (problem.answer,)
 
 
 def _best(verdicts: Sequence[Verdict]) -> Graded:
