@@ -11,7 +11,7 @@ def test_the_version_is_that_of_the_source_files(tmp_path: Path) -> None:
     copy = tmp_path / "answers"
     shutil.copytree(Path(answers.__file__).parent, copy)
     assert verifier_version(copy) == verifier_version()
-    (copy / "units.py").write_text("UNITS = ()\n", encoding="utf-8")
+    (copy / "vocabulary.toml").write_text("units = 'm'\n", encoding="utf-8")
     changed = tmp_path / "changed"
     shutil.copytree(copy, changed)
     assert verifier_version(changed) != verifier_version()

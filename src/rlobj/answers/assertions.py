@@ -32,7 +32,7 @@ _LIGHT = (
         r"believes?, write, answer, obtain, conclude, put, \w+ly, going, supposed, at all, in "
         r"fact, any of, no longer,,  exactly, simply, really, actually, just, its, our, my, look, "
         r"root, like, now, for the sake of argument, for the sake of contradiction, for "
-        r"contradiction",
+        r"contradiction"
     )
     + r"\b"
 )
@@ -98,7 +98,7 @@ _FAULTS = (
         "untrue, mistake, error, typo, contradiction, guess, too small, too large, too big, too "
         "low, too high, (?:my|the|our) (?:first|initial|previous|old) (?:attempt|guess|try"
         "|answer), what (?:an?|some|many), rejected, discarded, excluded, ruled out, withdrawn, "
-        "lower bound, upper bound",
+        "lower bound, upper bound"
     )
     + rf"\b{_STOP}|(?:fails?|violates?|contradicts?)\b|makes? no sense\b"
     r"|(?:leads?|gives?)(?: to)? a contradiction)"
@@ -127,7 +127,7 @@ _MARKER = re.compile(
         "and, alas, unfortunately, in fact, then, thus, yet, or, hence, therefore, on second "
         "thoughts?, correction, ah, edit, update, apologies, my bad, okay, ok, i think, i "
         "believe, now, maybe, perhaps, because, note that, clearly, obviously, u?p?on reflection, "
-        "honestly, frankly, sadly, to be honest, never ?mind, rather",
+        "honestly, frankly, sadly, to be honest, never ?mind, rather"
     )
     + r"\b[ ,.!:;…—–-]*+)++"
 )
@@ -143,7 +143,7 @@ _ALONE = re.compile(
         "|this|that), i (?:could|may|might) (?:well )?be (?:wrong|mistaken), "
         "(?:这|那)?(?:不对|错了?|错误|不正确|不是), (?:das )?(?:ist )?falsch, das stimmt nicht, "
         "(?:es )?incorrecto, no es "
-        "correcto, (?:c'est )?faux, неверно",
+        "correcto, (?:c'est )?faux, неверно"
     )
     + r"[ .!,:;…—–-]*"
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rlobj.answers.lexer import NotAnAnswer, Token, closing_bracket
+from rlobj.answers.lexer import NotAnAnswer, Token, is_enclosed, nesting
 from rlobj.answers.vocabulary import word_set
 
 Tokens = list[Token]
@@ -44,15 +44,13 @@ def without_condition(tokens: Tokens) -> tuple[Tokens, frozenset[str]]:
     """
     depth = 0
     for n, token in enumerate(tokens):
-        depth += _step(token)
+        depth += nesting(token)
         if depth == 0 and n and token.kind in ("text", "word") and _CLAUSE.match(token.text):
             counters = condition(tokens[n:])
             if counters is not None:
                 return _stripped(tokens[:n]), counters
     if tokens and tokens[-1][:2] == ("symbol", ")"):
-        closed = (
-            n for n in range(len(tokens)) if tokens[n].text == "(" and _closes_last(tokens, n)
-        )
+        closed = (n for n, t in enumerate(tokens) if t.text == "(" and is_enclosed(tokens, n))
         opening = next(closed, 0)
         inside = tokens[opening + 1 : -1]
         if opening and any(token.text in _BOUNDS for token in inside):
@@ -60,10 +58,6 @@ def without_condition(tokens: Tokens) -> tuple[Tokens, frozenset[str]]:
             if counters is not None:
                 return _stripped(tokens[:opening]), counters
     return tokens, frozenset()
-
-
-def _closes_last(tokens: Tokens, start: int) -> bool:
-    return closing_bracket(tokens, start) == len(tokens) - 1
 
 
 def _stripped(tokens: Tokens) -> Tokens:
@@ -80,7 +74,7 @@ def condition(tokens: Tokens) -> frozenset[str] | None:
     pieces: list[Tokens] = [[]]
     depth = 0
     for token in tokens:
-        depth += _step(token)
+        depth += nesting(token)
         if depth == 0 and token.kind == "symbol" and token.text in (",", ";", "and"):
             pieces.append([])
         else:
@@ -114,13 +108,6 @@ def _clause(tokens: Tokens) -> tuple[set[str], bool] | None:
     return names, whole or any(token.text in _WHOLE for token in rest)
 
 
-def _step(token: Token) -> int:
-    if token.kind in ("begin", "end"):
-        return 1 if token.kind == "begin" else -1
-    opens = token.kind == "symbol" and token.text in ("(", "[", "{", "\\{", "⟨")
-    return opens - (token.kind == "symbol" and token.text in (")", "]", "}", "\\}", "⟩"))
-
-
 def without_layout(tokens: Tokens) -> Tokens | None:
     r"""Return the rows of `aligned` and similar environments as a list, a = 1, b = 2.
 
@@ -130,7 +117,7 @@ def without_layout(tokens: Tokens) -> Tokens | None:
     kinds = [token.kind for token in tokens]
     if tokens[0].text == "\\{" and kinds[1:2] == ["begin"] and kinds[-1] == "end":
         tokens = tokens[1:]
-    if tokens[0].kind != "begin" or closing_bracket(tokens, 0) != len(tokens) - 1:
+    if tokens[0].kind != "begin" or not is_enclosed(tokens):
         return None
     kind, inside = tokens[0].text, tokens[1:-1]
     related = any(token.kind == "symbol" and token.text in ("=", *_BOUNDS) for token in inside)

@@ -29,6 +29,7 @@ from rlobj.answers.structures import (
     Words,
     names_in,
     rename,
+    without_name,
 )
 from rlobj.answers.units import PERCENT
 from rlobj.answers.words import normalize_words
@@ -38,14 +39,17 @@ def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Trut
     """Return whether two structures are the same answer; different kinds never are."""
     if isinstance(answer, Family) or isinstance(gold, Family):
         return compare(*_same_counters(answer, gold), comparer)
-    if isinstance(answer, Relation) or isinstance(gold, Relation) or _is_equation(gold):
+    equation = isinstance(gold, Named) and gold.compound
+    if equation or isinstance(answer, Relation) or isinstance(gold, Relation):
         return _relations(answer, gold, comparer)
-    if isinstance(gold, (Chain, Rounded)):
-        return compare(answer, _first(gold), comparer)
+    if isinstance(gold, Chain):
+        return compare(answer, gold.values[0], comparer)
+    if isinstance(gold, Rounded):
+        return compare(answer, gold.value or gold.about, comparer)
     if isinstance(answer, Chain):
-        return _all(compare(each, _value(gold), comparer) for each in answer.values)
+        return _all(compare(each, without_name(gold), comparer) for each in answer.values)
     if isinstance(answer, Rounded):
-        return _rounded(answer, _value(gold), comparer)
+        return _rounded(answer, without_name(gold), comparer)
     if isinstance(answer, Named) or isinstance(gold, Named):
         return _named(answer, gold, comparer)
     if isinstance(answer, Words) or isinstance(gold, Words):
@@ -80,12 +84,6 @@ def _hundredfold(gold: Scalar) -> Scalar:
     return replace(gold, tree=("*", gold.tree, Fraction(100)), value=value)
 
 
-def _first(structure: Chain | Rounded) -> Structure:
-    if isinstance(structure, Chain):
-        return structure.values[0]
-    return structure.about if structure.value is None else structure.value
-
-
 def _rounded(answer: Rounded, gold: Structure, comparer: ExactComparer) -> Truth:
     """14/3 ≈ 4.67 equals 14/3 if both are close; ≈ 4.67 alone can equal a decimal only."""
     if answer.value is None:
@@ -114,21 +112,9 @@ def _text(structure: Structure) -> str:
     return normalize_words(structure.latex) if isinstance(structure, Scalar) else ""
 
 
-def _value(structure: Structure) -> Structure:
-    return structure.value if isinstance(structure, Named) else structure
-
-
-def _is_equation(gold: Structure) -> bool:
-    return isinstance(gold, Named) and gold.compound
-
-
 def _named(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     for one, other in ((answer, gold), (gold, answer)):
-        if (
-            isinstance(one, Named)
-            and isinstance(other, Words)
-            and one.name == f"choice {other.text}"
-        ):
+        if isinstance(other, Words) and getattr(one, "name", "") == f"choice {other.text}":
             return True
     if isinstance(answer, Named) and isinstance(gold, Named) and answer.name != gold.name:
         if (value := _as_function(answer, gold)) is not None:
@@ -143,7 +129,7 @@ def _named(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth
         value = answer.value.tree if isinstance(answer.value, Scalar) else None
         if isinstance(value, tuple) and value[0] == "name" and value[1] not in names_in(gold):
             return compare(Scalar(answer.tree, None), gold, comparer)  # 2k + 1 = n
-    return compare(_value(answer), _value(gold), comparer)
+    return compare(without_name(answer), without_name(gold), comparer)
 
 
 def _in_order(answer: Structure) -> Structure:
@@ -182,15 +168,13 @@ def _as_function(answer: Named, gold: Named) -> Structure | None:
 
 def _same_counters(answer: Structure, gold: Structure) -> tuple[Structure, Structure]:
     """Give the counter of the answer the letter that it has in the gold."""
-    counters: list[frozenset[str]] = []
-    values: list[Structure] = []
-    for each in (answer, gold):
-        counters.append(each.counters if isinstance(each, Family) else frozenset())
-        values.append(each.value if isinstance(each, Family) else each)
-    given, expected = values
+    (given, own), (expected, golds) = (
+        (each.value, each.counters) if isinstance(each, Family) else (each, frozenset[str]())
+        for each in (answer, gold)
+    )
     extra = names_in(given) - names_in(expected)
     missing = names_in(expected) - names_in(given)
-    known = extra <= (counters[0] or extra) and missing <= (counters[1] or missing)
+    known = extra <= (own or extra) and missing <= (golds or missing)
     if len(extra) == len(missing) == 1 and known:
         given = rename(given, dict(zip(extra, missing, strict=True)))
     return given, expected
@@ -259,26 +243,22 @@ def _regions(answer: Structure, gold: Structure, comparer: ExactComparer) -> Tru
     given, expected = as_region(answer), as_region(gold)
     if len(variables) > 1 or given is None or expected is None:
         return False
-    if has_parameters(given) or has_parameters(expected):
-        return _same_parts(given, expected, comparer)
-    if isinstance(given, Interval) and isinstance(expected, Interval):
+    parameters = has_parameters(given) or has_parameters(expected)
+    if parameters or isinstance(given, Interval):
         same = _same_parts(given, expected, comparer)
-        if same is not False:
+        if parameters or same is not False:
             return same
     return same_region(expected, given, comparer)
 
 
 def _same_parts(given: Structure, expected: Structure, comparer: ExactComparer) -> Truth:
     if isinstance(given, Interval) and isinstance(expected, Interval):
-        if given.closed != expected.closed:
-            return False
-        low = compare(given.low, expected.low, comparer)
-        return _all((low, compare(given.high, expected.high, comparer)))
-    if not (isinstance(given, Region) and isinstance(expected, Region)):
+        ends = ((given.low, expected.low), (given.high, expected.high))
+        return given.closed == expected.closed and _all(compare(a, g, comparer) for a, g in ends)
+    if not isinstance(given, Region) or not isinstance(expected, Region):
         return False
-    if given.operator != expected.operator:
-        return False
-    return _matched(list(given.parts), list(expected.parts), comparer)
+    same = given.operator == expected.operator
+    return same and _matched(list(given.parts), list(expected.parts), comparer)
 
 
 def _relations(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
@@ -288,30 +268,26 @@ def _relations(answer: Structure, gold: Structure, comparer: ExactComparer) -> T
     given, expected = _equation(answer), _equation(gold)
     if given is None or expected is None or given.symbol != expected.symbol:
         return False
-    if not names(given.left) | names(given.right):
-        return False
+    answer_tree, gold_tree = (("-", each.left, each.right) for each in (given, expected))
     ordered = given.symbol in ("<", "<=")
-    return comparer.proportional(
-        ("-", given.left, given.right), ("-", expected.left, expected.right), ordered
-    )
+    return bool(names(answer_tree)) and comparer.proportional(answer_tree, gold_tree, ordered)
 
 
 def _equation(structure: Structure) -> Relation | None:
-    if isinstance(structure, Relation):
-        return structure
-    if not isinstance(structure, Named) or not isinstance(structure.value, Scalar):
-        return None
-    name, value = structure.tree or ("name", structure.name), structure.value.tree
+    if not isinstance(structure, Named):
+        return structure if isinstance(structure, Relation) else None
+    value = structure.value.tree if isinstance(structure.value, Scalar) else None
+    name = structure.tree or ("name", structure.name)
     return None if value is None else Relation("=", name, value)
 
 
 def _all(truths: Iterable[Truth]) -> Truth:
-    undecided = False
+    found: Truth = True
     for truth in truths:
         if truth is False:
             return False
-        undecided = undecided or truth is None
-    return None if undecided else True
+        found = found and truth
+    return found
 
 
 def _any(truths: Iterable[Truth]) -> Truth:

@@ -1,4 +1,4 @@
-"""Notations of derivatives: y', \\dot y and dy/dt."""
+"""Notations of derivatives: y' and dy/dt; the lexer reads \\dot y as y'."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rlobj.answers.expressions import names
 from rlobj.answers.structures import Structure, rename
 
 _QUOTIENT = re.compile(r"d:[d∂](?:\^([0-9]))?(.+)/[d∂](.+?)(?:\^[0-9])?")
-_DOTS = re.compile(r"(d{1,2})ot:(.+)")
 
 
 def in_notation_of(answer: Structure, gold: Structure) -> Structure:
@@ -37,8 +36,6 @@ def _derivative(name: str) -> tuple[str, int, str | None] | None:
     """Return the function, the order and the variable (None if it is not written)."""
     if found := _QUOTIENT.fullmatch(name):
         return found[2], int(found[1] or 1), found[3]
-    if found := _DOTS.fullmatch(name):
-        return found[2], len(found[1]), None
     bare = name.replace("'", "")
     return (bare, len(name) - len(bare), None) if bare != name else None
 

@@ -11,7 +11,7 @@ from rlobj.answers.lexer import NotAnAnswer, Unreadable
 from rlobj.answers.mathematics import NOT_AN_ANSWER, unread
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
-from rlobj.answers.structures import Items, Named, Structure, Tuple, Words, as_point
+from rlobj.answers.structures import Items, Structure, Tuple, Words, as_point, without_name
 from rlobj.answers.words import normalize_words
 
 NOT_SETTLED = "not settled"
@@ -75,8 +75,7 @@ def _is_words(structure: Structure) -> bool:
 
 
 def _is_prose(gold: Structure) -> bool:
-    if isinstance(gold, Named):
-        return _is_prose(gold.value)
+    gold = without_name(gold)
     if isinstance(gold, Items):
         return any(map(_is_prose, gold.items))
     return isinstance(gold, Words) and len(gold.text.split()) >= _MIN_PROSE_WORDS

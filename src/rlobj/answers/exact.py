@@ -7,7 +7,7 @@ from fractions import Fraction
 from rlobj.answers.expressions import Tree, names
 from rlobj.answers.points import rational_points
 from rlobj.answers.rational import is_rational_function, rational
-from rlobj.answers.structures import INFINITY, Scalar
+from rlobj.answers.structures import Scalar, is_infinite
 
 Truth = bool | None
 TOLERANCE = Fraction(1, 10**9)
@@ -36,13 +36,10 @@ class ExactComparer:
             if gold.decimal:
                 return abs(answer.value - gold.value) <= TOLERANCE * abs(gold.value)
             return answer.value == gold.value
-        if (values := _at_points(answer.tree, gold.tree)) and names(answer.tree) <= names(
-            gold.tree
-        ):
+        new_names = names(answer.tree) - names(gold.tree)
+        if (values := _at_points(answer.tree, gold.tree)) and not new_names:
             return all(a == g for a, g in values)
-        if _infinite(answer) or _infinite(gold) or names(answer.tree) - names(gold.tree):
-            return False
-        return None
+        return False if new_names or is_infinite(answer) or is_infinite(gold) else None
 
     def order(self, one: Scalar, other: Scalar) -> int | None:
         """Whether a number is below (-1), equal to (0) or above (1) another: decides rationals."""
@@ -93,7 +90,3 @@ def _at_points(answer: Tree, gold: Tree) -> list[tuple[Fraction, Fraction]] | No
     ]
     known = [(a, g) for a, g in pairs if a is not None and g is not None]
     return known if len(known) == len(pairs) else None
-
-
-def _infinite(value: Scalar) -> bool:
-    return value.tree in (INFINITY, ("neg", INFINITY))

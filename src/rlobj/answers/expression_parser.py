@@ -14,6 +14,8 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ROUNDING = {"⌊": "floor", "⌈": "ceil"}
 _APPLIED = frozenset("fghFGH")
 _SYNONYMS = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "log": "ln"}
+_BARE_FACTORS = (("command", "frac"), ("command", "sqrt"))
+_SIGNS = ("+", "-", "±", "∓")
 _INFIX = ("choose", "over", "bmod", "mod")
 _MAX_DEPTH = 60
 
@@ -45,10 +47,13 @@ class _Parser:
 
     def peek(self) -> str | None:
         """Text of the next token if it is a symbol, else `kind:text`; None at the end."""
-        if self.position >= len(self.tokens):
-            return None
-        kind, text, _ = self.tokens[self.position]
-        return text if kind == "symbol" else f"{kind}:{text}"
+        kind, text, _ = self.next
+        return text if kind == "symbol" else f"{kind}:{text}" if kind else None
+
+    @property
+    def next(self) -> Token:
+        """The next token, or one without a kind at the end."""
+        return self.tokens[self.position] if self.position < len(self.tokens) else Token("", "")
 
     def take(self) -> Token:
         if self.position >= len(self.tokens):
@@ -56,31 +61,44 @@ class _Parser:
         self.position += 1
         return self.tokens[self.position - 1]
 
+    def skip(self, *symbols: str) -> bool:
+        """Take the next token if it is one of these."""
+        found = self.peek() in symbols
+        self.position += found
+        return found
+
     def expect(self, symbol: str) -> None:
-        if self.peek() != symbol:
+        if not self.skip(symbol):
             raise Unreadable(f"expected {symbol}, found {self.peek()}")
-        self.position += 1
+
+    def negative(self) -> bool:
+        """Take a sign; return whether it is a minus."""
+        return not self.skip("+") and self.skip("-")
+
+    def sums(self, closing: str) -> list[Tree]:
+        """Parse sums between commas, and the bracket after them."""
+        found = [self.sum()]
+        while self.skip(","):
+            found.append(self.sum())
+        self.expect(closing)
+        return found
 
     def sum(self) -> Tree:
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise Unreadable("nested too deep")
-        tree: Tree = Fraction(0)
-        first = True
-        while first or self.peek() in ("+", "-", "±", "∓"):
-            sign = "+"
-            if self.peek() in ("+", "-", "±", "∓"):
-                sign = self.take().text
-                if sign == "+" and not first and self.peek() == "-":  # 3 + -2
-                    sign = self.take().text
+        tree: Tree = None
+        while tree is None or self.peek() in _SIGNS:
+            sign = self.take().text if self.peek() in _SIGNS else "+"
+            if sign == "+" and tree is not None and self.skip("-"):  # 3 + -2
+                sign = "-"
             term = self.product()
-            if not first:
+            if tree is not None:
                 tree = (sign, tree, term)
-            elif sign == "+":
-                tree = term
+            elif sign in ("±", "∓"):
+                tree = (sign, Fraction(0), term)
             else:
-                tree = ("neg", term) if sign == "-" else (sign, Fraction(0), term)
-            first = False
+                tree = ("neg", term) if sign == "-" else term
         self.depth -= 1
         return tree
 
@@ -100,8 +118,7 @@ class _Parser:
             elif symbol in ("*", "/"):
                 self.take()
                 tree = (symbol, tree, self._divisor() if symbol == "/" else self.signed_power())
-            elif symbol in ("command:bmod", "command:mod"):
-                self.take()
+            elif self.skip("command:bmod", "command:mod"):
                 tree = ("mod", tree, self.signed_power())
             elif self._starts_factor():
                 tree = self._implicit_product(tree, position)
@@ -110,7 +127,7 @@ class _Parser:
 
     def _divisor(self) -> Tree:
         """Parse a divisor; letters without blanks between them are one: t/RC = t/(R C)."""
-        kind, letters, _ = self.tokens[self.position] if self.position < len(self.tokens) else _END
+        kind, letters, _ = self.next
         if kind != "word":
             return self.signed_power()
         product = self.power()
@@ -120,7 +137,7 @@ class _Parser:
 
     def _implicit_product(self, tree: Tree, first: int) -> Tree:
         """Parse a factor without a sign before it: a product, or part of a mixed number."""
-        before, at = self.tokens[self.position - 1], self.tokens[self.position]
+        before, at = self.tokens[self.position - 1], self.next
         whole = before.kind == "number" and before.text.isdecimal() and self.position == first + 1
         if at.kind == "number":
             mixed = self._plain_fraction() if whole and at.spaced else None
@@ -154,19 +171,16 @@ class _Parser:
         return above / below
 
     def _starts_factor(self) -> bool:
-        if self.position >= len(self.tokens):
-            return False
-        kind, text, _ = self.tokens[self.position]
+        kind, text, _ = self.next
         if kind != "symbol":
-            return kind not in ("text", "begin", "end") and text not in _INFIX
+            return kind not in ("", "text", "begin", "end") and text not in _INFIX
         if text == "|":
             return self.bars == 0
         return text in _BRACKETS or text in _ROUNDING
 
     def signed_power(self) -> Tree:
-        sign = self.take().text if self.peek() in ("-", "+") else "+"
-        tree = self.power()
-        return ("neg", tree) if sign == "-" else tree
+        negative, tree = self.negative(), self.power()
+        return ("neg", tree) if negative else tree
 
     def power(self) -> Tree:
         return self.postfix(self.atom())
@@ -190,11 +204,10 @@ class _Parser:
         """Parse an exponent or subscript: a group, or one signed atom."""
         if self.peek() == "{":
             return self.group()
-        sign = self.take().text if self.peek() in ("-", "+") else "+"
-        tree = self.atom()
+        negative, tree = self.negative(), self.atom()
         if self.peek() == "^":  # right-associative
             tree = self.postfix(tree)
-        return ("neg", tree) if sign == "-" else tree
+        return ("neg", tree) if negative else tree
 
     def group(self) -> Tree:
         opening = self.take().text
@@ -208,7 +221,7 @@ class _Parser:
         r"""Parse a TeX argument: a group or one token; of a number, one digit."""
         if self.peek() == "{":
             return self.group()
-        kind, text, _ = self.tokens[self.position] if self.position < len(self.tokens) else _END
+        kind, text, _ = self.next
         if kind == "number" and len(text) > 1:
             if not text.isdecimal():
                 raise Unreadable("a decimal without braces")
@@ -251,23 +264,17 @@ class _Parser:
         """Parse the rest of a name: subscripts, primes and arguments."""
         bare = name
         while True:
-            if self.peek() == "_":
-                self.take()
+            if self.skip("_"):
                 name += "_" + self.subscript()
-            elif self.peek() == "'":
-                name += self.take().text
+            elif self.skip("'"):
+                name += "'"
             else:
                 break
         if name in CONSTANTS:
             return ("const", CONSTANTS[name])
         if self.peek() == "(" and self._is_applied(bare):
             self.take()
-            arguments = [self.sum()]
-            while self.peek() == ",":
-                self.take()
-                arguments.append(self.sum())
-            self.expect(")")
-            return ("apply", name, *arguments)
+            return ("apply", name, *self.sums(")"))
         return ("name", name)
 
     def _is_applied(self, name: str) -> bool:
@@ -281,19 +288,22 @@ class _Parser:
     def subscript(self) -> str:
         if self.peek() != "{":
             kind, text, _ = self.take()
-            if kind == "word":  # take its first letter
-                self.tokens.insert(self.position, _letters(text[1:]))
-            return text[0] if kind == "word" else text
+            if kind != "word":
+                return text
+            rest = text[1:]
+            self.tokens.insert(self.position, Token("word" if rest[1:] else "name", rest))
+            return text[0]
         end = closing_bracket(self.tokens, self.position)
         inside = self.tokens[self.position + 1 : end]
         self.position = end + 1
         return join_text(inside).replace(" ", "")
 
     def command(self, name: str) -> Tree:
-        if name == "frac":
-            return self.fraction()
-        if name == "binom":
-            return ("binom", self.argument(), self.argument())
+        if name == "frac" and (found := derivative(self.tokens, self.position)):
+            name, self.position = found
+            return ("name", name)
+        if name in ("frac", "binom"):
+            return ("/" if name == "frac" else name, self.argument(), self.argument())
         if name == "sqrt":
             return self.root()
         if name in FUNCTIONS:
@@ -308,8 +318,7 @@ class _Parser:
         variable = None
         for _ in range(2):
             side = self.take().text
-            if side == "_" and self.peek() == "{":
-                self.take()
+            if side == "_" and self.skip("{"):
                 variable = self.atom()
                 self.expect("=")
                 bounds[side] = self.sum()
@@ -322,17 +331,8 @@ class _Parser:
             raise Unsupported("a sum without end")
         return (name, variable, bounds["_"], bounds["^"], self.product())
 
-    def fraction(self) -> Tree:
-        found = derivative(self.tokens, self.position)
-        if found is not None:
-            name, self.position = found
-            return ("name", name)
-        return ("/", self.argument(), self.argument())
-
     def root(self) -> Tree:
-        degree: Tree = Fraction(2)
-        if self.peek() == "[":
-            degree = self.group()
+        degree = self.group() if self.peek() == "[" else Fraction(2)
         inside = self.group() if self.peek() in ("{", "(") else self.atom()
         return ("root", inside, degree)
 
@@ -344,12 +344,7 @@ class _Parser:
             else:
                 base = self.script()
         if self.peek() in ("(", "{", "["):
-            closing = _BRACKETS[self.take().text]
-            arguments = [self.sum()]
-            while self.peek() == ",":
-                self.take()
-                arguments.append(self.sum())
-            self.expect(closing)
+            arguments = self.sums(_BRACKETS[self.take().text])
         else:
             arguments = [self._bare_argument()]
         if base is not None and name == "ln":
@@ -364,27 +359,14 @@ class _Parser:
 
     def _bare_argument(self) -> Tree:
         """Parse the argument of `\\sin 2 x`: factors up to a sign, a slash or another function."""
-        sign = self.take().text if self.peek() == "-" else "+"
-        tree = self.power()
-        while self._starts_factor() and self.tokens[self.position].kind in (
-            "name",
-            "word",
-            "command",
+        negative, tree = self.skip("-"), self.power()
+        while self._starts_factor() and (
+            self.next.kind in ("name", "word") or self.next[:2] in _BARE_FACTORS
         ):
-            token = self.tokens[self.position]
-            if token.kind == "command" and token.text not in ("frac", "sqrt"):
-                break
             tree = ("*", tree, self.power())
-        return ("neg", tree) if sign == "-" else tree
-
-
-_END = Token("", "")
+        return ("neg", tree) if negative else tree
 
 
 def _is_plain_fraction(tree: Tree) -> TypeGuard[tuple[str, Fraction, Fraction]]:
     fraction = isinstance(tree, tuple) and tree[0] == "/"
     return fraction and all(isinstance(part, Fraction) for part in tree[1:])
-
-
-def _letters(text: str) -> Token:
-    return Token("name" if len(text) == 1 else "word", text)

@@ -11,6 +11,7 @@ at an argument, f(x), is ("apply", "f", x). Names keep their case, subscripts, p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -37,6 +38,14 @@ def names(tree: Tree) -> frozenset[str]:
         if not isinstance(part, str):
             found |= names(part)
     return found - {tree[1][1]} if tree[0] in ("sum", "prod") else found
+
+
+def parts_of(tree: Tree) -> Iterator[tuple[Any, ...]]:
+    """Yield the operators and functions in a tree with their operands, the outermost first."""
+    if isinstance(tree, tuple):
+        yield tree
+        for part in tree[1:]:
+            yield from parts_of(part)
 
 
 def renamed(tree: Tree, new: dict[str, str]) -> Tree:
@@ -85,11 +94,7 @@ def derivative(tokens: list[Token], start: int) -> tuple[str, int] | None:
     """Return a name for the derivative dM/dt or d^2 x/dt^2, and the position after it."""
     position, parts = start, []
     for _ in range(2):
-        if (
-            position >= len(tokens)
-            or tokens[position].text != "{"
-            or tokens[position].kind != "symbol"
-        ):
+        if [token[:2] for token in tokens[position : position + 1]] != [("symbol", "{")]:
             return None
         end = closing_bracket(tokens, position)
         parts.append(tokens[position + 1 : end])
@@ -98,9 +103,8 @@ def derivative(tokens: list[Token], start: int) -> tuple[str, int] | None:
     for part in parts:
         if not part or (part[0].text[0] not in "d∂" and part[0].text != "partial"):
             return None
-        if any(token.text in ("+", "-", "*", "/", "(", "!", "frac") for token in part):
-            return None
-        if part[0].kind not in ("name", "word"):
+        operators = any(token.text in ("+", "-", "*", "/", "(", "!", "frac") for token in part)
+        if operators or part[0].kind not in ("name", "word"):
             return None
     if (len(below) == 1 and len(below[0].text) == 1) or below[0].kind == "number":
         return None

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 
 from rlobj.answers.assertions import asserted
 from rlobj.answers.boxes import BOX, Box, find_boxes, last_sentence, read_boxes
+from rlobj.answers.normalization import DELIMITERS, without_delimiters
 from rlobj.answers.sentences import sentence_end
 
 _TAG = r"think(?:ing)?|reasoning|thoughts?|\|begin_of_thought\||\|end_of_thought\|"
@@ -86,7 +87,6 @@ _LABEL = re.compile(
     r"|correct\s+)?answer\s*(?:is)?\s*:?\s*\}(?:\\[ ,;:]|[\s:=])*(?=\S)",
     re.IGNORECASE,
 )
-_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _PRICE = re.compile(r"\$ ?[0-9][0-9,]*(?:\.[0-9]{2}(?![0-9])|,[0-9]{3}|\.?(?=\s+\S)|\.\s*$)")
 _LEAD = re.compile(r"[ \t\r\n:=*_}]*")
 
@@ -126,13 +126,7 @@ def bare(text: str) -> str:
     text = text.strip()
     if len(text) > 4 and text.startswith("**") and text.endswith("**"):
         text = text.strip("*").strip()
-    text = text.removesuffix(".").rstrip()
-    for opening, closing in _DELIMITERS:
-        inner = text[len(opening) : -len(closing)]
-        wrapped = text.startswith(opening) and text.endswith(closing)
-        if wrapped and inner.strip() and opening not in inner and closing not in inner:
-            return inner.strip()
-    return text
+    return without_delimiters(text.removesuffix(".").rstrip()).strip()
 
 
 def last_box(text: str) -> str | None:
@@ -196,7 +190,7 @@ def _after_phrase(text: str) -> str | None:
 
 def _sentence_answer(text: str, start: int, price: bool) -> tuple[str, int, int]:
     """Return the answer in the sentence that starts here, and its place in the text."""
-    for opening, closing in _DELIMITERS:
+    for opening, closing in DELIMITERS:
         if text.startswith(opening, start):
             close = text.find(closing, start + len(opening))
             if close < 0 and (price or _PRICE.match(text, start)):

@@ -5,22 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from rlobj.answers.vocabulary import (
-    ACCENTS,
-    ASCII,
-    CONSTANTS,
-    FONTS,
-    FRACTIONS,
-    FUNCTIONS,
-    GREEK,
-    IGNORED,
-    LATEX,
-    SKIPPED_ARGUMENT,
-    SYMBOLS,
-    TEXT_WORDS,
-    TEXTS,
-    WORDS,
-)
+from rlobj.answers import vocabulary
+from rlobj.answers.vocabulary import BRACKETS, CONSTANTS, FUNCTIONS, GREEK, LATEX, SYMBOLS, TEXTS
 
 
 class Unreadable(ValueError):
@@ -59,11 +45,9 @@ _EMPTY_GROUP = re.compile(r"\{\s*\}")
 _TAKES_GROUP = frozenset(["^", "_", "{", "}"])
 _SPACES = frozenset(",;:!/> \n\t")
 _ROW_SKIP = re.compile(r"(?:\s*\[[0-9.]+ *[a-z]{2}\])?")
-_OPEN, _CLOSE = frozenset("([{⟨⌊⌈") | {"\\{"}, frozenset(")]}⟩⌋⌉") | {"\\}"}
+_CLOSING = frozenset(BRACKETS.values())
 _MAX_NESTED = 20
 _MAX_PARTS = 2000
-OPENING = frozenset("([{⟨⌊⌈") | {"\\{"}
-"""Brackets in which nothing is split."""
 
 
 def tokenise(text: str, level: int = 0) -> list[Token]:
@@ -106,7 +90,7 @@ def tokenise(text: str, level: int = 0) -> list[Token]:
         elif kind == "number":
             tokens.append(Token("number", piece, spaced))
         else:
-            tokens.append(Token("symbol", ASCII.get(piece, piece), spaced))
+            tokens.append(Token("symbol", vocabulary.ASCII.get(piece, piece), spaced))
         spaced = kind == "escape" and piece in ",;:! "
     return _subscripts(_without_empty_groups(tokens) if _EMPTY_GROUP.search(text) else tokens)
 
@@ -124,18 +108,22 @@ def _without_empty_groups(tokens: list[Token]) -> list[Token]:
 
 def _subscripts(tokens: list[Token]) -> list[Token]:
     """Turn words in subscripts into names."""
-    for index in range(1, len(tokens)):
-        if tokens[index].kind in ("text", "word"):
-            before = tokens[index - 1].text
-            if before == "{" and index > 1:
-                before = tokens[index - 2].text
-                if before == "{" and index > 2:  # a font inside the braces
-                    before = tokens[index - 3].text
-                if before == "_":
-                    tokens[index] = Token("name", tokens[index].text)
-            elif before == "_" and tokens[index].kind == "text":
-                tokens[index] = Token("name", tokens[index].text)
+    for index, token in enumerate(tokens):
+        if token.kind in ("text", "word"):
+            before = index - 1
+            while before > 0 and tokens[before].text == "{":
+                before -= 1
+            braced = before < index - 1
+            if tokens[before].text == "_" and index and (braced or token.kind == "text"):
+                tokens[index] = Token("name", token.text)
     return tokens
+
+
+def nesting(token: Token) -> int:
+    """Return 1 for a bracket or environment that opens, -1 for one that closes, else 0."""
+    if token.kind in ("begin", "end"):
+        return 1 if token.kind == "begin" else -1
+    return token.kind == "symbol" and (token.text in BRACKETS) - (token.text in _CLOSING)
 
 
 def closing_bracket(tokens: list[Token], start: int) -> int:
@@ -146,14 +134,15 @@ def closing_bracket(tokens: list[Token], start: int) -> int:
     """
     depth = 0
     for index in range(start, len(tokens)):
-        kind, symbol, _ = tokens[index]
-        if kind == "symbol":
-            depth += (symbol in _OPEN) - (symbol in _CLOSE)
-        elif kind in ("begin", "end"):
-            depth += 1 if kind == "begin" else -1
+        depth += nesting(tokens[index])
         if depth == 0:
             return index
     raise Unreadable("a bracket is never closed")
+
+
+def is_enclosed(tokens: list[Token], start: int = 0) -> bool:
+    """Return whether the last token closes the bracket at `start`."""
+    return closing_bracket(tokens, start) == len(tokens) - 1
 
 
 def split(tokens: list[Token], at: frozenset[str]) -> tuple[list[list[Token]], list[str]]:
@@ -170,7 +159,7 @@ def split(tokens: list[Token], at: frozenset[str]) -> tuple[list[list[Token]], l
             runs.append([])
             found.append(token.text)
         else:
-            if token.kind == "begin" or (token.kind == "symbol" and token.text in OPENING):
+            if nesting(token) > 0:
                 end = closing_bracket(tokens, index)
             runs[-1].extend(tokens[index : end + 1])
         index = end + 1
@@ -208,8 +197,8 @@ def _word(word: str, spaced: bool) -> Token:
         return Token("name", word, spaced)
     if word in FUNCTIONS:
         return Token("command", word, spaced)
-    if word in WORDS:
-        return Token("symbol", WORDS[word], spaced)
+    if word in vocabulary.WORDS:
+        return Token("symbol", vocabulary.WORDS[word], spaced)
     if word in CONSTANTS:
         return Token("symbol", "∞", spaced) if CONSTANTS[word] == "∞" else Token("name", word)
     return Token("name" if word in GREEK else "word", word, spaced)
@@ -219,19 +208,19 @@ def _command(
     name: str, text: str, position: int, spaced: bool, tokens: list[Token], level: int
 ) -> int:
     """Append the tokens of a command; return the position after it."""
-    name = FRACTIONS.get(name, name)
-    if name in IGNORED:
+    name = vocabulary.FRACTIONS.get(name, name)
+    if name in vocabulary.IGNORED:
         if name in ("left", "right") and text[position : position + 1] == ".":
             return position + 1
     elif name in SYMBOLS:
         tokens.append(Token("symbol", SYMBOLS[name], spaced))
-    elif name in SKIPPED_ARGUMENT:
+    elif name in vocabulary.SKIPPED_ARGUMENT:
         argument, position = _argument(text, position)
         if name in ("color", "textcolor") and not _COLOR.fullmatch(argument):
             raise Unreadable(f"text in the color {argument}")
         if argument.startswith("-"):
             raise Unreadable("text over text")
-    elif name in FONTS or name in TEXTS:
+    elif name in vocabulary.FONTS or name in TEXTS:
         content, position = _argument(text, position)
         if _ends_as_time(content.strip(" ."), tokens, text, position):
             tokens.append(Token("text", content.strip(" .")))
@@ -242,7 +231,7 @@ def _command(
         tokens.append(Token(name, environment.strip("* "), spaced))
         if environment == "array" and name == "begin":
             position = _argument(text, position)[1]
-    elif name in ACCENTS:
+    elif name in vocabulary.ACCENTS:
         content, after = _argument(text, position)
         if name in _DOTTED and len(content.strip()) > 0:
             primes = [Token("symbol", "'")] * (1 + (name == "ddot"))
@@ -276,8 +265,8 @@ def _wrapped(content: str, is_text: bool, spaced: bool, level: int) -> list[Toke
     """Tokens of the argument of a font or text command; digits in text are mathematics."""
     words = re.sub(r"(?<!\\)\$", "", content).strip()
     if is_text:
-        if (word := words.lower().strip(" ,")) in TEXT_WORDS:
-            return [Token("symbol", TEXT_WORDS[word])]
+        if symbol := vocabulary.TEXT_WORDS.get(words.lower().strip(" ,")):
+            return [Token("symbol", symbol)]
         if words in FUNCTIONS:
             return [Token("command", words, spaced)]
         if words.isalpha() and words.isupper() and 2 <= len(words) <= 5:

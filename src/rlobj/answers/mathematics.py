@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rlobj.answers.lexer import Token, Unreadable, tokenise
 from rlobj.answers.normalization import normalize
-from rlobj.answers.vocabulary import FUNCTIONS, UNSUPPORTED, word_set
+from rlobj.answers.vocabulary import BRACKETS, FUNCTIONS, UNSUPPORTED, word_set
 
 NOT_AN_ANSWER = "not an answer"
 
@@ -26,8 +26,7 @@ _BINARY = frozenset([*"*/^_=<>≈≡∈∪∩∖:,;", "<=", ">=", "!=", "or", "a
 _BETWEEN_CELLS = frozenset(["&", "\\\\"])
 _AFTER = frozenset("!°%")
 _OPERANDS = frozenset("∞…∅")
-_OPEN = dict(zip("([{⟨⌊⌈", ")]}⟩⌋⌉", strict=True)) | {"\\{": "\\}"}
-_CLOSE = frozenset(_OPEN.values())
+_CLOSING = frozenset(BRACKETS.values())
 _MAX_LENGTH = 10_000
 
 
@@ -75,10 +74,10 @@ def _well_formed(tokens: list[Token]) -> bool:
             operand = kind == "end"
         elif kind != "symbol":
             operand = kind != "command"
-        elif text in _OPEN or (text == "|" and not operand):
+        elif text in BRACKETS or (text == "|" and not operand):
             brackets.append(text)
             operand = False
-        elif text in _CLOSE or text == "|":
+        elif text in _CLOSING or text == "|":
             if not brackets or not operand or (text == "|") != (brackets[-1] == "|"):
                 return False
             brackets.pop()

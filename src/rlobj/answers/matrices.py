@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from rlobj.answers.expression_parser import parse_expression
 from rlobj.answers.expressions import Tree
-from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text, split
+from rlobj.answers.lexer import Token, Unreadable, is_enclosed, join_text, split
 from rlobj.answers.structures import Interval, Matrix, Scalar, Structure, Tuple, scalar
 from rlobj.answers.vocabulary import word_set
 
@@ -25,7 +25,7 @@ def parse_matrix(tokens: Tokens, parse_side: ParseSide) -> Structure:
     """
     first = next(n for n, token in enumerate(tokens) if token.kind in ("begin", "end"))
     opening = tokens[first]
-    if opening.kind == "end" or closing_bracket(tokens, first) != len(tokens) - 1:
+    if opening.kind == "end" or not is_enclosed(tokens, first):
         raise Unreadable("an environment among other things")
     if opening.text not in _MATRICES:
         raise Unreadable(f"an environment {opening.text}")

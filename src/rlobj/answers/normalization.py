@@ -5,9 +5,11 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections.abc import Callable
 from fractions import Fraction
 
 from rlobj.answers.numerals import read_repeating
+from rlobj.answers.vocabulary import table
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎", "0123456789+-()", strict=True))
@@ -22,51 +24,20 @@ _SIGNS = {
     ),
     **dict.fromkeys("✓✔✅☑■∎🎉", ""),
     **dict.fromkeys("°º˚", r"^\circ "),
-    **dict.fromkeys("≤⩽≦", r"\le "),
-    **dict.fromkeys("≥⩾≧", r"\ge "),
-    **dict.fromkeys("∅⌀", r"\emptyset "),
     **dict.fromkeys("’′", "'"),
-    **dict.fromkeys("≈≃", r"\approx "),
-    "√": r"\sqrt ",
-    "∛": r"\sqrt[3]",
-    "≠": r"\ne ",
-    "∈": r"\in ",
-    "∪": r"\cup ",
-    "∩": r"\cap ",
-    "∖": r"\setminus ",
-    "∞": r"\infty ",
-    "±": r"\pm ",
-    "∓": r"\mp ",
-    "∨": r"\lor ",
-    "∠": r"\angle ",
-    "∂": r"\partial ",
-    "…": r"\dots ",
-    "∣": "|",
-    "→": r"\to ",
-    "⇒": r"\Rightarrow ",
-    "∴": r"\therefore ",
-    "∑": r"\sum ",
-    "∏": r"\prod ",
-    "∫": r"\int ",
-    "″": "''",
     **{letter: rf"\mathbb{{{unicodedata.normalize('NFKC', letter)}}}" for letter in "ℂℕℚℝℤ"},
-    "⟨": r"\langle ",
-    "⟩": r"\rangle ",
-    "⌊": r"\lfloor ",
-    "⌋": r"\rfloor ",
-    "⌈": r"\lceil ",
-    "⌉": r"\rceil ",
-    "ϕ": r"\phi ",
-    "ϵ": r"\epsilon ",
-    "µ": r"\mu ",
-    "€": r"\euro ",
-    "£": r"\pounds ",
-    "¢": r"\text{ cents}",
-    "¥": r"\text{yen}",
-    "₹": r"\text{rupees}",
-    "。": ".",
-    "％": "%",
-    "﹪": "%",
+    **{
+        sign: f"\\{command} "
+        for sign, command in table(
+            """√ sqrt; ≠ ne; ∈ in; ∪ cup; ∩ cap; ∖ setminus; ∞ infty; ± pm; ∓ mp; ∨ lor; ∠ angle;
+            ∂ partial; … dots; → to; ⇒ Rightarrow; ∴ therefore; ∑ sum; ∏ prod; ∫ int; ⟨ langle;
+            ⟩ rangle; ⌊ lfloor; ⌋ rfloor; ⌈ lceil; ⌉ rceil; ϕ phi; ϵ epsilon; µ mu; € euro;
+            £ pounds; ≤ le; ⩽ le; ≦ le; ≥ ge; ⩾ ge; ≧ ge; ∅ emptyset; ⌀ emptyset; ≈ approx;
+            ≃ approx"""
+        )
+    },
+    **{"∛": r"\sqrt[3]", "¢": r"\text{ cents}", "¥": r"\text{yen}", "₹": r"\text{rupees}"},
+    **{"∣": "|", "″": "''", "。": ".", "％": "%", "﹪": "%"},
 }
 for _code in range(ord("α"), ord("ω") + 1):
     _name = unicodedata.name(chr(_code)).rpartition("LETTER ")[2].lower()
@@ -80,6 +51,7 @@ _OVERLINED = re.compile("(?:[0-9]\u0305)+")
 _SCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")
 _ROOT = re.compile(r"(\\sqrt(?:\[3\])?) ?\(([^()]*)\)")
 
+DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _EDGE = ' \t\r\n;:"“”`'
 _LABEL = re.compile(
     r"(?:the\s+)?(?:final\s+)?answer\s*(?:is|:)\s*|=\s*|\\(?:Rightarrow|implies|therefore|to)\b\s*",
@@ -87,31 +59,7 @@ _LABEL = re.compile(
 )
 _SPACING = re.compile(r"(?:\\[,;:! ]|\\\\|~|\\q?quad\b)\s*\Z")
 
-_GROUPED_SIGN = re.compile(r"(?<![\\a-z])\{\s*([-+:=]|\\(?:times|cdot)\b)\s*\}")
-_PRIMES = re.compile(r"\^\s*(?:\{((?:\s*\\prime\b)+\s*\}|'+\})|((?:\\prime\b)+))")
-_DEGREES = re.compile(r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)\b)")
-
-_EMPTY = re.compile(r"\^\{\s*\}|(?<![A-Za-z\\}\]])\{\s*\}")
-_TIMES_TEN = re.compile(r"(?<=[0-9])\s*[xX]\s*(?=10\s*\^)")
-_EXPONENT_MARK = re.compile(
-    r"(?<=[0-9])\\(?:mathrm|text)\{[eE]\}(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))"
-)
-
-_QUANTITY = re.compile(r"\\(?:SI|qty)\{([^{}]*)\}\{([^{}]*)\}")
-_UNIT_FRACTION = re.compile(
-    r"\\frac\{\\(?:text|mathrm)\{([^{}]*)\}\}\{\\(?:text|mathrm)\{([^{}]*)\}(\^\{?[0-9]\}?)?\}"
-)
-_TEMPERATURE = re.compile(r"\\circ\s*(?:\\(?:text|mathrm|rm)\s*\{\s*[CF]\s*\}|[CF]\b)")
-_ABOUT = re.compile(
-    r"(?:\\text\{\s*)?\(\s*(?:\\text\{\s*)?(?:\\approx|approx(?:imately|\.)?|about|roughly)"
-    r"\s*\}?\s*([0-9.]+)\s*\)\s*\}?$"
-)
-_MINUTES = re.compile(
-    r"([0-9]+)\s*\\circ\s*([0-9]+)\s*'(?!')(?:\s*([0-9]+(?:\.[0-9]+)?)\s*(?:''|\"))?"
-)
 _BOLD = re.compile(r"(?<=\S)\*\*(?=[\s.,:]|$)|^\*\*(?=\S)")
-_SQUARE_UNITS = re.compile(r"(\bunits?\}?)\s*\^\s*(?:[23]|\{[23]\})")
-_PERCENT = re.compile(r"\b(?:per cent|pct)\b")
 _ENTITY = re.compile(r"&(?:[A-Za-z]+[0-9]*|#[0-9]+|#x[0-9a-f]+);")
 _TAG = re.compile(r"</?(?:b|i|strong|em|u|code|p)>|<br ?/?>")
 _SCRIPT_TAG = re.compile(r"<su([pb])>([^<>]*)</su[pb]>")
@@ -120,6 +68,52 @@ _SAFE = r"(?:,\\[!,]\s*|\{,\}(?:\\!)?\s*|\\[,!;: ]\s*|~)"
 _GROUPED = re.compile(rf"(?<![\d.,_^])\d{{1,3}}(?:{_SAFE}\d{{3}})+(?!\d)")
 _SPACED = re.compile(r"([+-]?\s*(?:\\?\$)?\s*)(\d{1,3}(?: \d{3})+)(?!\d)")
 _COMMAS = re.compile(r"(?<![\d.,_^])\d{1,3}(?:,\d{3})+(?![\d,])")
+
+
+def _decimal_degrees(run: re.Match[str]) -> str:
+    r"""Write 30^\circ 15' as 121/4\circ."""
+    return rf"{int(run[1]) + Fraction(run[2]) / 60 + Fraction(run[3] or 0) / 3600}\circ"
+
+
+_Replacement = str | Callable[[re.Match[str]], str]
+_TABLE: tuple[tuple[str, str, _Replacement], ...] = (
+    ("{", r"(?<![\\a-z])\{\s*([-+:=]|\\(?:times|cdot)\b)\s*\}", r"\1 "),
+    ("{", r"\^\{\s*\}|(?<![A-Za-z\\}\]])\{\s*\}", ""),
+    (
+        "{",  # 4.5\mathrm{e}3
+        r"(?<=[0-9])\\(?:mathrm|text)\{[eE]\}(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))",
+        lambda run: f"e{run[1] or run[2]}",
+    ),
+    ("{", r"\\(?:SI|qty)\{([^{}]*)\}\{([^{}]*)\}", r"\1\\text{ \2}"),
+    (
+        "{",  # a fraction of units
+        r"\\frac\{\\(?:text|mathrm)\{([^{}]*)\}\}\{\\(?:text|mathrm)\{([^{}]*)\}(\^\{?[0-9]\}?)?\}",
+        lambda run: rf"\text{{ {run[1]}/{run[2]}{run[3] or ''}}}",
+    ),
+    ("10", r"(?<=[0-9])\s*[xX]\s*(?=10\s*\^)", "*"),
+    ("^", r"(\bunits?\}?)\s*\^\s*(?:[23]|\{[23]\})", r"\1"),
+    ("^", r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)\b)", r"\\circ "),
+    (
+        "^",
+        r"\^\s*(?:\{((?:\s*\\prime\b)+\s*\}|'+\})|((?:\\prime\b)+))",
+        lambda run: "'" * (run[0].count("prime") or run[0].count("'")),
+    ),
+    (r"\circ", r"\\circ\s*(?:\\(?:text|mathrm|rm)\s*\{\s*[CF]\s*\}|[CF]\b)", r"\\circ "),
+    (
+        r"\circ",
+        r"([0-9]+)\s*\\circ\s*([0-9]+)\s*'(?!')(?:\s*([0-9]+(?:\.[0-9]+)?)\s*(?:''|\"))?",
+        _decimal_degrees,
+    ),
+    ("p", r"\b(?:per cent|pct)\b", "percent"),
+    (
+        "p",
+        r"(?:\\text\{\s*)?\(\s*(?:\\text\{\s*)?(?:\\approx|approx(?:imately|\.)?|about|roughly)"
+        r"\s*\}?\s*([0-9.]+)\s*\)\s*\}?$",
+        r"\\approx \1",
+    ),
+)
+_RULES = [(mark, re.compile(pattern), replacement) for mark, pattern, replacement in _TABLE]
+"""A text that must be there, a pattern, and what replaces it; in this order."""
 
 
 def normalize(text: str) -> str:
@@ -138,24 +132,9 @@ def normalize(text: str) -> str:
     if "**" in text:
         text = _BOLD.sub("", text)
     text = _strip(text)
-    if "{" in text:
-        text = _GROUPED_SIGN.sub(r"\1 ", text)
-        text = _EMPTY.sub("", text) or text
-        text = _EXPONENT_MARK.sub(lambda run: f"e{run[1] or run[2]}", text)
-        text = _QUANTITY.sub(r"\1\\text{ \2}", text)
-        text = _UNIT_FRACTION.sub(lambda run: rf"\text{{ {run[1]}/{run[2]}{run[3] or ''}}}", text)
-    if "10" in text:
-        text = _TIMES_TEN.sub("*", text)
-    if "^" in text:
-        text = _SQUARE_UNITS.sub(r"\1", text)
-        text = _DEGREES.sub(r"\\circ ", text)
-        text = _PRIMES.sub(lambda run: "'" * (run[0].count("prime") or run[0].count("'")), text)
-    if r"\circ" in text:
-        text = _TEMPERATURE.sub(r"\\circ ", text)
-        text = _MINUTES.sub(_decimal_degrees, text)
-    if "p" in text:
-        text = _PERCENT.sub("percent", text)
-        text = _ABOUT.sub(r"\\approx \1", text)
+    for mark, pattern, replacement in _RULES:
+        if mark in text:
+            text = pattern.sub(replacement, text) or text
     if "." in text:
         text = read_repeating(text)
     if text.count("$") - text.count(r"\$") == 1:  # a single dollar sign is a currency
@@ -164,6 +143,16 @@ def normalize(text: str) -> str:
         text = _GROUPED.sub(lambda run: re.sub(r"\D", "", run[0]), text)
     if (spaced := _SPACED.match(text)) and "," not in text:
         text = spaced[1] + spaced[2].replace(" ", "") + text[spaced.end() :]
+    return text
+
+
+def without_delimiters(text: str) -> str:
+    """Remove the math delimiters around a whole text."""
+    for opening, closing in DELIMITERS:
+        inner = text[len(opening) : -len(closing)]
+        whole = inner.strip() and text.startswith(opening) and text.endswith(closing)
+        if whole and opening not in inner and closing not in inner and not inner.endswith("\\"):
+            return inner
     return text
 
 
@@ -185,11 +174,6 @@ def join_comma_groups(text: str) -> str | None:
 def _without_html(text: str) -> str:
     text = _SCRIPT_TAG.sub(lambda run: f"{'^' if run[1] == 'p' else '_'}{{{run[2]}}}", text)
     return _ENTITY.sub(lambda run: html.unescape(run[0]), _TAG.sub("", text))
-
-
-def _decimal_degrees(run: re.Match[str]) -> str:
-    r"""Write 30^\circ 15' as 121/4\circ."""
-    return rf"{int(run[1]) + Fraction(run[2]) / 60 + Fraction(run[3] or 0) / 3600}\circ"
 
 
 def _commas_inside_brackets(text: str) -> bool:
@@ -246,14 +230,5 @@ def _strip(text: str) -> str:
                 text = text[len(mark) : -len(mark)]
         if label := _LABEL.match(text):
             text = text[label.end() :]
-        for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]"), ("$$", "$$"), ("$", "$")):
-            inner = text[len(opening) : -len(closing)]
-            if (
-                text.startswith(opening)
-                and text.endswith(closing)
-                and opening not in inner
-                and closing not in inner
-                and not inner.endswith("\\")
-            ):
-                text = inner
+        text = without_delimiters(text)
     return text

@@ -5,26 +5,19 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-_SMALL = re.findall(
-    r"\w+",
-    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
-    fifteen sixteen seventeen eighteen nineteen""",
+from rlobj.answers.vocabulary import table
+
+_SMALL, _TENS, _FIRST = table(
+    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen; twenty thirty forty fifty sixty seventy eighty ninety;
+    first second third fourth fifth sixth seventh eighth ninth"""
 )
-_TENS = re.findall(r"\w+", "twenty thirty forty fifty sixty seventy eighty ninety")
 CARDINALS = {word: n for n, word in enumerate(_SMALL)} | {
     word: 10 * n for n, word in enumerate(_TENS, 2)
 }
 """Number word below one hundred -> value."""
-MULTIPLES = {
-    "hundred": 100,
-    "thousand": 1000,
-    "dozen": 12,
-    "score": 20,
-    "gross": 144,
-    "lakh": 10**5,
-    "crore": 10**7,
-} | {word: 10 ** (3 * n) for n, word in enumerate(("million", "billion", "trillion"), 2)}
-_FIRST = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+MULTIPLES = {"hundred": 100, "thousand": 1000, "dozen": 12, "score": 20, "gross": 144}
+MULTIPLES |= {"lakh": 10**5, "crore": 10**7, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _ORDINALS = {word: n for n, word in enumerate(_FIRST, 1)} | {
     re.sub("ve$", "f", re.sub("y$", "ie", word)) + "th": n for word, n in CARDINALS.items() if n > 9
 }
@@ -148,10 +141,8 @@ def _cardinal(words: list[str]) -> tuple[int, int]:
             total, group = total + group * scale, 0
         elif not (
             word == "and"
-            and words[count - 1 : count] != []
-            and words[count - 1] in MULTIPLES
-            and words[count + 1 : count + 2] != []
-            and words[count + 1] in CARDINALS
+            and (count and words[count - 1] in MULTIPLES)
+            and "".join(words[count + 1 : count + 2]) in CARDINALS
         ):
             break
         count += 1

@@ -19,7 +19,7 @@ from typing import Any
 import mpmath
 
 from rlobj.answers.exact import NEAR, TOLERANCE, ExactComparer, last_digit
-from rlobj.answers.expressions import Tree, names
+from rlobj.answers.expressions import Tree, names, parts_of
 from rlobj.answers.points import generator, points
 from rlobj.answers.structures import Scalar
 
@@ -31,6 +31,9 @@ _ATTEMPTS = 4
 _MAX_MAGNITUDE = 2**24
 """Limit on the bits of a value before and after the binary point."""
 _MAX_TERMS = 2000
+
+
+_UNDEFINED = (ZeroDivisionError, OverflowError, ValueError, TypeError)
 
 
 class _TooLarge(Exception):
@@ -93,11 +96,9 @@ class NumericComparer(ExactComparer):
                     return False
                 continue
             ratio = a / g
-            if first is None:
-                first = ratio
-                if positive and not (mpmath.im(ratio) == 0 and mpmath.re(ratio) > 0):
-                    return False
-            elif not _close(ratio, first):
+            first = ratio if first is None else first
+            sign = not positive or (mpmath.im(first) == 0 and mpmath.re(first) > 0)
+            if not sign or not _close(ratio, first):
                 return False
         return first is not None
 
@@ -114,19 +115,13 @@ class NumericComparer(ExactComparer):
             seen += 1
         if seen:
             return True
-        return None if _first_value(gold) is None or _is_too_large(answer) else False
+        has_value = any(_evaluated(gold, gold))
+        return False if has_value and not _is_too_large(answer) else None
 
 
 def _close(a: Any, b: Any) -> bool:
     agree = mpmath.mpf(10) ** -(mpmath.mp.dps - _DIGITS + _AGREE)
     return bool(abs(a - b) <= agree * max(abs(a), abs(b)))
-
-
-def _first_value(tree: Tree) -> Any:
-    for values in _evaluated(tree, tree):
-        if values is not None:
-            return values[0]
-    return None
 
 
 def _is_too_large(tree: Tree) -> bool:
@@ -136,8 +131,8 @@ def _is_too_large(tree: Tree) -> bool:
         _Evaluator(point).evaluate(tree)
     except _TooLarge:
         return True
-    except (ZeroDivisionError, OverflowError, ValueError, TypeError):
-        return False
+    except _UNDEFINED:
+        pass
     return False
 
 
@@ -199,7 +194,7 @@ class _Evaluator:
         """Return the value, or None if there is none."""
         try:
             value = self.evaluate(tree)
-        except (ZeroDivisionError, ValueError, OverflowError, _TooLarge, TypeError):
+        except (_TooLarge, *_UNDEFINED):
             return None
         return value if mpmath.isfinite(value) else None
 
@@ -245,7 +240,7 @@ class _Evaluator:
         low, high = map(self.evaluate, bounds)
         if not (mpmath.isint(low) and mpmath.isint(high)):
             raise ValueError("bounds that are no integers")
-        if high - low > _MAX_TERMS or _contains_series(term):
+        if high - low > _MAX_TERMS or any(part[0] in ("sum", "prod") for part in parts_of(term)):
             raise _TooLarge
         values = []
         for count in range(int(low), int(high) + 1):
@@ -253,12 +248,6 @@ class _Evaluator:
             values.append(inner.evaluate(term))
             self.lost = max(self.lost, inner.lost)
         return mpmath.fsum(values) if kind == "sum" else mpmath.fprod(values)
-
-
-def _contains_series(tree: Tree) -> bool:
-    if not isinstance(tree, tuple):
-        return False
-    return tree[0] in ("sum", "prod") or any(map(_contains_series, tree[1:]))
 
 
 def _applied(name: str, arguments: list[Any]) -> Any:
@@ -338,17 +327,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": lambda *values: max(values),
     "min": lambda *values: min(values),
 }
-for _name in ("sin", "cos", "tan", "cot", "sec", "csc"):
-    _FUNCTIONS[_name] = _periodic(getattr(mpmath, _name))
-for _name in ("sinh", "cosh", "tanh", "coth"):
-    _FUNCTIONS[_name] = _bounded(getattr(mpmath, _name), 10**6)
-for _name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"):
+_CIRCULAR = ("sin", "cos", "tan", "cot", "sec", "csc")
+_HYPERBOLIC = ("sinh", "cosh", "tanh", "coth")
+_FUNCTIONS |= {name: _periodic(getattr(mpmath, name)) for name in _CIRCULAR}
+_FUNCTIONS |= {name: _bounded(getattr(mpmath, name), 10**6) for name in _HYPERBOLIC}
+for _name in (*_CIRCULAR, *_HYPERBOLIC[:-1]):
     _FUNCTIONS[f"arc{_name}"] = _periodic(getattr(mpmath, f"a{_name}"))
-
-
-_ENDINGS = ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth")
-_HYPERBOLIC = frozenset(("sinh", "cosh", "tanh", "coth"))
-_SMOOTH = frozenset(kind for kind in _FUNCTIONS if kind == "exp" or kind.endswith(_ENDINGS))
+_SMOOTH = frozenset(name for name in _FUNCTIONS if name.endswith((*_CIRCULAR, *_HYPERBOLIC, "exp")))
 
 
 def _digit_count(tree: Tree) -> int:

@@ -8,33 +8,19 @@ from __future__ import annotations
 
 import re
 
-from rlobj.answers.lexer import Token
+from rlobj.answers.lexer import Token, nesting
 from rlobj.answers.numerals import NUMBER_WORDS, SCALES, read_number_words
 from rlobj.answers.units import is_currency, is_unit, read_unit, split_unit
-from rlobj.answers.vocabulary import FUNCTIONS, word_set
+from rlobj.answers.vocabulary import FUNCTIONS, LISTS, word_set
 
-_CHANGES = word_set(
-    """less more fewer least most greater than not no nor never neither none isn cannot or either
-    except excluding besides unless but instead about around approximately approx roughly nearly
-    almost circa maybe perhaps possibly probably guess unsure if when otherwise else wrong incorrect
-    false plus minus times divided multiplied over under below above choose factorial squared cubed
-    square-root root doubled double twice triple tripled power mod modulo base remainder reciprocal
-    inverse percent percentage point short ish so between versus up repeating recurring rejected
-    discarded extraneous invalid impossible unlikely retracted mistake error typo wait sorry crossed
-    ignore alternatively actually off apart away
-    beyond out"""
-)
+_CHANGES = word_set(LISTS["changes"])
 """Words after or before a value that make it another value, or none."""
 _QUANTITIES = word_set("point remainder base power root percentage so")
 """Words that change a value behind it, and are the name of a value before it."""
 _CHANGES_BEFORE = (_CHANGES - _QUANTITIES) | word_set(
     "negative half square cube log opposite first was"
 )
-_NO_NOUN = word_set(
-    """of in at as to for by from with when where while and but is are was were be it i we you he
-    she they has have had do does did will would can may might should must until through because
-    since that which who e ordinal st nd rd th"""
-)
+_NO_NOUN = word_set(LISTS["no_noun"])
 """Words that cannot begin a noun phrase."""
 _PHRASES = re.compile(
     r"(?:of (?:the|these|those|them|all|such)|in (?:total|all)|as (?:the|a|an|our|required)"
@@ -56,8 +42,6 @@ _SHORT = word_set(
 """Short words that are not products of letters."""
 _FUNCTION_OF = re.compile(rf"(?:{'|'.join(sorted(FUNCTIONS))})[a-z]")
 _WORD = re.compile(r"[A-Za-z]+(?:[-'][A-Za-z]+)*")
-_OPENING = frozenset(["(", "[", "{", "\\{"])
-_CLOSING = frozenset([")", "]", "}", "\\}"])
 _MAX_UNIT = 8
 _ENDS_VALUE = frozenset([")", "]", "}", "\\}", "!", "%", "°", "'", "∞", "|", "⌋", "⌉", "$", "∅"])
 _SEPARATORS = frozenset([";", "or", "and", "∪"])
@@ -97,10 +81,8 @@ def _without_introduction(tokens: Tokens) -> Tokens:
     said = " ".join(token.text for token in tokens[:end]).strip() + ":" * colon
     if is_currency(said):
         return [*tokens[end:], Token("text", said)]
-    words = list(map(_as_written, _WORD.findall(said)))
-    if not any(map(is_prose, tokens[:end])):
-        return tokens
-    if not _INTRODUCTION.fullmatch(said.lower()) or _changed(words, _CHANGES_BEFORE):
+    introduces = any(map(is_prose, tokens[:end])) and _INTRODUCTION.fullmatch(said.lower())
+    if not introduces or _changed(_split_words(said), _CHANGES_BEFORE):
         return tokens
     return tokens[end + colon :]
 
@@ -128,23 +110,15 @@ def _noun_position(tokens: Tokens) -> int | None:
     """The first token of the words after a value, outside brackets."""
     depth = 0
     for index, token in enumerate(tokens):
-        following = tokens[index + 1 : index + 2]
-        if (
-            index
-            and depth == 0
-            and (
-                _starts_noun(token, tokens[index - 1])
-                or (token.text == "(" and following and is_prose(following[0]))
-            )
-        ):
-            before = tokens[index - 1]
+        aside = token.text == "(" and any(map(is_prose, tokens[index + 1 : index + 2]))
+        before = tokens[index - 1]
+        if index and depth == 0 and (aside or _starts_noun(token, before)):
             article = index == 1 and before.text in ("a", "A", "I")
             ends = before.kind in ("number", "name") or before.text in _ENDS_VALUE
             return index if ends and not article else None
         if token.kind == "begin" or is_prose(token):
             return None
-        if token.kind == "symbol":
-            depth += (token.text in _OPENING) - (token.text in _CLOSING)
+        depth += nesting(token)
     return None
 
 
@@ -179,10 +153,10 @@ def _phrase(tokens: Tokens) -> list[str] | None:
             condition = text == "[" and said.lower().endswith((" in", " on"))
             if not condition:
                 return None
-        depth += (text in _OPENING) - (text in _CLOSING)
+        depth += nesting(token)
     if re.search(r"[0-9=<>+*]", said):
         return None
-    return list(map(_as_written, _WORD.findall(said)))
+    return _split_words(said)
 
 
 def _measure(words: list[str]) -> tuple[Tokens, list[str]]:
@@ -199,9 +173,9 @@ def _measure(words: list[str]) -> tuple[Tokens, list[str]]:
     return kept, words
 
 
-def _as_written(word: str) -> str:
-    """A word in lower case; units such as MeV and kHz keep their case."""
-    return word if len(word) == 1 or is_unit(word) else word.lower()
+def _split_words(text: str) -> list[str]:
+    """Words in lower case; single letters and units such as MeV and kHz keep their case."""
+    return [w if len(w) == 1 or is_unit(w) else w.lower() for w in _WORD.findall(text)]
 
 
 def _changed(words: list[str], changes: frozenset[str]) -> bool:

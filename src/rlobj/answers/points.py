@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from rlobj.answers.expressions import Tree, names
+from rlobj.answers.expressions import Tree, names, parts_of
 
 _SECRET = os.urandom(16).hex()
 _EXACT_POINTS = 3
@@ -74,9 +74,7 @@ def points(
                 False,
             )
         return
-    for signed in (False, True):
-        if signed and not signs:
-            return
+    for signed in (False, True) if signs else (False,):
         for index in range(_POINTS):
             size = {2: 1, 5: -1}.get(index, 0)
             point = {name: _real(draw, size) for name in variables}
@@ -116,24 +114,19 @@ def _real(draw: random.Random, size: int) -> Fraction:
 
 def _in_bounds(tree: Tree) -> frozenset[str]:
     """Return the names in the bounds of sums and products."""
-    if not isinstance(tree, tuple):
-        return frozenset()
-    bounds = tree[2:4] if tree[0] in ("sum", "prod") else ()
-    found = [names(bound) for bound in bounds] + [_in_bounds(part) for part in tree[1:]]
-    return frozenset[str]().union(*found)
+    series = (part for part in parts_of(tree) if part[0] in ("sum", "prod"))
+    return frozenset(name for part in series for bound in part[2:4] for name in names(bound))
 
 
 def _is_discrete(tree: Tree) -> bool:
     """Return whether a tree has a floor, factorial, binomial, sum or power (-1)^n."""
-    if not isinstance(tree, tuple):
-        return False
-    alternates = tree[0] == "^" and tree[1] == ("neg", Fraction(1)) and names(tree[2])
-    return tree[0] in _DISCRETE or bool(alternates) or any(map(_is_discrete, tree[1:]))
+    return any(
+        part[0] in _DISCRETE
+        or (part[0] == "^" and part[1] == ("neg", Fraction(1)) and names(part[2]))
+        for part in parts_of(tree)
+    )
 
 
 def _has_steps(tree: Tree) -> bool:
     """Return whether a tree has a floor, a maximum, an absolute value or a name as exponent."""
-    if not isinstance(tree, tuple):
-        return False
-    power = tree[0] == "^" and bool(names(tree[2]))
-    return power or tree[0] in _STEPS or any(map(_has_steps, tree[1:]))
+    return any(p[0] in _STEPS or (p[0] == "^" and names(p[2])) for p in parts_of(tree))

@@ -33,7 +33,7 @@ def rational(tree: Tree, point: Mapping[str, Fraction] | None = None) -> Fractio
     if operation is None:
         return None
     values: list[Fraction] = []
-    for part in tree[1:]:
+    for part in tree[1:]:  # a comprehension would halve the depth that can be read
         value = rational(part, point)
         if value is None:
             return None
@@ -48,11 +48,8 @@ def is_rational_function(tree: Tree) -> bool:
         return True
     if tree[0] == "^":
         exponent = tree[2][1] if isinstance(tree[2], tuple) and tree[2][0] == "neg" else tree[2]
-        return (
-            isinstance(exponent, Fraction)
-            and exponent.denominator == 1
-            and (is_rational_function(tree[1]))
-        )
+        whole = isinstance(exponent, Fraction) and exponent.denominator == 1
+        return whole and is_rational_function(tree[1])
     return tree[0] == "name" or (tree[0] in _FIELD and all(map(is_rational_function, tree[1:])))
 
 
@@ -105,15 +102,13 @@ def _root(value: Fraction, degree: Fraction) -> Fraction | None:
 
 
 def _integer_root(value: int, degree: int) -> int | None:
-    if degree == 2:
-        root = math.isqrt(value)
-    else:
+    low = high = math.isqrt(value)
+    if degree > 2:
         low, high = 0, 1 << (value.bit_length() // degree + 1)
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if middle**degree <= value else (low, middle - 1)
-        root = low
-    return root if root**degree == value else None
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if middle**degree <= value else (low, middle - 1)
+    return low if low**degree == value else None
 
 
 def _factorial(value: Fraction) -> Fraction | None:
@@ -123,9 +118,8 @@ def _factorial(value: Fraction) -> Fraction | None:
 
 
 def _binomial(above: Fraction, below: Fraction) -> Fraction | None:
-    if above.denominator != 1 or below.denominator != 1:
-        return None
-    if not 0 <= above.numerator <= _MAX_FACTORIAL or below.numerator < 0:
+    whole = _are_integers(above, below)
+    if not whole or below < 0 or not 0 <= above <= _MAX_FACTORIAL:
         return None
     return Fraction(math.comb(above.numerator, below.numerator))
 

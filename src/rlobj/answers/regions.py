@@ -6,8 +6,7 @@ gap between two ends.
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from rlobj.answers.exact import ExactComparer
 from rlobj.answers.structures import (
     INFINITY,
     Interval,
@@ -16,18 +15,9 @@ from rlobj.answers.structures import (
     Scalar,
     Structure,
     Tuple,
+    is_infinite,
     names_in,
 )
-
-_MINUS_INFINITY = ("neg", INFINITY)
-
-
-class Order(Protocol):
-    """Puts two real numbers in order."""
-
-    def order(self, one: Scalar, other: Scalar) -> int | None:
-        """Return a number below, equal to or above 0; None if it is not known."""
-        ...
 
 
 def as_region(structure: Structure) -> Structure | None:
@@ -41,30 +31,23 @@ def as_region(structure: Structure) -> Structure | None:
         return structure if all(isinstance(item, Scalar) for item in structure.items) else None
     if isinstance(structure, Interval):
         ends = zip((structure.low, structure.high), structure.closed, strict=True)
-        return None if any(closed and _is_infinite(end) for end, closed in ends) else structure
+        return None if any(closed and is_infinite(end) for end, closed in ends) else structure
     return structure if isinstance(structure, Region) else None
 
 
-def same_region(one: Structure, other: Structure, comparer: Order) -> bool | None:
+def same_region(one: Structure, other: Structure, comparer: ExactComparer) -> bool | None:
     """Return whether two sets are equal and not empty; None if their ends have no known order."""
-    ends: list[Scalar] = []
+    groups: list[list[Scalar]] = []  # of equal ends, in ascending order
     for end in [*_ends(one), *_ends(other)]:
-        place = 0
-        for place, known in enumerate([*ends, None]):
-            order = -1 if known is None else comparer.order(end, known)
-            if order is None:
-                return None
-            if order == 0:
-                break
-            if order < 0:
-                ends.insert(place, end)
-                break
-    ranks: dict[int, int] = {}
-    for end in [*_ends(one), *_ends(other)]:
-        ranks[id(end)] = next(
-            2 * n + 1 for n, known in enumerate(ends) if comparer.order(end, known) == 0
-        )
-    cells = range(2 * len(ends) + 1)
+        orders = [comparer.order(end, group[0]) for group in groups]
+        if None in orders:
+            return None
+        if 0 in orders:
+            groups[orders.index(0)].append(end)
+        else:
+            groups.insert(orders.count(1), [end])
+    ranks = {id(end): 2 * n + 1 for n, group in enumerate(groups) for end in group}
+    cells = range(2 * len(groups) + 1)
     if any(_overlaps(each, cell, ranks) for each in (one, other) for cell in cells):
         return False
     inside = [_has(one, cell, ranks) for cell in cells]
@@ -74,7 +57,7 @@ def same_region(one: Structure, other: Structure, comparer: Order) -> bool | Non
 def _ends(region: Structure) -> list[Scalar]:
     """Ends of intervals and members of sets, without infinity."""
     if isinstance(region, Scalar):
-        return [] if _is_infinite(region) else [region]
+        return [] if is_infinite(region) else [region]
     parts = (region.low, region.high) if isinstance(region, Interval) else _members(region)
     return [end for part in parts for end in _ends(part)]
 
@@ -105,13 +88,9 @@ def _overlaps(region: Structure, cell: int, ranks: dict[int, int]) -> bool:
 
 
 def _rank(end: Structure, ranks: dict[int, int]) -> float:
-    if isinstance(end, Scalar) and _is_infinite(end):
+    if isinstance(end, Scalar) and is_infinite(end):
         return float("inf") if end.tree == INFINITY else float("-inf")
     return ranks[id(end)]
-
-
-def _is_infinite(end: Structure) -> bool:
-    return isinstance(end, Scalar) and end.tree in (INFINITY, _MINUS_INFINITY)
 
 
 def has_parameters(region: Structure) -> bool:

@@ -18,6 +18,7 @@ from rlobj.answers.lexer import NotAnAnswer, Token, Unreadable, join_text
 from rlobj.answers.rational import linear
 from rlobj.answers.structures import (
     INFINITY,
+    MINUS_INFINITY,
     REALS,
     Chain,
     Interval,
@@ -48,7 +49,6 @@ _DOUBTFUL = re.compile(
 )
 """Words before a value that deny it, doubt it or change it."""
 _OPERATORS = frozenset(("int", "iint", "iiint", "lim", "sum", "prod"))
-_MINUS_INFINITY = ("neg", INFINITY)
 
 Tokens = list[Token]
 ParseSide = Callable[[Tokens], Structure]
@@ -72,15 +72,15 @@ def parse_relation(sides: list[Tokens], symbols: list[str], parse_side: ParseSid
             return Rounded(None, parse_side(sides[0])) if about else parse_side(sides[0])
     if not all(sides):
         raise Unreadable("a relation without a side")
-    if _is_doubtful(sides[0]):
+    if _DOUBTFUL.search(" ".join(token.text for token in sides[0]).lower()):
         raise NotAnAnswer("a denied or supposed relation")
     if symbols in (["∈"], ["∉"]):
         region = parse_side(sides[1])
-        if isinstance(region, Items) and len(region.items) == 1 and symbols == ["∈"]:
+        if symbols == ["∉"]:
+            region = Region("∖", (REALS, region))
+        elif isinstance(region, Items) and len(region.items) == 1:
             region = region.items[0]
-        return Named(
-            join_text(sides[0]), region if symbols == ["∈"] else Region("∖", (REALS, region))
-        )
+        return Named(join_text(sides[0]), region)
     if set(symbols) <= _EQUAL:
         while len(sides[0]) > 1 and sides[0][0].kind == "text":  # the line y = 2x
             sides[0] = sides[0][1:]
@@ -88,11 +88,6 @@ def parse_relation(sides: list[Tokens], symbols: list[str], parse_side: ParseSid
     if set(symbols) & (_EQUAL | {"∈", "∉"}):
         raise Unreadable("mixed relations")
     return _inequality([parse_expression(side) for side in sides], symbols)
-
-
-def _is_doubtful(tokens: Tokens) -> bool:
-    """Return whether words among the tokens deny, doubt or change what follows."""
-    return _DOUBTFUL.search(" ".join(token.text for token in tokens).lower()) is not None
 
 
 def _equation(sides: list[Tokens], symbols: list[str], parse_side: ParseSide) -> Structure:
@@ -103,7 +98,10 @@ def _equation(sides: list[Tokens], symbols: list[str], parse_side: ParseSide) ->
     given = [n for n in range(len(sides)) if n not in labels]
     if not given:  # y = 2x + 3
         given = list(range(1, len(sides)))
-    elif any(_is_to_solve(_tree(values[n])) for n in labels):
+    elif any(
+        tree is not None and len(names(tree)) == 1 and _has_constant(tree)  # x + 1 = 5
+        for tree in (_tree(values[n]) for n in labels)
+    ):
         return _relation(values)
     if unread := [n for n in given if values[n] is None]:
         parse_side(sides[unread[0]])  # raises the error
@@ -155,11 +153,6 @@ def _free_letters(tokens: Tokens) -> set[str]:
 
 def _tree(value: Structure | None) -> Tree:
     return value.tree if isinstance(value, Scalar) else None
-
-
-def _is_to_solve(tree: Tree) -> bool:
-    """Return whether a side has one name and a number among its terms: x + 1 = 5."""
-    return tree is not None and len(names(tree)) == 1 and _has_constant(tree)
 
 
 def _has_constant(tree: Tree) -> bool:
@@ -228,14 +221,8 @@ def _solved(left: Tree, symbol: str, right: Tree) -> Structure:
             if names(bound) or (size := _size(inside, bound)) is None:
                 continue
             (inside, bound), small = size, inside is left
-            parts = [
-                _solved(("neg", bound), symbol, inside)
-                if small
-                else _solved(bound, symbol, inside),
-                _solved(inside, symbol, bound)
-                if small
-                else _solved(inside, symbol, ("neg", bound)),
-            ]
+            low, high = (("neg", bound), bound) if small else (bound, ("neg", bound))
+            parts = [_solved(low, symbol, inside), _solved(inside, symbol, high)]
             if all(isinstance(part, Interval) for part in parts):
                 return Region("∩" if small else "∪", tuple(parts), name)
     return Relation(symbol, left, right)
@@ -245,15 +232,13 @@ def _size(tree: Tree, bound: Tree) -> tuple[Tree, Tree] | None:
     """Return x and b if the tree is |x| with bound b, or x^2 with bound b^2."""
     if not isinstance(tree, tuple):
         return None
-    if tree[0] == "abs":
-        return tree[1], bound
     if tree[0] == "^" and tree[2] == Fraction(2):
         return tree[1], ("root", bound, Fraction(2))
-    return None
+    return (tree[1], bound) if tree[0] == "abs" else None
 
 
 def _half_line(bound: Tree, below: bool, closed: bool, variable: str) -> Interval:
-    low, high = (_MINUS_INFINITY, bound) if below else (bound, INFINITY)
+    low, high = (MINUS_INFINITY, bound) if below else (bound, INFINITY)
     ends = (closed and not below, closed and below)
     return Interval(scalar(low), scalar(high), ends, variable)
 

@@ -9,16 +9,7 @@ from fractions import Fraction
 from rlobj.answers.clauses import condition, last_assertion, without_condition, without_layout
 from rlobj.answers.expression_parser import parse_expression
 from rlobj.answers.expressions import Tree, Unsupported, expand_plus_minus, names
-from rlobj.answers.lexer import (
-    OPENING,
-    Token,
-    Unreadable,
-    closing_bracket,
-    join_text,
-    latex,
-    split,
-    tokenise,
-)
+from rlobj.answers.lexer import Token, Unreadable, is_enclosed, join_text, latex, split, tokenise
 from rlobj.answers.matrices import parse_matrix, parse_transposed
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.numerals import SCALES
@@ -26,7 +17,6 @@ from rlobj.answers.phrases import is_prose, strip_phrases
 from rlobj.answers.regions import as_region
 from rlobj.answers.relations import RELATIONS, parse_relation
 from rlobj.answers.structures import (
-    INFINITY,
     REALS,
     Family,
     Interval,
@@ -38,9 +28,12 @@ from rlobj.answers.structures import (
     Structure,
     Tuple,
     Words,
+    is_infinite,
     scalar,
+    without_name,
 )
 from rlobj.answers.units import PERCENT, Unit, split_unit
+from rlobj.answers.vocabulary import BRACKETS
 from rlobj.answers.words import (
     normalize_words,
     parse_based_numeral,
@@ -53,7 +46,6 @@ from rlobj.answers.words import (
 _LISTS = (frozenset(";"), frozenset((",", "or", "and")))
 _SET_OPERATORS = ("∪", "∩", "∖")
 _AROUND_SETS = frozenset((*_SET_OPERATORS, "∈", "or", "and", "=", "{", "}"))
-_INFINITIES = (INFINITY, ("neg", INFINITY))
 _PLAIN_COMMANDS = frozenset(("frac", "sqrt"))
 
 _ALL_REALS = re.compile(
@@ -134,11 +126,7 @@ def _structure(tokens: Tokens) -> Structure:
 
 
 def _unwrapped(tokens: Tokens) -> Tokens:
-    while (
-        len(tokens) > 1
-        and tokens[0][:2] == ("symbol", "{")
-        and closing_bracket(tokens, 0) == len(tokens) - 1
-    ):
+    while len(tokens) > 1 and tokens[0][:2] == ("symbol", "{") and is_enclosed(tokens):
         tokens = tokens[1:-1]
     return tokens
 
@@ -157,8 +145,8 @@ def _list(runs: list[Tokens], separators: set[str]) -> Structure:
         return parts[0]  # 0.75 or 3/4
     if (region := _joined(parts, separators)) is not None:
         return region
-    if isinstance(parts[0], Named) and not any(isinstance(part, Named) for part in parts[1:]):
-        name = parts[0]
+    name = parts[0]
+    if isinstance(name, Named) and not any(isinstance(part, Named) for part in parts[1:]):
         parts = [name, *(Named(name.name, part, name.tree) for part in parts[1:])]  # x = 1, 2
     items = Items(tuple(parts), alternatives="or" in separators)
     return Family(items, counters) if counters else items
@@ -176,20 +164,14 @@ def _is_condition(runs: list[Tokens]) -> bool:
     return not (len(first) > 1 and first[1].text == "=" and first[0].text in about)
 
 
-def _value(part: Structure) -> Structure:
-    return part.value if isinstance(part, Named) else part
-
-
 def _joined(parts: list[Structure], separators: set[str]) -> Region | None:
     """Join inequalities: "or" gives a union, a comma or "and" an intersection.
 
     A value with a name is a point of a union: a < 0 or a = 1.
     """
-    variables = {
-        part.name if isinstance(part, Named) else getattr(part, "variable", None) for part in parts
-    }
-    regions = [as_region(_value(part)) for part in parts]
-    known = any(isinstance(_value(part), (Interval, Region)) for part in parts)
+    variables = {getattr(part, "name", getattr(part, "variable", None)) for part in parts}
+    regions = [as_region(without_name(part)) for part in parts]
+    known = any(isinstance(without_name(part), (Interval, Region)) for part in parts)
     if not known or len(variables) > 1:
         return None
     [variable] = variables
@@ -199,11 +181,11 @@ def _joined(parts: list[Structure], separators: set[str]) -> Region | None:
         return Region("∖", (*first.parts, Items(tuple(parts[1:]), braces=True)), variable)
     if "or" in separators:
         points = [
-            region or (_value(part) if isinstance(_value(part), Scalar) else None)
+            region or (without_name(part) if isinstance(without_name(part), Scalar) else None)
             for part, region in zip(parts, regions, strict=True)
         ]
-        kept = [point for point in points if point is not None]
-        return Region("or", tuple(kept), variable) if len(kept) == len(parts) else None
+        kept = tuple(point for point in points if point is not None)
+        return Region("or", kept, variable) if len(kept) == len(parts) else None
     if variable is None or None in regions:
         return None
     return Region("∩", tuple(region for region in regions if region), variable)
@@ -224,7 +206,7 @@ def _combined(tokens: Tokens) -> Structure | None:
         if operator == "∪" and all(isinstance(part, Items) and part.braces for part in parts):
             members = [item for part in parts if isinstance(part, Items) for item in part.items]
             return Items(tuple(dict.fromkeys(members)), braces=True)
-        regions = [as_region(_value(part)) for part in parts]
+        regions = [as_region(without_name(part)) for part in parts]
         kept = tuple(region for region in regions if region is not None)
         if len(kept) < len(parts):
             raise Unreadable("an operation on other things than sets of numbers")
@@ -271,7 +253,7 @@ def _single(tokens: Tokens) -> Structure:
         return parse_matrix(tokens, _structure)
     if tokens[0][:2] == ("symbol", "∅") and len(tokens) == 1:
         return Items((), braces=True)
-    if tokens[0].text in OPENING and closing_bracket(tokens, 0) == len(tokens) - 1:
+    if tokens[0].text in BRACKETS and is_enclosed(tokens):
         bracketed = _bracketed(tokens)
         if bracketed is not None:
             return bracketed
@@ -308,8 +290,8 @@ def _colon(token: Token) -> Token:
 
 def _set(members: Structure) -> Items:
     if isinstance(members, Items) and not members.braces:
-        return Items(tuple(map(_value, members.items)), braces=True)
-    return Items((_value(members),), braces=True)
+        return Items(tuple(map(without_name, members.items)), braces=True)
+    return Items((without_name(members),), braces=True)
 
 
 def _bracketed(tokens: Tokens) -> Structure | None:
@@ -324,11 +306,11 @@ def _bracketed(tokens: Tokens) -> Structure | None:
             found = _structure(inside[bar + 1 :])
             if within not in ("", "mathbb:R"):
                 return Tuple((found,), f"∈ {within}")
-            return _set(found) if isinstance(_value(found), (Scalar, Items)) else found
+            return _set(found) if isinstance(without_name(found), (Scalar, Items)) else found
         return _set(_structure(inside))
     if brackets not in ("()", "[]", "(]", "[)", "⟨⟩") or not inside:
         return None
-    if inside[0].kind == "begin" and closing_bracket(inside, 0) == len(inside) - 1:
+    if inside[0].kind == "begin" and is_enclosed(inside):
         return parse_matrix(inside, _structure)
     runs, found = split(
         inside, frozenset((",",)) if ";" not in join_text(inside) else frozenset(";")
@@ -338,7 +320,7 @@ def _bracketed(tokens: Tokens) -> Structure | None:
             return _structure(inside)
         return Tuple((_structure(inside),), "[]") if brackets == "[]" else None
     parts = tuple(_structure(run) for run in runs)
-    infinite = any(isinstance(p, Scalar) and p.tree in _INFINITIES for p in parts)
+    infinite = any(map(is_infinite, parts))
     if len(parts) == 2 and (infinite or brackets in ("[]", "(]", "[)")):
         return Interval(*parts, (brackets[0] == "[", brackets[1] == "]"))
     return Tuple(parts)

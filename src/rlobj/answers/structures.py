@@ -10,6 +10,7 @@ from rlobj.answers.rational import rational
 from rlobj.answers.units import Unit
 
 INFINITY = ("const", "∞")
+MINUS_INFINITY = ("neg", INFINITY)
 
 
 class Structure:
@@ -143,7 +144,17 @@ def scalar(
     return Scalar(tree, rational(tree), latex, unit, decimal)
 
 
-REALS = Interval(scalar(("neg", INFINITY)), scalar(INFINITY), (False, False))
+REALS = Interval(scalar(MINUS_INFINITY), scalar(INFINITY), (False, False))
+
+
+def is_infinite(structure: Structure) -> bool:
+    """Return whether a structure is plus or minus infinity."""
+    return isinstance(structure, Scalar) and structure.tree in (INFINITY, MINUS_INFINITY)
+
+
+def without_name(structure: Structure) -> Structure:
+    """Return 5 for x = 5."""
+    return structure.value if isinstance(structure, Named) else structure
 
 
 def names_in(structure: Structure) -> frozenset[str]:

@@ -11,74 +11,12 @@ import re
 from collections import Counter
 
 from rlobj.answers.lexer import Token
+from rlobj.answers.vocabulary import LISTS, table
 
 Unit = frozenset[tuple[str, int]]
 """Unit -> exponent, as pairs: m/s^2 is {(m, 1), (s, -2)}."""
 
-_ALIASES = """
-m meter meters metre metres
-cm centimeter centimeters centimetre centimetres
-mm millimeter millimeters millimetre millimetres
-km kilometer kilometers kilometre kilometres
-nm nanometer nanometers
-in inch inches
-ft foot feet
-yd yard yards
-mi mile miles
-g gram grams
-kg kilogram kilograms
-mg milligram milligrams
-lb lbs pound pounds
-oz ounce ounces
-ton tons tonne tonnes
-s sec secs second seconds
-ms millisecond milliseconds
-min mins minute minutes
-h hr hrs hour hours
-year years yr yrs
-° deg degree degrees
-rad radian radians
-$ dollar dollars usd bucks
-¢ cent cents
-euro euros eur
-yen jpy
-K kelvin kelvins
-rupee rupees rs inr
-am
-pm
-N newton newtons
-J joule joules
-kJ kilojoule kilojoules
-cal calorie calories
-W watt watts
-kW kilowatt kilowatts
-V volt volts
-A amp amps ampere amperes
-C coulomb coulombs
-F farad farads
-T tesla
-H henry henries
-Pa pascal pascals
-Hz hertz
-mol mole moles
-L l liter liters litre litres
-mL ml milliliter milliliters
-gal gallon gallons
-qt quart quarts
-dyne dynes dyn
-pc parsec parsecs
-AU au
-Å angstrom angstroms
-lightyear lightyears ly
-ohm ohms Ω
-"""
-_REGULAR = "day week month century erg acre bit byte"
-"""Units whose plural has an s."""
-_ALONE = "eV keV MeV GeV gauss kpc Mpc mph kPa MPa atm bar kHz MHz GHz"
-_LINES = [line.split() for line in _ALIASES.strip().splitlines()]
-_LINES += [[name, f"{name}s"] for name in _REGULAR.split()]
-_LINES += [[name] for name in _ALONE.split()]
-_NAMES = {alias: line[0] for line in _LINES for alias in line}
+_NAMES = {alias: aliases[0] for aliases in table(LISTS["units"]) for alias in aliases}
 _PLAIN_EXCLUDED = frozenset(["mg", "ms", "au", "ly", "pc"])
 """Units that are more likely products of two letters in plain mathematics."""
 PERCENT: Unit = frozenset({("%", 1)})

@@ -16,16 +16,17 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence
 from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.guards import decide, may_take_long
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.progress import beat
 
 _CACHE_SIZE = 100_000
 _UNDECIDED_SECONDS = 60.0
@@ -170,24 +171,14 @@ class MathVerifier:
 
     def _verdicts(self, questions: list[tuple[str | None, str]]) -> list[Verdict]:
         self._require_open()
-        verdicts: dict[tuple[str | None, str], Verdict] = {}
-        open_questions = []
-        for question in dict.fromkeys(questions):
-            started = time.perf_counter()
-            decision = self._decide_here(*question)
-            if decision is None:
-                open_questions.append(question)
-            else:
-                verdicts[question] = Verdict(
-                    decision[0], question[0], decision[1], time.perf_counter() - started
-                )
-        if len(open_questions) == 1:
-            [question] = open_questions
-            verdicts[question] = self._timed(*question)
-        elif open_questions:
+        verdicts = {each: _timed(self._decide_here, each) for each in dict.fromkeys(questions)}
+        waiting = [question for question, verdict in verdicts.items() if verdict is None]
+        ask = functools.partial(_timed, self._ask_once)
+        if len(waiting) == 1:  # without a thread, which cannot be started while the program ends
+            verdicts[waiting[0]] = ask(waiting[0])
+        elif waiting:
             with ThreadPoolExecutor(len(self._workers)) as threads:
-                asked = threads.map(self._timed, *zip(*open_questions, strict=True))
-                verdicts.update(zip(open_questions, asked, strict=True))
+                verdicts.update(zip(waiting, threads.map(ask, waiting), strict=True))
         ordered = [verdicts[question] for question in questions]
         with self._lock:
             self.undecided.update(each.reason for each in ordered if each.correct is None)
@@ -205,18 +196,13 @@ class MathVerifier:
             return None, f"error: {type(error).__name__}"
         return None if decision == (None, NOT_SETTLED) else decision
 
-    def _timed(self, answer: str, gold: str) -> Verdict:
-        started = time.perf_counter()
-        correct, reason = self._ask_once(gold, answer)
-        return Verdict(correct, answer, reason, time.perf_counter() - started)
-
     def _require_open(self) -> None:
         if not self._open:
             raise RunError("The verifier is not open. Use it as: with MathVerifier() as verifier:")
 
-    def _ask_once(self, gold: str, answer: str) -> _Decision:
+    def _ask_once(self, answer: str, gold: str) -> _Decision:
         """Ask a worker, unless the same was asked before or another thread is asking it."""
-        question = (gold, answer)
+        question = (answer, gold)
         with self._lock:
             asked = self._asked.get(question)
             first = asked is None or time.monotonic() > asked.until
@@ -226,7 +212,8 @@ class MathVerifier:
                     del self._asked[next(iter(self._asked))]
         if first:
             try:
-                correct, reason = self._ask(gold, answer)
+                correct, reason = self._ask(answer, gold)
+                beat()
                 if correct is None:
                     seconds = 0.0 if reason == "busy" else _UNDECIDED_SECONDS
                     asked.until = time.monotonic() + seconds
@@ -236,14 +223,15 @@ class MathVerifier:
                 asked.set_exception(error)
         return asked.result()
 
-    def _ask(self, gold: str, answer: str) -> _Decision:
+    def _ask(self, answer: str, gold: str) -> _Decision:
         """Ask a worker.
 
         Slow questions must not block the others. They leave one worker free if there are several,
         they let waiting quick questions pass, and they wait at most one deadline for a worker.
         """
         slow = may_take_long(answer)
-        worker = self._take_slow() if slow else self._take()
+        with self._changed:
+            worker = self._take_slow() if slow else self._take()
         if worker is None:
             return None, "busy"
         try:
@@ -256,21 +244,27 @@ class MathVerifier:
                 self._changed.notify_all()
 
     def _take(self) -> WorkerProcess:
-        with self._changed:
-            self._quick += 1
-            self._changed.wait_for(lambda: self._idle)
-            self._quick -= 1
-            return self._idle.pop()
+        self._quick += 1
+        self._changed.wait_for(lambda: self._idle)
+        self._quick -= 1
+        return self._idle.pop()
 
     def _take_slow(self) -> WorkerProcess | None:
         most = max(1, len(self._workers) - 1)
-        with self._changed:
-            if not self._changed.wait_for(
-                lambda: self._idle and not self._quick and self._slow < most, self._deadline
-            ):
-                return None
-            self._slow += 1
-            return self._idle.pop()
+        if not self._changed.wait_for(
+            lambda: self._idle and not self._quick and self._slow < most, self._deadline
+        ):
+            return None
+        self._slow += 1
+        return self._idle.pop()
+
+
+def _timed(decide: Callable[..., _Decision | None], question: tuple[str | None, str]) -> Any:
+    """The `Verdict` of a function on (answer, gold), with its time; None if it cannot decide."""
+    started = time.perf_counter()
+    decision = decide(*question)
+    seconds = time.perf_counter() - started
+    return decision and Verdict(decision[0], question[0], decision[1], seconds)
 
 
 def _unwrapped(text: object) -> str:

@@ -22,7 +22,7 @@ def verifier_version(folder: Path = Path(__file__).parent) -> str:
         folder: with the source files.
     """
     found = hashlib.sha256()
-    for file in sorted(folder.glob("*.py")):
+    for file in sorted([*folder.glob("*.py"), *folder.glob("*.toml")]):
         found.update(f"{file.name}\n{file.read_text(encoding='utf-8')}".encode())
     for package in PACKAGES:
         try:

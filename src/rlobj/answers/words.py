@@ -6,7 +6,15 @@ import re
 from fractions import Fraction
 
 from rlobj.answers.numerals import CARDINALS, read_number_words, read_ordinal
-from rlobj.answers.structures import INFINITY, Based, Items, Structure, Words, scalar
+from rlobj.answers.structures import (
+    INFINITY,
+    MINUS_INFINITY,
+    Based,
+    Items,
+    Structure,
+    Words,
+    scalar,
+)
 from rlobj.answers.vocabulary import TEXTS, word_set
 
 _NUMERAL = re.compile(
@@ -15,6 +23,7 @@ _NUMERAL = re.compile(
 )
 _COMMANDS = "|".join(sorted(TEXTS | {"mathbf", "mathsf"}))
 _TEXT = rf"\\(?:{_COMMANDS})\s*\{{([^{{}}]*)\}}"
+_MARKED = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}")
 _WRAPPER = re.compile(
     r"\\(?:text\w*|math(?:rm|bf|it|sf|tt)|[mh]box|boxed|fbox|operatorname|rm|bf)\b\s*"
 )
@@ -104,7 +113,7 @@ def parse_special(text: str) -> Structure | None:
     if _NOTHING.fullmatch(folded):
         return Items((), braces=True)
     if infinite := _INFINITE.fullmatch(folded):
-        return scalar(("neg", INFINITY) if infinite[1] else INFINITY)
+        return scalar(MINUS_INFINITY if infinite[1] else INFINITY)
     fraction = re.match(r"(?:\\[a-z]+\{)? *an? ", text, re.IGNORECASE)  # a third
     ordinal = None if fraction else read_ordinal(folded)
     return Words(ordinal) if ordinal else None
@@ -122,11 +131,8 @@ def unwrap_text(text: str) -> str:
     whole = re.fullmatch(_TEXT, text)
     plain = whole[1].strip() if whole else text
     spelled = read_number_words(plain)
-    text = (
-        spelled
-        if spelled != plain or (whole and re.match(r"(?:\\?\$|[-+])?[0-9]", plain))
-        else text
-    )
+    if spelled != plain or (whole and re.match(r"(?:\\?\$|[-+])?[0-9]", plain)):
+        text = spelled
     return _TIME.sub(lambda run: rf"\text{{ {run[1].lower()}m}}", text)
 
 
@@ -134,14 +140,10 @@ def parse_choice(text: str) -> tuple[str, str] | None:
     r"""Split a choice with its value, `\textbf{(C)}\ 12`, into the letter and the value."""
     text = re.sub(rf"^(\(?){_TEXT}", r"\1\2", text, count=1)
     found = _CHOICE.fullmatch(text)
-    if found is None or not _CHOICE_VALUE.match(found["value"]):
-        return None
-    letter = found[1] or found[2]
-    return (
-        None
-        if not letter.isupper() or _CHOICE_AGAIN.search(found["value"])
-        else (letter, found["value"])
-    )
+    letter, value = (found[1] or found[2], found["value"]) if found else ("", "")
+    if letter.isupper() and _CHOICE_VALUE.match(value) and not _CHOICE_AGAIN.search(value):
+        return letter, value
+    return None
 
 
 def parse_words(text: str) -> Words | None:
@@ -149,14 +151,16 @@ def parse_words(text: str) -> Words | None:
     if len(text) > _MAX_LETTER and not _HAS_WORDS.search(text):
         return None
     folded = normalize_words(text)
-    marked = re.fullmatch(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}", text)
+    marked = _MARKED.fullmatch(text)
     if len(folded) == 1 and folded.isalpha() and (folded.isupper() or marked):
         return Words(folded)
-    if marked and _SENTENCE.fullmatch(marked[1].strip()) and re.search("[A-Za-z]{3}", folded):
-        return None if re.search(r"\bor\b|\band\b", folded) else Words(folded)
-    if not re.fullmatch(r"[a-z]+(?:[ '-][a-z]+)*", folded) or re.search(r"\bor\b|\band\b", folded):
+    if re.search(r"\bor\b|\band\b", folded):
         return None
-    plain = re.sub(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}", r"\1", text).strip()
+    if marked and _SENTENCE.fullmatch(marked[1].strip()) and re.search("[A-Za-z]{3}", folded):
+        return Words(folded)
+    if not re.fullmatch(r"[a-z]+(?:[ '-][a-z]+)*", folded):
+        return None
+    plain = _MARKED.sub(r"\1", text).strip()
     if _ROMAN.fullmatch(plain):
         return Words(folded)
     if "\\" in plain or (plain.isupper() and len(plain) < 6):

@@ -49,9 +49,13 @@ class MissingExtra(RlobjError, ImportError):
     """An optional package is not installed; the message has the pip command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str, instead: str = "") -> None:
-        commands = f"pip install 'rlobj[{extra}]'; in a checkout: pip install -e '.[{extra}]'"
-        message = f"{purpose} needs the package '{package}'. Install it with: {commands}"
+        message = f"{purpose} needs the package '{package}'. Install it with: {pip_install(extra)}"
         super().__init__(f"{message}\n{instead}" if instead else message)
+
+
+def pip_install(extra: str) -> str:
+    """The commands that add an extra: from an index, and in a checkout."""
+    return f"pip install 'rlobj[{extra}]'; in a checkout: pip install -e '.[{extra}]'"
 
 
 class RunError(RlobjError, RuntimeError):

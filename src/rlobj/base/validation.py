@@ -21,12 +21,12 @@ class InvalidFields(ConfigError):
 
 
 class Model(BaseModel):
-    """A frozen pydantic model that refuses unknown keys and raises `InvalidFields`.
+    """A frozen pydantic model that raises `InvalidFields` for unknown keys, NaN and infinity.
 
     The text below a field says what it means; the pages of the settings show it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def __init__(self, **data: Any) -> None:
         try:
@@ -74,6 +74,9 @@ def _problems(
             found.append((path, str(cause)))
         elif item["type"] == "extra_forbidden":
             found.append((path, f"unknown key.{nearest(str(item['loc'][-1]), model.keys())}"))
+        elif item["type"] == "model_type":
+            expected = "expected a mapping of settings, as in {name: value}"
+            found.append((path, f"{expected}, got {item['input']!r}"))
         elif item["type"] == "missing":
             found.append((path, "is required"))
         elif item["type"] == "literal_error":
