@@ -136,6 +136,13 @@ def test_a_group_of_one_response_has_mean_0_and_standard_deviation_1(
     assert run(estimate, [3.0, 1.0, 1.0], groups=[5, 6, 6])[0] == expected
 
 
+def test_an_advantage_compares_a_group_unless_equal_groups_have_one() -> None:
+    batch = [BatchWhitened(), Decoupled(each=BatchWhitened(), then=None)]
+    assert [each.group_relative for each in [*FAMILY, *batch]] == [
+        each not in batch for each in [*FAMILY, *batch]
+    ]
+
+
 def test_pass_at_k_gives_zero_if_two_responses_share_the_best_reward() -> None:
     assert run(PassAtK(), [1.0, 1.0, 0.0]) == [0.0] * 3
 

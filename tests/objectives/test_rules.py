@@ -31,8 +31,9 @@ from rlobj import (
     surprisal,
     when,
 )
-from rlobj.objectives.rules import Column, Constant, Controlled, Cut, Expr, Number, Rule, declared
+from rlobj.objectives.rules import Expr, Number, Rule, declared
 from rlobj.objectives.rules.checks import share
+from rlobj.objectives.rules.nodes import Column, Constant, Controlled, Cut
 from rlobj.objectives.rules.parsing import MAX_DEPTH
 
 NUMBERS, RULES = expressions()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from scoring_tools import SMALL_TILE, half_operands, leaves, plain, plain_proxy
@@ -113,7 +114,7 @@ from rlobj.scoring import kernels, tiles
 assert tiles.row_work(torch.device("cuda"), torch.float32).__name__ == "TorchRows"
 assert kernels.triton is None
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forked.run(["-c", program])
     assert done.returncode == 0, done.stderr
 
 

@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 
+Weights = Sequence[float] | None
 _ROUNDING = 1e-12
 """A reward, or a sum compared with the sum of absolute values, this small is 0 but for rounding."""
 
@@ -102,11 +103,7 @@ class Advantage(Primitive):
     decoupled: ClassVar[bool] = False  # reads every reward, not only their sum
 
     def __call__(
-        self,
-        rewards: Tensor,
-        groups: Tensor,
-        lengths: Tensor,
-        weights: Sequence[float] | None = None,
+        self, rewards: Tensor, groups: Tensor, lengths: Tensor, weights: Weights = None
     ) -> Tensor:
         """A, [B] float64 on the rewards' device.
 
@@ -132,6 +129,15 @@ class Advantage(Primitive):
             zero = table.constant if self.relative else torch.zeros_like(table.constant)
             advantages[decided] = torch.where(zero, 0.0, estimate)
         return advantages.to(device)
+
+    @property
+    def group_relative(self) -> bool:
+        """Whether groups of equal rewards get 0, however much the groups differ.
+
+        Then a response has no advantage unless another response of its group differs from it.
+        """
+        groups = torch.tensor([0, 0, 1, 1])
+        return not self(groups.double(), groups, torch.ones(4)).any()
 
     def estimate(self, groups: Groups) -> Tensor:
         """A of the decided responses, [b]."""
@@ -293,11 +299,7 @@ class Decoupled(Advantage):
     """the advantage of the sum; null = none"""
 
     def __call__(
-        self,
-        rewards: Tensor,
-        groups: Tensor,
-        lengths: Tensor,
-        weights: Sequence[float] | None = None,
+        self, rewards: Tensor, groups: Tensor, lengths: Tensor, weights: Weights = None
     ) -> Tensor:
         rewards = torch.as_tensor(rewards).detach()
         rewards = rewards.unsqueeze(1) if rewards.dim() == 1 else rewards

@@ -17,8 +17,8 @@ from torch import Tensor
 from rlobj.objectives import planning
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.plan import Clauses
-from rlobj.objectives.rules import Column, Number, Rule, When
-from rlobj.objectives.rules.nodes import Arithmetic, Logic
+from rlobj.objectives.rules import Number, Rule
+from rlobj.objectives.rules.nodes import Arithmetic, Column, Logic, When
 from rlobj.objectives.settings import bind
 from rlobj.objectives.surrogates import Surrogate, Switch
 

@@ -15,14 +15,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.rules import (
-    Column,
-    Controlled,
-    Level,
-    Number,
-    NumberField,
-    batch_columns,
-)
+from rlobj.objectives.rules import Level, Number, NumberField, batch_columns, nodes
 
 __all__ = ["AdaptiveGate", "Controller", "ControllerField", "Gate"]
 
@@ -42,7 +35,7 @@ class Controller(Primitive):
                 f"'{of}' has one value per {of.level.name.lower()}; expected one number for the "
                 f"rollout, such as {of.mean()}"
             )
-        if of is not None and any(isinstance(node, Controlled) for node in of.walk()):
+        if of is not None and any(isinstance(node, nodes.Controlled) for node in of.walk()):
             raise ConfigError(f"'{of}' reads a controller; expected columns of the rollout")
         return of
 
@@ -60,7 +53,7 @@ class Controller(Primitive):
     def measure(self, frame: Frame, divisor: Divisor) -> float:
         """The number of the rollout; NaN if it has none, as in an empty rollout."""
         if self.of is None:
-            values = frame.number(Column("old_entropy"))
+            values = frame.number(nodes.Column("old_entropy"))
             return divisor.mean(values, frame.decided, frame.table, frame.comm)
         value = frame.evaluate(self.of)
         return math.nan if value.undefined is not None and value.undefined else float(value.data)
@@ -70,13 +63,20 @@ class Controller(Primitive):
         raise NotImplementedError
 
     def observe(self, memory: dict[str, Any], frame: Frame, divisor: Divisor) -> dict[str, Any]:
-        """The memory after a rollout.
+        """The memory after a rollout; it does not change if the number is not finite.
 
         Args:
             memory: the memory before the rollout.
             frame: the rollout's tokens on this rank.
             divisor: the objective's divisor, for means over tokens.
         """
+        number = self.measure(frame, divisor)
+        if not math.isfinite(number):
+            return memory
+        return {**self.react(memory, number), self.measured: number}
+
+    def react(self, memory: dict[str, Any], number: float) -> dict[str, Any]:
+        """The memory after a rollout with this number."""
         raise NotImplementedError
 
 
@@ -86,7 +86,6 @@ ControllerField = Annotated[SerializeAsAny[Controller], BeforeValidator(Controll
 class Gate(Controller):
     """`on` while the rollout's mean entropy, or the number `of`, is below the target, else `off`.
 
-    If the number is not finite, as for an empty rollout, the memory does not change.
     Source: STARE, arXiv:2606.19236, target-entropy gate.
     """
 
@@ -100,11 +99,8 @@ class Gate(Controller):
     def init(self) -> dict[str, Any]:
         return {"value": self.off}
 
-    def observe(self, memory: dict[str, Any], frame: Frame, divisor: Divisor) -> dict[str, Any]:
-        number = self.measure(frame, divisor)
-        if not math.isfinite(number):
-            return memory
-        return {"value": self.on if number < self.target else self.off, self.measured: number}
+    def react(self, memory: dict[str, Any], number: float) -> dict[str, Any]:
+        return {"value": self.on if number < self.target else self.off}
 
 
 class AdaptiveGate(Controller):
@@ -141,11 +137,7 @@ class AdaptiveGate(Controller):
     def init(self) -> dict[str, Any]:
         return {"value": self.off, "level": self.start}
 
-    def observe(self, memory: dict[str, Any], frame: Frame, divisor: Divisor) -> dict[str, Any]:
-        number = self.measure(frame, divisor)
-        if not math.isfinite(number):
-            return memory
+    def react(self, memory: dict[str, Any], number: float) -> dict[str, Any]:
         sign = (self.target > number) - (self.target < number)
         level = min(max(memory["level"] + self.step * sign, self.low), self.high)
-        value = level if number < self.target else self.off
-        return {"value": value, "level": level, self.measured: number}
+        return {"value": level if number < self.target else self.off, "level": level}

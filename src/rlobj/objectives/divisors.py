@@ -46,6 +46,10 @@ class Divisor(Primitive):
         """
         raise NotImplementedError
 
+    def resolve(self, max_tokens: int) -> Divisor:
+        """This divisor with the number of tokens in place of "max_tokens"."""
+        return self
+
     def mean(self, values: Tensor, counted: Tensor, table: TokenBatch, comm: Comm) -> float:
         """Σ values/Z_t over the counted tokens of the update, in any order; nan if none counts."""
         if statistics.count(counted, comm) == 0:
@@ -116,10 +120,9 @@ class FixedLength(Divisor):
         return torch.full_like(tokens, float(responses * self.length))
 
     def resolve(self, max_tokens: int) -> FixedLength:
-        """This divisor with the number of tokens in place of "max_tokens"."""
-        if self.length != "max_tokens":
-            return self
-        return FixedLength(length=max_tokens, over=self.over)
+        return (
+            FixedLength(length=max_tokens, over=self.over) if self.length == "max_tokens" else self
+        )
 
 
 class PromptMean(Divisor):

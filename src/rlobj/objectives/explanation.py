@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
-from rlobj.objectives.needs import Needs
+from rlobj.objectives.needs import expressions_of
 from rlobj.objectives.penalties import KL, Penalty
-from rlobj.objectives.rules import Constant, CustomRule, Cut, Expr, Level, Quantile, Sample
-from rlobj.objectives.rules.nodes import Aggregate, Quantified, Scan
+from rlobj.objectives.rules import Expr, Level, nodes
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 
 
@@ -43,31 +43,26 @@ class Explanation:
 Terms = Sequence[tuple[str, Primitive]]
 
 
-def explain(
-    terms: Sequence[tuple[str, Primitive | None]],
-    expressions: Sequence[tuple[str, Expr]],
-    needs: Needs,
-    reward_kl: float = 0.0,
-    updates: int = 0,
-) -> Explanation:
-    """Explain an objective by its parts; `Objective.explain` calls this.
+def explain(objective: Any, updates: int = 0) -> Explanation:
+    """Explain an Objective; `Objective.explain` calls this.
 
     Args:
-        terms: the primitives, each with its symbol in the formula; None = not set.
-        expressions: the rules and numbers, each with the field that holds it.
-        needs: the columns that each stage reads.
-        reward_kl: β of the KL term in the reward.
+        objective: the Objective.
         updates: optimizer updates per rollout, over all phases; 0 = unknown.
     """
-    given = [(symbol, term) for symbol, term in terms if term is not None]
+    terms = {"A": objective.advantage, "S": objective.surrogate, "Z": objective.divisor}
+    terms |= {"mismatch": objective.mismatch} if objective.mismatch else {}
+    terms |= {f"P_{i}": penalty for i, penalty in enumerate(objective.penalties, 1)}
+    given = [*terms.items(), *objective.controllers.items()]  # one may be called A
+    expressions, needs = expressions_of(objective), objective.needs
     rules = [
         (field, str(expression), "; ".join(_meanings(expression)) or "token by token")
         for field, expression in expressions
-        if not isinstance(expression, Constant)
+        if not isinstance(expression, nodes.Constant)
     ]
     stages = {"observe": needs.observe, "plan": needs.plan, "loss": needs.loss}
     return Explanation(
-        formula=_formula(given, [field for field, _ in expressions], reward_kl),
+        formula=_formula(given, [field for field, _ in expressions], objective.reward_kl),
         rules=tuple(rules),
         needs=tuple(
             (stage, ", ".join(sorted(names)) or "nothing") for stage, names in stages.items()
@@ -135,31 +130,31 @@ def _meanings(expression: Expr) -> list[str]:
 
 def _meaning(node: Expr) -> str:
     match node:
-        case Cut():
+        case nodes.Cut():
             which = "largest" if node.side == "top" else "smallest"
             k = f"k = {node.round}({node.fraction}·n)"
             k += f", at least {node.at_least}" if node.at_least else ""
             k += f", none if k < {node.none_below}" if node.none_below else ""
             tokens = _population(node.by, node.within)
             return f"{node}: the k {which} {node.value} of {tokens}, {k}, ties kept"
-        case Quantile():
+        case nodes.Quantile():
             tokens = _population(node.by, node.within)
             return f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {tokens}"
-        case Sample():
+        case nodes.Sample():
             if not isinstance(node.amount, float):
                 return f"sample: {node.amount} random tokens with {node.rule}"
             counted = "all tokens of the update" if node.of == "all" else "the rule's tokens"
             size = f"{node.round}({node.amount}·n)"
             return f"sample: {size} random tokens with {node.rule}; n counts {counted}"
-        case Aggregate() | Quantified():
+        case nodes.Aggregate() | nodes.Quantified():
             unit = "tokens" if node.counted == Level.TOKEN else "responses"
             return f"{node}: over {_population(node.by, node.within, unit)}"
-        case Scan():
+        case nodes.Scan():
             start = node.side == "prefix"
             span = "response's start to the token" if start else "token to the response's end"
             decay = f", times {node.decay} per token of distance" if node.decay != 1 else ""
             return f"{node}: the sum of {node.value} from the {span}{decay}"
-        case CustomRule():
+        case nodes.CustomRule():
             return f"{node}: {inspect.getdoc(type(node)) or 'a rule written in Python'}"
     return ""
 
@@ -198,17 +193,17 @@ def _inert_terms(terms: Terms, updates: int) -> list[str]:
 
 def _inert_rules(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> list[str]:
     """Rules that select all or nothing, weights of 1, and controllers that no rule reads."""
-    nodes = [(field, node) for field, expression in expressions for node in expression.walk()]
-    read = {str(node) for _, node in nodes}
+    parts = [(field, node) for field, expression in expressions for node in expression.walk()]
+    read = {str(node) for _, node in parts}
     found = [
         f"{symbol}: no rule reads it"
         for symbol, term in terms
         if isinstance(term, Controller) and symbol not in read
     ]
-    for field, node in nodes:
-        if isinstance(node, Cut) and node.fraction in (0, 1):
+    for field, node in parts:
+        if isinstance(node, nodes.Cut) and node.fraction in (0, 1):
             what = "selects its whole population" if node.fraction else "selects nothing"
             found.append(f"{node} in {field}: {what}")
-    if ("reweight", Constant(1.0)) in expressions:
+    if ("reweight", nodes.Constant(1.0)) in expressions:
         found.append("reweight: 1 everywhere")
     return found

@@ -22,18 +22,7 @@ from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.joining import ids_of
-from rlobj.objectives.rules import (
-    COLUMNS,
-    Column,
-    CustomRule,
-    Cut,
-    Expr,
-    Level,
-    Quantile,
-    Rule,
-    Sample,
-)
-from rlobj.objectives.rules.nodes import Aggregate, NamedReward, Quantified, Scan
+from rlobj.objectives.rules import COLUMNS, Expr, Level, Rule, nodes
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
@@ -120,10 +109,10 @@ class Frame(Evaluator):
         values = self._batch[name].to(self.dtype)
         return values if self._all_decided else values.masked_fill(~self.decided, 0)
 
-    def column(self, node: Column | NamedReward) -> Tensor:
+    def column(self, node: nodes.Column | nodes.NamedReward) -> Tensor:
         name = str(node)
         if name not in self._columns:
-            if isinstance(node, NamedReward):
+            if isinstance(node, nodes.NamedReward):
                 values = self._named_reward(node.name)
             else:
                 values = _VALUES[name](self) if name in _VALUES else self.batch(name)
@@ -197,7 +186,7 @@ class Frame(Evaluator):
 
     def _kth(
         self,
-        node: Cut | Quantile,
+        node: nodes.Cut | nodes.Quantile,
         values: Values,
         population: Tensor,
         place: Callable[[int], int],
@@ -224,7 +213,7 @@ class Frame(Evaluator):
         cuts = statistics.kth_smallest_by(keys[population], places, unit, self._units(node.by).comm)
         return keys, cuts, places
 
-    def _evaluate_Cut(self, node: Cut) -> Values:
+    def _evaluate_Cut(self, node: nodes.Cut) -> Values:
         def place(n: int) -> int:
             k = node.size(n)
             return n - k + 1 if k and node.side == "top" else k
@@ -241,13 +230,13 @@ class Frame(Evaluator):
             return Values(selected)
         return Values(selected, values.undefined & self.rule(node.within))
 
-    def _evaluate_Quantile(self, node: Quantile) -> Values:
+    def _evaluate_Quantile(self, node: nodes.Quantile) -> Values:
         ranked = self._population(node.value, node.within, Level.TOKEN)
         keys, cuts, places = self._kth(node, *ranked, lambda n: node.size(n) if n else 0)
         data = statistics.from_keys(cuts.to(keys.dtype))
         return self._per_response(node.by, data, places == 0)
 
-    def _evaluate_Aggregate(self, node: Aggregate) -> Values:
+    def _evaluate_Aggregate(self, node: nodes.Aggregate) -> Values:
         level = node.counted
         values, population = self._population(node.of, node.within, level)
         sizes = self._count(population, node.by, level)
@@ -260,7 +249,9 @@ class Frame(Evaluator):
         empty = None if node.statistic in ("sum", "count") else sizes == 0
         return self._finite(node, self._per_response(node.by, found.to(self.dtype), empty))
 
-    def _statistic(self, node: Aggregate, data: Tensor, population: Tensor, level: Level) -> Tensor:
+    def _statistic(
+        self, node: nodes.Aggregate, data: Tensor, population: Tensor, level: Level
+    ) -> Tensor:
         """The sum (for a mean, too), min or max of each unit, float64."""
         data = data[population]
         if node.by == "update" and node.statistic in ("sum", "mean"):
@@ -272,7 +263,7 @@ class Frame(Evaluator):
         largest = node.statistic == "max"
         return statistics.extreme_by(data, unit, units.count, largest, units.comm)
 
-    def _evaluate_Quantified(self, node: Quantified) -> Values:
+    def _evaluate_Quantified(self, node: nodes.Quantified) -> Values:
         level = node.counted
         values, population = self._population(node.of, node.within, level)
         wanted = values.data if node.statistic == "any" else ~values.data
@@ -288,7 +279,7 @@ class Frame(Evaluator):
         member = self._units(by).member
         return Values(found[member], None if undefined is None else undefined[member])
 
-    def _evaluate_Scan(self, node: Scan) -> Values:
+    def _evaluate_Scan(self, node: nodes.Scan) -> Values:
         values = self._at(node.value, Level.TOKEN)
         table, undefined = self.table, values.undefined
         self._check_finite(node.value, values.wrong, self.decided)
@@ -308,7 +299,7 @@ class Frame(Evaluator):
         data = along(values.data.masked_fill(undefined, 0), node.decay).to(self.dtype)
         return self._finite(node, Values(data, along(undefined.double(), 1.0) > 0))
 
-    def _evaluate_Sample(self, node: Sample) -> Values:
+    def _evaluate_Sample(self, node: nodes.Sample) -> Values:
         candidates = self.rule(node.rule)
         n = statistics.count(candidates, self.comm)
         k = node.size(self.amount(node), n, statistics.count(self.decided, self.comm))
@@ -328,7 +319,7 @@ class Frame(Evaluator):
         self._note(node, selected, candidates)
         return Values(selected)
 
-    def _evaluate_CustomRule(self, node: CustomRule) -> Values:
+    def _evaluate_CustomRule(self, node: nodes.CustomRule) -> Values:
         selected = node.select(self)
         dtype, shape = getattr(selected, "dtype", type(selected)), getattr(selected, "shape", ())
         if dtype != torch.bool or shape != self.decided.shape:

@@ -8,8 +8,9 @@ weights. The factor is the importance weight between the two, truncated or maske
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterator
+from operator import gt, lt
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
@@ -18,7 +19,8 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.functional import MAX_LOG_RATIO
-from rlobj.objectives.rules import Column, Number, Rule
+from rlobj.objectives.rules import Number, Rule
+from rlobj.objectives.rules.nodes import Column
 from rlobj.objectives.rules.operators import exp
 from rlobj.objectives.settings import NonNegative, Positive
 from rlobj.objectives.tokens import TokenBatch
@@ -28,6 +30,9 @@ __all__ = ["Mask", "Mismatch", "MismatchField", "Truncate"]
 
 class Mismatch(Primitive):
     """Base class of mismatch factors."""
+
+    bounds: ClassVar[tuple[tuple[str, Callable[[Any, Any], Any], str], ...]] = ()
+    """What a weight beyond a bound means: the effect, `lt` or `gt`, and the bound's setting."""
 
     level: Literal["token", "sequence", "geometric"] = "token"
     """exp(d) per token; exp(Σ_t d) or exp(mean_t d) for the whole response"""
@@ -59,7 +64,10 @@ class Mismatch(Primitive):
             table: the tokens.
             settings: the same correction with expressions in place of their values.
         """
-        yield from ()
+        weight = self.weight(gap, table)
+        for effect, beyond, name in self.bounds:
+            bound = getattr(settings, name)
+            yield effect, beyond(self.ratio, bound), beyond(weight, getattr(self, name))
 
     @property
     def ratio(self) -> Number:
@@ -79,18 +87,13 @@ class Truncate(Mismatch):
     Source: truncated importance sampling (TIS), Yao et al. 2025.
     """
 
+    bounds: ClassVar[Any] = (("reweighted", gt, "cap"),)
+
     cap: Positive = 2.0
     """C, absolute"""
 
     def __call__(self, gap: Tensor, table: TokenBatch) -> Tensor:
         return self.weight(gap, table).clamp(max=self.cap)
-
-    def clauses(
-        self, gap: Tensor, table: TokenBatch, settings: Mismatch
-    ) -> Iterator[tuple[str, Rule, Tensor]]:
-        assert isinstance(settings, Truncate)
-        above = self.weight(gap, table) > self.cap
-        yield "reweighted", self.ratio > settings.cap, above
 
 
 class Mask(Mismatch):
@@ -99,6 +102,8 @@ class Mask(Mismatch):
     With level="token" this is IcePop, whose bounds are 0.5 and 5.
     Source: masked importance sampling (MIS), Liu et al. 2025; IcePop, arXiv:2510.18855.
     """
+
+    bounds: ClassVar[Any] = (("masked", lt, "low"), ("masked", gt, "high"))
 
     low: NonNegative = 0.0
     """C_min, absolute"""
@@ -116,11 +121,3 @@ class Mask(Mismatch):
         weight = self.weight(gap, table)
         inside = (weight >= self.low) & (weight <= self.high)
         return torch.where(inside, weight, torch.zeros_like(weight))
-
-    def clauses(
-        self, gap: Tensor, table: TokenBatch, settings: Mismatch
-    ) -> Iterator[tuple[str, Rule, Tensor]]:
-        assert isinstance(settings, Mask)
-        weight = self.weight(gap, table)
-        yield "masked", self.ratio < settings.low, weight < self.low
-        yield "masked", self.ratio > settings.high, weight > self.high

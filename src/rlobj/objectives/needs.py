@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlobj.base.primitive import Primitive
-from rlobj.objectives.controllers import Controller
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.rules import Expr, batch_columns
@@ -46,23 +44,30 @@ class Needs:
         return self.observe | self.plan | self.loss
 
 
-# Each function returns {column: what reads it}, in the same order on all ranks. The value is for
-# error messages.
+def columns_by_stage(objective: Any) -> dict[str, dict[str, str]]:
+    """Stage of an Objective -> TokenBatch column -> what reads it, in one order on all ranks.
 
-
-def controller_columns(controllers: Mapping[str, Controller]) -> dict[str, str]:
-    """The columns that `Objective.observe` reads."""
+    `plan` reads rewards besides these columns, and `loss` reads logprobs.
+    """
     return {
-        column: f"the controller {name}"
-        for name, controller in controllers.items()
-        for column in controller.needs()
+        "observe": {
+            column: f"the controller {name}"
+            for name, controller in objective.controllers.items()
+            for column in controller.needs()
+        },
+        "plan": rule_columns(expressions_of(objective), objective.mismatch),
+        "loss": {
+            column: type(term).__name__
+            for term in terms_of_loss(objective).values()
+            for column in term.needs()
+        },
     }
 
 
 def rule_columns(
     expressions: Iterable[tuple[str, Expr]], mismatch: Mismatch | None
 ) -> dict[str, str]:
-    """The columns that `Objective.plan` reads, besides rewards.
+    """The columns that expressions and a correction read, each with what reads it.
 
     Args:
         expressions: the objective's rules and numbers, each with the field that holds it.
@@ -76,11 +81,6 @@ def rule_columns(
         for column in ("old_logprobs", "sampler_logprobs"):
             found.setdefault(column, f"the mismatch correction {mismatch}")
     return found
-
-
-def loss_columns(terms: Iterable[Surrogate | Penalty]) -> dict[str, str]:
-    """The columns that `Objective.loss` reads, besides logprobs."""
-    return {column: type(term).__name__ for term in terms for column in term.needs()}
 
 
 def present(columns: Mapping[str, str], tables: Sequence[TokenBatch]) -> dict[str, str]:
@@ -114,7 +114,7 @@ def expressions_of(objective: Any) -> list[tuple[str, Expr]]:
     return [(who, expression) for who, expression in fields if expression is not None]
 
 
-def terms_of_loss(objective: Any) -> dict[str, Primitive]:
+def terms_of_loss(objective: Any) -> dict[str, Surrogate | Penalty]:
     """The surrogate and the penalties of an Objective, by their place in the configuration."""
     penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(objective.penalties)}
     return {"surrogate": objective.surrogate, **penalties}

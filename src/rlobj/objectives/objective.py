@@ -21,41 +21,19 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import Model
-from rlobj.objectives import planning
+from rlobj.objectives import planning, rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
 from rlobj.objectives.clauses import find_clauses
 from rlobj.objectives.controllers import ControllerField
-from rlobj.objectives.divisors import Divisor, DivisorField, FixedLength, TokenMean
+from rlobj.objectives.divisors import DivisorField, TokenMean
 from rlobj.objectives.explanation import Explanation, explain
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import MismatchField
-from rlobj.objectives.needs import (
-    Needs,
-    controller_columns,
-    expressions_of,
-    loss_columns,
-    present,
-    rule_columns,
-    terms_of_loss,
-)
+from rlobj.objectives.needs import Needs, columns_by_stage, expressions_of, present, terms_of_loss
 from rlobj.objectives.penalties import PenaltyField, ProxyKL
 from rlobj.objectives.plan import LossOutput, Plan, loss_metrics, token_shares, weighted_sum
 from rlobj.objectives.planning import rollout_advantages
-from rlobj.objectives.rules import (
-    COLUMNS,
-    NAMES,
-    Column,
-    Controlled,
-    Number,
-    NumberField,
-    Rule,
-    RuleField,
-    RuleList,
-    as_number,
-    declared,
-    outside,
-    read_rule,
-)
+from rlobj.objectives.rules.nodes import Column, Controlled
 from rlobj.objectives.settings import bind
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, SurrogateField
@@ -79,13 +57,13 @@ class Objective(Model):
     """S(r, A)"""
     divisor: DivisorField = TokenMean()
     """Z, the divisor of the sum over tokens"""
-    drop_rule: RuleField | None = Field(default=None, alias="drop")
+    drop_rule: rules.RuleField | None = Field(default=None, alias="drop")
     """tokens with m = 0"""
-    keep_rule: RuleField | None = Field(default=None, alias="keep")
+    keep_rule: rules.RuleField | None = Field(default=None, alias="keep")
     """all other tokens have m = 0"""
-    weight: NumberField | None = Field(default=None, alias="reweight")
+    weight: rules.NumberField | None = Field(default=None, alias="reweight")
     """ω, weight"""
-    shape: NumberField | None = None
+    shape: rules.NumberField | None = None
     """the advantage of each token as the surrogate and the penalties read it; rules and weights
     read the advantage before"""
     penalties: tuple[PenaltyField, ...] = ()
@@ -96,10 +74,10 @@ class Objective(Model):
     """importance weight between sampler and trainer, a factor of ω"""
     reward_kl: float = Field(default=0.0, ge=0)
     """β; each response's reward is reduced by β·Σ_t (l0 − l_ref)"""
-    split_rules: RuleList = Field(default=(), alias="split")
+    split_rules: rules.RuleList = Field(default=(), alias="split")
     """a rule, or a list of rules: train the tokens of the first rule, then those of the next one,
     and at last all others"""
-    phase: RuleField | None = None
+    phase: rules.RuleField | None = None
     """tokens of this phase; the others count only in the divisor"""
     columns: tuple[str, ...] = ()
     """names in TokenBatch(columns=...) that expressions read"""
@@ -108,7 +86,7 @@ class Objective(Model):
     @classmethod
     def _with_columns(cls, data: Any, handler: Any) -> Self:
         names = data.get("columns") if isinstance(data, dict) else None
-        with declared(tuple(names) if isinstance(names, (list, tuple)) else ()):
+        with rules.declared(tuple(names) if isinstance(names, (list, tuple)) else ()):
             return handler(data)
 
     @model_validator(mode="after")
@@ -123,13 +101,15 @@ class Objective(Model):
             if not (name.isidentifier() and name[0].isupper()):
                 yield f"controller '{name}': the name must begin with a capital"
         for name in self.columns:
-            if name in (*NAMES, *COLUMN_NAMES) or not (name.isidentifier() and name[0].islower()):
+            if name in (*rules.NAMES, *COLUMN_NAMES) or not (
+                name.isidentifier() and name[0].islower()
+            ):
                 yield f"columns: expected new names such as 'turn' in lower case, got '{name}'"
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
         if self.reward_kl and self.advantage.decoupled:
             yield "reward_kl needs one reward, not 'decoupled'; use a kl penalty"
-        known = [*self.controllers, *COLUMNS, *self.columns]
+        known = [*self.controllers, *rules.COLUMNS, *self.columns]
         for who, expression in expressions_of(self):
             for node in expression.walk():
                 if isinstance(node, (Controlled, Column)) and node.name not in known:
@@ -145,32 +125,32 @@ class Objective(Model):
 
     but = replace  # the name in version 0.1.0
 
-    def keep(self, rule: Rule | str) -> Objective:
+    def keep(self, rule: rules.Rule | str) -> Objective:
         """A copy that keeps only the rule's tokens, of those that were kept before."""
         rule = self._read(rule)
         return self.replace(keep=rule if self.keep_rule is None else self.keep_rule & rule)
 
-    def drop(self, rule: Rule | str) -> Objective:
+    def drop(self, rule: rules.Rule | str) -> Objective:
         """A copy that also drops the rule's tokens."""
         rule = self._read(rule)
         return self.replace(drop=rule if self.drop_rule is None else self.drop_rule | rule)
 
-    def reweight(self, weight: Number | str | float) -> Objective:
+    def reweight(self, weight: rules.Number | str | float) -> Objective:
         """A copy with ω multiplied by `weight`."""
-        with declared(self.columns):
-            number = as_number(weight)
+        with rules.declared(self.columns):
+            number = rules.as_number(weight)
         return self.replace(reweight=number if self.weight is None else self.weight * number)
 
-    def split(self, rule: Rule | str) -> Objective:
+    def split(self, rule: rules.Rule | str) -> Objective:
         """A copy with two phases of updates: the rule's tokens, then the others (Lopti).
 
         `split(a).split(b)` has three phases: a, then b without a, then all others.
         """
         return self.replace(split=(*self.split_rules, self._read(rule)))
 
-    def _read(self, rule: Any) -> Rule:
-        with declared(self.columns):
-            return read_rule(rule)
+    def _read(self, rule: Any) -> rules.Rule:
+        with rules.declared(self.columns):
+            return rules.read_rule(rule)
 
     @property
     def phases(self) -> tuple[Objective, ...]:
@@ -180,16 +160,16 @@ class Objective(Model):
         parts, rest = [], [] if self.phase is None else [self.phase]
         for rule in self.split_rules:
             parts.append([*rest, rule])
-            rest = [*rest, outside(rule)]
+            rest = [*rest, rules.outside(rule)]
         return tuple(self.replace(split=(), phase=reduce(and_, part)) for part in [*parts, rest])
 
     def resolve(self, max_tokens: int) -> Objective:
         """A copy with the number of tokens in place of "max_tokens"."""
         penalties = tuple(
-            penalty.model_copy(update={"divisor": _resolved(penalty.divisor, max_tokens)})
-            for penalty in self.penalties
+            each.model_copy(update={"divisor": each.divisor and each.divisor.resolve(max_tokens)})
+            for each in self.penalties
         )
-        return self.replace(divisor=_resolved(self.divisor, max_tokens), penalties=penalties)
+        return self.replace(divisor=self.divisor.resolve(max_tokens), penalties=penalties)
 
     # The stages.
 
@@ -272,7 +252,8 @@ class Objective(Model):
             planning.penalty_weights(frame, penalty, self.divisor, self.phase)
             for penalty in self.penalties
         ]
-        advantages = planning.advantages(frame, self.shape)
+        shape = Column("advantage") if self.shape is None else self.shape
+        advantages = frame.number(shape, "shape")
         values = planning.fixed_values(frame, terms_of_loss(self), self.surrogate.rules())
         frame.check()
         plan = Plan.freeze(
@@ -321,17 +302,13 @@ class Objective(Model):
         self, table: TokenBatch, plan: Plan, index: int | None = None
     ) -> Tensor:
         """Responses in which the loss may have a gradient, whatever their log-probs, bool [B]."""
-        plan = plan.of(table, index)
-        return planning.responses_with_gradient(self.surrogate, self.penalties, table, plan)
+        return planning.responses_with_gradient(self, table, plan.of(table, index))
 
     def tokens_with_gradient(
         self, table: TokenBatch, plan: Plan, index: int | None = None
     ) -> Tensor:
         """Tokens in which the loss has a gradient at the table's log-probs, bool [N]."""
-        plan = plan.of(table, index)
-        return planning.tokens_with_gradient(
-            self.surrogate, self.penalties, lambda t: self.loss(t, plan, check=False).loss, table
-        )
+        return planning.tokens_with_gradient(self, table, plan.of(table, index))
 
     def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:
         """The loss of one table that is a whole update: `observe`, `plan` and `loss`."""
@@ -368,23 +345,9 @@ class Objective(Model):
         Args:
             updates_per_step: optimizer updates per rollout; None = unknown.
         """
-        main = {"A": self.advantage, "S": self.surrogate, "Z": self.divisor}
-        penalties = [(f"P_{i}", penalty) for i, penalty in enumerate(self.penalties, 1)]
-        terms = [*main.items(), ("mismatch", self.mismatch), *penalties, *self.controllers.items()]
-        updates = (updates_per_step or 0) * len(self.phases)
-        return explain(terms, expressions_of(self), self.needs, self.reward_kl, updates)
-
-    # Parts of the stages.
+        return explain(self, (updates_per_step or 0) * len(self.phases))
 
     @cached_property
     def _columns(self) -> dict[str, dict[str, str]]:
         """Stage -> TokenBatch column -> what reads it."""
-        return {
-            "observe": controller_columns(self.controllers),
-            "plan": rule_columns(expressions_of(self), self.mismatch),
-            "loss": loss_columns((self.surrogate, *self.penalties)),
-        }
-
-
-def _resolved(divisor: Divisor | None, max_tokens: int) -> Any:
-    return divisor.resolve(max_tokens) if isinstance(divisor, FixedLength) else divisor
+        return columns_by_stage(self)

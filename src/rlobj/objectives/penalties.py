@@ -16,7 +16,8 @@ from torch import Tensor
 from rlobj.base.primitive import Primitive
 from rlobj.objectives import functional
 from rlobj.objectives.divisors import DivisorField
-from rlobj.objectives.rules import Constant, NumberField, RuleField
+from rlobj.objectives.rules import NumberField, RuleField
+from rlobj.objectives.rules.nodes import Constant
 from rlobj.objectives.settings import OptionalPositive
 from rlobj.objectives.surrogates import Terms
 

@@ -314,7 +314,7 @@ def loss_metrics(
     decided, ratio = terms.table.decided, terms.token_ratio.detach()
     above, below = surrogate.clipped_sides(terms)
     clipped = {
-        "objective/clip_fraction": surrogate.clipped(terms),
+        "objective/clip_fraction": above | below,
         "clip/high_fraction": above,
         "clip/low_fraction": below,
     }

@@ -9,7 +9,8 @@ Two words say what matters to an objective, and are used everywhere:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +24,11 @@ from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.plan import Plan, token_shares
-from rlobj.objectives.rules import Column, Number, Rule
+from rlobj.objectives.rules import Number, Rule
+from rlobj.objectives.rules.nodes import Column
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm
-from rlobj.objectives.surrogates import Surrogate, Terms
+from rlobj.objectives.surrogates import Terms
 from rlobj.objectives.tokens import TokenBatch
 
 
@@ -90,13 +92,6 @@ def _rewards(table: TokenBatch, advantage: Advantage, reward_kl: float) -> Tenso
     return rewards.cpu().unsqueeze(1)
 
 
-def advantages(frame: Frame, shape: Number | None) -> Tensor:
-    """The advantages that surrogates and penalties read, [N]."""
-    if shape is None:
-        return frame.number(Column("advantage"))
-    return frame.number(shape, "shape")
-
-
 def omega(frame: Frame, weight: Number | None, mismatch: Mismatch | None, where: Tensor) -> Tensor:
     """ω, the weight times the mismatch factor, [N].
 
@@ -137,7 +132,7 @@ def penalty_weights(
 
 
 def fixed_values(
-    frame: Frame, primitives: dict[str, Primitive], rules: Iterable[Rule] = ()
+    frame: Frame, primitives: Mapping[str, Primitive], rules: Iterable[Rule] = ()
 ) -> dict[str, Tensor]:
     """The values of rules, bool [N], and of expression-valued settings, [N], by their text.
 
@@ -186,19 +181,14 @@ def check_finite(table: TokenBatch, loss: Tensor) -> None:
     )
 
 
-def _skippable(surrogate: Surrogate, penalties: Sequence[Penalty]) -> bool:
+def _skippable(objective: Any) -> bool:
     """Whether all terms are skippable. Only a class's own body counts: a subclass has another
     equation."""
-    terms = (*surrogate.parts(), *penalties)
+    terms = (*objective.surrogate.parts(), *objective.penalties)
     return all(vars(type(term)).get("skippable", False) for term in terms)
 
 
-def responses_with_gradient(
-    surrogate: Surrogate,
-    penalties: Sequence[Penalty],
-    table: TokenBatch,
-    plan: Plan,
-) -> Tensor:
+def responses_with_gradient(objective: Any, table: TokenBatch, plan: Plan) -> Tensor:
     """Responses in which the loss may have a gradient, whatever their log-probs, bool [B].
 
     `plan` is the plan of this one table. The other responses can be left out of the forward and the
@@ -209,7 +199,7 @@ def responses_with_gradient(
 
     If a term is not skippable, all responses count as having one.
     """
-    if not _skippable(surrogate, penalties):
+    if not _skippable(objective):
         return torch.ones_like(table.lengths, dtype=torch.bool)
     found = table.any_by_response(plan.weights[0] != 0)
     found = found & table.any_by_response(plan.advantages[0] != 0)
@@ -218,24 +208,19 @@ def responses_with_gradient(
     return found
 
 
-def tokens_with_gradient(
-    surrogate: Surrogate,
-    penalties: Sequence[Penalty],
-    loss: Callable[[TokenBatch], Tensor],
-    table: TokenBatch,
-) -> Tensor:
+def tokens_with_gradient(objective: Any, table: TokenBatch, plan: Plan) -> Tensor:
     """Tokens in which the loss has a gradient at the table's log-probs and entropies, bool [N].
 
     These are fewer than the tokens of `responses_with_gradient`: tokens that a rule drops, that the
     surrogate clips or that are at the minimum of a penalty have no gradient. If a term is not
     skippable, all tokens count as having one.
     """
-    if not _skippable(surrogate, penalties):
+    if not _skippable(objective):
         return torch.ones_like(table.logprobs, dtype=torch.bool)
     leaves = {"logprobs": table.logprobs.detach().requires_grad_()}
     if table.entropy is not None:
         leaves["entropy"] = table.entropy.detach().requires_grad_()
     with torch.enable_grad():
-        value = loss(table.replace(**leaves))
+        value = objective.loss(table.replace(**leaves), plan, check=False).loss
     found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     return torch.stack([gradient != 0 for gradient in found if gradient is not None]).any(0)

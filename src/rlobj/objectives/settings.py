@@ -19,7 +19,8 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
-from rlobj.objectives.rules import Constant, Number, as_number
+from rlobj.objectives.rules import Number, as_number
+from rlobj.objectives.rules.nodes import Constant
 
 P = TypeVar("P", bound=Primitive)
 

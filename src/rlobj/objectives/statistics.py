@@ -168,18 +168,17 @@ def order_keys(values: Tensor) -> Tensor:
     """
     if not values.dtype.is_floating_point:
         return values
-    if values.dtype != torch.float64:
-        bits = (values.float() + 0.0).view(torch.int32)
-        return (bits >> 31).bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits)
-    bits = (values + 0.0).view(torch.int64)
-    return (bits >> 63).bitwise_and_(0x7FFFFFFFFFFFFFFF).bitwise_xor_(bits)
+    single = values.dtype != torch.float64
+    bits = (values.float() + 0.0).view(torch.int32) if single else (values + 0.0).view(torch.int64)
+    size = torch.iinfo(bits.dtype)
+    return (bits >> (size.bits - 1)).bitwise_and_(size.max).bitwise_xor_(bits)
 
 
 def from_keys(keys: Tensor) -> Tensor:
     """The values with these keys, int32 or int64: the inverse of `order_keys`."""
-    if keys.dtype == torch.int32:
-        return (keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(torch.float32)
-    return (keys ^ ((keys >> 63) & 0x7FFFFFFFFFFFFFFF)).view(torch.float64)
+    size = torch.iinfo(keys.dtype)
+    kind = torch.float32 if keys.dtype == torch.int32 else torch.float64
+    return (keys ^ ((keys >> (size.bits - 1)) & size.max)).view(kind)
 
 
 def kth_smallest(keys: Tensor, k: int, comm: Comm, within: Tensor | None = None) -> int:

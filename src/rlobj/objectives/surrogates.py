@@ -16,15 +16,8 @@ from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor
 
 from rlobj.base.primitive import Primitive
-from rlobj.objectives import functional
+from rlobj.objectives import functional, settings
 from rlobj.objectives.rules import Rule, RuleField
-from rlobj.objectives.settings import (
-    AnyNumber,
-    NonNegative,
-    OptionalAboveOne,
-    OptionalPositive,
-    Positive,
-)
 from rlobj.objectives.tokens import TokenBatch
 
 __all__ = [
@@ -121,13 +114,8 @@ class Surrogate(Primitive):
         """S, [N], to be maximised."""
         raise NotImplementedError
 
-    def clipped(self, terms: Terms) -> Tensor:
-        """Tokens whose gradient is 0 because r is out of bounds, bool [N]."""
-        above, below = self.clipped_sides(terms)
-        return above | below
-
     def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
-        """The clipped tokens with r above its bounds, and those with r below them, bool [N]."""
+        """Tokens without gradient because r is above its bounds, or below them, bool [N] each."""
         none = torch.zeros_like(terms.logprobs, dtype=torch.bool)
         return none, none
 
@@ -150,7 +138,7 @@ SurrogateField = Annotated[SerializeAsAny[Surrogate], BeforeValidator(Surrogate.
 class _RatioSurrogate(Surrogate):
     """Base class of surrogates of a ratio of policies."""
 
-    max_log_ratio: OptionalPositive = functional.MAX_LOG_RATIO
+    max_log_ratio: settings.OptionalPositive = functional.MAX_LOG_RATIO
     """the ratio's logarithm is clamped to ±max_log_ratio nats; null = no clamp"""
 
 
@@ -162,11 +150,11 @@ class Clip(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True  # f is r, a bound or c; r is finite
 
-    low: NonNegative = 0.2
+    low: settings.NonNegative = 0.2
     """ε_low: the ratio's floor is 1 − low"""
-    high: NonNegative = 0.2
+    high: settings.NonNegative = 0.2
     """ε_high: the ratio's cap is 1 + high"""
-    dual: OptionalAboveOne = None
+    dual: settings.OptionalAboveOne = None
     """c, an absolute cap for A < 0; null = none"""
     ratio: Literal["token", "sequence", "product"] = "token"
     """of the token, or the response's geometric mean (GSPO) or product"""
@@ -212,9 +200,9 @@ class Cispo(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True
 
-    max: Positive = 5.0
+    max: settings.Positive = 5.0
     """absolute cap of r"""
-    min: NonNegative = 0.0
+    min: settings.NonNegative = 0.0
     """absolute floor of r"""
 
     def __call__(self, terms: Terms) -> Tensor:
@@ -227,9 +215,9 @@ class SoftGate(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True  # f ≤ 4/τ
 
-    tau_pos: Positive = 1.0
+    tau_pos: settings.Positive = 1.0
     """τ where A > 0"""
-    tau_neg: Positive = 1.05
+    tau_neg: settings.Positive = 1.05
     """τ where A ≤ 0"""
 
     def __call__(self, terms: Terms) -> Tensor:
@@ -246,7 +234,7 @@ class GeometricMean(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True  # S = f times the mean of the response's A
 
-    eps: Positive = 0.4
+    eps: settings.Positive = 0.4
     """ε in log space, nats"""
 
     def __call__(self, terms: Terms) -> Tensor:
@@ -269,11 +257,11 @@ class DppoTv(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True  # S = A·f inside and outside the region
 
-    low: NonNegative = 0.2
+    low: settings.NonNegative = 0.2
     """largest decrease of the token's probability that is trained"""
-    high: NonNegative = 0.2
+    high: settings.NonNegative = 0.2
     """largest increase of the token's probability that is trained"""
-    cap: OptionalPositive = 20.0
+    cap: settings.OptionalPositive = 20.0
     """absolute cap of r; null = none"""
     against: Literal["old", "sampler"] = "old"
     """log-probabilities at the centre of the region"""
@@ -301,13 +289,13 @@ class Vespo(_RatioSurrogate):
 
     skippable: ClassVar[bool] = True  # φ(w) is finite because w is clamped
 
-    k_pos: AnyNumber = 2.0
+    k_pos: settings.AnyNumber = 2.0
     """k where A ≥ 0"""
-    lambda_pos: AnyNumber = 3.0
+    lambda_pos: settings.AnyNumber = 3.0
     """λ where A ≥ 0"""
-    k_neg: AnyNumber = 3.0
+    k_neg: settings.AnyNumber = 3.0
     """k where A < 0"""
-    lambda_neg: AnyNumber = 2.0
+    lambda_neg: settings.AnyNumber = 2.0
     """λ where A < 0"""
 
     def __call__(self, terms: Terms) -> Tensor:

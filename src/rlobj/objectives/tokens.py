@@ -21,12 +21,7 @@ from rlobj.objectives import joining, rewards
 
 _PER_RESPONSE = ("groups", "ids", "rewards")
 PER_TOKEN = (
-    "logprobs",
-    "old_logprobs",
-    "entropy",
-    "old_entropy",
-    "ref_logprobs",
-    "sampler_logprobs",
+    *("logprobs", "old_logprobs", "entropy", "old_entropy", "ref_logprobs", "sampler_logprobs"),
     *("proxy_logprobs", "collision", "entropy_sensitivity"),
 )
 _SHARED = ("reward_names", "reward_weights")  # the same in all tables of an update
@@ -235,13 +230,8 @@ class TokenBatch:
         value = self.columns[name] if name in self.columns else getattr(self, name, None)
         if value is None and name == "old_logprobs":
             return self.logprobs.detach()
-        if (
-            value is None
-            and name == "old_entropy"
-            and self.old_logprobs is None
-            and self.entropy is not None
-        ):
-            return self.entropy.detach()
+        if value is None and name == "old_entropy" and self.old_logprobs is None:
+            value = None if self.entropy is None else self.entropy.detach()
         if value is not None and name == "sampler_logprobs":
             return torch.where(value.isnan(), self.column("old_logprobs", who), value)
         if value is None:

@@ -10,12 +10,7 @@ tile. `rows` computes the rows of a tile in torch, `kernels` in Triton. `policy_
 transformers models, `packing` makes batches of sequences.
 """
 
-from rlobj.scoring.packing import (
-    ScoredSequence,
-    micro_batches,
-    pack_sequences,
-    pad_sequences,
-)
+from rlobj.scoring.packing import ScoredSequence, micro_batches, pack_sequences, pad_sequences
 from rlobj.scoring.policy_scorer import PolicyScorer, score_samples
 from rlobj.scoring.tiles import tile_columns
 from rlobj.scoring.token_scores import FILTERED, TokenScores, score_tokens

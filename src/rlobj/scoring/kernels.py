@@ -32,17 +32,8 @@ BLOCK = 4096
 
 WARPS = 8
 
-ONE_A_ROW = [
-    "targets",
-    "maximum_",
-    "mass_",
-    "target_",
-    "slope_",
-    "square_",
-    "square_slope_",
-    "largest_",
-    "constant_",
-]
+_SUMS = "maximum_ mass_ target_ slope_ square_ square_slope_ largest_"
+ONE_A_ROW = ["targets", *_SUMS.split(), "constant_"]
 """Arguments from which a program reads one number. Triton must not specialize kernels for their
 alignment: it would compile them again for parts of the rows, without any gain."""
 

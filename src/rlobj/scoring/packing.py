@@ -11,6 +11,9 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError
 
+Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""Prompt and response token ids of each sequence."""
+
 
 class ScoredSequence(NamedTuple):
     """A prompt and the response whose tokens are scored; a plain pair works too."""
@@ -80,7 +83,7 @@ def _first_fit(lengths: Sequence[int], budget: int, order: Sequence[int]) -> lis
 
 
 def pad_sequences(
-    sequences: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device | str = "cpu"
+    sequences: Pairs, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One batch of sequences with padding on the right.
 
@@ -111,7 +114,7 @@ def pad_sequences(
 
 
 def pack_sequences(
-    sequences: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device | str = "cpu"
+    sequences: Pairs, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, None, Tensor, Tensor]:
     """One row with all sequences one after another, without padding.
 
@@ -139,7 +142,7 @@ def pack_sequences(
     return input_ids, None, response_mask, position_ids
 
 
-def _check_pairs(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
+def _check_pairs(sequences: Pairs) -> None:
     for row, pair in enumerate(sequences):
         whole = not isinstance(pair, str) and hasattr(pair, "__len__") and len(pair) == 2
         if not whole or any(isinstance(part, str) or not hasattr(part, "__len__") for part in pair):
@@ -155,7 +158,7 @@ def _check_pairs(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> No
             )
 
 
-def _flat(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Tensor:
+def _flat(sequences: Pairs) -> Tensor:
     import numpy  # converts an array at once, without a loop over its tokens
 
     parts = [numpy.asarray(part) for pair in sequences for part in pair if len(part)]

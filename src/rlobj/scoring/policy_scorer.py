@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.base.errors import BatchError, ConfigError
-from rlobj.scoring.packing import pack_sequences, pad_sequences
+from rlobj.scoring.packing import Pairs, pack_sequences, pad_sequences
 from rlobj.scoring.token_scores import TokenScores, score_tokens
 
 log = logging.getLogger(__name__)
@@ -169,9 +169,7 @@ class PolicyScorer(nn.Module):
         )
 
     def collate(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        device: torch.device | str = "cpu",
+        self, sequences: Pairs, device: torch.device | str = "cpu"
     ) -> tuple[Tensor | None, ...]:
         """The inputs of `forward` for some sequences, packed or padded.
 
@@ -188,9 +186,7 @@ class PolicyScorer(nn.Module):
         self._check_tokens(columns[0], sequences)
         return tuple(None if column is None else column.to(device) for column in columns)
 
-    def _check_tokens(
-        self, input_ids: Tensor, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
-    ) -> None:
+    def _check_tokens(self, input_ids: Tensor, sequences: Pairs) -> None:
         known = getattr(self.model.get_input_embeddings(), "num_embeddings", None)
         outside = [] if known is None else input_ids[(input_ids < 0) | (input_ids >= known)]
         if len(outside):
@@ -322,11 +318,7 @@ def _unknown_head(model: Any, shape: LogitShape, error: float) -> str:
     )
 
 
-def score_samples(
-    model: nn.Module,
-    sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-    **settings: Any,
-) -> TokenScores:
+def score_samples(model: nn.Module, sequences: Pairs, **settings: Any) -> TokenScores:
     """Score every response token of some sequences in one batch.
 
     Args:

@@ -62,18 +62,13 @@ class Sums:
     def of(cls, like: Tensor, *, slope: bool, square: bool) -> Sums:
         """The sums before the first tile, for the rows of `like`."""
 
-        def zeros(wanted: bool) -> Tensor | None:
-            return like.new_zeros(len(like)) if wanted else None
-
-        lowest = torch.finfo(like.dtype).min
-        return cls(
-            maximum=like.new_full((len(like),), lowest),
-            mass=like.new_zeros(len(like)),
-            target=like.new_zeros(len(like)),
-            slope=zeros(slope),
-            square=zeros(square),
-            square_slope=zeros(square),
-        )
+        lowest, size = torch.finfo(like.dtype).min, len(like)
+        sums = cls(like.new_full((size,), lowest), like.new_zeros(size), like.new_zeros(size))
+        if slope:
+            sums.slope = like.new_zeros(size)
+        if square:
+            sums.square, sums.square_slope = like.new_zeros(size), like.new_zeros(size)
+        return sums
 
     def part(self, rows: slice) -> Sums:
         """The sums of some rows, in the same memory."""

@@ -250,12 +250,7 @@ _SETTINGS: dict[str, tuple[Callable[[float], bool], str]] = {
 """What `score_tokens` accepts."""
 
 
-def _check_shapes(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    bias: Tensor | None,
-) -> None:
+def _check_shapes(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:
     given = {"hidden": hidden, "weight": weight, "targets": targets, "bias": bias}
     for name, value in given.items():
         if not (isinstance(value, Tensor) or (name == "bias" and value is None)):

@@ -11,37 +11,21 @@ from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchem
 from rlobj.base.errors import ConfigError
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
 from rlobj.objectives.rules.expression import Expr, Level
-from rlobj.objectives.rules.nodes import (
-    Column,
-    Constant,
-    Controlled,
-    CustomRule,
-    Cut,
-    Quantile,
-    Sample,
-    When,
-)
+from rlobj.objectives.rules.nodes import Column, Constant, CustomRule
 from rlobj.objectives.rules.operators import Number, Rule, as_number, outside, when
 from rlobj.objectives.rules.parsing import custom_rule, parse
 
 __all__ = [
     "COLUMNS",
     "NAMES",
-    "Column",
-    "Constant",
-    "Controlled",
     "CustomRule",
-    "Cut",
     "Expr",
     "Level",
     "Number",
     "NumberField",
-    "Quantile",
     "Rule",
     "RuleField",
     "RuleList",
-    "Sample",
-    "When",
     "as_number",
     "batch_columns",
     "declared",

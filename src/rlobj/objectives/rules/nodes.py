@@ -10,14 +10,7 @@ from dataclasses import dataclass, is_dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.rules.checks import (
-    Rounding,
-    check_choice,
-    check_fraction,
-    check_size,
-    plain,
-    share,
-)
+from rlobj.objectives.rules import checks
 from rlobj.objectives.rules.columns import BY_RESPONSE, COLUMNS, declared_columns
 from rlobj.objectives.rules.expression import Expr, Level
 from rlobj.objectives.rules.operators import By, Number, Rule
@@ -61,7 +54,7 @@ class Constant(Number):
     def __post_init__(self) -> None:
         if not abs(self.value) <= sys.float_info.max:
             raise ConfigError(f"a number in a rule must be finite, got {self.value}")
-        object.__setattr__(self, "value", plain(self.value))
+        object.__setattr__(self, "value", checks.plain(self.value))
 
 
 @dataclass(frozen=True)
@@ -145,7 +138,7 @@ class Cut(Rule):
     value: Number
     fraction: float
     within: Rule | None = None
-    round: Rounding = "ceil"
+    round: checks.Rounding = "ceil"
     at_least: int = 0
     none_below: int = 0
     by: By = "update"
@@ -153,14 +146,14 @@ class Cut(Rule):
 
     def __post_init__(self) -> None:
         _check_ranked(self.side, self.value, self.fraction, self.by)
-        object.__setattr__(self, "fraction", plain(self.fraction))
-        check_choice("round", self.round, get_args(Rounding))
-        check_size(f"{self.side}(at_least=...)", self.at_least)
-        check_size(f"{self.side}(none_below=...)", self.none_below)
+        object.__setattr__(self, "fraction", checks.plain(self.fraction))
+        checks.check_choice("round", self.round, get_args(checks.Rounding))
+        checks.check_size(f"{self.side}(at_least=...)", self.at_least)
+        checks.check_size(f"{self.side}(none_below=...)", self.none_below)
 
     def size(self, population: int) -> int:
         """k, the number of tokens to select from a population, without ties."""
-        k = min(max(share(self.fraction, population, self.round), self.at_least), population)
+        k = min(max(checks.share(self.fraction, population, self.round), self.at_least), population)
         return k if k >= self.none_below else 0
 
 
@@ -175,7 +168,7 @@ class Quantile(Number):
 
     def __post_init__(self) -> None:
         _check_ranked("quantile", self.value, self.q, self.by)
-        object.__setattr__(self, "q", plain(self.q))
+        object.__setattr__(self, "q", checks.plain(self.q))
 
     @property
     def level(self) -> Level:
@@ -183,7 +176,7 @@ class Quantile(Number):
 
     def size(self, population: int) -> int:
         """The value's place from below, from 1."""
-        return max(share(self.q, population, "ceil"), 1)
+        return max(checks.share(self.q, population, "ceil"), 1)
 
 
 @dataclass(frozen=True)
@@ -194,7 +187,7 @@ class Sample(Rule):
     amount: float | Number
     seed: int = 0
     of: Literal["rule", "all"] = "rule"
-    round: Rounding = "ceil"
+    round: checks.Rounding = "ceil"
     at_least: int = 0
     level: ClassVar[Level] = Level.TOKEN
 
@@ -209,11 +202,11 @@ class Sample(Rule):
             )
         if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"sample(seed={self.seed!r}): expected a whole number of 64 bits")
-        check_size("sample(at_least=...)", self.at_least)
-        check_choice("sample(): of", self.of, ("rule", "all"))
-        check_choice("round", self.round, get_args(Rounding))
+        checks.check_size("sample(at_least=...)", self.at_least)
+        checks.check_choice("sample(): of", self.of, ("rule", "all"))
+        checks.check_choice("round", self.round, get_args(checks.Rounding))
         if not isinstance(amount, Number):
-            object.__setattr__(self, "amount", plain(amount))
+            object.__setattr__(self, "amount", checks.plain(amount))
 
     def size(self, amount: float, rule: int, population: int) -> int:
         """The number of tokens to select, if `rule` of `population` tokens are the rule's.
@@ -226,7 +219,7 @@ class Sample(Rule):
         if type(amount) is int:
             k = amount
         else:
-            k = share(amount, rule if self.of == "rule" else population, self.round)
+            k = checks.share(amount, rule if self.of == "rule" else population, self.round)
         return min(max(k, self.at_least), rule)
 
 
@@ -241,7 +234,7 @@ class _OfPopulation:
     within: Rule | None = None
 
     def __post_init__(self) -> None:
-        check_choice(f"{self.statistic}(): by", self.by, get_args(By))
+        checks.check_choice(f"{self.statistic}(): by", self.by, get_args(By))
         if self.of.level == Level.UPDATE:
             raise ConfigError(
                 f"{self.statistic}() needs a column, and '{self.of}' is the same for the whole "
@@ -278,8 +271,8 @@ class Scan(Number):
     level: ClassVar[Level] = Level.TOKEN
 
     def __post_init__(self) -> None:
-        check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
-        object.__setattr__(self, "decay", plain(self.decay))
+        checks.check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
+        object.__setattr__(self, "decay", checks.plain(self.decay))
 
 
 class CustomRule(Rule):
@@ -339,8 +332,8 @@ def _check_ranked(name: str, value: Number, fraction: float, by: By) -> None:
     """Check the arguments of a cut or a quantile."""
     if not any(isinstance(node, (Column, NamedReward)) for node in value.walk()):
         raise ConfigError(f"{name}() needs a column to rank by, got '{value}'")
-    check_fraction(f"{name}(): the fraction", fraction)
-    check_choice(f"{name}(): by", by, ("update", "group", "response"))
+    checks.check_fraction(f"{name}(): the fraction", fraction)
+    checks.check_choice(f"{name}(): by", by, ("update", "group", "response"))
 
 
 def _level(by: By) -> Level:
