@@ -87,7 +87,7 @@ def stale_sampler() -> dict[str, Any]:
     folder = str(embedded_policy("addition"))
     config = ModelConfig(name=folder)
     model: Any = load_model(config, folder)
-    return {"sampler": TransformersSampler(model, load_tokenizer(config, folder)[0])}
+    return {"sampler": TransformersSampler(model, load_tokenizer(config, folder))}
 
 
 OTHERS = ("sampler-drift", "verifier-trouble", "inert-setting", "rule-never-fires")

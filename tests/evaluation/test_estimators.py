@@ -119,8 +119,11 @@ def test_the_interval_of_skewed_shares_is_longer_on_the_open_side() -> None:
     [(0.5, 0.4, 0.93), (1.0, 1.0, 0.93), (2.0, 0.2, 0.92), (0.15, 1.5, 0.90)],
     ids=["bimodal", "uniform", "easy", "hard"],
 )
-def test_intervals_for_thirty_problems_contain_the_mean(a: float, b: float, least: float) -> None:
+def test_intervals_for_thirty_problems_contain_the_mean(
+    a: float, b: float, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """400 evaluations of 30 problems of Beta(a, b) difficulty with 32 samples each."""
+    monkeypatch.setattr(estimators, "RESAMPLES", 2000)
     generator = torch.Generator().manual_seed(0)
     concentration = torch.tensor([a, b], dtype=torch.float64).expand(400, 30, 2).contiguous()
     chances = torch._sample_dirichlet(concentration, generator=generator)[..., 0]
@@ -216,9 +219,10 @@ def test_five_problems_show_no_difference_and_six_do() -> None:
 @pytest.mark.parametrize("worse", [0.0, 0.3], ids=["equal models", "30% fewer right responses"])
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.4), (1.0, 1.0)], ids=["bimodal", "uniform"])
 def test_intervals_of_differences_contain_the_true_difference(
-    a: float, b: float, worse: float
+    a: float, b: float, worse: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 comparisons on 30 problems of Beta(a, b) difficulty with 4 samples each."""
+    monkeypatch.setattr(estimators, "MOST_EXACT", 2**12)
     generator = torch.Generator().manual_seed(0)
     concentration = torch.tensor([a, b], dtype=torch.float64).expand(200, 30, 2).contiguous()
     chances = torch._sample_dirichlet(concentration, generator=generator)[..., 0]
@@ -244,7 +248,8 @@ def test_skewed_differences_are_covered_as_often_as_the_page_says() -> None:
     assert (covered, rejected) == (pytest.approx(0.80, abs=0.02), pytest.approx(0.19, abs=0.02))
 
 
-def test_p_values_of_equal_models_are_uniform() -> None:
+def test_p_values_of_equal_models_are_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimators, "MOST_EXACT", 2**12)
     generator = torch.Generator().manual_seed(0)
     small = 0
     for _ in range(300):

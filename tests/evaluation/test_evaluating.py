@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rlobj
 from rlobj.base.errors import ConfigError
+from rlobj.data import Problem
 from rlobj.evaluation import Samples, compare, summarise_folder
+from rlobj.models.policy import load_policy
+from rlobj.training import RunDirectory
 
 ROWS = [{"id": f"p{a}", "problem": f"{a}+1=", "answer": str(a + 1)} for a in range(4)]
 QUICK: dict[str, Any] = {"n": 3, "max_tokens": 6, "template": "{prompt}", "reward": "exact"}
@@ -93,6 +97,29 @@ def test_other_settings_than_those_in_the_folder_are_refused(policy, tmp_path) -
         rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out", temperature=0.5)
     with pytest.raises(ConfigError, match="has files, but is not an evaluation"):
         rlobj.evaluate(policy, ROWS, **QUICK, out=policy)
+
+
+def test_a_system_message_is_that_of_the_run_and_belongs_to_the_settings(policy, tmp_path) -> None:
+    folder = shutil.copytree(policy, tmp_path / "chat")
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.chat_template = "{% for each in messages %}{{ each.content }}{% endfor %}{{ mark }}"
+    tokenizer.save_pretrained(folder)
+    rlobj.evaluate(folder, ROWS, **QUICK, out=tmp_path / "plain")
+    settings: dict[str, Any] = {"data.system": "9+9="}
+    with pytest.raises(ConfigError, match=r"problems\.system: None there, '9\+9=' now"):
+        rlobj.evaluate(folder, ROWS, **QUICK, settings=settings, out=tmp_path / "plain")
+    settings |= {"model.chat_template_kwargs": {"mark": "="}, "sampling.prompts_per_step": 2}
+    settings |= {"training.steps": 1, "sampling.max_tokens": 3, "evaluation.problems": 2}
+    run = rlobj.train(
+        "grpo", model=folder, data="max-digits", settings=settings, out=tmp_path / "run"
+    )
+    config = RunDirectory.open(run.path)[1]
+    trained, problem = load_policy(config.model, config.data, str(folder)), Problem("", "3,4=", "4")
+    for encode in (trained.encode, trained.encode_test):
+        assert tokenizer.decode(encode(problem)).replace(" ", "") == "9+9=3,4=="
+    rlobj.evaluate(run.path, ROWS, **QUICK, out=tmp_path / "chatted")
+    [stored] = json.loads((tmp_path / "chatted/settings.json").read_text())["benchmarks"].values()
+    assert (stored["system"], stored["chat_template_kwargs"]) == ("9+9=", {"mark": "="})
 
 
 def test_a_model_object_with_other_weights_is_refused(policy, tmp_path) -> None:

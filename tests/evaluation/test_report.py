@@ -24,7 +24,7 @@ from rlobj.evaluation.report.page import kept_texts, verdict
 from rlobj.evaluation.report.tables import percent_signed
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult, summarise
-from rlobj.reporting import script_safe
+from rlobj.reporting.page import script_safe
 from rlobj.rewards import Graded
 
 ABOUT = {

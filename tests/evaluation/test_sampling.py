@@ -134,8 +134,9 @@ def test_stored_responses_are_graded_without_a_sampler():
     samples = Samples()
     first = run(Echo(), samples)
     samples.grades.clear()
+    by_id = {problem.id: problem for problem in PROBLEMS}
     with Exact().open() as grader:
-        Grading(grader, PROBLEMS, "evaluation", samples, 20, 7, EvaluationCallback()).run()
+        Grading(grader, by_id, "evaluation", samples, 20, 7, EvaluationCallback()).run()
     assert samples.graded("evaluation", PROBLEMS) == first
 
 

@@ -21,7 +21,7 @@ from rlobj.config.run_config import compose
 from rlobj.config.run_folder import STOP_FILE
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.findings import PAGE
-from rlobj.training.rollouts.synchronizer import GAP_LIMITS
+from rlobj.training.rollouts.sample_checks import LIMITS
 from rlobj.training.storage.run_directory import dump_config
 
 Line = dict[str, Any]
@@ -248,7 +248,7 @@ def test_a_setting_that_the_preset_leaves_without_effect_is_no_finding() -> None
 def test_the_sampler_may_be_as_coarse_as_it_was_at_first() -> None:
     """bfloat16: 0.01 nats a token from the first step."""
     assert names(watched(lambda step: {"sampler/logprob_gap": 0.011})) == set()
-    assert max(GAP_LIMITS.values()) == pytest.approx(10 * 0.01)
+    assert max(each.gap for each in LIMITS.values()) == pytest.approx(10 * 0.01)
 
 
 def test_the_same_response_to_all_problems_is_a_collapse() -> None:

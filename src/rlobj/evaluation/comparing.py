@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rlobj.evaluation.identity import differences
 from rlobj.evaluation.report.tables import UNKNOWN, percent, percent_signed
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
-from rlobj.reporting import escaped, markdown_table
+from rlobj.reporting.markdown import escaped, markdown_table
 
 VERIFIER = ".verifier"
 """End of the name under which versions of the verifier are compared."""
@@ -149,10 +150,9 @@ def _check_same(
     left: dict[str, GradedProblem], right: dict[str, GradedProblem], ids: list[str]
 ) -> None:
     for what, word in (("prompt", "question"), ("answer", "gold answer")):
-        texts = [
-            [getattr(side[name].problem, what).split() for name in ids] for side in (left, right)
-        ]
-        if other := [name for name, one, two in zip(ids, *texts, strict=True) if one != two]:
+        text = attrgetter(f"problem.{what}")
+        other = [each for each in ids if text(left[each]).split() != text(right[each]).split()]
+        if other:
             raise DataError(
                 f"These are not the same problems: {len(other)} of {len(ids)} ids have another "
                 f"{word} ({_named(other)}). Evaluate both models on the same file."

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import ConfigError, counted
-from rlobj.base.files import step_of
 from rlobj.config.embedded_profile import (
     DEFAULT_TASK,
     OWN_PROBLEMS_PROFILE,
@@ -20,18 +19,12 @@ from rlobj.config.embedded_profile import (
     PROFILES,
 )
 from rlobj.config.layers import Layer
-from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import (
-    best_checkpoint,
-    checkpoints,
-    how_to_continue,
-    is_run,
-    read_run_config,
-)
-from rlobj.data import Problem, encode_prompt, format_prompt
+from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
+from rlobj.data import Chat, Problem, encode_prompt, format_prompt
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.location import require_model
-from rlobj.models.policy import arithmetic, load_policy, load_tokenizer, uses_chat_template
+from rlobj.models.policy import arithmetic, chat_of, load_policy, load_tokenizer
 from rlobj.samplers import Sampler, TransformersSampler
 
 SMALL = 10_000_000
@@ -108,19 +101,8 @@ def _embedded(asked: Sequence[Any]) -> ModelSource:
 
 def _of_run(name: str, path: Path, checkpoint: str | None) -> ModelSource:
     """A run's settings, and the model of one of its checkpoints."""
-    config, saved = read_run_config(path), checkpoints(path)
-    if not saved:
-        raise ConfigError(f"{path} has no checkpoint yet. {how_to_continue(path)}")
-    known = {str(step_of(each)): each for each in saved} | {"newest": saved[-1]}
-    if best := best_checkpoint(path):
-        known["best"] = best
-    chosen = known.get(checkpoint or "newest")
-    if chosen is None:
-        none = " (no checkpoint was evaluated)" if checkpoint == "best" else ""
-        raise ConfigError(
-            f"{path} has no checkpoint {checkpoint}{none}; expected one of {', '.join(known)}"
-        )
-    stored = settings_of(config)
+    stored, chosen = read_settings(path), named_checkpoint(path, checkpoint)
+    stored.pop("objective", None)  # it may name code, and no evaluation needs it
     stored["sampling"] = {**stored["sampling"], "engine": "transformers", "async_depth": 0}
     return ModelSource(name, (str(path), stored), lambda _: str(chosen / "model"))
 
@@ -132,7 +114,7 @@ class Engine:
     Attributes:
         sampler: samples responses.
         tokenizer: the model's.
-        chat: whether prompts go through the chat template.
+        chat: how prompts go through the chat template; None = they do not.
         context: positions of the model; None if it does not say.
         facts: short texts for people, by name.
         settings: what changes numbers: the engine's name and its arithmetic.
@@ -140,7 +122,7 @@ class Engine:
 
     sampler: Sampler
     tokenizer: Any
-    chat: bool
+    chat: Chat | None
     context: int | None
     facts: dict[str, str]
     settings: dict[str, Any]
@@ -203,7 +185,7 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
             model, tokenizer, batch_tokens=config.sampling.batch_tokens, autocast=dtype
         ),
         tokenizer,
-        uses_chat_template(tokenizer, config.model, name),
+        chat_of(tokenizer, config.model, config.data, name),
         _context(model.config),
         {"policy": f"{name}, {_parameters(model):,} parameters", "device": device + threads},
         {"name": "transformers", "dtype": _name(dtype or weights.dtype)},
@@ -215,7 +197,8 @@ def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
 
     from rlobj.models.vllm import vllm_sampler
 
-    tokenizer, chat = load_tokenizer(config.model, source)
+    tokenizer = load_tokenizer(config.model, source)
+    chat = chat_of(tokenizer, config.model, config.data, source)
     try:
         generation = GenerationConfig.from_pretrained(source)
     except OSError:  # a model without one
@@ -232,7 +215,7 @@ def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
             settings["extra"] = dict(config.sampling.vllm.extra)
     else:
         sampler.require_model(source)
-        device = config.sampling.server.url
+        device = ", ".join(config.sampling.server.urls)
     settings["dtype"] = _name(sampler.dtype)
     facts = {"policy": source, "engine": name, "device": device}
     return Engine(sampler, tokenizer, chat, _context(described), facts, settings)

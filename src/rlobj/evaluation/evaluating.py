@@ -10,8 +10,10 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
-from rlobj.config.layers import Layer, nested, reward_settings
-from rlobj.data import Problem
+from rlobj.config.layers import Layer, merged, nested, reward_settings
+from rlobj.config.resuming import named_code, require_trust
+from rlobj.config.run_config import settings_of
+from rlobj.data import Chat, Problem
 from rlobj.data.problems import digest
 from rlobj.evaluation import identity
 from rlobj.evaluation.callbacks import EvaluationCallback
@@ -56,6 +58,7 @@ def evaluate(
     data_dir: Path | str | None = None,
     settings: Mapping[str, Any] | Sequence[Layer] = (),
     out: Path | str | None = None,
+    trust: bool = False,
     callback: EvaluationCallback | None = None,
 ) -> EvaluationResult:
     """Sample responses to problems, grade them, and estimate how often the model is right.
@@ -93,13 +96,16 @@ def evaluate(
         out: folder for settings, responses, grades, results.json, results.md and report.html.
             "auto" = a folder under evals/ whose name belongs to the model and all settings. None =
             everything is kept in memory and no file is written.
+        trust: import the code that the settings of a run name: its reward, if that grades, and its
+            model's.
         callback: receives progress; see `EvaluationCallback`.
 
     Returns:
         Accuracies, intervals, a row for each problem, and every response.
 
     Raises:
-        ConfigError: settings that are not possible, or other settings than those in `out`.
+        ConfigError: settings that are not possible, other settings than those in `out`, or code of
+            a run without `trust`.
         DataError: problems that cannot be read.
         RunError: sampling or writing failed.
 
@@ -137,6 +143,9 @@ def evaluate(
     asked = named_problems(on)
     source = find_model(model, tokenizer, asked, checkpoint)
     sets = problem_sets(asked, source.layer, overrides)
+    for each in () if trust else sets:
+        named = named_code(merged(overrides.layers))
+        require_trust(source.name, settings_of(each.config), named)
     if callable(reward):
         sets = [dataclasses.replace(each, reward=reward) for each in sets]
     return _run(source, sets, overrides.protocol, out, callback or EvaluationCallback())
@@ -239,6 +248,7 @@ def _identity(model: Any, out: Path | str | None) -> dict[str, Any]:
 def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> dict[str, Any]:
     """Everything about a benchmark that changes a number, as settings.json keeps it."""
     template = getattr(engine.tokenizer, "chat_template", None) if engine.chat else None
+    chat = engine.chat or Chat()
     return {
         "source": each.source,
         "problems": len(each.problems),
@@ -248,8 +258,10 @@ def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> di
         "seed": each.config.seed,
         **each.settings.model_dump(mode="json"),
         "template": each.config.data.template,
-        "chat": engine.chat,
+        "chat": engine.chat is not None,
         "chat_template": None if template is None else digest(str(template))[:16],
+        **({"system": chat.system} if chat.system else {}),
+        **({"chat_template_kwargs": dict(chat.arguments)} if chat.arguments else {}),
         "reward": each.config.rewards.recorded(),
         "notes": list(each.notes),
     }

@@ -41,11 +41,8 @@ def model_identity(source: str) -> dict[str, str | None]:
         return {"weights": None, "settings": None, "revision": _revision(source)}
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
     others = sorted(file for pattern in MODEL_FILES for file in folder.glob(pattern))
-    return {
-        "weights": files_digest(weights),
-        "settings": files_digest(others),
-        "revision": None,
-    }
+    digests = {"weights": files_digest(weights), "settings": files_digest(others)}
+    return {**digests, "revision": None}
 
 
 def module_identity(model: Any) -> dict[str, str | None]:
@@ -123,9 +120,7 @@ def _compared(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         model.pop("source", None)
     found = {"model": model, "engine": flattened(settings.get("engine", {}))}
     for name, own in settings.get("benchmarks", {}).items():
-        found[name] = {
-            key: value for key, value in flattened(own).items() if key not in NOT_COMPARED
-        }
+        found[name] = {k: v for k, v in flattened(own).items() if k not in NOT_COMPARED}
     return found
 
 

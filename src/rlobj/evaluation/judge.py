@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.files import packaged
 from rlobj.config.run_config import build_config
 from rlobj.data import Problem, encode_prompt
 from rlobj.evaluation.engines import Engine, open_engine
@@ -23,30 +24,7 @@ from rlobj.samplers.vllm import versions
 JUDGE = "judge:"
 MAX_TOKENS = 2048
 """Longest output of a judge; at most a quarter of its context."""
-TEMPLATE = """\
-You grade answers. Below are a question, its standard answer, and a candidate's response. Decide \
-whether the final answer of the response is the standard answer.
-
-- The standard answer is correct. Do not solve the question yourself.
-- Compare only the final answer. Ignore the reasoning before it.
-- Different forms of the same value or statement are the same answer.
-- If the question asks for several things, all of them must be right.
-
-Reply with one letter and nothing else:
-A: the final answer is the standard answer.
-B: the final answer is another one.
-C: the response has no final answer: it is cut off, repeats itself, or refuses.
-
-<question>
-{question}
-</question>
-<standard answer>
-{gold_answer}
-</standard answer>
-<response>
-{llm_response}
-</response>
-"""
+TEMPLATE = packaged("rlobj.evaluation", "judge.txt")
 _LETTER = re.compile(r"\W*([ABC])(?:\W+(?:CORRECT|INCORRECT|INVALID))?\W*")
 _WORD = re.compile(r"\W*(CORRECT|INCORRECT|INVALID)\W*")
 _BOX = re.compile(r"\\boxed\{\W*([ABC])\W*\}")

@@ -40,9 +40,7 @@ def summarise_folder(
 
 
 def publish(
-    samples: Samples,
-    callback: EvaluationCallback,
-    changes: tuple[GradeChange, ...] | None = None,
+    samples: Samples, callback: EvaluationCallback, changes: tuple[GradeChange, ...] | None = None
 ) -> EvaluationResult:
     """Summarise what is graded; in a folder, write results.json, results.md and report.html.
 
@@ -59,10 +57,8 @@ def publish(
         samples.write("results.md", result.to_markdown())
         write_page(samples.path / "report.html", list(benchmarks.values()), result.about)
         current = verifier_version()
-        others = {name for each in benchmarks.values() for name in each.graded.verifiers} - {
-            current
-        }
-        if others:
+        found = {name for each in benchmarks.values() for name in each.graded.verifiers}
+        if others := found - {current}:
             callback.noted(
                 f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
                 f"the present one ({current}). {GRADE_AGAIN}{samples.path}",

@@ -168,7 +168,7 @@ def _grade(
     samples: Samples,
     callback: EvaluationCallback,
 ) -> None:
-    ids = {problem.id for problem in problems}
-    total = sum(key[0] == name and key[1] in ids for key in samples.responses)
+    by_id = {problem.id: problem for problem in problems}
+    total = sum(key[0] == name and key[1] in by_id for key in samples.responses)
     with reward.open() as grader:
-        Grading(grader, problems, name, samples, total, 256, callback).run()
+        Grading(grader, by_id, name, samples, total, 256, callback).run()

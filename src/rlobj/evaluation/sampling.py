@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from rlobj.data import Problem
@@ -44,15 +45,15 @@ def sample_and_grade(
         callback: receives `sampled` and `graded`.
     """
     samples, callback = samples or Samples(), callback or EvaluationCallback()
-    total = len(problems) * count
-    grading = Grading(grader, problems, benchmark, samples, total, block, callback)
+    by_id, total = {problem.id: problem for problem in problems}, len(problems) * count
+    grading = Grading(grader, by_id, benchmark, samples, total, block, callback)
     grading.run()
     wanted = [(benchmark, each.id, sample) for each in problems for sample in range(count)]
     missing = [key for key in wanted if key not in samples.responses]
     for start in range(0, len(missing), block):
         keys = missing[start : start + block]
         seeds = [derive_seed(seed, *key) for key in keys]
-        prompts = [encode(grading.problems[problem]) for _, problem, _ in keys]
+        prompts = [encode(by_id[problem]) for _, problem, _ in keys]
         store = partial(_store, samples, callback, keys, seeds)
         groups = sampler.sample(prompts, count=1, settings=settings, seeds=seeds, done=store)
         for index, group in enumerate(groups):  # a sampler may not call `done`
@@ -78,50 +79,47 @@ def _store(
         callback.sampled(key[0], 1)
 
 
+@dataclass
 class Grading:
     """Grades the stored responses of a benchmark that have no grade yet.
 
-    Args:
+    Attributes:
         grader: an open grader.
-        problems: the problems of the benchmark.
+        problems: the problems of the benchmark, by id.
         benchmark: its name.
         samples: what is stored; takes the grades.
         total: number of responses that there will be, for the callback.
         block: responses graded at a time.
         callback: receives `graded`.
+        right: whether each response that was graded here is right.
     """
 
-    def __init__(
-        self,
-        grader: Grader,
-        problems: Sequence[Problem],
-        benchmark: str,
-        samples: Samples,
-        total: int,
-        block: int,
-        callback: EvaluationCallback,
-    ) -> None:
-        self.problems = {problem.id: problem for problem in problems}
-        self._grader, self._benchmark, self._samples = grader, benchmark, samples
-        self._total, self._block, self._callback = total, block, callback
-        self._done = sum(name == benchmark for name, _, _ in samples.grades)
-        self._right: list[bool] = []
-        self._count(0)
+    grader: Grader
+    problems: Mapping[str, Problem]
+    benchmark: str
+    samples: Samples
+    total: int
+    block: int
+    callback: EvaluationCallback
+    right: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._report()
 
     def run(self) -> None:
         """Grade them."""
-        stored, grades = self._samples.responses, self._samples.grades
-        own = (key for key in stored if key[0] == self._benchmark and key[1] in self.problems)
+        stored, grades = self.samples.responses, self.samples.grades
+        own = (key for key in stored if key[0] == self.benchmark and key[1] in self.problems)
         waiting = [key for key in own if key not in grades]
-        for start in range(0, len(waiting), self._block):
-            part = waiting[start : start + self._block]
+        for start in range(0, len(waiting), self.block):
+            part = waiting[start : start + self.block]
             texts = [stored[key].text for key in part]
-            graded = self._grader.score(texts, [self.problems[name] for _, name, _ in part])
-            self._samples.grade(dict(zip(part, graded, strict=True)))
-            self._right += [each.correct is True for each in graded]
-            self._count(len(part))
+            graded = self.grader.score(texts, [self.problems[name] for _, name, _ in part])
+            self.samples.grade(dict(zip(part, graded, strict=True)))
+            self.right += [each.correct is True for each in graded]
+            self._report()
 
-    def _count(self, new: int) -> None:
-        self._done += new
-        accuracy = sum(self._right) / len(self._right) if self._right else math.nan
-        self._callback.graded(self._benchmark, self._done, self._total, accuracy)
+    def _report(self) -> None:
+        done = sum(name == self.benchmark for name, _, _ in self.samples.grades)
+        accuracy = sum(self.right) / len(self.right) if self.right else math.nan
+        self.callback.graded(self.benchmark, done, self.total, accuracy)

@@ -6,11 +6,10 @@ changes nothing in the folder; its verdicts are written to DIR/regraded/NAME.jso
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -28,7 +27,7 @@ from rlobj.evaluation.judge import JUDGE, open_judge
 from rlobj.evaluation.report.tables import percent, percent_signed
 from rlobj.evaluation.samples import Samples
 from rlobj.installation import installed_version
-from rlobj.reporting import escaped, markdown_table
+from rlobj.reporting.markdown import escaped, markdown_table
 
 SECONDS = 60.0
 """Default time limit for one response; longer than those that the graders have themselves."""
@@ -267,10 +266,10 @@ class OtherGrader:
             for _ in range(workers or min(8, os.cpu_count() or 1))
         ]
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
-
-    def __enter__(self) -> Self:
         for worker in self._workers:
             self._idle.put(worker)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -288,14 +287,9 @@ class OtherGrader:
 
     def _grade(self, question: Question) -> Decision:
         problem, response = question
-        with self._worker() as worker:
-            found = [worker.ask(response, gold) for gold in problem.golds]
-        return min(found, key=lambda each: (True, None, False).index(each[0]))
-
-    @contextlib.contextmanager
-    def _worker(self) -> Iterator[WorkerProcess]:
         worker = self._idle.get()
         try:
-            yield worker
+            found = [worker.ask(response, gold) for gold in problem.golds]
         finally:
             self._idle.put(worker)
+        return min(found, key=lambda each: (True, None, False).index(each[0]))

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.evaluator import ARITHMETIC, EXACT_POWERS, Evaluator, Values, power
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.rules import Column, Expr, nodes, parse
+from rlobj.objectives.rules import Expr, nodes, parse
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
@@ -121,7 +121,7 @@ def deciding(objective: Objective) -> dict[str, tuple[Any, list[str]]]:
 def columns_of(rule: Expr | None) -> list[str]:
     """The recorded columns that a filter reads."""
     found = () if rule is None else rule.walk()
-    names = [node.name for node in found if isinstance(node, Column)]
+    names = [node.name for node in found if isinstance(node, nodes.Column)]
     return sorted({_DERIVED[name][0] if name in _DERIVED else name for name in names})
 
 

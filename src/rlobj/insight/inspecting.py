@@ -92,10 +92,7 @@ class Inspection:
         """All of it as JSON, with control characters escaped and null for NaN."""
         plain = {
             "run": str(self.run),
-            "question": self.question,
-            "steps": self.steps,
-            "population": self.population,
-            "exact": self.exact,
+            **{name: getattr(self, name) for name in ("question", "steps", "population", "exact")},
             "estimated": self.estimated,
         }
         for name in ("clauses", "groups", "tokens"):

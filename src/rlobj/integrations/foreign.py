@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import torch
 
 from rlobj.base.errors import ConfigError, DataError, nearest
+from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import layers_of, nested
 from rlobj.config.presets import load_preset
 from rlobj.config.run_config import ModelConfig, RunConfig, build_config
@@ -79,25 +80,6 @@ class _Step:
         return TokenBatch(lengths=lengths, groups=torch.tensor(self.groups) + first, **own)
 
 
-@dataclass(frozen=True)
-class _Log:
-    """The log of a trainer.
-
-    Attributes:
-        read: (folder, tokenizer, names of the rewards) -> its steps.
-        files: the files of its steps.
-        columns: the columns of a TokenBatch that it has.
-        missing: what it does not have.
-        advice: what an objective may read.
-    """
-
-    read: Callable[[Path, Any, Sequence[str]], Iterator[_Step]]
-    files: str
-    columns: frozenset[str]
-    missing: tuple[str, ...]
-    advice: str
-
-
 def convert_log(
     trainer: str,
     source: Path | str,
@@ -133,14 +115,13 @@ def convert_log(
     log = _LOGS[trainer]
     name = tokenizer if isinstance(tokenizer, str) else str(tokenizer.name_or_path)
     if isinstance(tokenizer, str):
-        tokenizer, _ = load_tokenizer(ModelConfig(), tokenizer)
+        tokenizer = load_tokenizer(ModelConfig(), tokenizer)
     config = _configured(objective, name or trainer, str(source), settings or {})
     planned = config.resolved_objective()
-    if lacking := sorted((planned.needs.plan | planned.needs.observe) - log.columns):
+    if lacking := sorted((planned.needs.plan | planned.needs.observe) - {*log["columns"]}):
         readers = (f"'{column}', which {planned.reader(column)} reads" for column in lacking)
-        raise ConfigError(
-            f"the log of {trainer} has no column {', and no column '.join(readers)}. {log.advice}"
-        )
+        absent = ", and no column ".join(readers)
+        raise ConfigError(f"the log of {trainer} has no column {absent}. {log['advice']}")
     out = Path(out)
     if out.exists():
         raise ConfigError(
@@ -151,15 +132,15 @@ def convert_log(
     with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
         run = Path(folder) / "run"  # `out` does not exist before it is complete
         with closing(RunRecord(run, config, tokenizer, SingleProcess())) as record:
-            for step in log.read(Path(source), tokenizer, rewards):
+            for step in _READERS[trainer](Path(source), tokenizer, rewards):
                 record.steps = step.number - 1
                 state = _record(record, planned, step, state)
                 steps.append(step.number)
                 tokens += sum(len(response) for _, response in step.sequences)
         if not steps:
-            raise DataError(_nothing(Path(source), trainer, log.files))
+            raise DataError(_nothing(Path(source), trainer, log["files"]))
         run.rename(out)
-    return Converted(out, tuple(steps), tokens, log.missing)
+    return Converted(out, tuple(steps), tokens, tuple(log["missing"]))
 
 
 def _nothing(source: Path, trainer: str, files: str) -> str:
@@ -354,43 +335,6 @@ def _tokenised(tokenizer: Any, pairs: Sequence[Sequence[str]]) -> list[Pair]:
     return [(prompt, response) for prompt, response in ids]
 
 
-_TEXTS = (
-    "log-probs and entropies: probabilities and sizes of gradients are unknown",
-    "token ids: the texts were tokenised again, without special tokens such as the end of text",
-    "masks: tokens of tools count as the policy's",
-)
-_ADVICE = "An objective's rules may read advantages, rewards, positions and lengths, as in dr-grpo"
-_LOGS = {
-    "trl": _Log(
-        _trl,
-        "completions_*.parquet",
-        frozenset({"rewards"}),
-        (
-            *_TEXTS,
-            "groups: consecutive completions of one prompt are a group",
-            "weights of rewards: they are added up; the advantages are TRL's",
-            "the generation batches between two logged steps",
-        ),
-        f"{_ADVICE}. For all columns, train with rlobj.integrations.trl.ObjectiveTrainer",
-    ),
-    "verl": _Log(
-        _verl,
-        "*.jsonl",
-        frozenset({"rewards"}),
-        (*_TEXTS, "advantages: they are computed from the scores, by the objective's formula"),
-        _ADVICE,
-    ),
-    "prime-rl": _Log(
-        _prime_rl,
-        "step_*/rank_*.jsonl",
-        frozenset({"rewards", *_PRIME_RL, "old_logprobs", "old_entropy"}),
-        (
-            "rewards and groups: the advantages are prime-rl's; each response is its own group",
-            "the rollout's policy: its log-probs are those of the update, so ratio is 1; "
-            "exp(sampler_gap) is prime-rl's ratio",
-            "Σπ²: sizes of gradients are unknown",
-            "text between the policy's tokens, such as tool output",
-        ),
-        "An objective's rules may read log-probs, entropies and advantages, as in stapo",
-    ),
-}
+_READERS = {"trl": _trl, "verl": _verl, "prime-rl": _prime_rl}
+"""(folder, tokenizer, names of the rewards) -> the steps of a log."""
+_LOGS = packaged_table("rlobj.integrations", "logs.yaml")

@@ -27,7 +27,7 @@ from rlobj.records.token_metrics import token_metrics
 from rlobj.training.loop.metrics import average
 from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.collector import rewards_differ
-from rlobj.training.rollouts.synchronizer import sampler_gap
+from rlobj.training.rollouts.sample_checks import sampler_gap
 from rlobj.training.storage.recording import Recording
 from rlobj.training.storage.run_directory import RunDirectory
 

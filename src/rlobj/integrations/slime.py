@@ -175,13 +175,9 @@ def _opened(args: Namespace, rollout_data: Mapping[str, Any]) -> _Training:
     if wrong:
         raise ConfigError("\n".join(wrong))
     known = [column for column, key in _COLUMNS.items() if rollout_data.get(key)]
-    advice = {"old_entropy": "Pass --use-rollout-entropy", "entropy": "Pass --use-rollout-entropy"}
-    check_columns(
-        objective,
-        {"rewards", *known, *({"entropy"} if "old_entropy" in known else ())},
-        "slime",
-        advice,
-    )
+    advice: dict[str, str] = dict.fromkeys(("entropy", "old_entropy"), "Pass --use-rollout-entropy")
+    provided = {"rewards", *known, *({"entropy"} if "old_entropy" in known else ())}
+    check_columns(objective, provided, "slime", advice)
     return _Training(objective, objective.init())
 
 

@@ -56,13 +56,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        megabytes: float,
-        share: float,
-        seed: int,
-        tokenizer: Any,
-        rank: int = 0,
+        self, folder: Path, megabytes: float, share: float, seed: int, tokenizer: Any, rank: int = 0
     ) -> None:
         self.limit = int(megabytes * 1_000_000 / ROW_BYTES)
         self.rows = self.halvings = self.added = 0

@@ -87,15 +87,10 @@ def rows_of(
         "after": after,
         "spurious": pyarrow.array(spurious == 1, mask=np.isnan(spurious)),
     }
-    return pyarrow.table(
-        [
-            pyarrow.array(column, field.type, from_pandas=True)
-            if isinstance(column := columns[field.name], np.ndarray)
-            else column
-            for field in SCHEMA
-        ],
-        schema=SCHEMA,
-    )
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray):
+            columns[name] = pyarrow.array(column, SCHEMA.field(name).type, from_pandas=True)
+    return pyarrow.table(columns, schema=SCHEMA)
 
 
 def numpy(values: Tensor) -> NDArray[Any]:

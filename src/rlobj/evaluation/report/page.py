@@ -13,7 +13,7 @@ from rlobj.base.files import packaged, write_whole
 from rlobj.evaluation.report import tables
 from rlobj.evaluation.samples import GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult
-from rlobj.reporting import definition_list, fill, html_table, render_page, script_safe
+from rlobj.reporting.page import definition_list, fill, html_table, render_page, script_safe
 from rlobj.rewards import Graded
 
 _asset = partial(packaged, "rlobj.evaluation.report")

@@ -10,13 +10,8 @@ from typing import Any, TypeVar
 
 from rlobj.config.layers import flattened
 from rlobj.evaluation.estimators import Estimate
-from rlobj.evaluation.summary import (
-    BenchmarkResult,
-    BenchmarkSummary,
-    MacroAverage,
-    macro_average,
-)
-from rlobj.reporting import escaped, markdown_table
+from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, MacroAverage, macro_average
+from rlobj.reporting.markdown import escaped, markdown_table
 
 UNKNOWN = "–"
 COUNTS = ("solve_all", "solve_none", "truncated", "format", "no_answer", "undecided")
@@ -28,9 +23,7 @@ def summary_table(summaries: Sequence[BenchmarkSummary]) -> tuple[list[str], lis
     texts = {summary.benchmark: _measures(summary) for summary in summaries}
     if len(summaries) > 1:
         macro = macro_average(summaries)
-        texts[f"mean of {len(summaries)}"] = {
-            **_headline(macro, macro.standard_errors.sampling),
-        }
+        texts[f"mean of {len(summaries)}"] = _headline(macro, macro.standard_errors.sampling)
     most_first = sorted(texts.values(), key=len, reverse=True)
     names = dict.fromkeys(name for own in most_first for name in own)
     return ["", *texts], [[name, *(own.get(name, "") for own in texts.values())] for name in names]

@@ -3,19 +3,21 @@
 A check looks at the end of a `History` and returns what it found there, or None. It is silent where
 a metric that it reads is absent. `docs/diagnosis.md` explains each check and its thresholds.
 
-To add one: write the function, what it says into texts.yaml, a row of `CHECKS` with the metrics
-that it reads, its name into `config.findings`, a section of the page, and a run that has it into
+To add one: write the function, what it says into texts.yaml, the metrics that it reads into
+checks.yaml, its name into `config.findings`, a section of the page, and a run that has it into
 `benchmarks/sick_runs.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from rlobj.base.yaml import packaged_table
 from rlobj.insight.diagnosis.history import WINDOW, Found, History
-from rlobj.objectives.rules import Column, Expr
+from rlobj.objectives.rules import Expr
+from rlobj.objectives.rules.nodes import Column
 
 COLLAPSED = 0.5
 """Share of its best accuracy below which a run has collapsed. Healthy runs lose at most 0.1."""
@@ -295,8 +297,7 @@ def _all_equal(p: float, size: int) -> float:
     return p**size + (1 - p) ** size
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """A check and the metrics without which it says nothing.
 
     Attributes:
@@ -306,40 +307,15 @@ class Check:
     """
 
     look: Callable[[History], Found | None]
-    needs: tuple[str, ...]
-    also: tuple[str, ...] = ()
+    needs: Sequence[str]
+    also: Sequence[str] = ()
 
 
-_REWARD = ("reward/mean", "reward/std", "reward/groups", "reward/accuracy")
-_AGREED = ("groups/agreed_wrong", "groups/agreed_right")
-_SIGNAL = ("groups/without_signal_share",)
-
-CHECKS: dict[str, Check] = {
-    "collapse": Check(collapse, _REWARD, ("response/most_common", "response/most_common_gold")),
-    "groups-without-signal": Check(groups_without_signal, _SIGNAL),
-    "entropy-falling": Check(entropy_falling, ("policy/entropy",)),
-    "entropy-exploding": Check(entropy_exploding, ("policy/entropy",)),
-    "ratio-spike": Check(ratio_spike, ("policy/ratio_max",)),
-    "gradient-spike": Check(gradient_spike, ("train/grad_norm",)),
-    "learning-rate-too-high": Check(
-        learning_rate_too_high, ("policy/kl_old", "train/skipped_updates")
-    ),
-    "rule-never-fires": Check(
-        rule_never_fires, ("tokens/dropped", "objective/dropped_tokens"), ("tokens/step",)
-    ),
-    "rule-fires-on-everything": Check(rule_fires_on_everything, ("objective/kept_fraction",)),
-    "inert-setting": Check(inert_setting, ("reward/mean",)),
-    "sampler-drift": Check(sampler_drift, ("sampler/logprob_gap",), ("sampler/kl",)),
-    "truncation": Check(truncation, ("response/truncated",), ("response/truncated_right",)),
-    "length-growth": Check(length_growth, ("response/length_mean",)),
-    "verifier-trouble": Check(
-        verifier_trouble,
-        ("reward/undecided",),
-        ("response/count", "reward/no_answer_share", "response/truncated", *_AGREED),
-    ),
-    "wrong-group-size": Check(wrong_group_size, _SIGNAL),
+CHECKS = {
+    name: Check(globals()[name.replace("-", "_")], **metrics)
+    for name, metrics in packaged_table("rlobj.insight.diagnosis", "checks.yaml").items()
 }
-"""The checks by name, in the order of `FindingName`."""
+"""The checks by name, in the order of `FindingName`; each is the function of this name."""
 
 METRICS = tuple(
     dict.fromkeys(name for check in CHECKS.values() for name in (*check.needs, *check.also))

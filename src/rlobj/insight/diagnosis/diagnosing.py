@@ -1,31 +1,22 @@
-"""`diagnose`: what is wrong with finished or running runs."""
+"""`diagnose`: what is wrong with finished or running runs; `Watch`: the same, step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import (
-    Progress,
-    in_another_trainer,
-    read_lines,
-    read_run_config,
-    read_stop,
-    run_paths,
-)
-from rlobj.insight.diagnosis.checks import CHECKS
-from rlobj.insight.diagnosis.drivers import (
-    common_responses,
-    disputed_problems,
-    entropy_drivers,
-)
+from rlobj.config import run_folder
+from rlobj.config.run_config import RunConfig
+from rlobj.insight.diagnosis.checks import CHECKS, METRICS
+from rlobj.insight.diagnosis.drivers import common_responses, disputed_problems, entropy_drivers
 from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
-from rlobj.insight.diagnosis.watch import Watch
+from rlobj.insight.diagnosis.history import History
 from rlobj.reporting import visible
 
 _DETAILS = {
@@ -36,11 +27,61 @@ _DETAILS = {
 """What reads the tables of a run for the details of a finding."""
 
 
+class Watch:
+    """The findings of a run so far. A line takes about 0.2 ms, however long the run is.
+
+    Args:
+        config: the run's.
+        foreign: see `History`.
+
+    Attributes:
+        history: the metrics so far.
+        findings: by name; those that no longer hold as well.
+    """
+
+    def __init__(self, config: RunConfig, foreign: bool = False) -> None:
+        self.history = History(config, METRICS, foreign)
+        self.findings: dict[str, Finding] = {}
+
+    def add(self, line: Mapping[str, Any]) -> list[Finding]:
+        """Check the run after one more step.
+
+        Args:
+            line: of metrics.jsonl. Lines that are no training step are ignored.
+
+        Returns:
+            The findings that hold now and did not after the step before.
+        """
+        finished = isinstance(line, Mapping) and "reward/mean" in line
+        if not finished or not isinstance(line.get("step"), int):
+            return []
+        self.history.add(line)
+        step, begun = self.history.steps[-1], []
+        for name, check in CHECKS.items():
+            found, before = check.look(self.history), self.findings.get(name)
+            if found is None:
+                if before is not None and before.holds:
+                    self.findings[name] = replace(before, holds=False)
+                continue
+            since = before.since if before is not None else step
+            numbers = {key: value for key, value in found.numbers.items() if isfinite(value)}
+            finding = Finding(name, found.evidence, found.cure, since, step, numbers=numbers)
+            self.findings[name] = finding
+            if before is None or not before.holds:
+                begun.append(finding)
+        return begun
+
+    def metrics(self) -> dict[str, float]:
+        """The number of findings that hold, and 1 or 0 for each that has ever held."""
+        holding = {f"diagnosis/{f.name}": float(f.holds) for f in self.findings.values()}
+        return {"diagnosis/findings": sum(holding.values()), **holding}
+
+
 def diagnose(
     runs: Path | str | Iterable[Path | str],
     *,
     trust: bool = False,
-    progress: Progress = lambda done, total: None,
+    progress: run_folder.Progress = lambda done, total: None,
 ) -> Diagnosis:
     """Check runs for what goes wrong in training: collapse, drift, spikes, rules without effect.
 
@@ -64,14 +105,14 @@ def diagnose(
         >>> "collapse" in diagnosis.runs[0].checked
         True
     """
-    paths = run_paths(runs)
+    paths = run_folder.run_paths(runs)
     with importing(trust):
         return Diagnosis(tuple(_diagnosed(path, progress) for path in paths))
 
 
-def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
+def _diagnosed(run: Path, progress: run_folder.Progress) -> RunDiagnosis:
     notes: list[str] = []
-    return diagnose_lines(run, read_lines(run, notes, progress), notes)
+    return diagnose_lines(run, run_folder.read_lines(run, notes, progress), notes)
 
 
 def diagnose_lines(run: Path, lines: Iterable[Any], notes: list[str]) -> RunDiagnosis:
@@ -80,26 +121,34 @@ def diagnose_lines(run: Path, lines: Iterable[Any], notes: list[str]) -> RunDiag
     Args:
         run: the run's folder.
         lines: of metrics.jsonl.
-        notes: what could not be read; more may be added.
+        notes: what could not be read; changes of settings, and more, are added.
 
     Raises:
         ConfigError: as `diagnose`.
     """
-    watch = Watch(read_run_config(run), in_another_trainer(run))
+    notes += map(visible, run_folder.read_changes(run))
+    watch = Watch(run_folder.read_run_config(run), run_folder.in_another_trainer(run))
     for line in lines:
         watch.add(line)
-    steps, stopped = watch.history.steps, read_stop(run)
+    steps, stopped = watch.history.steps, run_folder.read_stop(run)
     if not steps and stopped is None:
         raise ConfigError(f"{run} has no finished step yet, so there is nothing to diagnose")
-    findings = [_with_details(run, finding, notes) for finding in watch.findings.values()]
+    findings = {f.name: _with_details(run, f, notes) for f in watch.findings.values()}
     if stopped is not None:
-        findings, told = _with_stop(findings, *stopped)
-        notes += told
+        step, name, message = stopped
+        text = f"the run stopped at step {step}: {visible(message.partition(chr(10))[0])}"
+        if name not in CHECKS:
+            notes.append(text)
+        elif name in findings:
+            details = (*findings[name].details, text)
+            findings[name] = replace(findings[name], details=details)
+        else:
+            findings[name] = Finding(name, text, "See the message.", step, step)
     known = [name for name, c in CHECKS.items() if any(map(watch.history.knows, c.needs))]
     return RunDiagnosis(
         run,
         len(steps),
-        tuple(sorted(findings, key=lambda finding: finding.since)),
+        tuple(sorted(findings.values(), key=lambda finding: finding.since)),
         tuple(known),
         tuple(name for name in CHECKS if name not in known),
         tuple(notes),
@@ -119,17 +168,3 @@ def _with_details(run: Path, finding: Finding, notes: list[str]) -> Finding:
         notes.append(f"{finding.name}: its tables cannot be read: {visible(str(error), 200)}")
         return finding
     return replace(finding, details=tuple(details))
-
-
-def _with_stop(
-    findings: list[Finding], step: int, name: str, message: str
-) -> tuple[list[Finding], list[str]]:
-    """The findings with the one that ended the run; a note if it was another error."""
-    text = f"the run stopped at step {step}: {visible(message.partition(chr(10))[0])}"
-    if name not in CHECKS:
-        return findings, [text]
-    if any(finding.name == name for finding in findings):
-        return [
-            replace(f, details=(*f.details, text)) if f.name == name else f for f in findings
-        ], []
-    return [*findings, Finding(name, text, "See the message.", step, step)], []

@@ -88,9 +88,9 @@ class History:
         """The values of some metrics at each of the last steps; NaN where one is unknown."""
         return list(zip(*(self._series[name][-WINDOW:] for name in names), strict=True))
 
-    def mean(self, name: str, count: int = WINDOW) -> float:
+    def mean(self, name: str) -> float:
         """The mean of the known values of the last steps; NaN if there are none."""
-        return _mean(self.last(name, count))
+        return _mean(self.last(name))
 
     def early(self, name: str) -> float:
         """The mean of the known values of the first steps; NaN if there are none."""

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rlobj.base.arrow import pc
 from rlobj.base.files import packaged
 from rlobj.insight.page.store import ORDER, PER_RESPONSE, PageRows
-from rlobj.reporting import pack, script_safe
+from rlobj.reporting.page import pack, script_safe
 
 SCRIPTS = ("rules.js", "evaluate.js", "store.js")
 

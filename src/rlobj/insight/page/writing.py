@@ -23,11 +23,12 @@ from rlobj.insight.page.encoding import store_elements, store_script
 from rlobj.insight.page.store import PageRows, listed, read_rows
 from rlobj.objectives.clauses import flat
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.rules import Column, Constant, Cut, Expr, Rule, When
+from rlobj.objectives.rules import Expr, Rule
 from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
-from rlobj.objectives.rules.nodes import Compare, Logic
+from rlobj.objectives.rules.nodes import Column, Compare, Constant, Cut, Logic, When
 from rlobj.records.schema import COLUMNS
-from rlobj.reporting import definition_list, fill, render_page, visible
+from rlobj.reporting import visible
+from rlobj.reporting.page import definition_list, fill, render_page
 
 _asset = partial(packaged, "rlobj.insight.page")
 SCRIPTS = ("page", "scales", "filter", "details", "responses", "tokens", "planes", "inspect")

@@ -19,25 +19,15 @@ from rlobj.config.presets import Preset
 from rlobj.config.run_folder import Progress
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.inspecting import record_batches, tokens_by_step
+from rlobj.insight.replaying import planned as plans
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
-from rlobj.insight.replaying.planned import (
-    EFFECTS,
-    UNKNOWN,
-    UNSCORED,
-    MiniBatch,
-    Phase,
-    Planned,
-    Replayed,
-    plan_again,
-    reason,
-    rollouts,
-)
 from rlobj.insight.replaying.result import Replay
 from rlobj.insight.replaying.tallies import Tallies
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
-from rlobj.objectives.rules import Controlled, Rule
+from rlobj.objectives.rules import Rule
+from rlobj.objectives.rules.nodes import Controlled
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records.reading import checked_files, checked_rows, sound
 from rlobj.records.rows import numpy
@@ -109,7 +99,7 @@ def replay(
         updates = (update for update in updates if step in (None, update.step))
         progress(0, count)
         with sound(path or "the updates"):
-            for done, batches in enumerate(rollouts(updates), 1):
+            for done, batches in enumerate(plans.rollouts(updates), 1):
                 found.rollout(batches)
                 progress(done, max(done, count))
     return found.result(str(path or "the table"), exact)
@@ -131,7 +121,7 @@ class _Replay:
     def __init__(self, candidates: Candidates, keep: bool) -> None:
         self.candidates, self.keep = candidates, keep
         self.tallies = Tallies()
-        self.replayed: dict[str, Replayed] | None = None
+        self.replayed: dict[str, plans.Replayed] | None = None
         self.steps: dict[int, None] = {}
         self.refused: dict[str, str] = {}
         self.notes: dict[str, None] = {}
@@ -147,22 +137,22 @@ class _Replay:
 
     # Full tables.
 
-    def rollout(self, batches: list[MiniBatch]) -> None:
+    def rollout(self, batches: list[plans.MiniBatch]) -> None:
         """Replay the mini-batches of a step."""
         first = batches[0][0]
         self.steps[first.step] = None
         if self.replayed is None:
             self.replayed = self._begin(first)
-        phases: dict[str, list[list[Phase]]] = {}
+        phases: dict[str, list[list[plans.Phase]]] = {}
         for name, each in self.replayed.items():
             try:
                 phases |= {} if name in self.refused else {name: each.phases(batches)}
             except BatchError as error:
-                self.refuse(name, reason(error, first.table, each.objective.needs.ever))
+                self.refuse(name, plans.reason(error, first.table, each.objective.needs.ever))
         for n, batch in enumerate(batches):
             self._mini_batch(batch, {name: each[n] for name, each in phases.items()})
 
-    def _begin(self, first: UpdateTable) -> dict[str, Replayed]:
+    def _begin(self, first: UpdateTable) -> dict[str, plans.Replayed]:
         """The objectives at the beginning, and notes about them."""
         longest, own = first.facts.get("max_tokens"), first.objective
         objectives = {
@@ -175,25 +165,25 @@ class _Replay:
             if each.controllers and each.controllers != own.controllers:
                 text = "its controllers begin at their start values and see the recorded steps only"
                 self.notes[f"{name}: {text}"] = None
-        return {name: Replayed(each) for name, each in objectives.items()}
+        return {name: plans.Replayed(each) for name, each in objectives.items()}
 
-    def _mini_batch(self, batch: MiniBatch, phases: Mapping[str, list[Phase]]) -> None:
+    def _mini_batch(self, batch: plans.MiniBatch, phases: Mapping[str, list[plans.Phase]]) -> None:
         first, tallies = batch[0], self.tallies
         rows, spurious = first.table.decided, first.table.columns.get("spurious")
         if spurious is None:
             spurious = torch.full_like(first.table.logprobs, torch.nan)
         recorded = [(each.objective, each.table, each.state) for each in batch]
-        planned = {RECORDED: plan_again(recorded, batch)}
+        planned = {RECORDED: plans.plan_again(recorded, batch)}
         for name, each in phases.items():
             try:
-                planned |= {} if name in self.refused else {name: plan_again(each, batch)}
+                planned |= {} if name in self.refused else {name: plans.plan_again(each, batch)}
             except BatchError as error:
-                self.refuse(name, reason(error, first.table, each[0][0].needs.ever))
+                self.refuse(name, plans.reason(error, first.table, each[0][0].needs.ever))
         for name, each in planned.items():
             tallies.add_planned(name, each, spurious[rows])
             if bool(each.gradient.isnan().any()):
                 gaps = first.table.logprobs.isnan() & first.table.decided
-                why = UNSCORED if bool(gaps.any()) else UNKNOWN
+                why = plans.UNSCORED if bool(gaps.any()) else plans.UNKNOWN
                 self.notes[f"{name}: its gradient is unknown, because {why}"] = None
         touched = {name: each.effect >= 0 for name, each in planned.items()}
         for name, value, chosen in self._selected(first):
@@ -212,7 +202,7 @@ class _Replay:
                 try:
                     yield name, value, _select(rule, reads, first, frames)[first.table.decided]
                 except BatchError as error:
-                    self.refuse(name, reason(error, first.table, reads))
+                    self.refuse(name, plans.reason(error, first.table, reads))
                     break
 
     # Records.
@@ -239,7 +229,7 @@ class _Replay:
         norms = norms.nan_to_num(0)  # tokens without a gradient were not scored
         touched = {RECORDED: _mask(pc.is_valid(rows["effect"]))}
         self.tallies.add_touched((RECORDED, None), touched[RECORDED], spurious, norms, p)
-        counts = {name: _mask(pc.equal(rows["effect"], name)) for name in EFFECTS}
+        counts = {name: _mask(pc.equal(rows["effect"], name)) for name in plans.EFFECTS}
         self.tallies[RECORDED, None].add({"kept": _mask(rows["kept"]), **counts}, p)
         rare = ~touched[RECORDED] & (spurious != 1) & (p < 1)
         self.least = min([self.least, *p[rare].tolist()])
@@ -316,12 +306,12 @@ def _select(
     return chosen
 
 
-def _rows(first: UpdateTable, touched: Mapping[str, Tensor], planned: Mapping[str, Planned]) -> Any:
+def _rows(first: UpdateTable, touched: Mapping[str, Tensor], planned: Mapping[str, Any]) -> Any:
     """One row per token of a mini-batch, as a pyarrow table."""
     table, rows = first.table, first.table.decided
     ids = table.responses if table.ids is None else table.spread(table.ids)
     place = {"response": numpy(ids[rows]), "position": numpy(table.positions[rows])}
-    size = len(place["response"])
+    size, effects = len(place["response"]), list(plans.EFFECTS)
     columns: dict[str, Any] = {
         "step": [first.step] * size,
         "update": [first.update] * size,
@@ -335,7 +325,7 @@ def _rows(first: UpdateTable, touched: Mapping[str, Tensor], planned: Mapping[st
         effect = pyarrow.array(codes, mask=codes < 0)
         columns[f"{name}: weight"] = numpy(planned[name].weights)
         columns[f"{name}: gradient"] = numpy(planned[name].gradient)
-        columns[f"{name}: effect"] = pyarrow.DictionaryArray.from_arrays(effect, list(EFFECTS))
+        columns[f"{name}: effect"] = pyarrow.DictionaryArray.from_arrays(effect, effects)
     return pyarrow.table(columns)
 
 

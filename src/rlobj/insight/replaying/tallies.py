@@ -120,10 +120,7 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
         self[name, None].add(columns)
 
     def add_pairs(
-        self,
-        touched: Mapping[str, Tensor],
-        planned: Mapping[str, Planned],
-        p: Tensor | None = None,
+        self, touched: Mapping[str, Tensor], planned: Mapping[str, Planned], p: Tensor | None = None
     ) -> None:
         """Add what each two have in common.
 

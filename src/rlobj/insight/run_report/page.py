@@ -14,17 +14,9 @@ from rlobj.config.run_folder import run_paths
 from rlobj.insight.run_report.plots import Plot, figures, finding_id, gaps
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
-from rlobj.reporting import (
-    Figure,
-    figure_data,
-    fill,
-    html_table,
-    pack,
-    render_page,
-    save_figure,
-    visible,
-)
+from rlobj.reporting import Figure, figure_data, save_figure, visible
 from rlobj.reporting.figures import COLORS, DASHES, dash_of
+from rlobj.reporting.page import fill, html_table, pack, render_page
 
 _asset = partial(packaged, "rlobj.insight.run_report")
 _FILE = "report.html"

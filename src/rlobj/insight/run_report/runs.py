@@ -11,6 +11,7 @@ from typing import Any
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, RlobjError
+from rlobj.base.targets import importing
 from rlobj.config.run_folder import named_folder, read_lines, read_settings
 from rlobj.insight.diagnosis.diagnosing import diagnose_lines
 from rlobj.insight.diagnosis.findings import Finding
@@ -165,7 +166,8 @@ def _read(path: Path) -> Run:
         run.notes = (*notes, "no step is finished yet")
         return run
     try:
-        diagnosis = diagnose_lines(path, raw, notes)
+        with importing(False):  # a run's folder is not trusted
+            diagnosis = diagnose_lines(path, raw, notes)
         run.findings, run.notes = diagnosis.findings, diagnosis.notes
     except RlobjError as error:
         run.notes = (*notes, f"no diagnosis: {visible(str(error), 300)}")

@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
 from rlobj.insight.outcomes import Z95, Line, mean, percent, standard_error, total
 from rlobj.insight.run_report.runs import Run
 
-_NAMES = {
-    "time/other": "other",
-    "time/step": "step",
-    "time/sampling_hidden": "sampling, beside training",
-    "time/grading_hidden": "grading, beside sampling",
-}
-"""Rows below the phases. The last two are work at the same time as other phases."""
-_MEANS = {
-    "tokens/per_second": "tokens/s without evaluating and writing",
-    "tokens/useful_share": "tokens that are no padding",
-    "tokens/rank_balance": "largest load over mean load",
-    "tokens/skipped_share": "tokens skipped in updates",
-    "tokens/skipped_logits_share": "logits skipped in updates",
-}
+_TABLE = packaged_table("rlobj.insight.run_report", "tables.yaml")
 _LAST = 10
 """Steps at the end of a run that its last numbers are means of."""
 
@@ -43,17 +31,18 @@ def summary(runs: Sequence[Run]) -> Table:
 def times(runs: Sequence[Run]) -> Table:
     """Seconds a step by phase with their share, the longest phase first, and how they were used."""
     timed = [[line for line in run.steps if line.get("time/step")] for run in runs]
+    below = _TABLE["below"]
     phases = {
         metric: sum(total(steps, metric) for steps in timed)
         for metric in dict.fromkeys(metric for run in runs for metric in run.metrics)
-        if metric.startswith("time/") and metric not in ("time/updating", *_NAMES)
+        if metric.startswith("time/") and metric not in ("time/updating", *below)
     }
-    order = [*sorted(phases, key=lambda metric: -phases[metric]), *_NAMES]
+    order = [*sorted(phases, key=lambda metric: -phases[metric]), *below]
     rows = {
-        _NAMES.get(metric, metric.removeprefix("time/")): [_seconds(each, metric) for each in timed]
+        below.get(metric, metric.removeprefix("time/")): [_seconds(each, metric) for each in timed]
         for metric in order
     }
-    for metric, name in _MEANS.items():
+    for metric, name in _TABLE["means"].items():
         found = [mean(steps, metric) for steps in timed]
         text = percent if metric.endswith("share") else "{:,.3g}".format
         text = "{:,.0f}".format if metric == "tokens/per_second" else text
@@ -77,20 +66,6 @@ def different_settings(runs: Sequence[Run]) -> Table:
     return {path: cells for path, cells in rows.items() if len({*cells}) > 1 and {*cells} - absent}
 
 
-_MEAN_OF_LAST = {
-    "reward": ("reward/mean", ".3f"),
-    "accuracy of samples": ("reward/accuracy", ".3f"),
-    "entropy, nats": ("policy/entropy", ".3g"),
-    "response length, tokens": ("response/length_mean", ",.1f"),
-}
-_SHARE_OF_ALL = {
-    "silenced tokens": ("tokens/dropped", "tokens/step"),
-    "spurious tokens": ("spurious/tokens", "tokens/step"),
-    "precision of the rule": ("spurious/caught", "spurious/dropped"),
-    "recall of the rule": ("spurious/caught", "spurious/tokens"),
-}
-
-
 def _numbers(run: Run) -> dict[str, str]:
     """The same rows for each run; "" where it has no number."""
     steps, evaluated = (
@@ -107,10 +82,10 @@ def _numbers(run: Run) -> dict[str, str]:
             f"{best['reward/mean']:.3f}, step {best['step']:,.0f}" if best else ""
         ),
     }
-    for name, (metric, form) in _MEAN_OF_LAST.items():
+    for name, (metric, form) in _TABLE["mean of last"].items():
         number = mean(steps[-_LAST:], metric)
         found[f"{name}, last {_LAST} steps"] = "" if number is None else f"{number:{form}}"
-    for name, (part, whole) in _SHARE_OF_ALL.items():
+    for name, (part, whole) in _TABLE["share of all"].items():
         known = any(part in line for line in steps) and (run.ruled or part == "spurious/tokens")
         count = total(steps, whole) if known else 0
         found[name] = percent(total(steps, part) / count) if count else ""

@@ -13,6 +13,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.yaml import packaged_table
 from rlobj.config.presets import Preset, load_preset
 from rlobj.config.run_config import RunConfig
 from rlobj.integrations.columns import check_columns
@@ -28,32 +29,11 @@ Settings = Mapping[str, Any]
 PROVIDED = frozenset({"rewards", "old_logprobs", "entropy", "old_entropy"})
 """The columns that TRL always provides, besides `logprobs`."""
 
-REFUSED = {
-    "use_liger_kernel": "Liger's loss does not return log-probs of tokens",
-    "delta": "in a preset file, write surrogate: {{dual: {0}}}; in Python, Clip(dual={0})",
-    "top_entropy_quantile": "write the rule keep: entropy.top({0}), if the objective lacks it",
-    "off_policy_mask_threshold": "write the rule drop: (advantage < 0) & "
-    "((old_logprob - logprob).mean(by='response') > {0}), as the preset opsm",
-    "entropy_coef": "write penalties: [{{kind: entropy_bonus, coefficient: {0}}}]",
-    "use_adaptive_entropy": "write penalties: [{{kind: entropy_bonus, coefficient: C}}] and "
-    "controllers: {{C: {{kind: adaptive_gate, target: {entropy_target}, start: {entropy_coef}, "
-    "step: {entropy_coef_delta}, low: {entropy_coef_min}, high: {entropy_coef_max}, off: 0}}}}",
-}
+_TABLE = packaged_table("rlobj.integrations.trl", "settings.yaml")
+REFUSED: Mapping[str, str] = _TABLE["refused"]
 """Terms of TRL's own loss, which is not used. Each with what to type instead of a value {0}."""
-
-REPLACED = (
-    *("loss_type", "epsilon", "epsilon_high", "importance_sampling_level"),
-    *("sapo_temperature_neg", "sapo_temperature_pos"),
-    *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
-)
+REPLACED: Sequence[str] = _TABLE["replaced"]
 """Settings of TRL's loss, which the objective replaces."""
-
-ADVICE = {
-    "ref_logprobs": "Set GRPOConfig(beta=...) to a number above 0, so that TRL loads a reference. "
-    "The objective's own coefficient counts",
-    "sampler_logprobs": "Set GRPOConfig(use_vllm=True), or pass a rollout_func that returns "
-    "logprobs",
-}
 
 
 def defaults() -> Settings:
@@ -92,9 +72,7 @@ def fitted(
     reads = objective.needs.ever
     if settings["beta"] and "ref_logprobs" not in reads:
         kl = KL(
-            coefficient=settings["beta"],
-            max_gap=None,
-            unbiased=settings["use_bias_correction_kl"],
+            coefficient=settings["beta"], max_gap=None, unbiased=settings["use_bias_correction_kl"]
         )
         objective = objective.replace(penalties=(*objective.penalties, kl))
     if settings["use_vllm"] and settings["vllm_importance_sampling_correction"]:
@@ -106,7 +84,7 @@ def fitted(
         objective = objective.replace(mismatch=_correction(settings))
     reference = {"ref_logprobs"} if settings["beta"] else set()
     sampler = {"sampler_logprobs"} if sampler_logprobs else set()
-    check_columns(objective, PROVIDED | reference | sampler, "TRL", ADVICE, preset)
+    check_columns(objective, PROVIDED | reference | sampler, "TRL", _TABLE["advice"], preset)
     _check_phases(objective, settings)
     return objective
 

@@ -209,13 +209,8 @@ class ObjectiveMixin(_Trainer):
                     rollouts.append(self._buffered_inputs)
         finally:
             self._step = first
-        phases, rounds = (
-            self.objective.phases,
-            {
-                step // self.args.steps_per_generation % self.num_iterations
-                for step in range(first, first + len(inputs))
-            },
-        )
+        phases, steps = self.objective.phases, range(first, first + len(inputs))
+        rounds = {each // self.args.steps_per_generation % self.num_iterations for each in steps}
         places = {each % len(phases) for each in rounds}
         if len(places) > 1:
             raise RunError("an update covers two phases of the objective; see num_iterations")

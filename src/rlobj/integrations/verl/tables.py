@@ -21,13 +21,8 @@ from rlobj.objectives.statistics import Comm, gather
 from rlobj.objectives.tokens import TokenBatch
 
 NEEDED = (
-    "loss_mask",
-    "response_mask",
-    "old_log_probs",
-    "entropy",
-    "rm_scores",
-    "uid",
-    "session_id",
+    *("loss_mask", "response_mask", "old_log_probs", "entropy"),
+    *("rm_scores", "uid", "session_id"),
 )
 WEIGHT, ACCEPTED = "rollout_weight", "rollout_accepted"
 
