@@ -161,14 +161,16 @@ def main(measure: Callable[[bool, int], Table], answer: Callable[..., Any] | Non
 
 
 def write(table: Table, folder: Path) -> None:
-    """Write NAME.md, NAME.json and NAME.png."""
-    from matplotlib.figure import Figure
-
+    """Write NAME.md and NAME.json, and NAME.png if the table has bars."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / table.name
     file.with_suffix(".md").write_text(table.markdown(), encoding="utf-8")
     found = {**asdict(table), "machine": machine(), "command": " ".join(sys.orig_argv[1:])}
     file.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if not table.bars:
+        return
+    from matplotlib.figure import Figure
+
     figure = Figure((12, max(3.0, len(table.rows) / 4)), layout="constrained")
     table.draw(figure)
     figure.savefig(file.with_suffix(".png"), dpi=120)

@@ -430,6 +430,21 @@ def diagnosis_table() -> str:
     return f"{about}\n\n{_table(header, [[_cell(cell) for cell in row] for row in rows])}"
 
 
+def sampler_checks_table() -> str:
+    """Steps until a fault in the engine stopped the run, in each configuration."""
+    file = Path(__file__).parents[1] / "benchmarks" / "results" / "sampler-checks.json"
+    study = json.loads(file.read_text(encoding="utf-8"))
+    cases: dict[str, dict[str, str]] = {}
+    for row in study["rows"]:
+        before = f"{row['before']} → " if row["before"] else ""
+        cases.setdefault(row["case"], {})[f"{row['engine']}, {row['dtype']}"] = (
+            before + row["found"]
+        )
+    places = list(dict.fromkeys(place for found in cases.values() for place in found))
+    rows = [[case, *(found.get(place, "–") for place in places)] for case, found in cases.items()]
+    return _table(["fault", *places], rows)
+
+
 def collapse_table() -> str:
     """The runs of the page about a collapse: one row for each, with all seeds."""
     file = Path(__file__).parents[1] / "benchmarks" / "results" / "collapse.json"
@@ -566,6 +581,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "diagnosis": diagnosis_table,
     "primitives": primitives,
     "records": records_table,
+    "sampler-checks": sampler_checks_table,
     "verifier": verifier_table,
     "stability-plan": stability_plan,
     "stability-rule": stability_rule,

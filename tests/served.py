@@ -25,7 +25,7 @@ class Served:
     """`rlobj serve` as a user runs it, and the model that it serves."""
 
     def __init__(self, folder: Path, output: Path) -> None:
-        self.port, self.output = free_port(), output
+        self.port, self.output, self.folder = free_port(), output, folder
         self.url = f"http://127.0.0.1:{self.port}"
         command = [
             sys.executable,

@@ -44,8 +44,8 @@ from rlobj.objectives.controllers import AdaptiveGate, Gate
 from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum
 from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.penalties import KL, EntropyBonus
-from rlobj.objectives.rules import COLUMNS, Column, Constant, Controlled, Expr, Level
-from rlobj.objectives.rules.nodes import NamedReward
+from rlobj.objectives.rules import COLUMNS, Expr, Level
+from rlobj.objectives.rules.nodes import Column, Constant, Controlled, NamedReward
 from rlobj.objectives.surrogates import (
     Cispo,
     Clip,

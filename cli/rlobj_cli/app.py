@@ -52,8 +52,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _rlobj(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Policy-optimization objectives for RL of language models.

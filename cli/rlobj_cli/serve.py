@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
+from rlobj.base.errors import RunError
 from rlobj.base.files import last_lines
 from rlobj_cli.screen.console import calm_libraries, loading, preparing_policy, working
 
 if TYPE_CHECKING:
     from rlobj.samplers.vllm import Server
+
+
+_SHORT_LIFE, _DEATHS = 60.0, 5
+"""A supervised server that ends within these seconds, so many times in a row, is given up."""
 
 
 def serve(
@@ -24,6 +31,7 @@ def serve(
     port: int = 8000,
     dtype: str = "auto",
     settings: list[str] | None = None,
+    supervise: bool = False,
 ) -> None:
     """Start a vLLM server for rlobj train --sampler vllm-server.
 
@@ -34,7 +42,7 @@ def serve(
 
     \b  rlobj serve embedded
       rlobj serve Qwen/Qwen3-1.7B-Base --port 8001
-      rlobj serve Qwen/Qwen3-8B --set tensor_parallel_size=2
+      rlobj serve Qwen/Qwen3-8B --set tensor_parallel_size=2 --supervise
     """
     console = Console()
     signal.signal(signal.SIGTERM, _interrupt)
@@ -50,6 +58,9 @@ def serve(
     with server:
         try:
             _run(console, server, model)
+            if supervise:
+                _supervise(console, server)
+            server.join()
         except KeyboardInterrupt:
             console.print("\nStopping the server.")
 
@@ -77,11 +88,7 @@ def _last_line(log: Path) -> str:
 
 
 def _run(console: Console, server: Server, model: str) -> None:
-    """Wait until the server answers, say how to use it, and stay until it ends.
-
-    Raises:
-        RunError: the server ended by itself.
-    """
+    """Wait until the server answers, and say how to use it."""
     started = time.monotonic()
     console.print(Text.assemble(("rlobj serve", "bold"), f"  {model}"))
     console.print(Text(f"vLLM starts; its log is {server.log}", style="dim"), soft_wrap=True)
@@ -109,4 +116,30 @@ def _run(console: Console, server: Server, model: str) -> None:
             "network, or leave out --host and use an SSH tunnel."
         )
         console.print(Text(warning, style="yellow"), soft_wrap=True)
-    server.join()
+
+
+def _supervise(console: Console, server: Server) -> None:
+    """Start the server again whenever it ends.
+
+    Raises:
+        RunError: it ended soon after its start, again and again. Shows the end of its log.
+    """
+    deaths, since = 0, time.monotonic()
+    while True:
+        try:
+            server.join()
+        except RunError:
+            deaths = 1 if time.monotonic() - since > _SHORT_LIFE else deaths + 1
+            if deaths == _DEATHS:
+                raise
+        pause = 2 ** (deaths - 1)
+        text = (
+            f"The server ended. It starts again in {pause} s with the same key; log: {server.log}"
+        )
+        console.print(f"{datetime.now():%H:%M:%S}  {text}", soft_wrap=True)
+        time.sleep(pause)
+        with contextlib.suppress(RunError), working(console, "starting again"):
+            server.restart()
+            server.wait(math.inf)
+            console.print(f"{datetime.now():%H:%M:%S}  The server is ready again.")
+        since = time.monotonic()

@@ -138,7 +138,7 @@ def test_several_final_answers_are_joined(tmp_path):
     loaded = load_benchmark("olympiadbench", data_dir=tmp_path)
     assert answers(loaded) == ["$2,3$", "2, 3"]
     assert ids(loaded) == ["olympiadbench-0", "olympiadbench-1"]
-    assert "1 rows have no answer and were left out" in loaded.notes
+    assert "1 rows without an answer were left out" in loaded.notes
     assert all("alternatives" not in item.extra for item in loaded.problems)
 
 

@@ -138,11 +138,13 @@ def test_ids_are_unique_and_independent_of_the_row_order(tmp_path):
     assert len({problem.id for problem in forward}) == 10
 
 
-def test_rows_without_an_answer_are_left_out_with_a_warning(tmp_path, caplog):
+def test_rows_without_a_question_or_an_answer_are_left_out_with_a_warning(tmp_path, caplog):
     rows = [*numbered(3), {"problem": "Open?", "answer": None}, {"problem": "Open too?"}]
-    problems = load(write_lines(tmp_path / "a.jsonl", rows))
+    empty = [{"problem": text, "answer": "1"} for text in ("", " ", None, [])]
+    problems = load(write_lines(tmp_path / "a.jsonl", [*rows, *empty]))
     assert len(problems) == 3
     assert "left out 2 rows without an answer" in caplog.text
+    assert "left out 4 rows without a question" in caplog.text
 
 
 def test_limit_uses_the_first_problems(tmp_path):
@@ -232,7 +234,11 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.jsonl", '{"problem": "A", "answer": "1"}\n{"problem": \n', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", '\n{"problem": \n', r":2: not JSON in or after column 'problem'"),
+        ("a.jsonl", "\n{problem: 1}\n", r":2: not JSON \(.* character 2\); expected"),
+        ("a.jsonl", '{"problem": "\\ud800", "answer": "1"}', r":1, column 'problem': half a surr"),
+        ("a.json", "[" * 9999, r"a\.json:1: not JSON \(maximum recursion depth"),
+        ("a.jsonl", '{"answer": ' + "9" * 9999, r"a\.jsonl:1: not JSON \(Exceeds the limit"),
         ("a.jsonl", '{"problem": "A", "answer": "1"}\n[1]\n', r"a\.jsonl:2: expected an object"),
         ("a.json", '[\n{"problem": }]', r"a\.json:2: not JSON"),
         ("a.json", '[{"problem": "A", "answer": "1"}, 3]', r"a\.json, item 2: expected an object"),
@@ -240,8 +246,7 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
         ("a.csv", 'problem,answer\nA,"1\n', r"a\.csv:\d: malformed CSV"),
         ("a.parquet", "PAR?", r"a\.parquet: not a readable Parquet file"),
         ("a.txt", "What is 2+2?", r"unknown file type '\.txt'"),
-        ("a.jsonl", "", r"no problem with an answer"),
-        ("a.jsonl", '{"problem": " ", "answer": "1"}', r"a\.jsonl:1: column 'problem' is empty"),
+        ("a.jsonl", "", r"no problem with a question and an answer"),
         ("a.jsonl", '{"problem": 3, "answer": "1"}', r"a\.jsonl:1, column 'problem'.*found int"),
         ("a.jsonl", '{"problem": "A", "answer": ["1", "2"]}', r"a\.jsonl:1.*has 2 answers"),
         ("a.jsonl", '{"problem": "A", "answer": {"x": 1}}', r"fields x.*columns\.answer=COLUMN"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,14 +12,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from rlobj.base.errors import ConfigError, DataError
+from rlobj.config.run_config import ModelConfig
 from rlobj.data import (
     MATH_TEMPLATE,
+    Chat,
     DataConfig,
     Problem,
     ProblemStream,
     encode_prompt,
     format_prompt,
 )
+from rlobj.models.policy import chat_of
 
 # ---- the stream ------------------------------------------------------------------------------
 
@@ -123,20 +127,60 @@ CHAT = (
 
 def test_bos_is_added_once_and_eos_never():
     with_bos = tokenizer_with(None, "<s> $A </s>")
-    assert encode_prompt(with_bos, "ab", chat=False) == [0, 3, 4]
-    assert encode_prompt(with_bos, "<s>ab", chat=False) == [0, 3, 4]
+    assert encode_prompt(with_bos, "ab", chat=None) == [0, 3, 4]
+    assert encode_prompt(with_bos, "<s>ab", chat=None) == [0, 3, 4]
     without = tokenizer_with(None, "$A")
-    assert encode_prompt(without, "ab", chat=False) == [3, 4]
+    assert encode_prompt(without, "ab", chat=None) == [3, 4]
 
 
 def test_chat_template_adds_its_own_bos_and_starts_the_assistant_message():
     tokenizer = tokenizer_with(CHAT, "<s> $A")
-    assert encode_prompt(tokenizer, "ab", chat=True) == [0, 2, 3, 4, 3]
-    assert encode_prompt(tokenizer, "ab", chat=False) == [0, 3, 4]
+    assert encode_prompt(tokenizer, "ab", chat=Chat()) == [0, 2, 3, 4, 3]
+    assert encode_prompt(tokenizer, "ab", chat=None) == [0, 3, 4]
 
 
-def test_missing_chat_template_and_empty_prompts_are_errors():
-    with pytest.raises(ConfigError, match=r"model\.chat_template=false"):
-        encode_prompt(tokenizer_with(None, "$A"), "ab", chat=True)
+def chat_of_template(template: str | None, system: str | None = None, **config: Any) -> Chat | None:
+    tokenizer = tokenizer_with(template, "<s> $A")
+    settings = ModelConfig(name="a/model", **config)
+    return chat_of(tokenizer, settings, DataConfig(source="x.jsonl", system=system), "a/model")
+
+
+def test_a_system_message_and_arguments_go_through_the_template():
+    template = CHAT + "{% if not enable_thinking %}b{% endif %}"
+    tokenizer = tokenizer_with(template, "<s> $A")
+    for thinking, end in ((True, []), (False, [4])):
+        chat = chat_of_template(template, "bb", chat_template_kwargs={"enable_thinking": thinking})
+        assert encode_prompt(tokenizer, "a", chat) == [0, 2, 4, 4, 2, 3, 3, *end]
+    assert chat_of_template(None) is None
+    assert chat_of_template(CHAT, chat_template=False) is None
+
+
+ALONE = "{{ messages[-1].content }}"
+REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "settings", "message"),
+    [
+        (
+            None,
+            {"system": "a"},
+            "the prompts of 'a/model' go through none",
+        ),
+        (CHAT, {"system": "a", "chat_template": False}, "need a chat template"),
+        (None, {"chat_template_kwargs": {"x": 1}}, "need a chat template"),
+        (None, {"chat_template": True}, r"has none\. Set model\.chat_template=false"),
+        (ALONE, {"system": "b"}, r"of 'a/model' does not use data\.system"),
+        (REFUSING, {"system": "b"}, r"does not use data\.system"),
+        (CHAT, {"chat_template_kwargs": {"thinking": 1}}, r"does not use .*kwargs\.thinking"),
+        (CHAT, {"chat_template_kwargs": {"tokenize": True}}, "rlobj sets tokenize itself"),
+    ],
+)
+def test_settings_that_no_chat_template_uses_are_errors(template, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        chat_of_template(template, **settings)
+
+
+def test_an_empty_prompt_is_an_error():
     with pytest.raises(ConfigError, match="has no tokens"):
-        encode_prompt(tokenizer_with(None, "$A"), "", chat=False)
+        encode_prompt(tokenizer_with(None, "$A"), "", chat=None)

@@ -287,7 +287,11 @@ def test_a_stop_string_of_several_tokens_ends_a_response_and_is_kept(sampler):
     assert None in ends
     for one, other, end in zip(free, stopped, ends, strict=True):
         if end is None:
-            assert other == one
+            assert (other.token_ids, other.text, other.finish) == (
+                one.token_ids,
+                one.text,
+                one.finish,
+            )
         else:
             assert raw(other) == raw(one)[:end]
             assert other.finish == "stop"

@@ -1,21 +1,26 @@
-"""The key of a server, and the HTTP connection: retries and error messages."""
+"""The key of a server, and the HTTP connection: what is repeated, and error messages."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import stat
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.samplers.vllm import ServerSettings, auth, versions
+from rlobj.samplers.types import WeightsLost
+from rlobj.samplers.vllm import ServerSettings, auth, extension, versions
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, RequireKey, find_key, key_file
-from rlobj.samplers.vllm.connection import Connection
+from rlobj.samplers.vllm.connection import Connection, ServerGone
+from rlobj.samplers.vllm.fleet import Fleet
 from rlobj.samplers.vllm.server import Server, command
 
 # The key.
@@ -71,6 +76,38 @@ def test_requests_and_websockets_with_the_key_are_accepted(guard: RequireKey) ->
     assert answer_of(guard, {"type": "lifespan"}) == [{"type": "inside"}]
 
 
+def test_one_run_at_a_time_holds_the_lease(
+    guard: RequireKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is renewed by every request, and ends with the run or after silence."""
+    now = 1000.0
+    monkeypatch.setattr("rlobj.samplers.vllm.auth.time.monotonic", lambda: now)
+
+    def status(run: bytes, method: str = "GET") -> Any:
+        headers = [(b"authorization", b"Bearer secret"), (b"rlobj-run", run)][: 1 + bool(run)]
+        answers = answer_of(guard, {"type": "http", "method": method, "headers": headers})
+        if answers[0]["type"] == "inside":
+            return "inside"
+        assert answers[0]["status"] == 423
+        return json.loads(answers[1]["body"])
+
+    assert status(b"a runs/a%20b") == "inside"  # nobody holds it
+    assert status(b"") == "inside"  # an evaluation
+    refusal = status(b"b runs/b")
+    assert (refusal["name"], refusal["free_in"]) == ("runs/a b", auth.SILENCE)
+    assert status(b"b runs/b", "DELETE") != "inside"
+    now += auth.SILENCE - 1
+    assert status(b"a copied") != "inside"  # it has the same id
+    assert status(b"a runs/a%20b") == "inside"
+    now += auth.SILENCE - 1
+    assert status(b"b runs/b")["free_in"] == 1
+    now += 2
+    assert status(b"b runs/b") == "inside"  # after silence
+    assert status(b"a runs/a%20b")["name"] == "runs/b"
+    assert status(b"b runs/b", "DELETE") == "inside"
+    assert status(b"a runs/a%20b") == "inside"
+
+
 def test_a_server_without_a_key_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     with pytest.raises(RuntimeError, match="does not start without a key"):
@@ -121,21 +158,55 @@ def test_a_server_does_not_start_on_a_port_in_use(
 
 
 class Flaky(ThreadingHTTPServer):
-    """A server that answers with the given statuses in order."""
+    """It speaks as a server of `rlobj serve` does, with given statuses first. No engine runs."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.statuses: list[int] = []
         self.seen: list[str] = []
+        self.version = -1
+        self.page = ""
+        self.slow = threading.Event()
+        self.slow.set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+SHAPE = {"vocab_size": 32, "hidden_size": 8}
+ABOUT = {"logprobs_mode": "processed_logprobs", "dtype": "float32", "max_model_len": 64}
+MODEL = SimpleNamespace(get_text_config=lambda: SimpleNamespace(**SHAPE))
 
 
 class Handler(BaseHTTPRequestHandler):
+    server: Flaky
+
     def do_POST(self) -> None:
-        assert isinstance(self.server, Flaky)
-        self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.server.seen.append(self.path)
-        body = b'{"results": [1]}'
-        self.send_response(self.server.statuses.pop(0))
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        asked = json.loads(body) if body else {}
+        method = asked.get("method", self.path)
+        results = {
+            "rlobj_describe": [{**ABOUT, "shape": dict.fromkeys(extension.SHAPE) | SHAPE}],
+            "rlobj_status": [{"version": self.server.version}],
+        }
+        answer: Any = {"results": results.get(method, [1])}
+        if self.path == "/version":
+            answer = {"version": "0.32.0"}
+        elif self.path == "/v1/completions":
+            self.server.slow.wait(20)
+            answer = {"seed": asked.get("seed")}
+        if method not in ("/version", "/health", "rlobj_describe"):
+            self.server.seen.append(method)
+            status = self.server.statuses.pop(0) if self.server.statuses else 200
+        else:
+            status = 200
+        self.reply(status, (self.server.page or json.dumps(answer)).encode())
+
+    do_GET = do_POST
+
+    def reply(self, status: int, body: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -144,56 +215,122 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def flaky() -> Iterator[Flaky]:
+@contextlib.contextmanager
+def running() -> Iterator[Flaky]:
     with Flaky() as server:
         thread = threading.Thread(target=server.serve_forever, args=[0.02])
         thread.start()
         yield server
+        server.slow.set()
         server.shutdown()
         thread.join()
 
 
-def connect(server: Flaky, **settings: Any) -> Connection:
+@pytest.fixture
+def flaky() -> Iterator[Flaky]:
     pytest.importorskip("aiohttp")
-    url = f"http://127.0.0.1:{server.server_port}"
-    return Connection(ServerSettings(url=url, backoff=0.01, **settings))
+    with running() as server:
+        yield server
 
 
-def test_temporary_failures_are_retried(flaky: Flaky) -> None:
-    flaky.statuses = [503, 502, 200]
-    assert connect(flaky, retries=2).call("rlobj_status") == [1]
-    flaky.statuses = [500, 200]
-    assert connect(flaky, retries=1).complete([{}]) == [{"results": [1]}]
+@pytest.fixture
+def other() -> Iterator[Flaky]:
+    with running() as server:
+        yield server
 
 
-def test_error_after_the_last_retry_shows_the_command_to_type(flaky: Flaky) -> None:
-    flaky.statuses = [503] * 3
-    with pytest.raises(
-        RunError, match=r"(?s)cannot be reached.*3 attempts.*rlobj serve MODEL --port"
-    ):
-        connect(flaky, retries=2).call("rlobj_status")
-    assert len(flaky.seen) == 3
+def fleet_of(*servers: Flaky, **settings: Any) -> Fleet:
+    urls = tuple(server.url for server in servers)
+    return Fleet(ServerSettings(url=urls, **settings), MODEL, "")
 
 
-def test_a_command_that_failed_in_the_server_is_not_retried(flaky: Flaky) -> None:
+def answers(fleet: Fleet, count: int, version: int = -1) -> list[Any]:
+    found: dict[int, Any] = {}
+    fleet.complete([{"seed": i} for i in range(count)], found.__setitem__, version)
+    return [found[i]["seed"] for i in range(count)]
+
+
+def test_temporary_failures_are_repeated(flaky: Flaky) -> None:
+    flaky.statuses = [503, 200, 500]
+    assert answers(fleet_of(flaky, patience=5), 3) == [0, 1, 2]
+
+
+def test_error_after_the_last_attempt_shows_the_command_to_type(
+    flaky: Flaky, caplog: pytest.LogCaptureFixture
+) -> None:
+    flaky.statuses = [503] * 99
+    fleet = fleet_of(flaky, patience=3)
+    with pytest.raises(RunError, match=r"with 503.*Waited \d s.*rlobj serve MODEL --port \d+"):
+        answers(fleet, 1)
+    assert 3 <= len(flaky.seen) <= 12
+    assert "Waiting for it, up to 1 s more" in caplog.text
+
+
+def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_to_the_other(
+    flaky: Flaky, other: Flaky, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = fleet_of(flaky, other)
+    assert answers(fleet, 10) == list(range(10))
+    completions = [server.seen.count("/v1/completions") for server in (flaky, other)]
+    assert completions == [5, 5]
+    flaky.statuses = [503] * 5
+    assert answers(fleet, 10) == list(range(10))
+    assert f"{flaky.url} answered /v1/completions with 503" in caplog.text
+    assert "goes on with the other" in caplog.text
+    assert fleet.living == [fleet.nodes[1]]
+    assert fleet.join() == fleet.nodes  # each sync tries a dead one again
+    assert "answers again" in caplog.text
+
+
+def test_a_server_without_the_weights_is_found(flaky: Flaky, other: Flaky) -> None:
+    """One that was restarted after its last answer, and one that was dead for a while."""
+    flaky.version = other.version = 7
+    fleet = fleet_of(flaky, other)
+    flaky.slow.clear()
+    threading.Timer(0.3, lambda: (setattr(flaky, "version", -1), flaky.slow.set())).start()
+    with pytest.raises(WeightsLost, match="has no weights of this run"):
+        answers(fleet, 4, version=7)
+    assert answers(fleet, 4, version=7) == [0, 1, 2, 3]  # the other one still has them
+    other.version, fleet.living = -1, []
+    with pytest.raises(WeightsLost):
+        answers(fleet, 4, version=7)
+
+
+def test_a_hung_server_is_found_by_its_health_check(flaky: Flaky, other: Flaky) -> None:
+    fleet = fleet_of(flaky, other, timeout=0.5)
+    flaky.slow.clear()
+    flaky.statuses = [200, 503, 503]  # of the health check, while a completion hangs
+    assert answers(fleet, 2) == [0, 1]
+
+
+def test_a_command_that_failed_in_the_server_is_not_repeated(flaky: Flaky) -> None:
     flaky.statuses = [500]
     with pytest.raises(RunError, match="answered /collective_rpc with 500"):
-        connect(flaky).call("rlobj_load_files", "folder", 1)
+        Connection(flaky.url, 5.0).call("rlobj_load_files", "folder", 1)
+    assert flaky.seen == ["rlobj_load_files"]
 
 
-def test_a_refused_key_is_a_config_error(flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_refuses_or_is_another_program_is_a_config_error_at_the_start(
+    flaky: Flaky, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
-    flaky.statuses = [401]
-    with pytest.raises(ConfigError, match=f"needs a key.*{KEY_VARIABLE}"):
-        connect(flaky).call("rlobj_status")
+    flaky.page = "<html>"
+    with pytest.raises(ConfigError, match=r"does not know /version.*rlobj serve MODEL"):
+        fleet_of(flaky)
+    flaky.statuses, flaky.page = [401], ""
+    connection = Connection(flaky.url, 5.0)
+    with pytest.raises(ServerGone, match=f"needs a key.*{KEY_VARIABLE}"):
+        connection.call("rlobj_status")
     monkeypatch.setenv(KEY_VARIABLE, "other")
     flaky.statuses = [401]
-    with pytest.raises(ConfigError, match="refuses the key"):
-        connect(flaky).call("rlobj_status")
+    with pytest.raises(ServerGone, match="refuses the key"):
+        connection.call("rlobj_status")
 
 
-def test_error_names_the_command_for_a_server_without_control_endpoints(flaky: Flaky) -> None:
-    flaky.statuses = [404]
-    with pytest.raises(ConfigError, match=r"does not know /collective_rpc.*rlobj serve MODEL"):
-        connect(flaky).call("rlobj_status")
+def test_settings_of_several_servers_and_of_older_configurations() -> None:
+    two = ServerSettings(url=("http://a:1/", "http://b:2"))
+    assert two.urls == ("http://a:1", "http://b:2")
+    assert ServerSettings(**json.loads(two.model_dump_json())) == two
+    with pytest.raises(ConfigError, match="addresses of different servers"):
+        ServerSettings(url=("http://a:1", "http://a:1/"))
+    assert ServerSettings(retries=4, backoff=1.0) == ServerSettings()  # pyright: ignore[reportCallIssue]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.ports import free_port
-from rlobj.samplers.vllm import client
+from rlobj.samplers.vllm import transfer
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.extension import WeightExtension
 
@@ -81,8 +81,8 @@ def test_files_carry_names_dtypes_shapes_and_values_in_order(
 ) -> None:
     from rlobj.samplers.vllm.extension import _stored
 
-    monkeypatch.setattr(client, "_FILE_BYTES", 50)
-    client._store(some_weights(), tmp_path)
+    monkeypatch.setattr(transfer, "_FILE_BYTES", 50)
+    transfer._store(some_weights(), tmp_path)
     assert len(list(tmp_path.iterdir())) == 3
     assert sorted(name for name, _ in _stored(tmp_path)) == sorted(n for n, _ in some_weights())
     arrived, sent = dict(_stored(tmp_path)), dict(some_weights())
@@ -98,7 +98,7 @@ def test_tensors_are_copied_when_they_are_yielded(tmp_path: Path) -> None:
             buffer.fill_(index)
             yield f"layer.{index}", buffer
 
-    client._store(gathered(), tmp_path)
+    transfer._store(gathered(), tmp_path)
     assert {name: value.tolist() for name, value in _stored(tmp_path)} == {
         "layer.0": [0.0, 0.0],
         "layer.1": [1.0, 1.0],

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
 from typing import Any
 
 import pytest
 import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
+from rlobj.base.ports import free_port
 from rlobj.samplers import SamplingSettings
-from rlobj.samplers.vllm import ServerSettings, VllmSettings, versions
+from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, versions
 from rlobj.samplers.vllm.client import _response
 from rlobj.samplers.vllm.isolation import random_states_kept
 from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
@@ -138,3 +140,21 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not() -> None:
         collected.add(63, [Response([7], [math.nan], "stop")])
     choice = {"logprobs": {"token_logprobs": [None]}, "token_ids": [7], "finish_reason": "stop"}
     assert math.isnan(_response(choice).logprobs[0])
+
+
+def test_a_server_that_closes_its_port_and_hangs_counts_as_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM's first process may do so when its engine is killed."""
+    monkeypatch.setattr("rlobj.samplers.vllm.server._CLOSED", 0.3)
+    server = Server("model", port=free_port())
+    server.log.write_text("its last words")
+    hanging = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    monkeypatch.setattr(server, "_process", hanging)
+    try:
+        with pytest.raises(RunError, match=r"the server ended; .*\nits last words"):
+            server.join()
+        assert server.alive()
+    finally:
+        server.stop()
+    assert not server.alive()

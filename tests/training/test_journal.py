@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 import struct
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from runs import metrics, same, weights
-from tiny import eight_steps, tiny_config
+from tiny import eight_steps
 
+from rlobj.config.run_folder import read_changes
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
@@ -77,7 +79,7 @@ class Executed:
 
 
 def journal(folder: Path) -> Journal:
-    return Journal(RunDirectory(folder), ProcessGroup(torch.device("cpu")), "")
+    return Journal(RunDirectory(folder), ProcessGroup(torch.device("cpu")))
 
 
 @pytest.mark.parametrize("name", ["rank-0-of-1", "rank-0-of-1.json"])
@@ -101,22 +103,38 @@ def test_a_damaged_file_is_sampled_again(tmp_path, how, caplog):
     assert "step 1 is sampled again: cannot read" in caplog.text
 
 
-def test_random_states_are_read_without_executing_them(policy, tmp_path):
-    config = tiny_config(policy, training={"steps": 1})
-    run_training(config, tmp_path / "run")
-    newest = RunDirectory(tmp_path / "run").latest()
-    assert newest is not None
-    file = newest / "random" / "rank-0.pt"
-    torch.save({"python": Executed()}, file)
-    (newest / "manifest.json").write_text("{}")  # the sizes of the changed file are not checked
-    longer = tiny_config(policy, training={"steps": 2})
-    with pytest.raises(Exception, match="Weights only load failed"):
-        run_training(longer, tmp_path / "run", resume=True)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "sampled"), [("learning_rate: 0.001", [4, 5]), ("max_tokens: 3", [3, 4, 5])]
+)
+def test_rollouts_of_other_settings_are_sampled_again(policy, tmp_path, setting, sampled):
+    """Somebody edits the configuration after step 5; the checkpoint is of step 3.
+
+    The weights of step 3 do not depend on the learning rate of later steps, and those after do.
+    """
+    config = eight_steps(policy, training={"steps": 6, "learning_rate": 0.002})
+    with open_parts(config, tmp_path / "run") as parts:
+        for _ in range(5):
+            run_step(parts)
+    file, name = tmp_path / "run" / "config.resolved.yaml", setting.partition(":")[0]
+    file.write_text(re.sub(rf"(?m)^  {name}: .*", f"  {setting}", file.read_text()))
+    edited = RunDirectory.open(tmp_path / "run")[1]
+    assert edited != config
+    with open_parts(edited, tmp_path / "run", resume=True) as parts:
+        collector, again = parts.pipeline.collector, []
+        collect = collector.collect
+        collector.collect = lambda step: again.append(step) or collect(step)
+        for _ in range(3):
+            run_step(parts)
+    assert again == sampled
+    [line] = read_changes(tmp_path / "run")
+    assert line.startswith("changed after step 3: ")
+    assert name in line
 
 
 @pytest.mark.slow
-def test_a_run_with_rollouts_of_the_old_format_resumes_to_the_same_weights(policy, whole, tmp_path):
-    """0.1.0 wrote a pickle; the checkpoint's weights sample the same responses again."""
+def test_a_run_of_an_old_version_resumes_to_the_same_weights(policy, whole, tmp_path, caplog):
+    """0.1.0 wrote pickles: its rollouts are sampled again, and random states are new ones."""
     config = eight_steps(policy)
     with open_parts(config, tmp_path / "run") as parts:
         for _ in range(5):
@@ -124,6 +142,13 @@ def test_a_run_with_rollouts_of_the_old_format_resumes_to_the_same_weights(polic
     for file in (tmp_path / "run" / "rollouts").glob("*/rank-0-of-1.json"):
         file.with_suffix("").write_bytes(pickle.dumps(Executed()))
         file.unlink()
+    [checkpoint] = RunDirectory(tmp_path / "run").saved()
+    state = checkpoint / "random" / "rank-0.json"
+    state.unlink()
+    torch.save({"python": Executed()}, state.with_suffix(".pt"))
+    (checkpoint / "manifest.json").write_text("{}")  # the changed files are not checked
     run_training(config, tmp_path / "run", resume=True)
     assert same(weights(tmp_path / "run"), weights(whole))
     assert metrics(tmp_path / "run") == metrics(whole)
+    assert caplog.text.count("random states of an old version") == 1
+    assert caplog.text.count("rollouts of 0.1.0 are pickles") == 1

@@ -66,7 +66,8 @@ def assert_close(ours: list[dict], theirs: list[dict]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert one.keys() == other.keys()
         shapes = {"tokens/useful_share", "tokens/rank_balance"}  # of the ranks' own micro-batches
-        for name in one.keys() - shapes - {"sampler/kl", "sampler/logprob_gap"}:
+        rounding = {f"sampler/{which}" for which in ("kl", "logprob_gap", "bias", "slope")}
+        for name in one.keys() - shapes - rounding:
             expected = other[name] and pytest.approx(other[name], rel=2e-4, abs=1e-5)
             assert one[name] == expected, name
 
@@ -150,9 +151,9 @@ def default_alone(tmp_path_factory) -> list[dict]:
 def test_the_default_task_trains_alike_under_every_strategy(default_alone, tmp_path, strategy):
     options = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
     command = ["train", "--preset", "stapo", *options, "--out", tmp_path / "run"]
-    ranks([*command, "--strategy", strategy])
+    ranks([*command, "--strategy", strategy, "--set", "training.fused=true"])
     found = metrics(tmp_path / "run")
-    assert_close(found, default_alone)
+    assert_close(found, default_alone)  # a fused AdamW differs by rounding
     assert all(line["spurious/tokens"] > 0 for line in found)
 
 
@@ -173,6 +174,7 @@ def test_a_killed_rank_ends_the_run_and_resuming_is_exact(policy, together, tmp_
     text = finish(process, log, code=1)
     assert time.monotonic() - start < 60
     assert "SIGKILL" in text
+    assert "Traceback" not in text
     ranks(["train", "--resume", run])
     assert same(weights(run), weights(together))
     assert metrics(run) == metrics(together)

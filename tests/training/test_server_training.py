@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 from forked import wait_until
-from runs import finish, metrics, program, ranks, wait_for_step, write_config
+from runs import finish, metrics, program, ranks, same, wait_for_step, weights, write_config
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM
 
@@ -19,38 +19,43 @@ from rlobj.training import RunDirectory
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
 
-KEY = {"RLOBJ_API_KEY": "a key of the tests"}
+
+class Serve:
+    """`rlobj serve --supervise` on a port of its own; its key is the one it makes."""
+
+    def __init__(self, policy: Path, folder: Path) -> None:
+        self.port, self.environment = free_port(), {"XDG_CACHE_HOME": str(folder / "cache")}
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._policy, self._folder, self._starts = policy, folder, 0
+        self.start()
+
+    def start(self) -> None:
+        self._starts += 1
+        self.log = self._folder / f"{self.port}-{self._starts}.txt"
+        words = ["serve", self._policy, "--port", self.port, "--supervise"]
+        self.process = program(words, self.log, **self.environment)
+
+    def await_text(self, text: str) -> None:
+        wait_until(lambda: text in self.log.read_text(), 400, self.process, self.log)
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
-    return free_port()
+def servers(policy, tmp_path_factory):
+    """Two, started together. The tests of this file kill the second and then the first."""
+    folder = tmp_path_factory.mktemp("servers")
+    started = [Serve(policy, folder), Serve(policy, folder)]
+    try:
+        for each in started:
+            each.await_text("Ready after")
+        yield started
+    finally:
+        for each in started:
+            if each.process.poll() is None:
+                kill_tree(each.process.pid)
+                each.process.wait(60)
 
 
-@pytest.fixture(scope="module")
-def serve(policy, port, tmp_path_factory):
-    """Starts servers, one after another, and stops the last."""
-    folder, started = tmp_path_factory.mktemp("servers"), []
-
-    def start():
-        log = folder / f"server-{len(started)}"
-        server = program(["serve", policy, "--port", port], log, **KEY)
-        started.append(server)
-        wait_until(lambda: "Ready after" in log.read_text(), 240, server, log)
-        return server
-
-    yield start
-    started[-1].terminate()
-    assert started[-1].wait(60) == 0
-
-
-@pytest.fixture(scope="module")
-def server(serve):
-    """The first of them; the last test of this file kills it."""
-    return serve()
-
-
-def config_of(policy, port, depth):
+def config_of(policy, urls, depth=0, patience=500.0):
     return tiny_config(
         policy,
         "stapo",
@@ -59,19 +64,23 @@ def config_of(policy, port, depth):
             "engine": "vllm-server",
             "max_tokens": 3,
             "async_depth": depth,
-            "server": {"url": f"http://127.0.0.1:{port}", "retries": 2, "backoff": 0.1},
+            "server": {"url": urls, "patience": patience},
         },
         training={"steps": 12, "updates_per_step": 2},
         checkpoint={"every": 50},
     )
 
 
+def below(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in children.read_text().split()] if children.exists() else []
+
+
 def kill_tree(pid: int) -> None:
     """SIGKILL to a process and all below it."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    below = [int(child) for child in children.read_text().split()] if children.exists() else []
+    children = below(pid)
     os.kill(pid, signal.SIGKILL)
-    for child in below:
+    for child in children:
         kill_tree(child)
 
 
@@ -80,41 +89,77 @@ def versions(run: Path, step: int) -> set[int]:
     return set(parquet.read_table(file)["weight_version"].to_pylist())
 
 
-@pytest.mark.usefixtures("server")
-def test_an_evaluation_asks_the_server_whether_it_holds_the_model(policy, port, tmp_path):
+def test_an_evaluation_asks_the_server_whether_it_holds_the_model(policy, servers, tmp_path):
     log, file, out = tmp_path / "log", tmp_path / "sums.jsonl", tmp_path / "out"
     rows = [{"problem": f"{a}+1+1=", "answer": str(a + 2)} for a in range(5)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    engine = ["--sampler", "vllm-server", "--set", f"sampling.server.url=http://127.0.0.1:{port}"]
+    engine = ["--sampler", "vllm-server", "--set", f"sampling.server.url={servers[0].url}"]
     asked = ["--on", file, "--template", "{prompt}", "-n", "8", "--max-tokens", "24", *engine]
-    finish(program(["eval", policy, *asked, "--out", out], log, **KEY), log)
+    environment = servers[0].environment
+    finish(program(["eval", policy, *asked, "--out", out], log, **environment), log)
     assert len((out / "samples.jsonl").read_text().splitlines()) == 40
     other = save_tiny_policy(tmp_path / "other", seed=1)
     command = ["eval", other, *asked, "--out", tmp_path / "none"]
-    assert f"not {other}" in finish(program(command, log, **KEY), log, code=2)
+    assert f"not {other}" in finish(program(command, log, **environment), log, code=2)
 
 
-def test_a_run_needs_the_key_and_survives_the_death_of_its_server(
-    policy, port, server, serve, tmp_path
-):
-    file = write_config(config_of(policy, port, depth=1), tmp_path / "run.yaml")
+def test_a_run_goes_on_when_a_server_dies_and_ends_with_the_same_weights(policy, servers, tmp_path):
+    """One of two dies, then the only one and comes back; meanwhile another run is refused."""
+    first, second = servers
+    words = {}
+    for name, urls in (("two", [first.url, second.url]), ("one", first.url)):
+        file = write_config(config_of(policy, urls), tmp_path / f"{name}.yaml")
+        words[name] = ["train", "--config", file, "--out", tmp_path / name]
+    two, one, other = (tmp_path / name for name in ("two.log", "one.log", "other.log"))
+
+    process = program(words["two"], two, **first.environment)
+    wait_for_step(tmp_path / "two", 2, process, two)
+    kill_tree(second.process.pid)
+    second.process.wait(60)
+    refused = finish(program(words["one"], other, **first.environment), other, code=2)
+    assert "is used by another run since" in refused
+    assert "rlobj serve MODEL --port" in refused
+    assert not (tmp_path / "one").exists()
+    finish(process, two)
+    assert "goes on with the other servers" in two.read_text()
+
+    process = program(words["one"], one, **first.environment)
+    wait_for_step(tmp_path / "one", 2, process, one)
+    for engine in below(first.process.pid):
+        kill_tree(engine)
+    text = finish(process, one, seconds=500)
+    first.await_text("The server is ready again")
+    assert "It starts again in 1 s with the same key" in first.log.read_text()
+    assert "Waiting for it, up to" in " ".join(text.split())
+    for name in ("one", "two"):
+        assert [line["step"] for line in metrics(tmp_path / name)] == list(range(1, 13))
+    assert same(weights(tmp_path / "one"), weights(tmp_path / "two"))
+
+
+def test_a_run_needs_the_key_and_survives_the_death_of_its_server(policy, servers, tmp_path):
+    """The new server has another key, which the resumed run finds."""
+    server = servers[0]
+    config = config_of(policy, server.url, depth=1, patience=3.0)
+    file = write_config(config, tmp_path / "run.yaml")
     run, log = tmp_path / "run", tmp_path / "log"
     words = ["train", "--config", file, "--out", run]
-    refused = finish(program(words, log, RLOBJ_API_KEY="another"), log, code=2)
-    assert "RLOBJ_API_KEY" in refused
+    wrong = {**server.environment, "RLOBJ_API_KEY": "another"}
+    assert "RLOBJ_API_KEY" in finish(program(words, log, **wrong), log, code=2)
     assert not run.exists()
-    process = program(words, log, **KEY)
+    process = program(words, log, **server.environment)
     wait_for_step(run, 3, process, log)
-    kill_tree(server.pid)
-    server.wait()
+    kill_tree(server.process.pid)
+    server.process.wait()
     text = finish(process, log, code=1)
     assert "rlobj serve" in text
     done = metrics(run)[-1]["step"]
     newest = RunDirectory(run).latest()
     assert newest is not None, text
-    assert done < 12
-    serve()
-    ranks(["train", "--resume", run], **KEY)
+    assert newest.name == f"step-{done:06d}"
+    assert 3 <= done < 12
+    server.start()
+    server.await_text("Ready after")
+    ranks(["train", "--resume", run], **server.environment)
     lines = metrics(run)
     assert [line["step"] for line in lines] == list(range(1, 13))
     for step in range(1, 13):

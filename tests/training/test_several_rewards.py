@@ -112,7 +112,7 @@ def test_a_killed_run_with_several_rewards_ends_as_if_it_had_not_been(policy, al
     newest = RunDirectory(run).latest()
     assert newest is not None
     assert newest.name == "step-000003"
-    finish(program(["train", "--resume", run], log), log)
+    finish(program(["train", "--resume", run, "--trust"], log), log)
     assert same(weights(run), weights(alone))
     assert metrics(run) == metrics(alone)
 
@@ -205,6 +205,6 @@ def test_rewards_may_be_python_functions(policy, tmp_path, monkeypatch, form):
     assert targets[0] == (f"{__name__}:right" if form == "dict" else "")
     assert "<Python object: " in targets[1]
     with pytest.raises(ConfigError, match=r"Pass them again: .*reward=\.\.\."):
-        rlobj.resume("run", settings={"training.steps": 3})
+        rlobj.resume("run", settings={"training.steps": 3}, trust=True)
     resumed = rlobj.resume("run", reward=reward, settings={"training.steps": 3})
     assert resumed.history[-1]["step"] == 3

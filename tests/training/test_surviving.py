@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 from forked import wait_until
 from runs import finish, metrics, program, same, wait_for_step, weights, write_config
 from safetensors.torch import load_file
+from screens import console, text_of
 from tiny import eight_steps, tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
@@ -24,6 +27,8 @@ from rlobj.training import RunDirectory, run_training
 from rlobj.training.loop import stages
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
+from rlobj.training.run import open_resumed
+from rlobj_cli.train.running import resume as resume_on_screen
 
 
 @pytest.mark.slow
@@ -111,6 +116,23 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(policy, whole, tmp
     assert same(weights(run.path), weights(whole))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_program_goes_on_from_the_checkpoint_that_counts(policy, whole, tmp_path, terminal):
+    """All steps seem done, and the newest checkpoint is damaged: it counts for nobody."""
+    run = shutil.copytree(whole, tmp_path / "run")
+    for how in ("bits", "cut", "missing", "manifest"):
+        copy = shutil.copytree(run, tmp_path / how)
+        damage(copy / "checkpoints" / "step-000008", how)
+        assert open_resumed(copy)[2] == 6
+        assert (copy / "checkpoints" / "step-000008").is_dir()  # looking changes nothing
+    screen = console(terminal=terminal)
+    resume_on_screen(screen, tmp_path / "bits", (), (), None)
+    assert "from step 6 of 8" in text_of(screen).replace("\n", "")
+    assert same(weights(tmp_path / "bits"), weights(whole))
+    assert metrics(tmp_path / "bits") == metrics(whole)
+
+
 def test_when_every_checkpoint_is_damaged_the_run_says_so(policy, tmp_path):
     config = eight_steps(policy, training={"steps": 1})
     run_training(config, tmp_path / "run")
@@ -185,13 +207,14 @@ def exploding(policy, **training):
 
 def test_updates_that_are_not_finite_are_skipped_kept_and_stop_the_run(policy, tmp_path):
     Exploding.calls = 0
-    name = "nonfinite/step-000005-update-1-rank-0.pt"
+    name = "nonfinite/step-000005-update-1-rank-0.safetensors"
     with pytest.raises(RunError, match=rf"3 updates in a row.*{name}"):
         run_training(exploding(policy, steps=9, max_skipped=3), tmp_path / "run")
     lines = metrics(tmp_path / "run")
     assert [line["train/skipped_updates"] for line in lines] == [0, 0, 1, 1]
-    kept = torch.load(tmp_path / "run" / "nonfinite" / "step-000003-update-1-rank-0.pt")
-    table = TokenBatch(**{k: v for k, v in kept["columns"].items() if v is not None})
+    place = tmp_path / "run" / "nonfinite" / "step-000003-update-1-rank-0"
+    kept = json.loads(place.with_suffix(".json").read_text())
+    table = TokenBatch(**load_file(place.with_suffix(".safetensors")), **kept["columns"])
     assert len(table.lengths) == len(kept["sequences"]) == 256
     assert [len(response) for _, response in kept["sequences"]] == table.lengths.tolist()
 
@@ -209,7 +232,7 @@ def test_log_probs_that_are_not_finite_skip_the_step(policy, tmp_path, monkeypat
         run_step(parts)
         assert same(before, dict(parts.policy.model.named_parameters()))
         assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 1
-        assert len(list((tmp_path / "run" / "nonfinite").iterdir())) == 1
+        assert len(list((tmp_path / "run" / "nonfinite").iterdir())) == 2
         monkeypatch.undo()
         run_step(parts)
         assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 0

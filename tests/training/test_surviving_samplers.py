@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
+from forked import call_in_ranks
 from runs import metrics, same, weights
-from tiny import eight_steps
+from tiny import eight_steps, save_tiny_policy
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.rewards.kinds import Graded
+from rlobj.samplers.types import WeightsLost
 from rlobj.training import RunDirectory, run_training
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
@@ -20,15 +23,15 @@ from rlobj.training.loop.step import run_step
 def test_a_sampler_that_fails_leaves_a_checkpoint_of_the_steps_before(
     policy, whole, tmp_path, monkeypatch
 ):
-    """While it samples, and while it is given weights."""
-    for place, done in (("sample", 4), ("sync", 5)):
+    """While it samples, and while it is given weights; whatever the error is."""
+    for place, done, kind in (("sample", 4, ConfigError), ("sync", 5, OSError)):
         run = tmp_path / place
         with open_parts(eight_steps(policy), run) as parts:
             for _ in range(4):
                 run_step(parts)
 
-            def lost(*_, **__):
-                raise RunError("the server is gone")
+            def lost(*_, kind=kind, **__):
+                raise kind("the server is gone")
 
             monkeypatch.setattr(parts.sampler, place, lost)
             with pytest.raises(RunError, match="the server is gone"):
@@ -38,6 +41,85 @@ def test_a_sampler_that_fails_leaves_a_checkpoint_of_the_steps_before(
         assert metrics(run)[-1]["step"] == done
         run_training(eight_steps(policy), run, resume=True)
         assert same(weights(run), weights(whole))
+
+
+@pytest.mark.slow
+def test_a_restarted_sampler_gets_the_weights_again_and_the_work_is_repeated(
+    policy, tmp_path, monkeypatch, caplog
+):
+    """The run ends as one that was not disturbed; the weights are sent once more per loss."""
+    config = eight_steps(policy, training={"steps": 2}, evaluation={"every": 1})
+    run_training(config, tmp_path / "whole")
+    pushes = {"sync": [1, 2], "sample": [0, 0, 0, 1, 2], "received": [0, 0, 0, 1, 2]}
+    for place, expected in pushes.items():
+        pushed, faults, run = [], [1, 2, 3], tmp_path / place
+        with open_parts(config, run) as parts, monkeypatch.context() as patch:
+            sync = parts.sampler.sync
+
+            def counted(weights, version, pushed=pushed, sync=sync):
+                pushed.append(version)
+                return sync(weights, version)
+
+            usual = counted if place == "sync" else getattr(parts.sampler, place)
+
+            def lost(*given, faults=faults, usual=usual, **named):
+                if faults:
+                    faults.pop()
+                    raise WeightsLost("the server was restarted")
+                return usual(*given, **named)
+
+            patch.setattr(parts.sampler, "sync", counted)
+            patch.setattr(parts.sampler, place, lost)
+            for _ in range(2):
+                run_step(parts)
+        assert same(weights(run), weights(tmp_path / "whole"))
+        assert metrics(run) == metrics(tmp_path / "whole")
+        assert pushed == expected
+    assert caplog.text.count("the server was restarted. It gets version") == 9
+
+
+def one_rank_loses_its_sampler(rank, size, folder):
+    """In step 2 its weights, so that both ranks push and sample again; in step 3 for good."""
+    with open_parts(eight_steps(Path(folder) / "policy"), Path(folder) / "run") as parts:
+        run_step(parts)
+        sample, sync, pushed = parts.sampler.sample, parts.sampler.sync, []
+        errors = [WeightsLost("restarted"), None, ConfigError("another key")] if rank else []
+
+        def failing(*given, **named):
+            error = errors.pop(0) if errors else None
+            if error:
+                raise error
+            return sample(*given, **named)
+
+        parts.sampler.sample = failing
+        parts.sampler.sync = lambda weights, version: (
+            pushed.append(version),
+            sync(weights, version),
+        )
+        run_step(parts)
+        assert pushed == [1, 2]
+        with pytest.raises(RunError, match="another key" if rank else "failed on 1 other rank"):
+            run_step(parts)
+
+
+@pytest.mark.slow
+def test_all_ranks_push_again_or_save_when_one_loses_its_sampler(tmp_path):
+    save_tiny_policy(tmp_path / "policy")
+    call_in_ranks(one_rank_loses_its_sampler, 2, tmp_path)
+    assert RunDirectory(tmp_path / "run").latest().name == "step-000002"
+
+
+def test_a_sampler_that_is_lost_at_every_push_stops_the_run(policy, tmp_path, monkeypatch):
+    with open_parts(eight_steps(policy), tmp_path / "run") as parts:
+
+        def lost(*_, **__):
+            raise WeightsLost("the server was restarted")
+
+        run_step(parts)
+        monkeypatch.setattr(parts.sampler, "sample", lost)
+        with pytest.raises(RunError, match="was restarted"):
+            run_step(parts)
+    assert RunDirectory(tmp_path / "run").latest().name == "step-000001"
 
 
 def hotter(parts, monkeypatch):

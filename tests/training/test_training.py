@@ -10,11 +10,12 @@ import shutil
 import signal
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from forked import Forked
-from runs import metrics, same, wait_for_step, weights
+from runs import distance, metrics, same, wait_for_step, weights
 from safetensors.torch import load_file
 from tiny import tiny_config
 
@@ -305,6 +306,7 @@ def test_each_session_names_the_version_of_the_verifier(policy, tmp_path):
     run_training(longer, tmp_path / "run", resume=True)
     lines = (tmp_path / "run" / "sessions.jsonl").read_text().splitlines()
     sessions = [json.loads(line) for line in lines]
+    assert len({each["run"] for each in sessions}) == 1
     assert [(each["step"], each["verifier"]) for each in sessions] == [
         (0, verifier_version()),
         (1, verifier_version()),
@@ -395,6 +397,27 @@ def test_schedules_at_half_way(schedule, expected):
     config = TrainingConfig(steps=12, warmup_steps=2, learning_rate=1.0, schedule=schedule)
     assert [learning_rate(config, step) for step in (0, 1)] == [0.5, 1.0]
     assert learning_rate(config, 7) == pytest.approx(expected)
+    low = config.model_copy(update={"warmup_ratio": 0.12, "min_lr_ratio": 0.2})
+    assert [learning_rate(low, step) for step in (0, 1)] == [0.5, 1.0]  # 1.44 steps are two
+    assert learning_rate(low, 7) == pytest.approx(0.2 + 0.8 * expected)
+    assert learning_rate(low, 12) == pytest.approx(1.0 if schedule == "constant" else 0.2)
+
+
+def test_a_fused_adamw_with_its_epsilon_resumes_to_the_bit(policy, tmp_path):
+    def run(name: str, **training: Any) -> dict[str, torch.Tensor]:
+        settings = {"steps": 4, "schedule": "cosine", "min_lr_ratio": 0.5, "warmup_ratio": 0.3}
+        config = tiny_config(policy, training={**settings, **training})
+        run_training(config, tmp_path / name)
+        return weights(tmp_path / name)
+
+    fused = run("fused", fused=True)
+    assert distance(run("plain"), fused) < 1e-6
+    assert distance(run("epsilon", adam_epsilon=1e-2), fused) > 1e-4
+    run("cut", fused=True, steps=2, schedule="constant", warmup_ratio=0.6)
+    edit = RunDirectory(tmp_path / "cut")
+    edit.write_config(RunDirectory.open(tmp_path / "fused")[1])
+    run_training(RunDirectory.open(tmp_path / "cut")[1], tmp_path / "cut", resume=True)
+    assert same(weights(tmp_path / "cut"), fused)
 
 
 def test_seeds_depend_on_every_part():

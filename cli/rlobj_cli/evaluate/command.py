@@ -142,6 +142,7 @@ def evaluate(
     sampler: str | None = None,
     settings: list[str] | None = None,
     out: Path | None = None,
+    trust: bool = False,
 ) -> None:
     """Sample responses to problems, grade them, and report how often they are right.
 
@@ -177,6 +178,7 @@ def evaluate(
             data_dir=data_dir,
             settings=layers,
             out=out or "auto",
+            trust=trust,
             callback=callback,
         )
 

@@ -12,14 +12,7 @@ from rich.text import Text
 
 from rlobj.evaluation import EvaluationCallback, EvaluationResult, GradeChange
 from rlobj.evaluation.report.tables import UNKNOWN
-from rlobj_cli.screen.console import (
-    facts_grid,
-    preparing_policy,
-    reading,
-    show_markdown,
-    table,
-    working,
-)
+from rlobj_cli.screen import console as screen
 
 EVERY = 30.0
 """Seconds between two lines without a terminal."""
@@ -59,7 +52,8 @@ class EvaluationScreen(EvaluationCallback):
             return
         self._clear()
         self._benchmark, self._drawn = benchmark, 0
-        self._move = self._shown.enter_context(reading(self._doing + benchmark, self._console))
+        bar = screen.reading(self._doing + benchmark, self._console)
+        self._move = self._shown.enter_context(bar)
 
     def _line(self, text: str) -> None:
         """Without a terminal, print a line now and then."""
@@ -73,19 +67,19 @@ class EvaluationScreen(EvaluationCallback):
             self._console.print(
                 Text.assemble((self._command, "bold"), "  ", (name, "bold cyan")), soft_wrap=True
             )
-        self._shown.enter_context(working(self._console, f"loading {name}"))
+        self._shown.enter_context(screen.working(self._console, f"loading {name}"))
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """Show the supervised steps that make the embedded policy."""
         if done == 1:
             self._clear()
-            self._prepare = self._shown.enter_context(preparing_policy(self._console))
+            self._prepare = self._shown.enter_context(screen.preparing_policy(self._console))
         self._prepare(done, total, loss)
 
     def ready(self, facts: Mapping[str, str]) -> None:
         """Print the facts."""
         self._clear()
-        self._console.print(facts_grid(facts))
+        self._console.print(screen.facts_grid(facts))
 
     def noted(self, text: str, *, warning: bool = False) -> None:
         """Print the text."""
@@ -117,7 +111,7 @@ class EvaluationScreen(EvaluationCallback):
             show_changes(self._console, result, result.changes)
         if result.unfinished:
             self._console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
-        show_markdown(self._console, result.to_markdown())
+        screen.show_markdown(self._console, result.to_markdown())
         written = f"wrote results.json, results.md and report.html to {result.path}"
         self._console.print(Text(written), soft_wrap=True)
 
@@ -128,7 +122,7 @@ def show_changes(
     """Print the grades that changed when an evaluation was graded again."""
     graded = sum(each.summary.responses for each in result.benchmarks.values())
     console.print(Text(f"{graded:,} responses graded again, {len(changes):,} grades changed"))
-    found = table("benchmark", "problem", "sample", "answer", "was", "is", "reason")
+    found = screen.table("benchmark", "problem", "sample", "answer", "was", "is", "reason")
     words = {True: "right", False: "wrong", None: "undecided"}
     for each in changes[:MOST_CHANGES]:
         benchmark, problem, sample = each.key

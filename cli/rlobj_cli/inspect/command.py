@@ -56,14 +56,8 @@ def inspect(
     """
     console = Console()
     if html:
-        chosen = {
-            "--step": step,
-            "--dropped": dropped,
-            "--where": where,
-            "--text": text,
-            "--json": json,
-        }
-        if unused := [name for name, value in chosen.items() if value]:
+        chosen = {"step": step, "dropped": dropped, "where": where, "text": text, "json": json}
+        if unused := [f"--{name}" for name, value in chosen.items() if value]:
             raise ConfigError(f"--html takes no {unused[0]}: the page has filters of its own")
         return _write_page(console, run, out)
     if out is not None:

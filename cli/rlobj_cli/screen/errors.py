@@ -13,8 +13,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -44,29 +42,33 @@ def report(title: str, message: str) -> None:
         console.print(Text(f"{title}: {message}"), soft_wrap=True)
 
 
-@contextmanager
-def _guarded() -> Iterator[None]:
-    """Turn rlobj's own errors and Ctrl-C into a message and an exit code."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        report("Interrupted", "stopped; no file is incomplete")
-        raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
-        if not isinstance(error, RlobjError) or os.environ.get("RLOBJ_TRACEBACK") == "1":
-            raise
-        failed = isinstance(error, RunError)
-        report("Failed" if failed else "Wrong input", str(error))
-        raise typer.Exit(FAILED if failed else WRONG_INPUT) from None
+def _lost_a_peer(error: Exception) -> bool:
+    """Whether a process of several failed only because its connection to another one ended."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return False
+    from rlobj.training.parallel.launcher import LOST_A_PEER
+
+    return LOST_A_PEER.search(str(error)) is not None
 
 
 class GuardedGroup(TyperGroup):
-    """A group whose commands report errors as messages."""
+    """A group that turns rlobj's own errors and Ctrl-C into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        with _guarded():
+        try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            report("Interrupted", "stopped; no file is incomplete")
+            raise typer.Exit(INTERRUPTED) from None
+        except (RlobjError, RuntimeError) as error:
+            lost = not isinstance(error, RlobjError)
+            if os.environ.get("RLOBJ_TRACEBACK") == "1" or (lost and not _lost_a_peer(error)):
+                raise
+            note = "another process has ended, and this one with it: " if lost else ""
+            failed = lost or isinstance(error, RunError)
+            report("Failed" if failed else "Wrong input", f"{note}{error}")
+            raise typer.Exit(FAILED if failed else WRONG_INPUT) from None
 
 
 class DefaultGroup(TyperGroup):

@@ -46,8 +46,22 @@ def settings_given(ctx: typer.Context, command: str) -> list[Layer]:
     return layers
 
 
+def refused_on_resume(ctx: typer.Context) -> list[str]:
+    """The options of `rlobj train` that are given, and that a resumed run does not accept."""
+    return [
+        option["usage"].split()[0]
+        for name, option in _table()["train"].items()
+        if not (option.get("resume") or ctx.params[name] is None or ctx.params[name] is False)
+    ]
+
+
 def _parameter(
-    name: str, usage: str, panel: str | None = None, setting: str | None = None, **more: Any
+    name: str,
+    usage: str,
+    panel: str | None = None,
+    setting: str | None = None,
+    resume: bool = False,
+    **more: Any,
 ) -> Any:
     """An argument, or an option with its names and its value: `--model -m FOLDER|ID`."""
     words = usage.split()

@@ -12,13 +12,10 @@ from rich.console import Console
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj_cli.screen.console import loading
-from rlobj_cli.screen.options import settings_given
+from rlobj_cli.screen.options import refused_on_resume, settings_given
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
-
-ON_RESUME = ("resume", "settings", "strategy", "stop_on", "processes", "data_dir")
-"""Parameters that a resumed run accepts."""
 
 
 def train(
@@ -40,7 +37,9 @@ def train(
     strategy: str | None = None,
     stop_on: list[str] | None = None,
     out: Path | None = None,
+    from_run: str | None = None,
     resume: Path | None = None,
+    trust: bool = False,
     beside: str | None = None,
     dry_run: bool = False,
 ) -> None:
@@ -61,21 +60,27 @@ def train(
       rlobj train --preset grpo --reward my_rewards.py:score
       rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
+      rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
     given = settings_given(ctx, "train")
     if resume is not None:
-        others = [
-            f"--{name.replace('_', '-')}"
-            for name, value in ctx.params.items()
-            if name not in ON_RESUME and value is not None and value is not False
-        ]
-        changes = _overrides(None, given, settings or [])
-        _running(console).resume(console, resume, changes, others, processes)
+        others = refused_on_resume(ctx)
+        changing = [layer for layer in given if layer[0] != "--reward"]
+        changes = _overrides(None, changing, settings or [])
+        again = {"reward": reward, "trust": trust}
+        _running(console).resume(console, resume, changes, others, processes, **again)
         return
     _check_problems(data, task)
-    layers = _layers(preset, _overrides(config, given, settings or []))
-    _running(console).start(console, layers, out, dry_run, processes, beside)
+    overrides = _overrides(config, given, settings or [])
+    if from_run is None:
+        layers = _layers(preset, overrides)
+    running = _running(console)
+    if from_run is not None:
+        from rlobj.training.origin import layers_from
+
+        layers = layers_from(from_run, preset, overrides, trust=trust)
+    running.start(console, layers, out, dry_run, processes, beside)
 
 
 def _running(console: Console) -> Any:

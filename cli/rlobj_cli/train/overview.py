@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,12 +13,15 @@ from rich.text import Text
 from rlobj.base.errors import counted
 from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
-from rlobj.config.presets import difference, load_preset
+from rlobj.config.presets import difference, load_preset, read_yaml
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import held_out_accuracies
+from rlobj.config.starting import doubts
 from rlobj.insight import diagnose
 from rlobj.insight.outcomes import Line, mean
 from rlobj.training import TrainingResult
+from rlobj.training.memory import GIB, Size, card_bytes, estimate, require_memory
+from rlobj.training.parallel.environment import resolve_strategy
 from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.diagnose.command import show_findings
 from rlobj_cli.screen.console import (
@@ -37,7 +41,7 @@ from rlobj_cli.train.touched import show_touched
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
     """Print the preset, its paper, what the embedded profile replaces, and the user's settings."""
-    facts, known, settings = {}, origins(layers), flattened(merged(layers))
+    facts, known = {}, origins(layers)
     if config.preset is not None:
         preset = load_preset(config.preset)
         facts = {"about": preset.summary, "paper": preset.paper}
@@ -52,18 +56,33 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
         ]
         about = "settings for the embedded policy"
         facts["scale"] = "\n  ".join([about + (" instead of the paper's" if lines else ""), *lines])
-    below = (EMBEDDED_LAYER, f"preset {config.preset}", f"data {config.data.source}")
-    facts["yours"] = "\n".join(
-        f"{path}: {plain_value(settings[path])} ({name})"
-        for path, name in known.items()
-        if name not in below
-    )
+    facts["from"] = config.origin or ""
+    facts["yours"] = yours(config, layers)
     console.print(Text.assemble(("rlobj train", "bold"), "  ", (config.preset or "", "bold cyan")))
     console.print(facts_grid({name: text for name, text in facts.items() if text}))
 
 
-def show_dry_run(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
-    """Print every setting with its origin, and explain the objective."""
+def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
+    """The settings that the user gave, each with where: options, files, a preset file."""
+    preset, settings = f"preset {config.preset}", flattened(merged(layers))
+    file = Path(config.preset or "")
+    own = flattened(read_yaml(file)) if file.is_file() else {}
+    below = (EMBEDDED_LAYER, preset, f"data {config.data.source}")
+    return "\n".join(
+        f"{path}: {plain_value(settings[path])} ({file.name if name == preset else name})"
+        for path, name in origins(layers).items()
+        if not (name in below or name.startswith("run ")) or (name == preset and path in own)
+    )
+
+
+def show_dry_run(
+    console: Console, config: RunConfig, layers: Sequence[Layer], processes: int | None = None
+) -> None:
+    """Print every setting with its origin, the memory that the run needs, and its objective.
+
+    Raises:
+        ConfigError: the run cannot fit the GPU.
+    """
     show_header(console, config, layers)
     known = {path: name for path, name in origins(layers).items() if path != "preset"}
     order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
@@ -72,7 +91,32 @@ def show_dry_run(console: Console, config: RunConfig, layers: Sequence[Layer]) -
     console.print()
     updates = config.training.updates_per_step
     show_explanation(console, config.resolved_objective().explain(updates))
+    _show_memory(console, config, processes or int(os.environ.get("WORLD_SIZE", "1")))
+    for doubt in doubts(config):
+        say(console, Text(f"\nwarning: {doubt}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))
+
+
+def _show_memory(console: Console, config: RunConfig, ranks: int) -> None:
+    """Print the memory that a process needs on its GPU."""
+    size = Size.named(config.model, local=True)
+    if size is None:
+        console.print(f"\nmemory: unknown until {config.model.name} is on this machine")
+        return
+    strategy, card = resolve_strategy(config.training.strategy, os.environ), card_bytes()
+    memory = estimate(config, size, strategy, ranks, card)
+    unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
+    title = f"memory of a process, {name} ({strategy}, processes: {ranks})"
+    shown = table(title, right=("sampling", "update"))
+    for name, part in memory.parts.items():
+        shown.add_row(name, *(f"{each / unit:.2f}" for each in part))
+    shown.add_section()
+    shown.add_row("together, without activations", *(f"{x / unit:.2f}" for x in memory.needed))
+    if card is not None:
+        shown.add_row("the GPU has", *[f"{card / unit:.2f}"] * 2)
+    console.print()
+    console.print(shown)
+    require_memory(config, size, strategy, ranks, card)
 
 
 def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
@@ -112,7 +156,8 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
         text = f"Best held-out accuracy of a checkpoint: {accuracy}\n  {best}"
         console.print(Text(text), soft_wrap=True)
     source = config.data.source
-    embedded = source if config.model.name is None and source in PROFILES else None
+    own = config.model.name is None or config.origin is not None
+    embedded = source if own and source in PROFILES else None
     evaluated = any("eval/accuracy" in line for line in result.history)
     on = f" --on {embedded}" if embedded else ("" if evaluated else " --on FILE")
     samples = 4 if embedded else 32  # a built-in task has thousands of problems

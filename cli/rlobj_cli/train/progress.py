@@ -18,13 +18,7 @@ from rich.text import Text
 from rlobj.insight.outcomes import standard_error
 from rlobj.reporting import visible
 from rlobj.training import Callback
-from rlobj_cli.screen.console import (
-    FIRST_USE,
-    facts_grid,
-    number,
-    preparation_line,
-    say,
-)
+from rlobj_cli.screen.console import FIRST_USE, facts_grid, number, preparation_line, say
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary

@@ -18,6 +18,7 @@ from rlobj.config.layers import Layer, merged
 from rlobj.config.resuming import refuse_changes
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.training import Callback, RunDirectory, TrainingResult
+from rlobj.training.objects import Objects
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import check_functions, default_folder, open_resumed, prepared
 from rlobj.training.run import resume as resume_run
@@ -25,7 +26,14 @@ from rlobj.training.run import train as train_run
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import INTERRUPTED, report
 from rlobj_cli.train.beside import second_run, show_beside, show_plan
-from rlobj_cli.train.overview import show_dry_run, show_header, show_history, show_results, train_on
+from rlobj_cli.train.overview import (
+    show_dry_run,
+    show_header,
+    show_history,
+    show_results,
+    train_on,
+    yours,
+)
 from rlobj_cli.train.progress import open_screen
 
 
@@ -46,12 +54,14 @@ def start(
     other = None if beside is None else second_run(config, beside, folder)
     if dry_run:
         check_functions(config)
-        show_dry_run(console, config, layers)
+        show_dry_run(console, config, layers, processes)
         if other is not None:
             show_plan(console, config, *other)
         return
     if processes not in (None, 1):
         words = without(sys.argv[1:], "--beside")
+        if config.origin is not None and "--from" in str(words):  # all take the same checkpoint
+            words = [*without(words, "--from"), "--from", config.origin]
         code = launch([*words, *([] if out else ["--out", str(folder)])], processes)
         if other is not None and not code and _finished(config, folder):
             train_run(other[0], out=other[1], processes=processes)
@@ -94,6 +104,9 @@ def resume(
     changes: Sequence[Layer],
     given: Sequence[str],
     processes: int | None,
+    *,
+    reward: str | None = None,
+    trust: bool = False,
 ) -> None:
     """Continue a run, of which only settings that do not change results may change.
 
@@ -103,9 +116,11 @@ def resume(
         changes: the settings to change.
         given: options of a new run that were given as well; they are refused.
         processes: as asked for.
+        reward: as the run was started with; named again, it is imported without `trust`.
+        trust: import the code that the run's settings name.
     """
     refuse_changes(path, given)
-    run, config, done = open_resumed(path, changes)
+    run, config, done = open_resumed(path, changes, Objects(reward=reward), trust=trust)
     steps = config.training.steps
     if done == steps:
         advice = train_on(path, steps)
@@ -114,8 +129,11 @@ def resume(
     if processes not in (None, 1):
         raise typer.Exit(launch(sys.argv[1:], processes))
     title = Text.assemble(("rlobj train", "bold"), f"  {path} from step {done} of {steps}")
+    if changes:
+        title.append("\n  yours     " + yours(config, changes).replace("\n", "\n            "))
     with _shown(console, config, run.path, done, lambda: console.print(title)) as screens:
-        result = resume_run(path, settings=merged(changes), callbacks=screens)
+        settings = merged(changes)
+        result = resume_run(path, settings=settings, reward=reward, trust=trust, callbacks=screens)
     _show_end(console, config, result)
 
 

@@ -14,13 +14,7 @@ from rich.text import Text
 
 from rlobj.base.files import is_locked, step_of
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import (
-    how_to_continue,
-    in_another_trainer,
-    newest_checkpoint,
-    read_run_config,
-    read_stop,
-)
+from rlobj.config import run_folder
 from rlobj.insight.diagnosis import Watch
 from rlobj.insight.run_report.runs import rule_of
 from rlobj.reporting import visible
@@ -52,8 +46,8 @@ def follow(console: Console, run: Path, trust: bool = False) -> int:
     """
     _wait_for(console, run)
     with importing(trust):
-        config = read_run_config(run)
-        watch = Watch(config, in_another_trainer(run))
+        config = run_folder.read_run_config(run)
+        watch = Watch(config, run_folder.in_another_trainer(run))
     rule = visible(rule_of(config.model_dump(mode="json", by_alias=True)), 200)
     say(console, Text.assemble(("rlobj watch", "bold"), f"  {visible(str(run))}  ", (rule, "cyan")))
     with importing(trust), open_screen(console, config.training.steps, 0, []) as screen:
@@ -63,7 +57,7 @@ def follow(console: Console, run: Path, trust: bool = False) -> int:
                 screen.wait_for("" if lines else "waiting for the first step")
             for line in lines:
                 if line["step"] > screen.steps:  # resumed with more steps
-                    screen.steps = read_run_config(run).training.steps
+                    screen.steps = run_folder.read_run_config(run).training.steps
                 if seen < line["step"] <= screen.steps:  # a resumed run repeats some
                     seen = line["step"]
                     screen.add(line)
@@ -123,10 +117,10 @@ def _numbers(text: bytes) -> dict[str, Any]:
 
 def _tell(console: Console, run: Path, screen: Screen) -> int:
     """Print how the run has ended and how to go on; the exit code."""
-    newest, done, steps = newest_checkpoint(run), screen.done, screen.steps
-    foreign = in_another_trainer(run)
+    newest, done, steps = run_folder.newest_checkpoint(run), screen.done, screen.steps
+    foreign = run_folder.in_another_trainer(run)
     saved = 0 if newest is None else step_of(newest)
-    code, stop = FAILED, read_stop(run)
+    code, stop = FAILED, run_folder.read_stop(run)
     if stop is not None:
         text = f"Failed at step {stop[0]}: {stop[2]}"
     elif done == steps:
@@ -141,7 +135,7 @@ def _tell(console: Console, run: Path, screen: Screen) -> int:
             f"Ended at step {done} of {steps} without a message. No process trains in this folder: "
             "it was killed, or another error ended it"
         )
-        text += f".\n{how_to_continue(run)}." if foreign else f"; {checkpoint}."
+        text += f".\n{run_folder.how_to_continue(run)}." if foreign else f"; {checkpoint}."
     for line in text.split("\n"):
         say(console, Text(visible(line), "bold red" if code else "bold green"))
     name = visible(str(run))

@@ -14,12 +14,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
-from rlobj.config.embedded_profile import (
-    DEFAULT_TASK,
-    MOST_UPDATES,
-    OWN_PROBLEMS_PROFILE,
-    PROFILES,
-)
+from rlobj.config.embedded_profile import DEFAULT_TASK, MOST_UPDATES, OWN_PROBLEMS_PROFILE, PROFILES
 from rlobj.config.presets import load_preset, merge
 from rlobj.data.reasoning_gym import REWARD, is_gym, refuse_missing
 from rlobj.data.tasks import TASKS
@@ -32,10 +27,7 @@ EMBEDDED_LAYER = "embedded profile"
 
 
 def layers_of(
-    preset: str | None,
-    overrides: Sequence[tuple[str, Mapping[str, Any]]],
-    *,
-    profile: bool = True,
+    preset: str | None, overrides: Sequence[tuple[str, Mapping[str, Any]]], *, profile: bool = True
 ) -> list[Layer]:
     """List the layers of a run, lowest first.
 
@@ -92,7 +84,7 @@ def parse_setting(text: str) -> dict[str, Any]:
         ConfigError: no '=' or an empty key.
     """
     key, equals, value = text.partition("=")
-    if not equals or not key.strip():
+    if not equals or not all(map(str.strip, key.split("."))):
         raise ConfigError(f"--set {text!r}: expected key=value, such as training.steps=50")
     return nested(key.strip(), _value(value.strip()))
 

@@ -1,11 +1,18 @@
-"""What may change when a run is resumed."""
+"""What may change when a run is resumed, and which code of a run is used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.targets import PYTHON_OBJECT
+from rlobj.config.layers import flattened
+from rlobj.config.presets import difference
 
 RESUMABLE_SETTINGS = (
     "training.steps",
@@ -16,6 +23,7 @@ RESUMABLE_SETTINGS = (
     "training.balance",
     "training.gradient_checkpointing",
     "training.threads",
+    "training.hang_timeout",
     "training.max_skipped",
     "training.stop_on",
     "rewards.max_failures",
@@ -28,6 +36,14 @@ RESUMABLE_SETTINGS = (
     "output",
 )
 """Settings that do not change the results of the steps already asked for, and `training.steps`."""
+
+RECORDED_SETTINGS = (
+    "training.learning_rate",
+    "training.max_grad_norm",
+    "evaluation",
+    "sampling.engine",
+)
+"""Settings that change the results of later steps: the run records each change."""
 
 
 def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
@@ -44,11 +60,92 @@ def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
     Example:
         >>> refuse_changes("runs/stapo", ["training.steps", "checkpoint.every"])
     """
-    allowed = tuple(f"{name}." for name in RESUMABLE_SETTINGS)
-    wrong = [name for name in changes if not f"{name.rpartition(' ')[2]}.".startswith(allowed)]
+    allowed = (*RESUMABLE_SETTINGS, *RECORDED_SETTINGS)
+    wrong = [name for name in changes if not _within(name.rpartition(" ")[2], *allowed)]
     if wrong:
         raise ConfigError(
-            f"{run} is resumed with the settings it was started with. Only the number of processes "
-            "and settings that do not change results may change: "
-            f"{', '.join(RESUMABLE_SETTINGS)}. Leave out: {', '.join(wrong)}"
+            f"{run} is resumed with the settings it was started with. What may change: the number "
+            f"of processes; without other results, {', '.join(RESUMABLE_SETTINGS)}; and recorded "
+            f"in the run, {', '.join(RECORDED_SETTINGS)}. A new run may change everything: rlobj "
+            f"train --from {run}. Leave out: {', '.join(wrong)}"
+        )
+
+
+def _within(path: str, *names: str) -> bool:
+    """Whether a setting is one of those, or in a section among them."""
+    return f"{path}.".startswith(tuple(f"{name}." for name in names))
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings (before, now) by name that differ and may change results."""
+    pairs = difference(before, now)
+    return {path: (a, b) for path, a, b in pairs if not _within(path, *RESUMABLE_SETTINGS)}
+
+
+def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before: str) -> str:
+    """What rollouts on disk depend on: three words.
+
+    The first word stands for the settings of sampling and grading, the second one for these and
+    those of the updates, and the third one also for what they were before.
+
+    Args:
+        settings: of the run.
+        arithmetic: of forward passes.
+        step: the steps done.
+        before: the key at that step; "" = none is known.
+    """
+    training, flat = settings["training"], flattened(settings)
+    fixed = training["schedule"] == "constant" and training["warmup_ratio"] is None
+
+    def without(*names: str) -> dict[str, Any]:
+        return {path: value for path, value in flat.items() if not _within(path, *names)}
+
+    sampled = _digest(without(*RESUMABLE_SETTINGS, *RECORDED_SETTINGS))
+    updated = without(*RESUMABLE_SETTINGS, "evaluation")
+    own = _digest([updated, 0 if fixed else training["steps"], arithmetic])
+    _, last, path = before.split() if before else ("", own, own)
+    return f"{sampled} {own} {path if own == last else _digest([before, step, own])}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def named_code(settings: Mapping[str, Any]) -> list[str]:
+    """The code that settings name by its path, and the code of a model's repository.
+
+    Example:
+        >>> named_code({"rewards": {"kind": "custom", "target": "mine.py:score"}})
+        ['mine.py:score']
+    """
+    found, target = [], str(settings.get("target"))
+    if settings.get("kind") == "custom" and not target.startswith(PYTHON_OBJECT):
+        found.append(target)
+    if settings.get("trust_remote_code") is True:
+        found.append("model.trust_remote_code=true")
+    for name, value in settings.items():
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(each, Mapping):
+                found += named_code(each)
+        if name == "extra":  # arguments of vLLM
+            found += re.findall(r"[\w.]+[.:][A-Za-z_]\w*", str(value))
+    return list(dict.fromkeys(found))
+
+
+def require_trust(run: Path | str, settings: Mapping[str, Any], named: Collection[str]) -> None:
+    """Check that all code that a run's settings name is named by the caller as well.
+
+    Args:
+        run: the run, for the message.
+        settings: of the run, as they are written.
+        named: what the caller names, as `named_code` lists it.
+
+    Raises:
+        ConfigError: the run names other code.
+    """
+    if untrusted := [code for code in named_code(settings) if code not in named]:
+        raise ConfigError(
+            f"the settings of {run} name code: {', '.join(untrusted)}. It would be imported, and "
+            "could do whatever you can. If you trust it, add --trust on the command line, trust="
+            "True in Python. A reward can be named again instead: --reward FILE.py:NAME"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -30,6 +30,10 @@ class LoraConfig(Model):
     """names of the linear layers that get an adapter"""
 
 
+_OF_RLOBJ = {"conversation", "tokenize", "add_generation_prompt", "continue_final_message"}
+"""Arguments of `apply_chat_template` that are no arguments of a template."""
+
+
 class ModelConfig(Model):
     """The policy."""
 
@@ -39,10 +43,19 @@ class ModelConfig(Model):
     """data type of forward passes; weights stay float32 (auto = bfloat16 on a GPU)"""
     chat_template: bool | Literal["auto"] = "auto"
     """wrap prompts in the tokenizer's chat template, if it has one"""
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+    """arguments of the chat template, such as `{enable_thinking: false}`"""
     trust_remote_code: bool = False
     """run Python code from the model's repository"""
     lora: LoraConfig | None = None
     """train LoRA adapters; null = train all weights"""
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _for_the_template(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(arguments.keys() & _OF_RLOBJ):
+            raise ConfigError(f"rlobj sets {', '.join(taken)} itself; leave it out")
+        return arguments
 
     @field_validator("name")
     @classmethod
@@ -81,7 +94,8 @@ class SamplingConfig(SamplingSettings):
     train"""
     max_logprob_gap: float | Literal["auto"] = "auto"
     """the run stops if the mean |sampler - trainer| log-prob of fresh samples exceeds this, in nats
-    (auto: 0.001 in float32, 0.1 in bfloat16)"""
+    (auto: ten times the first step's, at most 0.001 in float32 and 0.1 in bfloat16, and limits of
+    bias and slope)"""
     vllm: VllmSettings = VllmSettings()
     """vLLM in the training process"""
     server: ServerSettings = ServerSettings()
@@ -91,6 +105,9 @@ class SamplingConfig(SamplingSettings):
         """Return the settings of the sampler, with other values if given."""
         own = {name: getattr(self, name) for name in SamplingSettings.model_fields}
         return SamplingSettings(**{**own, **other})
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainingConfig(Model):
@@ -103,15 +120,23 @@ class TrainingConfig(Model):
     learning_rate: float = Field(default=1e-6, gt=0)
     """peak learning rate of AdamW"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """learning rate after warm-up, constant or decreasing to 0"""
+    """learning rate after warm-up, constant or decreasing to `min_lr_ratio` times the peak"""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """smallest learning rate of a decreasing schedule, as a share of the peak"""
     warmup_steps: int = Field(default=0, ge=0)
     """steps of linear warm-up"""
+    warmup_ratio: float | None = Field(default=None, ge=0, le=1)
+    """share of the steps that is warm-up, rounded up; replaces `warmup_steps`"""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's weight decay"""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     """AdamW's betas"""
+    adam_epsilon: float = Field(default=1e-8, gt=0)
+    """AdamW's epsilon"""
+    fused: bool = False
+    """torch's fused AdamW, which is faster on a GPU; equal up to rounding"""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """gradients are clipped to this norm"""
+    """gradients are clipped to this norm; 1e9 = not clipped"""
     micro_batch_tokens: int = Field(default=16384, ge=1)
     """padded tokens per forward pass; changes memory, not results"""
     packed: bool | Literal["auto"] = "auto"
@@ -131,6 +156,8 @@ class TrainingConfig(Model):
     max_skipped: int = Field(default=10, ge=1)
     """the run stops after this many skipped non-finite updates in a row, or steps in a row without
     an update"""
+    hang_timeout: float = Field(default=600.0, gt=0)
+    """seconds after which a process without any progress ends the run, if there are several"""
     threads: int | Literal["auto"] = "auto"
     """CPU threads of torch (auto = 1 if the run uses a CPU)"""
     stop_on: tuple[FindingName, ...] = ()
@@ -180,6 +207,8 @@ class RunConfig(Model):
 
     preset: str | None = None
     """the preset that the run uses"""
+    origin: str | None = None
+    """the checkpoint whose policy the run starts from, as RUN@STEP"""
     objective: Objective = Objective()
     """the objective"""
     model: ModelConfig = ModelConfig()
@@ -198,7 +227,7 @@ class RunConfig(Model):
     """checkpoints"""
     output: OutputConfig = OutputConfig()
     """samples, records, tables"""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """seed of sampling and data order"""
 
     @model_validator(mode="after")
@@ -222,6 +251,14 @@ class RunConfig(Model):
                 "data.source",
                 f"model '{self.model.name}' needs problems to train on: --data FILE.jsonl, a hub "
                 "data set, or a built-in task",
+            ),
+            (
+                (self.model.name is None or self.model.chat_template is False)
+                and bool(self.data.system or self.model.chat_template_kwargs),
+                "data.system" if self.data.system else "model.chat_template_kwargs",
+                "prompts go through no chat template: the model is the embedded policy, or "
+                "model.chat_template is false. Leave it out; data.template is the text around a "
+                "prompt",
             ),
             (
                 self.sampling.temperature == 0,

@@ -97,7 +97,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
     A run without the file has none.
     """
-    return list(takewhile(lambda line: isinstance(line, dict), read_lines(path, [])))
+    lines = read_lines(path, [])
+    return list(takewhile(lambda x: isinstance(x, dict) and isinstance(x.get("step"), int), lines))
 
 
 def read_lines(
@@ -130,13 +131,52 @@ def read_stop(path: Path) -> tuple[int, str, str] | None:
     try:
         told = json.loads((path / STOP_FILE).read_text(encoding="utf-8"))
         return int(told["step"]), str(told["finding"] or ""), str(told["message"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+def read_changes(path: Path) -> list[str]:
+    """What was changed when a run was resumed, a sentence for each setting."""
+    found = []
+    try:
+        for text in (path / "sessions.jsonl").read_text(encoding="utf-8").splitlines():
+            session = json.loads(text)
+            found += [
+                f"changed after step {int(session['step'])}: {name} {before} → {now}"
+                for name, (before, now) in session.get("changed", {}).items()
+            ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # a crash has cut a line
+        pass
+    return list(dict.fromkeys(found))  # a run may be resumed twice from one checkpoint
 
 
 def checkpoints(path: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first."""
     return sorted((path / "checkpoints").glob("step-*"), key=step_of)
+
+
+def named_checkpoint(path: Path, name: str | None) -> Path:
+    """The checkpoint of a run that a name stands for.
+
+    Args:
+        path: the run.
+        name: "newest", also for None; "best", with the highest held-out accuracy; or a step.
+
+    Raises:
+        ConfigError: the run has no such checkpoint.
+    """
+    saved = checkpoints(path)
+    if not saved:
+        raise ConfigError(f"{path} has no checkpoint yet. {how_to_continue(path)}")
+    known = {str(step_of(each)): each for each in saved} | {"newest": saved[-1]}
+    if best := best_checkpoint(path):
+        known["best"] = best
+    if (name or "newest") not in known:
+        none = " (no checkpoint was evaluated)" if name == "best" else ""
+        raise ConfigError(
+            f"{path} has no checkpoint {name}{none}; expected one of {', '.join(known)}"
+        )
+    return known[name or "newest"]
 
 
 def newest_checkpoint(path: Path) -> Path | None:

@@ -13,11 +13,12 @@
 from rlobj.data.benchmarks import load_benchmark
 from rlobj.data.layouts import Columns
 from rlobj.data.problems import Problem, ProblemStream
-from rlobj.data.prompts import MATH_TEMPLATE, encode_prompt, format_prompt
+from rlobj.data.prompts import MATH_TEMPLATE, Chat, encode_prompt, format_prompt
 from rlobj.data.sources import DataConfig, load_problems
 
 __all__ = [
     "MATH_TEMPLATE",
+    "Chat",
     "Columns",
     "DataConfig",
     "Problem",

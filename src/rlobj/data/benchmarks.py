@@ -118,8 +118,9 @@ def _problems(
         )
     if unique.repeated:
         notes.append(f"{unique.repeated} rows repeat a question and were left out")
-    if reader.unanswered:
-        notes.append(f"{reader.unanswered} rows have no answer and were left out")
+    for part, count in reader.left_out.items():
+        if count:
+            notes.append(f"{count} rows without {part} were left out")
     return problems, notes
 
 

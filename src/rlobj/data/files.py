@@ -13,6 +13,7 @@ from rlobj.base.errors import DataError
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.problems import Row
 
+EXAMPLE = '{"problem": "2+2?", "answer": "4"}'
 SPLIT_WORDS = {"train", "training", "test", "eval", "validation", "valid", "val", "dev"}
 """Words in file names that name a split."""
 
@@ -104,7 +105,10 @@ def letters_and_digits(name: str) -> str:
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise DataError(f"{where}: expected an object, found {type(value).__name__}.")
+        raise DataError(
+            f"{where}: expected an object with columns, such as {EXAMPLE}; found "
+            f"{type(value).__name__}."
+        )
     return value
 
 
@@ -114,27 +118,37 @@ def _json_lines(path: Path) -> Iterator[Row]:
             if not line.strip():
                 continue
             where = f"{path}:{number}"
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"{where}: not JSON ({error.msg}, column {error.colno}); "
-                    "expected one object per line."
-                ) from None
+            row = _parsed(line, where, f"; expected one object per line, such as {EXAMPLE}")
             yield where, _object(row, where)
+
+
+def _parsed(text: str, where: str, expected: str = "") -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        DataError: it is no JSON; the message has the column that was being read.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
+        reason, column = str(error), ""
+        if isinstance(error, json.JSONDecodeError):
+            names = re.findall(r'"([^"\\]+)"\s*:', text[: error.pos])
+            column = f" in or after column '{names[-1]}'" if names else ""
+            reason = f"{error.msg}, character {error.colno}"
+        raise DataError(f"{where}: not JSON{column} ({reason}){expected}.") from None
 
 
 def _json(path: Path) -> Iterator[Row]:
     """A list of objects, an object that contains one such list, or JSON lines."""
+    text = path.read_text(encoding="utf-8-sig")
     try:
-        whole = json.loads(path.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
+        whole = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if getattr(error, "msg", "") == "Extra data":
             yield from _json_lines(path)
             return
-        raise DataError(
-            f"{path}:{error.lineno}: not JSON ({error.msg}, column {error.colno})."
-        ) from None
+        whole = _parsed(text, f"{path}:{getattr(error, 'lineno', 1)}")
     if isinstance(whole, dict):
         lists = [value for value in whole.values() if isinstance(value, list)]
         whole = lists[0] if len(lists) == 1 else [whole]

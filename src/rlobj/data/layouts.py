@@ -68,7 +68,7 @@ class RowReader:
 
     Attributes:
         has_ids: whether the rows have ids; None before the first row.
-        unanswered: number of rows without an answer.
+        left_out: number of rows without a question, and without an answer.
     """
 
     def __init__(
@@ -78,32 +78,40 @@ class RowReader:
         self._strict = strict
         self._several = several
         self.has_ids: bool | None = None
-        self.unanswered = 0
+        self.left_out = {"a question": 0, "an answer": 0}
 
     def problems(self, rows: Iterable[Row]) -> Iterator[Problem]:
-        """Yield the problems of the rows that have an answer.
+        """Yield the problems of the rows that have a question and an answer.
 
         Raises:
-            DataError: a column is missing, a row has no question, or a value has an unknown form.
+            DataError: a column is missing, or a value has an unknown form.
         """
         for where, row in rows:
             if self.has_ids is None:
                 self._columns = find_columns(self._columns, row, where, strict=self._strict)
                 self.has_ids = self._columns.id is not None
             problem = self._problem(where, row)
-            if problem is None:
-                self.unanswered += 1
-            else:
+            if isinstance(problem, Problem):
                 yield problem
+            else:
+                self.left_out[problem] += 1
 
-    def _problem(self, where: str, row: Mapping[str, Any]) -> Problem | None:
+    def _problem(self, where: str, row: Mapping[str, Any]) -> Problem | str:
+        """The problem of a row, or what the row does not have."""
         names = str(self._columns.prompt), str(self._columns.answer), self._columns.id
         prompt = prompt_text(value_of(row, names[0]), f"{where}, column '{names[0]}'")
         if not prompt.strip():
-            raise DataError(f"{where}: column '{names[0]}' is empty; expected a question.")
+            return "a question"
+        try:
+            prompt.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{where}, column '{names[0]}': half a surrogate pair, such as \\ud800, is no "
+                f"character: {prompt[:80]!r}"
+            ) from None
         answers = self._answers(value_of(row, names[1]), f"{where}, column '{names[1]}'")
         if not answers:
-            return None
+            return "an answer"
         name = None if names[2] is None else value_of(row, names[2])
         extra = {key: value for key, value in row.items() if key not in names}
         if len(answers) > 1:
@@ -154,7 +162,8 @@ def find_columns(
         elif part != "id":
             raise DataError(
                 f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
-                f"The columns are: {', '.join(names)}. Name one: data.columns.{part}=COLUMN"
+                f"The columns are: {', '.join(names)}. Name one: "
+                f"--set data.columns.{part}=COLUMN"
             )
     return Columns(**found)
 

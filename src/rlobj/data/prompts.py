@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.data.problems import Problem
@@ -75,32 +77,48 @@ def format_prompt(template: str, problem: Problem) -> str:
     return _PLACEHOLDER.sub(fill, template)
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: bool) -> list[int]:
+@dataclass(frozen=True)
+class Chat:
+    """How prompts go through a chat template.
+
+    Attributes:
+        system: text of the system message before the prompt; None = no such message.
+        arguments: of the template, such as `{"enable_thinking": False}`.
+    """
+
+    system: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def applied(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+        """The conversation up to the start of the assistant's message."""
+        messages = [{"role": "user", "content": text}]
+        if self.system is not None:
+            messages.insert(0, {"role": "system", "content": self.system})
+        return str(
+            tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **self.arguments
+            )
+        )
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat | None) -> list[int]:
     """Return the token ids of a formatted prompt.
 
-    With `chat`, the text becomes one user message in the tokenizer's chat template, followed by the
-    start of the assistant's message. The template has its own special tokens, so none are added.
+    With `chat`, the text becomes the user's message in the tokenizer's chat template, followed by
+    the start of the assistant's message. The template has its own special tokens; none are added.
     Without `chat`, the text follows the BOS token if the tokenizer uses one and the text does not
     start with it. An EOS token is never added, because the model continues the prompt.
 
     Args:
         tokenizer: tokenizer of the model.
         text: the prompt from `format_prompt`.
-        chat: whether to use the chat template.
+        chat: the chat template's settings; None = do not use it.
 
     Raises:
-        ConfigError: the tokenizer has no chat template, or the prompt has no tokens.
+        ConfigError: the prompt has no tokens.
     """
     if chat:
-        if not tokenizer.chat_template:
-            raise ConfigError(
-                f"model.chat_template is true, but {type(tokenizer).__name__} has no chat "
-                "template. Set model.chat_template=false, or use a chat model."
-            )
-        message = [{"role": "user", "content": text}]
-        text = str(
-            tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        )
+        text = chat.applied(tokenizer, text)
     ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     if not chat:
         bos = tokenizer.bos_token_id

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from rlobj.base.errors import DataError, nearest
+from rlobj.base.errors import ConfigError, DataError, nearest
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.validation import Model
 from rlobj.base.yaml import packaged_table
@@ -24,12 +24,7 @@ from rlobj.data.files import SUFFIXES, read_file, split_files
 from rlobj.data.hub import HubSource, hub_rows, published_rows
 from rlobj.data.layouts import Columns, RowReader
 from rlobj.data.problems import Problem, Row, UniqueProblems, digest
-from rlobj.data.prompts import (
-    ANSWER_TEMPLATE,
-    MATH_TEMPLATE,
-    PLAIN_TEMPLATE,
-    placeholders,
-)
+from rlobj.data.prompts import ANSWER_TEMPLATE, MATH_TEMPLATE, PLAIN_TEMPLATE, placeholders
 from rlobj.data.reasoning_gym import PREFIX, gym_problems, is_gym
 from rlobj.data.tasks import TASKS
 
@@ -95,6 +90,8 @@ class DataConfig(Model):
     """text around the question: `{prompt}`, and other columns by name. Default: the question alone
     for a built-in task, the template of a named data set, else the question and the request to
     answer in `\\boxed{}`. If the questions contain instructions, use `"{prompt}"`"""
+    system: str | None = Field(default=None, min_length=1)
+    """system message before each prompt, in training and evaluation; needs a chat template"""
     test: str | None = None
     """source of the test problems"""
     test_template: str | None = None
@@ -118,7 +115,9 @@ class DataConfig(Model):
     @classmethod
     def _check_placeholder(cls, template: str | None) -> str | None:
         if template is not None and not placeholders(template):
-            raise ValueError(f"the template {template!r} does not contain {{prompt}}, the question")
+            raise ConfigError(
+                f"the template {template!r} does not contain {{prompt}}, the question"
+            )
         return template
 
     @property
@@ -139,8 +138,8 @@ def load_problems(
 
     `train` is `source` without the share `test_fraction`. `test` is the source `test` if it is set,
     else the share `test_fraction`, else the split `test` of `source`. Of rows with the same
-    question, the first is kept. Rows without an answer are left out. A warning has the number of
-    rows that are left out for either reason.
+    question, the first is kept. Rows without a question or an answer are left out. A warning has
+    the number of rows that are left out for each reason.
 
     Args:
         config: the sources.
@@ -185,13 +184,13 @@ def load_problems(
     counts = {
         "left out %d rows with repeated questions": unique.repeated + duplicates.dropped,
         "%d repeated questions have different answers; the first row was kept": unique.disagreeing,
-        "left out %d rows without an answer": reader.unanswered,
+        **{f"left out %d rows without {part}": count for part, count in reader.left_out.items()},
     }
     for text, count in counts.items():
         if count:
             logger.warning(f"%s: {text}", source, count)
     if not unique.problems:
-        raise DataError(f"{source}: no problem with an answer in the {split} split.")
+        raise DataError(f"{source}: no problem with a question and an answer in the {split} split.")
     logger.info("%s: %d %s problems", source, len(unique.problems), split)
     return unique.problems
 
@@ -252,23 +251,30 @@ def _problems(
     elif path.exists():
         files = split_files(path, part, fallback=fallback)
         rows = (row for file in files for row in read_file(file, duplicates))
-    elif path.suffix in SUFFIXES or not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
-        raise _unknown_source(source, path)
     else:
+        require_source(source)
         name = config.name if source == config.source else None
         rows = hub_rows(source, name, part, fallback=fallback, duplicates=duplicates)
     return reader.problems(rows)
 
 
-def _unknown_source(source: str, path: Path) -> DataError:
-    names = [*TASKS, *NAMED_SOURCES, *BENCHMARKS]
+def require_source(source: str) -> None:
+    """Check that a name can be a source, without loading it.
+
+    Raises:
+        DataError: it is neither known, nor there, nor of the form of a hub id.
+    """
+    path, names = Path(source).expanduser(), [*TASKS, *NAMED_SOURCES, *BENCHMARKS]
+    known = source in names or is_gym(source) or path.exists() or source.startswith(PYTHON_OBJECT)
+    if known or (path.suffix not in SUFFIXES and re.fullmatch(r"[\w.-]+/[\w.-]+", source)):
+        return
     if path.parent.is_dir():
         names += [
             str(path.parent / item.name)
             for item in path.parent.iterdir()
             if item.suffix in SUFFIXES or item.is_dir()
         ]
-    return DataError(
+    raise DataError(
         f"'{source}' is not a file, folder, named data set or built-in task; a dataset of "
         f"reasoning-gym has the form {PREFIX}NAME, and a hub id the form owner/name."
         f"{nearest(source, names, spell_out=False)} Named data sets: "

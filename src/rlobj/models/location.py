@@ -14,7 +14,7 @@ def require_model(name: str) -> None:
     A name that looks like a path must be a folder. Any other name is taken as a hub id.
 
     Raises:
-        ConfigError: the name is a file, a run, or a folder that does not exist.
+        ConfigError: the name is a file, a run, or a folder that is not there or has no model.
     """
     path = Path(name).expanduser()
     if path.is_file():
@@ -23,6 +23,10 @@ def require_model(name: str) -> None:
         newest = newest_checkpoint(path)
         folder = f"has its model in {newest / 'model'}" if newest else "has no checkpoint yet"
         raise ConfigError(f"{name} is a run, not a model: it {folder}")
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise ConfigError(
+            f"{name} is a folder without config.json; a model is one that save_pretrained wrote"
+        )
     local = name.startswith((".", "~", "/")) or len(path.parts) > 2
     beside = path.parent if len(path.parts) > 1 else None
     if path.is_dir() or not (local or (beside is not None and beside.is_dir())):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import ModelConfig
-from rlobj.data import DataConfig, Problem, encode_prompt, format_prompt
+from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models import lora
 from rlobj.models.bars import no_bars
 
@@ -26,7 +26,7 @@ class Policy:
         model: the causal language model, with float32 weights and no dropout; with LoRA, peft's.
         tokenizer: its tokenizer.
         source: the folder or hub id that it was loaded from.
-        chat: whether prompts go through the chat template.
+        chat: how prompts go through the chat template; None = they do not.
         template: the text around a problem.
         test_template: the text around a held-out problem.
     """
@@ -34,7 +34,7 @@ class Policy:
     model: Any
     tokenizer: Any
     source: str
-    chat: bool
+    chat: Chat | None
     template: str
     test_template: str
 
@@ -93,7 +93,8 @@ def load_policy(
     Raises:
         ConfigError: there is no causal language model with a tokenizer.
     """
-    tokenizer, chat = load_tokenizer(config, source)
+    tokenizer = load_tokenizer(config, source)
+    chat = chat_of(tokenizer, config, data, source)
     with _loading(source):
         model: Any = load_model(config, source)
     if config.lora is not None:
@@ -121,36 +122,57 @@ def policy_of(model: nn.Module, tokenizer: Any, config: ModelConfig, data: DataC
         )
     _no_dropout(model)
     source = str(getattr(model.config, "name_or_path", ""))
-    chat = uses_chat_template(tokenizer, config, source)
+    chat = chat_of(tokenizer, config, data, source)
     return Policy(model, tokenizer, source, chat, data.template, data.template_for_tests)
 
 
-def load_tokenizer(config: ModelConfig, source: str) -> tuple[Any, bool]:
-    """The tokenizer of a hub id or folder, and whether prompts go through its chat template.
+def load_tokenizer(config: ModelConfig, source: str) -> Any:
+    """The tokenizer of a hub id or folder.
 
     Raises:
-        ConfigError: no tokenizer there, or no chat template where one is asked for.
+        ConfigError: no tokenizer there.
     """
     from transformers import AutoTokenizer
 
     with _loading(source):
-        tokenizer = AutoTokenizer.from_pretrained(
-            source, trust_remote_code=config.trust_remote_code
-        )
-    return tokenizer, uses_chat_template(tokenizer, config, source)
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
 
 
-def uses_chat_template(tokenizer: Any, config: ModelConfig, source: str) -> bool:
-    """Whether prompts go through the tokenizer's chat template.
+def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) -> Chat | None:
+    """How prompts go through the tokenizer's chat template; None if they do not.
 
     Raises:
-        ConfigError: the settings require a chat template and the tokenizer has none.
+        ConfigError: the settings need a chat template and the tokenizer has none, or the template
+            does not use a setting.
     """
-    has_template = bool(getattr(tokenizer, "chat_template", None))
-    chat = has_template if config.chat_template == "auto" else config.chat_template
-    if chat and not has_template:
-        raise ConfigError(f"model.chat_template is on, but the tokenizer of '{source}' has none")
-    return chat
+    from jinja2 import TemplateError
+
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    wanted = bool(template) if config.chat_template == "auto" else config.chat_template
+    if wanted and not template:
+        raise ConfigError(
+            f"model.chat_template is true, but the tokenizer of '{source}' has none. Set "
+            "model.chat_template=false, or use a chat model"
+        )
+    chat = Chat(data.system, config.chat_template_kwargs)
+    unused = [
+        f"model.chat_template_kwargs.{name}" for name in chat.arguments if name not in template
+    ]
+    if chat.system is not None and wanted:
+        try:
+            used = chat.system.strip() in chat.applied(tokenizer, "")
+        except TemplateError:  # some templates refuse the role
+            used = False
+        unused += ["data.system"] * (not used)
+    elif not wanted and chat != Chat():
+        raise ConfigError(
+            "data.system and model.chat_template_kwargs need a chat template, and the prompts of "
+            f"'{source}' go through none. Leave them out; data.template is the text around a prompt"
+        )
+    if unused:
+        names = ", ".join(unused)
+        raise ConfigError(f"the chat template of '{source}' does not use {names}. Leave it out")
+    return chat if wanted else None
 
 
 @contextlib.contextmanager

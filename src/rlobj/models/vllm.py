@@ -13,7 +13,7 @@ from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
 
 
 def vllm_sampler(
-    config: RunConfig, source: str, tokenizer: Any, model: Any, *, primary: bool = True
+    config: RunConfig, source: str, tokenizer: Any, model: Any, **client: Any
 ) -> VllmSampler | VllmServerSampler:
     """The sampler of `sampling.engine`, in this process or a client of a server.
 
@@ -22,7 +22,7 @@ def vllm_sampler(
         source: folder or hub id of the model.
         tokenizer: the model's.
         model: has the model's `config` and `generation_config`.
-        primary: this rank sends the weights to a server.
+        client: `primary` and `holder` of `VllmServerSampler`.
 
     Raises:
         MissingExtra: a package is not installed.
@@ -39,5 +39,5 @@ def vllm_sampler(
             trust_remote_code=config.model.trust_remote_code,
         )
     return VllmServerSampler(
-        settings.server, tokenizer, eos=eos, model_config=model.config, primary=primary
+        settings.server, tokenizer, eos=eos, model_config=model.config, **client
     )

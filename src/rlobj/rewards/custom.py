@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from rlobj.base.errors import ConfigError, RunError, counted
+from rlobj.base.progress import beat
 from rlobj.base.targets import import_target
 from rlobj.rewards.calling import Call, Calls, Outcome, place_of, shown
 from rlobj.rewards.kinds import Graded, Grader, Reward
@@ -137,6 +138,7 @@ class _CustomGrader(Grader):
         with closing(self._calls.outcomes([self._call(*part) for part in parts])) as outcomes:
             for part, outcome in zip(parts, outcomes, strict=True):
                 graded += self._graded(outcome, *part)
+                beat()
         self.undecided.update(grade.reason for grade in graded if grade.correct is None)
         return graded
 

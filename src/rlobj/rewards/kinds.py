@@ -151,7 +151,7 @@ class Reward(Primitive):
     """soft overlong punishment (DAPO) added to the reward"""
     name: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w-]*$")
     """name of one of several rewards"""
-    weight: float = Field(default=1.0, allow_inf_nan=False)
+    weight: float = 1.0
     """weight of one of several rewards"""
 
     @classmethod

@@ -6,11 +6,23 @@
 
 from rlobj.samplers.transformers import TransformersSampler, eos_ids
 from rlobj.samplers.types import Distribution, Done, Sample, Sampler, SamplingSettings, derive_seed
-from rlobj.samplers.weights import Received, Sent, checksum, compare
+from rlobj.samplers.weights import (
+    Digest,
+    Held,
+    Live,
+    Received,
+    Sent,
+    checksum,
+    compare,
+    compare_live,
+)
 
 __all__ = [
+    "Digest",
     "Distribution",
     "Done",
+    "Held",
+    "Live",
     "Received",
     "Sample",
     "Sampler",
@@ -19,6 +31,7 @@ __all__ = [
     "TransformersSampler",
     "checksum",
     "compare",
+    "compare_live",
     "derive_seed",
     "eos_ids",
 ]

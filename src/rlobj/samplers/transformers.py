@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.base.errors import RunError
+from rlobj.base.progress import beat
 from rlobj.objectives.statistics import hash_keys
 from rlobj.samplers.types import NOT_FINITE, Done, Sample, SamplingSettings, check_prompts, packed
 from rlobj.samplers.weights import Received, checksum
@@ -260,6 +261,7 @@ class TransformersSampler:
                 seeds, samples = seeds[remaining.cpu()], samples[remaining.cpu()]
                 context.select(remaining)
             context.append(tokens)
+            beat()
 
     def _contains(self, tokens: Tensor, stop: tuple[str, ...]) -> Tensor:
         """Find the rows whose newest tokens contain a stop string: bool [B].

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, StringConstraints
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.validation import Model
 from rlobj.samplers.weights import Received
 
@@ -131,7 +131,7 @@ def packed(code: Literal["i", "f"], values: Iterable[Any]) -> array[Any]:
 class Distribution(Model):
     """The distribution that tokens are sampled from. The default is the model's own."""
 
-    temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
+    temperature: float = Field(default=1.0, ge=0.0)
     """logits are divided by this; 0 = the most likely token (greedy)"""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """sample from the most likely tokens with this probability; 1 = all"""
@@ -152,6 +152,10 @@ class SamplingSettings(Distribution):
 
 Done = Callable[[int, list[Sample]], None]
 """Called with the index of a prompt and its finished samples."""
+
+
+class WeightsLost(RunError):
+    """The engine was restarted without the weights of the last `sync`; it needs them again."""
 
 
 class Sampler(Protocol):
@@ -182,6 +186,9 @@ class Sampler(Protocol):
             done: called with a prompt's index and samples when they are finished before those of
                 other prompts: at most once per prompt, in any order, possibly in another thread.
                 A sampler need not call it. An exception in it ends the call.
+
+        Raises:
+            WeightsLost: the trainer should call `sync` again and repeat the call.
         """
         ...
 

@@ -14,12 +14,4 @@ from rlobj.training.result import TrainingResult
 from rlobj.training.run import resume, train
 from rlobj.training.storage.run_directory import RunDirectory
 
-__all__ = [
-    "Callback",
-    "Given",
-    "RunDirectory",
-    "TrainingResult",
-    "resume",
-    "run_training",
-    "train",
-]
+__all__ = ["Callback", "Given", "RunDirectory", "TrainingResult", "resume", "run_training", "train"]

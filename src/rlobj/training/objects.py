@@ -157,11 +157,7 @@ class Objects:
 
 def recorded_objects(config: RunConfig) -> list[str]:
     """The arguments of `rlobj.train` that were objects when the run was started."""
-    texts = {
-        "model": config.model.name,
-        "data": config.data.source,
-        "eval_on": config.data.test,
-    }
+    texts = {"model": config.model.name, "data": config.data.source, "eval_on": config.data.test}
     found = [name for name, text in texts.items() if (text or "").startswith(PYTHON_OBJECT)]
     if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
         found.append("reward")

@@ -51,7 +51,7 @@ class TrainingResult:
         """The tokenizer of `model`."""
         if self.policy is not None:
             return self.policy.tokenizer
-        return load_tokenizer(self._config.model, str(self._folder))[0]
+        return load_tokenizer(self._config.model, str(self._folder))
 
     @property
     def best_checkpoint(self) -> Path | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -18,22 +19,28 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.config.layers import Layer, file_layer, layers_of, nested, origins
+from rlobj.base.files import step_of
+from rlobj.base.targets import importing
+from rlobj.config.layers import Layer, file_layer, layers_of, merged, nested, origins
 from rlobj.config.presets import difference, read_yaml
-from rlobj.config.resuming import refuse_changes
+from rlobj.config.resuming import named_code, refuse_changes, require_trust
 from rlobj.config.run_config import RunConfig, build_config, settings_of
-from rlobj.config.run_folder import how_to_continue, in_another_trainer
+from rlobj.config.run_folder import how_to_continue, in_another_trainer, read_settings
+from rlobj.config.starting import refuse_senseless
 from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
-from rlobj.data.sources import NAMED_SOURCES
+from rlobj.data.sources import NAMED_SOURCES, require_source
 from rlobj.data.tasks import TASKS
 from rlobj.models.location import require_model
 from rlobj.objectives.objective import Objective
 from rlobj.training.loop.callbacks import Callback
+from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.loop.trainer import run_training
 from rlobj.training.objects import Objects, recorded_objects
+from rlobj.training.origin import layers_from
 from rlobj.training.parallel.launcher import launch
 from rlobj.training.result import TrainingResult
+from rlobj.training.storage.checkpoint import newest_sound
 from rlobj.training.storage.run_directory import RunDirectory, dump_config
 
 logger = logging.getLogger(__name__)
@@ -42,8 +49,9 @@ _PRESET_KEYS = ("base", "paper", "summary")
 
 
 def train(
-    objective: str | Path | Objective | RunConfig,
+    objective: str | Path | Objective | RunConfig | None = None,
     *,
+    from_run: str | Path | None = None,
     model: Any = None,
     tokenizer: Any = None,
     data: Any = None,
@@ -53,6 +61,7 @@ def train(
     out: Path | str | None = None,
     settings: Mapping[str, Any] | None = None,
     processes: int | None = None,
+    trust: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingResult:
     """Train a policy with a published objective, or one of yours.
@@ -62,7 +71,10 @@ def train(
 
     Args:
         objective: a preset's name, such as "stapo"; an `Objective`; a `RunConfig`; or a YAML file:
-            a preset (with `base`, `paper` or `summary`) or a configuration as for `--config`.
+            a preset (with `base`, `paper` or `summary`) or a configuration as for `--config`. With
+            `from_run`, a preset's name, or None for the objective of that run.
+        from_run: a run, or "RUN@STEP" or "RUN@best": a new run with its settings, below all that is
+            given here, starts from the policy of that checkpoint.
         model: folder or hub id; or a transformers model with float32 weights, which is trained in
             place and needs `tokenizer`. Default: the embedded policy, which learns a built-in task
             or problems of digits and + - * , = only.
@@ -80,6 +92,7 @@ def train(
         settings: single settings by dotted name.
         processes: train in this many processes on this machine. Python objects stay in this
             process, so they need a program started by torchrun instead.
+        trust: import the code that the settings of `from_run` name.
         callbacks: receive the events of the run.
 
     Returns:
@@ -104,7 +117,12 @@ def train(
     """
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
     objects = Objects(model, tokenizer, data, eval_on, reward, sampler)
-    config = prepared(_configured(objective, [*objects.layers(), *_layers(settings)]))
+    above = [*objects.layers(), *_layers(settings)]
+    if from_run is None:
+        config = prepared(_configured(objective, above))
+    else:
+        preset = None if objective is None else str(objective)
+        config = prepared(build_config(layers_from(from_run, preset, above, trust=trust)))
     out = default_folder(config) if out is None else Path(out)
     if _launches(processes, objects, callbacks):
         with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
@@ -125,6 +143,7 @@ def resume(
     reward: Any = None,
     sampler: Any = None,
     processes: int | None = None,
+    trust: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingResult:
     """Continue a run from its newest checkpoint, under its own configuration.
@@ -134,19 +153,23 @@ def resume(
 
     Args:
         run: the run directory.
-        settings: settings to change, by dotted name: `training.steps`, and settings that do not
-            change results (`rlobj.config.resuming.RESUMABLE_SETTINGS`).
+        settings: settings to change, by dotted name: `training.steps`, settings that do not change
+            results (`rlobj.config.resuming.RESUMABLE_SETTINGS`), and some that do, which the run
+            records (`RECORDED_SETTINGS`).
         model: the model object that the run was started with.
         tokenizer: of the model object.
         data: the rows that the run was started with.
         eval_on: the held-out rows that the run was started with.
         reward: the local function that the run was started with.
-        sampler: the sampler object that the run was started with.
+        sampler: the sampler object that the run was started with; or another engine by its name.
         processes: continue in this many processes on this machine.
+        trust: import the code that the run's settings name. Without it, only a reward that is
+            passed again is imported.
         callbacks: receive the events of the run.
 
     Raises:
-        ConfigError: no run there, a setting that would change its results, or a missing object.
+        ConfigError: no run there, a setting that would change its results, a missing object, or
+            code without `trust`.
         RunError: the work failed; `resume` continues from the last checkpoint.
 
     Example:
@@ -159,17 +182,20 @@ def resume(
     if run is None:
         raise ConfigError("run is None; expected the path of a run")
     _refuse_wrong_types(run, settings, processes, callbacks, "run")
+    if isinstance(sampler, str):
+        settings, sampler = {"sampling.engine": sampler, **(settings or {})}, None
     objects = Objects(model, tokenizer, data, eval_on, reward, sampler)
     changes = _layers(settings)
-    directory, config, done = open_resumed(run, changes, objects)
+    directory, config, done = open_resumed(run, changes, objects, trust=trust)
     if done == config.training.steps:
         return TrainingResult(directory.path, done, 0.0, directory.lines())
     if "training.steps" in origins(changes):
-        _warn_of_more_steps(config)
+        _warn_of_more_steps(config, directory.lines()[-1:], done)
     if _launches(processes, objects, callbacks):
-        texts = [f"{path}={json.dumps(value)}" for path, value in (settings or {}).items()]
-        words = [word for text in texts for word in ("--set", text)]
-        return _launched(["--resume", str(run), *words], processes, directory.path)
+        words = ["--resume", str(run), "--trust"]
+        for path, value in (settings or {}).items():
+            words += ["--set", f"{path}={json.dumps(value)}"]
+        return _launched(words, processes, directory.path)
     given = objects.given(config)
     return run_training(config, directory.path, resume=True, callbacks=callbacks, given=given)
 
@@ -178,6 +204,8 @@ def open_resumed(
     run: Path | str,
     changes: Sequence[Layer] = (),
     objects: Objects = Objects(),  # noqa: B008
+    *,
+    trust: bool = False,
 ) -> tuple[RunDirectory, RunConfig, int]:
     """A run that is about to be resumed: its folder, its configuration, and the steps done.
 
@@ -185,17 +213,20 @@ def open_resumed(
         run: the run directory.
         changes: layers over the run's own configuration.
         objects: what the caller passed again.
-
-    Raises:
-        ConfigError: as in `resume`.
+        trust: as in `resume`, which also lists the errors.
     """
     if in_another_trainer(Path(run)):
         raise ConfigError(f"{run} cannot be resumed here. {how_to_continue(Path(run))}")
     refuse_changes(run, (f"{origin} {path}" for path, origin in origins(changes).items()))
-    directory, stored = RunDirectory.open(Path(run))
-    _require_same_objects(run, stored, objects)
-    config = build_config([("run", settings_of(stored)), *changes])
-    steps, done = config.training.steps, directory.steps_saved()
+    if not trust:
+        named = map(_absolute_target, named_code(merged(objects.layers())))
+        require_trust(run, read_settings(Path(run)), set(named))
+    with importing(trust):  # also what `named_code` cannot see, such as the text of a rule
+        directory, stored = RunDirectory.open(Path(run))
+        config = build_config([("run", settings_of(stored)), *changes])
+    _require_same_objects(run, stored, objects, recorded_objects(config))
+    newest = newest_sound(directory)
+    steps, done = config.training.steps, step_of(newest) if newest else 0
     if steps < done:
         raise ConfigError(f"training.steps={steps}: {run} has {done} steps done already")
     return directory, config, done
@@ -205,16 +236,19 @@ def prepared(config: RunConfig) -> RunConfig:
     """The configuration with absolute paths, so that the run can be resumed from any folder.
 
     Raises:
-        ConfigError: the model's name is a file, a run, or a folder that does not exist, or the
-            objective reads columns that a run does not have.
+        ConfigError: no such model; or an objective that needs columns or more responses.
+        DataError: a source of problems is no known name, no path and no hub id.
     """
     if config.objective.columns:
         raise ConfigError(
             f"objective.columns: {', '.join(config.objective.columns)}: a run has no columns of "
             "your own. Use the objective in your own loop, with TokenBatch(columns={...})"
         )
+    refuse_senseless(config)
     if config.model.name is not None:
         require_model(config.model.name)
+    for source in filter(None, (config.data.source, config.data.test)):
+        require_source(source)
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.with_targets(_absolute_target)
@@ -266,11 +300,7 @@ def _configured(objective: Any, above: list[Layer]) -> RunConfig:
 def _refuse_wrong_types(
     folder: Any, settings: Any, processes: Any, callbacks: Any, argument: str
 ) -> None:
-    """Check the arguments that `Objects` does not hold.
-
-    Raises:
-        ConfigError: an argument of another type than documented.
-    """
+    """Raise ConfigError for an argument of another type than documented."""
     if not isinstance(folder, str | Path | None):
         raise ConfigError(f"{argument} is {folder!r}; expected the path of a folder")
     if settings is not None and not (
@@ -302,9 +332,11 @@ def _absolute_target(target: str) -> str:
     return f"{_absolute(file)}{colon}{function}"
 
 
-def _require_same_objects(run: Path | str, stored: RunConfig, objects: Objects) -> None:
+def _require_same_objects(
+    run: Path | str, stored: RunConfig, objects: Objects, needed: Sequence[str]
+) -> None:
     """Check that a resumed run gets the objects that it was started with, and no others."""
-    missing = [f"{n}=..." for n in recorded_objects(stored) if getattr(objects, n) is None]
+    missing = [f"{name}=..." for name in needed if getattr(objects, name) is None]
     if missing:
         raise ConfigError(
             f"{run} was started with Python objects, which its configuration cannot name. Pass "
@@ -320,10 +352,12 @@ def _require_same_objects(run: Path | str, stored: RunConfig, objects: Objects) 
             )
 
 
-def _warn_of_more_steps(config: RunConfig) -> None:
-    """Say what a run that is made longer does otherwise than a run of that length."""
+def _warn_of_more_steps(config: RunConfig, last: Sequence[Mapping[str, Any]], done: int) -> None:
+    """Say what a longer run does otherwise; `last` are its last metrics, after `done` steps."""
     training, ahead = config.training, config.sampling.async_depth
-    if training.schedule != "constant":
+    before = [line.get("train/learning_rate") or math.inf for line in last]
+    rises = any(learning_rate(training, done) > rate for rate in before)
+    if rises and training.schedule != "constant":
         logger.warning(
             f"training.schedule is {training.schedule} and now covers {training.steps} steps, so "
             "the learning rate increases now and then decreases again"

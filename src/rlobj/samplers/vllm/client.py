@@ -1,57 +1,57 @@
-"""Sample from a server that was started with `rlobj serve`, on this or another machine."""
+"""Sample from servers that were started with `rlobj serve`, on this or other machines."""
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import math
-import os
-import shutil
-import socket
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.ports import free_port
+from rlobj.base.errors import ConfigError, RlobjError, RunError
+from rlobj.base.progress import waiting
 from rlobj.samplers.types import Done, Sample, SamplingSettings
-from rlobj.samplers.vllm import versions
-from rlobj.samplers.vllm.broadcast import WeightGroup
+from rlobj.samplers.vllm.auth import SILENCE
 from rlobj.samplers.vllm.connection import Connection
-from rlobj.samplers.vllm.extension import SHAPE
-from rlobj.samplers.vllm.responses import Collected, Response, check_prompts, request_fields
+from rlobj.samplers.vllm.fleet import Fleet
+from rlobj.samplers.vllm.responses import (
+    SCORING,
+    Collected,
+    Response,
+    check_prompts,
+    request_fields,
+)
 from rlobj.samplers.vllm.settings import ServerSettings
-from rlobj.samplers.weights import Received
+from rlobj.samplers.vllm.transfer import Transfer
+from rlobj.samplers.weights import Live, Received
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_FILE_BYTES = 1 << 30
-"""Bytes of weights that are collected before a file is written."""
-
 
 class VllmServerSampler:
     """Samples over HTTP. One rank of the trainer sends the weights; all ranks sample.
+
+    The servers are leased to the trainer's run. The primary rank keeps the lease until `close`.
 
     Args:
         settings: settings of the connection.
         tokenizer: tokenizer of the model.
         eos: token ids that end a response.
         model_config: configuration of the trainer's model, to be compared with the server's.
-        primary: this rank sends the weights; the other ranks wait for the server to load them.
+        primary: this rank sends the weights.
+        holder: id and name of the run that takes the lease, with a space between them; none has
+            spaces. Default: the first `sync` takes it for this process.
 
     Raises:
         MissingExtra: aiohttp is not installed.
-        ConfigError: the key is wrong, the server was not started with `rlobj serve`, it has a
-            different model, or its vLLM version is not supported.
-        RunError: the server does not answer.
+        ConfigError: the key is wrong, another run uses the server, it was not started with
+            `rlobj serve`, it has a different model, or its vLLM version is not supported.
+        RunError: no server answers.
     """
 
     def __init__(
@@ -62,40 +62,25 @@ class VllmServerSampler:
         eos: Sequence[int],
         model_config: Any,
         primary: bool = True,
+        holder: str = "",
     ) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
         self.version = 0
         self._primary = primary
         self._eos = list(eos)
-        self._server = Connection(settings)
-        self._group: WeightGroup | None = None
-        versions.check_number(self._server.get("/version")["version"], f"the server {settings.url}")
-        workers = self._server.call("rlobj_describe")
-        self._workers, self._about = len(workers), workers[0]
-        self._check_server(model_config)
-        self.dtype: torch.dtype | None = getattr(torch, self._about["dtype"])
-        self._expected = self._version()
-
-    def _check_server(self, model_config: Any) -> None:
-        about, url = self._about, self.settings.url
-        if about["logprobs_mode"] != "processed_logprobs":
-            raise ConfigError(
-                f"the server at {url} returns {about['logprobs_mode']}, not the log-probs "
-                "of the sampled distribution. Start it with: rlobj serve MODEL"
-            )
-        text = model_config.get_text_config()
-        mine = {name: getattr(text, name, None) for name in SHAPE}
-        differ = [
-            f"{name} is {about['shape'][name]} there and {mine[name]} here"
-            for name in SHAPE
-            if None not in (mine[name], about["shape"][name]) and mine[name] != about["shape"][name]
-        ]
-        if differ:
-            raise ConfigError(
-                f"the server at {url} has a different model from the trainer: {'; '.join(differ)}. "
-                "Start it with the trainer's model: rlobj serve MODEL"
-            )
+        self._fleet = Fleet(settings, model_config, holder if primary else "")
+        self._transfer = Transfer(self._fleet, settings)
+        abouts = [node.about[0] for node in self._fleet.living]
+        self._positions = min(about["max_model_len"] for about in abouts)
+        self._vocabulary = abouts[0]["shape"]["vocab_size"]
+        self.dtype: torch.dtype | None = getattr(torch, abouts[0]["dtype"])
+        self._expected = max(
+            self._fleet.each(self._fleet.living, Connection.version).values(), default=-1
+        )
+        self._closed = threading.Event()
+        if primary:
+            threading.Thread(target=self._renew, name="lease", daemon=True).start()
 
     def require_model(self, source: str) -> None:
         """Check that the server samples from this model with its original weights.
@@ -103,19 +88,20 @@ class VllmServerSampler:
         Raises:
             ConfigError: the server has another model, or a trainer has sent weights to it.
         """
-        url = self.settings.url
-        models = self._server.get("/v1/models")["data"]
-        served = [model.get("root") or model["id"] for model in models]
-        if Path(source).resolve() not in [Path(name).resolve() for name in served]:
-            raise ConfigError(
-                f"the server at {url} serves {', '.join(served)}, not {source}. Name that model, "
-                f"or start another server: rlobj serve {source}"
-            )
-        if self._expected >= 0:
-            raise ConfigError(
-                f"the server at {url} does not have the original weights of {source} any more, "
-                f"because a trainer sent it others. Start a new server: rlobj serve {source}"
-            )
+        for node in self._fleet.living:
+            models = node.get("/v1/models")["data"]
+            served = [model.get("root") or model["id"] for model in models]
+            if Path(source).resolve() not in [Path(name).resolve() for name in served]:
+                raise ConfigError(
+                    f"the server at {node.url} serves {', '.join(served)}, not {source}. Name that "
+                    f"model, or start another server: rlobj serve {source}"
+                )
+            if self._expected >= 0:
+                raise ConfigError(
+                    f"the server at {node.url} does not have the original weights of {source} any "
+                    "more, because a trainer sent it others. Start a new server: "
+                    f"rlobj serve {source}"
+                )
 
     def sample(
         self,
@@ -130,11 +116,10 @@ class VllmServerSampler:
 
         Raises:
             ConfigError: a prompt has no tokens, or is too long for the engine with `max_tokens`.
-            RunError: the server does not respond, or no longer has the weights sent to it.
+            WeightsLost: a server was restarted and has no weights.
+            RunError: no server answers in time.
         """
-        check_prompts(
-            prompts, settings, self._about["max_model_len"], self._about["shape"]["vocab_size"]
-        )
+        check_prompts(prompts, settings, self._positions, self._vocabulary)
         bodies = [
             {
                 "prompt": list(prompt),
@@ -156,212 +141,117 @@ class VllmServerSampler:
             choices = sorted(answer["choices"], key=lambda each: each["index"])
             collected.add(index, list(map(_response, choices)))
 
-        self._server.complete(bodies, arrived)
-        self._check_version()
+        with waiting():  # the servers' patience is the limit
+            self._fleet.complete(bodies, arrived, self._expected)
         return collected.all()
+
+    def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
+        """Compute log π at temperature 1 of all response tokens of (prompt, response) pairs."""
+        bodies = [{"prompt": [*prompt, *response], **SCORING} for prompt, response in sequences]
+        found: dict[int, list[float]] = {}
+
+        def arrived(index: int, answer: Any) -> None:
+            prompt, response = sequences[index]
+            entries = answer["choices"][0]["prompt_logprobs"][len(prompt) :]
+            own = zip(response, entries, strict=True)
+            found[index] = [entry[str(token)]["logprob"] for token, entry in own]
+
+        self._fleet.complete(bodies, arrived, self._expected)
+        return [value for index in range(len(bodies)) for value in found[index]]
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.
 
-        Every rank consumes the whole iterator; only the primary rank sends the weights.
+        Every rank consumes the whole iterator. The primary rank sends the weights; the others do
+        not wait for it, so all ranks should agree that it succeeded before they sample.
 
         Raises:
-            RunError: the server does not respond, or did not load the weights.
+            WeightsLost: the server was restarted meanwhile.
+            RunError: no server answers in time, or one did not load the weights.
         """
         remaining = iter(weights)
         try:
             if self._primary:
-                self._push(remaining, version)
+                self._transfer.push(remaining, version)
         finally:
             for _ in remaining:  # after an error too: the next tensor may need all ranks
                 pass
         if not self._primary:
-            self._wait_for(version)
+            self._fleet.living = []  # it asks before it samples
         self.version = self._expected = version
 
     def received(self) -> Received:
-        """Ask the server's workers for the version and the checksums of their weights.
+        """Ask the servers' workers for the version and the checksums of their weights.
+
+        Ranks that are not the primary leave the question to it.
 
         Raises:
-            RunError: the workers have different weights.
+            WeightsLost: the server was restarted and has no weights.
+            RunError: workers have different weights.
         """
-        answers = self._server.call("rlobj_received")
-        for rank, answer in enumerate(answers):
-            if answer != answers[0]:
-                raise RunError(
-                    f"worker {rank} of the server at {self.settings.url} has different weights "
-                    "from worker 0. Restart the server, then resume the run."
-                )
+        if not self._primary:
+            return Received(self._expected, None)
+        found = self._ask("rlobj_received")
+        held = {node: workers[0]["version"] for node, workers in found.items()}
+        self._fleet.living = [node for node in held if held[node] >= min(self._expected, 0)]
+        if not self._fleet.living:
+            raise self._fleet.lost(held)
+        answers = [answer for node in self._fleet.living for answer in found[node]]
+        if any(answer != answers[0] for answer in answers):
+            urls = ", ".join(node.url for node in self._fleet.living)
+            raise RunError(
+                f"workers of the server at {urls} have different weights. Restart the server, then "
+                "resume the run."
+            )
         return Received(answers[0]["version"], answers[0]["checksums"])
 
-    def sleep(self) -> None:
-        """Do nothing: the server uses its own memory."""
-
-    def close(self) -> None:
-        """Leave the broadcast group. The server continues to run."""
-        self._group = None
-
-    # Weights.
-
-    def _push(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
-        if self._transport() == "file":
-            with self._folder() as folder:
-                _store(weights, folder)
-                with self._paused():
-                    self._server.call("rlobj_load_files", str(folder), version, long=True)
-            return
-        group = self._group or self._open()
-        self._group = None  # a group cannot be used again after a failure
-        with self._paused():
-            self._with_server(
-                lambda: self._server.call("rlobj_receive", version, long=True),
-                lambda: group.send(weights),
-            )
-        self._group = group
-
-    @contextmanager
-    def _paused(self) -> Iterator[None]:
-        """Pause generation inside the block, and clear the prefix cache at its end."""
-        self._server.post("/pause?mode=wait", long=True)
-        try:
-            yield
-            answer = self._server.post("/reset_prefix_cache")
-            if answer is not None and not answer.get("success", True):
-                raise RunError(
-                    "the server did not clear its prefix cache; responses would mix policies"
-                )
-        finally:
-            self._server.post("/resume")
-
-    def _transport(self) -> str:
-        """Return the transport. "auto" means files if the server can read a file written here."""
-        if self.settings.transport == "auto":
-            with self._folder() as folder:
-                probe = folder / "probe"
-                probe.touch()
-                answers = self._server.call("rlobj_sees", str(probe))
-            chosen = "file" if all(each["sees"] for each in answers) else "broadcast"
-            self.settings = self.settings.model_copy(update={"transport": chosen})
-        return self.settings.transport
-
-    @contextmanager
-    def _folder(self) -> Iterator[Path]:
-        """Create an empty folder in shared memory, and delete it afterwards.
-
-        Its name depends only on the user and the server, so leftovers of a killed trainer are
-        replaced.
-        """
-        shared = Path("/dev/shm")
-        base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-        name = hashlib.sha256(self.settings.url.encode()).hexdigest()[:12]
-        folder = base / f"rlobj-{os.getuid()}-{name}"
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
-            folder.mkdir(mode=0o700)
-            yield folder
-        except OSError as error:
-            raise RunError(
-                f"cannot write the weights for the server to {folder}: {error}. Free space "
-                "there, or set sampling.server.transport=broadcast."
-            ) from error
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _open(self) -> WeightGroup:
-        """Open a broadcast group with the server's workers."""
-        kind = self._about["device"]
-        if kind == "cuda" and not torch.cuda.is_available():
-            raise ConfigError(
-                f"the server at {self.settings.url} receives broadcasts on its GPU, but the "
-                "trainer has no GPU. On one machine, set sampling.server.transport=file."
-            )
-        device = torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else "cpu"
-        address = self.settings.broadcast_address or _own_address(self.settings.url)
-        port = self.settings.broadcast_port or free_port("")
-        size, timeout = 1 + self._workers, self.settings.timeout
-        return self._with_server(
-            lambda: self._server.call("rlobj_open", address, port, size, timeout, long=True),
-            lambda: WeightGroup(address, port, 0, size, torch.device(device), timeout),
-        )
-
-    def _with_server(self, there: Callable[[], Any], here: Callable[[], Any]) -> Any:
-        """Call the server in a thread while `here` runs in this one; return the result of `here`.
+    def live(self) -> Live:
+        """Read the weights that the workers of a server compute with; all servers have the same.
 
         Raises:
-            RunError: the server's error if it has one, otherwise the error of `here`.
+            WeightsLost: the server ended.
+            RunError: servers compute with different weights.
         """
-        with ThreadPoolExecutor(1) as pool:
-            remote = pool.submit(there)
-            try:
-                result = here()
-            except RuntimeError as error:
-                remote.result()
-                raise RunError(
-                    f"the server cannot receive weights by broadcast: {error}"
-                ) from error
-            remote.result()
-        return result
+        if not self._primary:
+            return Live({})
+        found = {node: Live.of_workers(own) for node, own in self._ask("rlobj_live").items()}
+        first, *others = found.values()
+        for own in others:
+            for name, (_, mine) in first.tensors.items():
+                if own.tensors[name][1].unordered != mine.unordered:
+                    raise RunError(
+                        f"the servers at {', '.join(node.url for node in found)} compute with "
+                        f"different weights: {name}. Restart them, then resume the run."
+                    )
+        return first
 
-    # Versions.
+    def _ask(self, method: str) -> dict[Connection, list[Any]]:
+        """Call a method of all workers of the servers that hold the weights."""
+        fleet = self._fleet
+        fleet.living = fleet.living or fleet.holding(self._expected)
+        found = fleet.each(fleet.living, lambda node: node.call(method, long=True))
+        if not found:
+            raise fleet.lost()
+        return found
 
-    def _version(self) -> int:
-        """Return the version of the workers' weights; -1 if no trainer sent them."""
-        return min(status["version"] for status in self._server.call("rlobj_status", long=True))
+    def sleep(self) -> None:
+        """Do nothing: a server uses its own memory."""
 
-    def _wait_for(self, version: int) -> None:
-        """Wait until the server has loaded this version from the primary rank."""
-        patience = 10 * self.settings.timeout
-        deadline = time.monotonic() + patience
-        while self._version() != version:
-            if time.monotonic() > deadline:
-                raise RunError(
-                    f"the server at {self.settings.url} did not receive weights {version} in "
-                    f"{patience:g} s. See the output of the trainer's first process."
-                )
-            time.sleep(0.05)
+    def close(self) -> None:
+        """End the lease. The servers continue to run."""
+        self._closed.set()
+        for node in self._fleet.living if self._primary else ():
+            node.release()
 
-    def _check_version(self) -> None:
-        held = self._version()
-        if held == self._expected:
-            return
-        reason = "it was restarted" if held < 0 else "another trainer sent weights to it"
-        raise RunError(
-            f"the server at {self.settings.url} has weights {held}, expected {self._expected}: "
-            f"{reason}. Resume the run; it sends its weights first."
-        )
-
-
-def _store(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
-    """Write weights to safetensors files of about 1 GiB with ascending names."""
-    from safetensors.torch import save_file
-
-    held: dict[str, Tensor] = {}
-    size = files = 0
-
-    def flush() -> None:
-        nonlocal size, files
-        save_file(held, folder / f"{files:06d}.safetensors")
-        held.clear()
-        size, files = 0, files + 1
-
-    for name, tensor in weights:
-        held[name] = tensor.detach().to("cpu", copy=True).contiguous()
-        size += held[name].nbytes
-        if size >= _FILE_BYTES:
-            flush()
-    if held:
-        flush()
+    def _renew(self) -> None:
+        """Renew the lease until the end, also while no request is made."""
+        while not self._closed.wait(SILENCE / 4):
+            for node in list(self._fleet.living):
+                with contextlib.suppress(RlobjError):
+                    node.get("/health")
 
 
 def _response(choice: Any) -> Response:
     logprobs = choice["logprobs"] or {"token_logprobs": []}
     given = [math.nan if x is None else x for x in logprobs["token_logprobs"]]  # JSON has no NaN
     return Response(choice["token_ids"], given, choice["finish_reason"])
-
-
-def _own_address(url: str) -> str:
-    """Find this machine's address in its connection to the server."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    with socket.create_connection((parts.hostname or "", port), timeout=10) as connection:
-        return str(connection.getsockname()[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,13 +12,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.progress import beat
 from rlobj.samplers.types import Done, Sample, SamplingSettings
 from rlobj.samplers.vllm import versions
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.isolation import default_group_kept, isolated, random_states_kept
-from rlobj.samplers.vllm.responses import Collected, Response, check_prompts, request_fields
+from rlobj.samplers.vllm.responses import (
+    SCORING,
+    Collected,
+    Response,
+    check_prompts,
+    request_fields,
+)
 from rlobj.samplers.vllm.settings import VllmSettings
-from rlobj.samplers.weights import Received
+from rlobj.samplers.weights import Live, Received
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -148,21 +155,47 @@ class VllmSampler:
         )
         with random_states_kept(), self._eager():
             self._generate(
-                [{"prompt_token_ids": list(each)} for each in prompts], parameters, collected
+                prompts,
+                parameters,
+                lambda index, found: collected.add(index, list(map(_response, found.outputs))),
             )
         return collected.all()
 
-    def _generate(self, inputs: Sequence[Any], parameters: Sequence[Any], into: Collected) -> None:
-        """Do what `vllm.LLM.generate` does, and pass on each response when it is finished."""
+    def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
+        """Compute log π at temperature 1 of all response tokens of (prompt, response) pairs."""
+        from vllm import SamplingParams
+
+        found: dict[int, list[float]] = {}
+
+        def arrived(index: int, output: Any) -> None:
+            start = len(sequences[index][0])
+            entries = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
+            found[index] = [entry[token].logprob for token, entry in list(entries)[start:]]
+
+        parameters = SamplingParams(**SCORING, detokenize=False)
+        with random_states_kept(), self._eager():
+            whole = [[*prompt, *response] for prompt, response in sequences]
+            self._generate(whole, [parameters] * len(whole), arrived)
+        return [value for index in range(len(sequences)) for value in found[index]]
+
+    def _generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        parameters: Sequence[Any],
+        finished: Callable[[int, Any], None],
+    ) -> None:
+        """Do what `vllm.LLM.generate` does, and pass on each output when it is finished."""
         engine = self._engine.llm_engine
+        inputs = [{"prompt_token_ids": list(each)} for each in prompts]
         names = self._engine.enqueue(inputs, parameters, use_tqdm=False) if inputs else []
         places = {name.partition("-")[0]: index for index, name in enumerate(names)}
         try:
             while engine.has_unfinished_requests():
+                beat()
                 for output in engine.step():
                     if output.finished:
                         index = places.pop(output.request_id)
-                        into.add(index, [_response(each) for each in output.outputs])
+                        finished(index, output)
         finally:  # after an error: the engine can be used again
             engine.abort_request(list(places))
 
@@ -174,6 +207,7 @@ class VllmSampler:
         """
         remaining = iter(weights)
         if self._asleep:
+            torch.cuda.empty_cache()  # torch keeps what the trainer has freed; vLLM needs it
             self._engine.wake_up(tags=["weights"])
         try:
             with random_states_kept(), self._eager(), torch.no_grad():
@@ -194,6 +228,10 @@ class VllmSampler:
         """Ask the engine for the version and the checksums of its weights."""
         (answer,) = self._call("rlobj_received")
         return Received(answer["version"], answer["checksums"])
+
+    def live(self) -> Live:
+        """Read the weights that the engine computes with; it must not be asleep."""
+        return Live.of_workers(self._call("rlobj_live"))
 
     def sleep(self) -> None:
         """Free GPU memory until the next `sync`, as the setting `sleep_level` says."""

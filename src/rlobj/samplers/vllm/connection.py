@@ -1,55 +1,107 @@
-"""HTTP connection to a server, with the key, retries and health checks."""
+"""HTTP connection to one server: the key, the lease, what each answer means, and its model."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import contextlib
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from rlobj.base.errors import ConfigError, MissingExtra, RlobjError, RunError
-from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key
-from rlobj.samplers.vllm.settings import ServerSettings
+from rlobj.samplers.vllm import versions
+from rlobj.samplers.vllm.auth import KEY_VARIABLE, RUN_HEADER, SILENCE, find_key
 
 _Result = TypeVar("_Result")
-_Request = tuple[str, str, Any]
-"""Method, path and body."""
 
-_CONCURRENT = 256
-"""Largest number of simultaneous requests."""
 _HEARTBEAT = 10.0
 """Seconds between health checks."""
 _LONG = 10.0
 """Factor on the timeout for long commands."""
+_QUICK = 15.0
+"""Largest number of seconds to wait for an answer that needs no work."""
 _SHOWN = 500
 """Largest number of characters of a response in an error message."""
 
 
-class Connection:
-    """Connection to one server.
+class ServerGone(RunError):
+    """The server does not answer, or cannot do its work at the moment."""
 
-    A call is retried up to `retries` times after connection errors, timeouts and temporary server
-    errors. Long requests, such as completions, have no or a longer timeout; meanwhile the server's
-    health is checked every few seconds.
+
+class ServerRefuses(ServerGone):
+    """The server refuses the key or the run, or is another program."""
+
+
+class Connection:
+    """Connection to one server. Each request is sent once.
+
+    Args:
+        url: address of the server.
+        timeout: seconds to wait for an answer.
+        holder: id and name of the run that takes the lease with each request; "" = none.
+
+    Attributes:
+        about: what the server's workers say about themselves; empty before `join`.
 
     Raises:
         MissingExtra: aiohttp is not installed.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, url: str, timeout: float, holder: str = "") -> None:
         try:
             import aiohttp  # noqa: F401
         except ImportError:
             raise MissingExtra("aiohttp", "vllm-server", "sampling from a vLLM server") from None
-        self.url = settings.url
-        self._settings = settings
+        self.url, self.timeout, self.holder = url, timeout, holder
+        self.about: list[dict[str, Any]] = []
+
+    def join(self, model_config: Any) -> None:
+        """Check that the server answers and, if it is new or was gone, that it fits the model.
+
+        Raises:
+            ServerGone: it does not answer, or another run holds its lease.
+            ConfigError: it cannot sample for this model.
+        """
+        version = self._ask("GET", "/version", None, min(self.timeout, _QUICK))["version"]
+        if self.about:
+            return
+        versions.check_number(version, f"the server {self.url}")
+        workers = self.call("rlobj_describe")
+        about, text = workers[0], model_config.get_text_config()
+        if about["logprobs_mode"] != "processed_logprobs":
+            raise ConfigError(
+                f"the server at {self.url} returns {about['logprobs_mode']}, not the log-probs "
+                "of the sampled distribution. Start it with: rlobj serve MODEL"
+            )
+        differ = [
+            f"{name} is {there} there and {here} here"
+            for name, there in about["shape"].items()
+            if None not in (there, here := getattr(text, name, None)) and there != here
+        ]
+        if differ:
+            raise ConfigError(
+                f"the server at {self.url} has a different model from the trainer: "
+                f"{'; '.join(differ)}. Start it with the trainer's model: rlobj serve MODEL. The "
+                "model 'embedded' is the policy of the task scratchpad; that of another task is in "
+                "the folder of a run of it: rlobj serve RUN"
+            )
+        self.about = workers
+
+    def version(self) -> int:
+        """Return the version of the workers' weights; -1 if no trainer sent them."""
+        return min(status["version"] for status in self.call("rlobj_status"))
+
+    def release(self) -> None:
+        """End the lease."""
+        with contextlib.suppress(RlobjError):
+            self._ask("DELETE", "/health", None, _QUICK)
 
     def get(self, path: str) -> Any:
         """Return the JSON at a path."""
-        return self._run(self._answers([("GET", path, None)], self._settings.timeout))[0]
+        return self._ask("GET", path, None, self.timeout)
 
     def post(self, path: str, body: Any = None, *, long: bool = False) -> Any:
         """Send a command and return the JSON response.
@@ -60,137 +112,113 @@ class Connection:
             long: allow ten times the timeout, and check the server's health meanwhile.
 
         Raises:
-            ConfigError: the key is wrong, or the server does not know the command.
-            RunError: the server does not respond, or the command failed.
+            ServerGone: the server does not answer.
+            ConfigError: the server refuses the request.
+            RunError: the command failed.
         """
-        timeout = self._settings.timeout * (_LONG if long else 1)
-        probe = ("GET", "/health", None) if long else None
-        return self._run(self._answers([("POST", path, body)], timeout, probe))[0]
+        return self._ask("POST", path, body, self.timeout * (_LONG if long else 1), watched=long)
 
     def call(self, method: str, *arguments: Any, long: bool = False) -> list[Any]:
         """Call a method of all workers, and return one result per worker."""
         body = {"method": method, "args": list(arguments)}
         return self.post("/collective_rpc", body, long=long)["results"]
 
-    def complete(
-        self, bodies: Sequence[dict[str, Any]], arrived: Callable[[int, Any], None] | None = None
-    ) -> list[Any]:
-        """Send completion requests, and return their responses in the order of the requests.
-
-        Args:
-            bodies: JSON bodies.
-            arrived: called with a request's index and response as soon as it arrives. An
-                exception in it ends the call.
-        """
-        requests = [("POST", "/v1/completions", body) for body in bodies]
-        engine = ("POST", "/collective_rpc", {"method": "rlobj_status"})
-        return self._run(self._answers(requests, None, engine, arrived))
-
-    async def _answers(
-        self,
-        requests: Sequence[_Request],
-        timeout: float | None,
-        probe: _Request | None = None,
-        arrived: Callable[[int, Any], None] | None = None,
-    ) -> list[Any]:
-        """Send requests, and fail early if the server stops to answer the probe."""
-        slots = asyncio.Semaphore(_CONCURRENT)
-
-        async def one(session: Any, index: int, request: _Request) -> Any:
-            async with slots:
-                answer = await self._retried(session, *request, timeout)
-            if arrived is not None:
-                arrived(index, answer)
-            return answer
-
-        try:
-            async with self._session() as session, asyncio.TaskGroup() as group:
-                jobs = [group.create_task(one(session, *each)) for each in enumerate(requests)]
-                beating = probe and group.create_task(self._heartbeat(session, probe))
-                answers = [await job for job in jobs]
-                if beating:
-                    beating.cancel()
-                return answers
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-
-    async def _heartbeat(self, session: Any, probe: _Request) -> None:
-        """Send the probe every few seconds; raise an error if it fails."""
-        timeout = self._settings.timeout
-        while True:
-            await asyncio.sleep(min(_HEARTBEAT, timeout))
-            await self._retried(session, *probe, timeout)
-
-    async def _retried(
-        self, session: Any, method: str, path: str, body: Any, timeout: float | None
+    def _ask(
+        self, method: str, path: str, body: Any, timeout: float, *, watched: bool = False
     ) -> Any:
-        import aiohttp
+        async def work() -> Any:
+            async with self.session() as session:
+                tasks = [asyncio.create_task(self.send(session, method, path, body, timeout))]
+                if watched:
+                    tasks.append(asyncio.create_task(self.watch(session, "GET", "/health")))
+                done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in others:
+                    task.cancel()
+                return done.pop().result()
 
-        settings = self._settings
-        for attempt in itertools.count():
-            try:
-                return await self._attempt(session, method, path, body, timeout)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                out_of_time = (
-                    isinstance(error, TimeoutError) and timeout == _LONG * settings.timeout
-                )
-                if attempt == settings.retries or out_of_time:
-                    raise RunError(self._dead(error, attempt + 1)) from error
-            await asyncio.sleep(settings.backoff * 2**attempt)
+        return run(work())
 
-    async def _attempt(
-        self, session: Any, method: str, path: str, body: Any, timeout: float | None
-    ) -> Any:
-        import aiohttp
-
-        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=self._settings.timeout)
-        async with session.request(method, self.url + path, json=body, timeout=limits) as answer:
-            text = await answer.text()
-        if answer.status == 200:
-            return json.loads(text) if text else None
-        if answer.status == 401:
-            raise ConfigError(self._refused())
-        shown = text[:_SHOWN]
-        if (path == "/v1/completions" and answer.status >= 500) or answer.status in (502, 503, 504):
-            raise aiohttp.ClientError(f"HTTP {answer.status}: {shown}")  # another attempt
-        if answer.status == 404:
-            raise ConfigError(
-                f"the server at {self.url} does not know {path}. Start it with: rlobj serve MODEL"
-            )
-        kind: type[RlobjError] = RunError if answer.status >= 500 else ConfigError
-        raise kind(f"the server at {self.url} answered {path} with {answer.status}: {shown}")
-
-    def _session(self) -> Any:
+    def session(self) -> Any:
+        """Return an HTTP session with the server's key of this moment."""
         import aiohttp
 
         key = find_key(self.url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
+        if self.holder:
+            headers[RUN_HEADER] = self.holder
         return aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0))
 
-    def _refused(self) -> str:
-        problem = "refuses the key" if find_key(self.url) else "needs a key, and none is set"
-        return (
-            f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the key "
-            "that `rlobj serve` was started with."
-        )
+    async def watch(self, session: Any, method: str, path: str, body: Any = None) -> None:
+        """Send a request every few seconds; raise `ServerGone` when it fails."""
+        while True:
+            await asyncio.sleep(min(_HEARTBEAT, self.timeout))
+            await self.send(session, method, path, body, self.timeout)
 
-    def _dead(self, error: BaseException, attempts: int) -> str:
-        silent = isinstance(error, TimeoutError)
-        state = "does not answer" if silent else "cannot be reached"
-        reason = getattr(error, "os_error", None) or error  # the cause without aiohttp's text
-        detail = "" if silent else f" ({reason})"
-        port = urlsplit(self.url).port or 80
-        return (
-            f"the server at {self.url} {state}{detail}; {attempts} attempts. "
-            f"Start one with: rlobj serve MODEL --port {port}"
-        )
+    async def send(
+        self, session: Any, method: str, path: str, body: Any, timeout: float | None
+    ) -> Any:
+        """Send one request, and return the JSON response.
 
-    @staticmethod
-    def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run a coroutine to its end, also if an event loop is already running (in a notebook)."""
+        Raises:
+            ServerGone: the server does not answer, or its engine has ended.
+            ConfigError: the server refuses the request.
+            RunError: the command failed.
+        """
+        import aiohttp
+
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(self.timeout, _QUICK))
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(work)
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, work).result()
+            async with session.request(
+                method, self.url + path, json=body, timeout=limits
+            ) as answer:
+                status, text = answer.status, await answer.text()
+            if status == 200:
+                return json.loads(text) if text else None
+        except TimeoutError as error:
+            raise ServerGone(f"the server at {self.url} does not answer") from error
+        except (aiohttp.ClientError, OSError) as error:
+            reason = getattr(error, "os_error", None) or error  # the cause without aiohttp's text
+            raise ServerGone(f"the server at {self.url} cannot be reached ({reason})") from error
+        except ValueError:  # not JSON: another program
+            status = 404
+        shown = f"the server at {self.url} answered {path} with {status}: {text[:_SHOWN]}"
+        if status in (401, 404, 423):
+            raise ServerRefuses(self._refusal(status, path, text))
+        if status in (502, 503, 504) or (status >= 500 and path == "/v1/completions"):
+            raise ServerGone(shown)
+        if status >= 500 and path != "/health":
+            await self.send(session, "GET", "/health", None, self.timeout)  # fails if it has ended
+        kind: type[RlobjError] = RunError if status >= 500 else ConfigError
+        raise kind(shown)
+
+    def _refusal(self, status: int, path: str, text: str) -> str:
+        port = urlsplit(self.url).port or 80
+        if status == 404:
+            return (
+                f"the server at {self.url} does not know {path}. Start it with: rlobj serve MODEL"
+            )
+        if status == 401:
+            problem = "refuses the key" if find_key(self.url) else "needs a key, and none is set"
+            return (
+                f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the "
+                "key that `rlobj serve` was started with."
+            )
+        lease = json.loads(text)
+        since = datetime.fromtimestamp(lease["since"]).strftime("%H:%M")
+        return (
+            f"the server at {self.url} is used by another run since {since}: {lease['name']}. It "
+            f"is free when that run ends; if it was killed, in {lease['free_in']:.0f} s (after "
+            f"{SILENCE:.0f} s of silence), or when `rlobj serve` is restarted. Another server: "
+            f"rlobj serve MODEL --port {port + 1}, then --set sampling.server.url="
+            f"http://127.0.0.1:{port + 1}"
+        )
+
+
+def run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a coroutine to its end, also if an event loop is already running (in a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()

@@ -7,6 +7,8 @@ HTTP, arguments and results are JSON.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.samplers.vllm.broadcast import WeightGroup
+from rlobj.samplers.vllm.live import live_digests
 from rlobj.samplers.weights import checksum
 
 EXTENSION = f"{__name__}.WeightExtension"
 """Value of vLLM's `worker_extension_cls`."""
+
+# vLLM warns at each sync about layers without weights of their own: tied heads, and the tables of
+# rotary embeddings. rlobj's checks find weights that are really not loaded.
+logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").addFilter(
+    lambda record: not re.match(r"(ParallelLMHead|\w*RotaryEmbedding): F", record.getMessage())
+)
 
 SHAPE = (
     *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size"),
@@ -54,6 +63,14 @@ class WeightExtension:
         """Return the version and the checksum of every received tensor."""
         return {"version": self.rlobj_version, "checksums": self.rlobj_checksums}
 
+    def rlobj_live(self) -> dict[str, Any]:
+        """Return digests of the weights that the model computes with; none if it is quantized."""
+        config = self.model_config  # pyright: ignore[reportAttributeAccessIssue]
+        if config.quantization is not None:
+            return {"tensors": {}, "fused": {}}
+        model = self.model_runner.get_model()  # pyright: ignore[reportAttributeAccessIssue]
+        return live_digests(model, config.dtype)
+
     def rlobj_load(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load weights from an iterator (in this process only)."""
         self.rlobj_version, self.rlobj_checksums = -1, {}
@@ -70,10 +87,10 @@ class WeightExtension:
         """Load the safetensors files of a folder, in the order of their names."""
         self.rlobj_load(_stored(Path(folder)), version)
 
-    def rlobj_open(self, address: str, port: int, size: int, timeout: float) -> None:
-        """Join the trainer's broadcast group; the trainer is rank 0."""
+    def rlobj_open(self, address: str, port: int, size: int, timeout: float, first: int) -> None:
+        """Join the trainer's broadcast group; the trainer is rank 0, worker 0 has rank `first`."""
         self.rlobj_group = None  # leave the group of an earlier trainer first
-        rank = 1 + self.rank  # pyright: ignore[reportAttributeAccessIssue]
+        rank = first + self.rank  # pyright: ignore[reportAttributeAccessIssue]
         device = torch.device(self.device)  # pyright: ignore[reportAttributeAccessIssue]
         self.rlobj_group = WeightGroup(address, port, rank, size, device, timeout)
 

@@ -11,6 +11,8 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers import types as samplers
 from rlobj.samplers.types import Done, Sample, SamplingSettings, derive_seed, packed
 
+SCORING: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+"""vLLM's sampling parameters for a request that scores its prompt."""
 _MIN_TEMPERATURE = 0.01
 """vLLM raises lower temperatures to this value, except 0."""
 _ENOUGH = 64

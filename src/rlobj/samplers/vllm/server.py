@@ -24,6 +24,9 @@ from rlobj.samplers.vllm.settings import ServerSettings, check_extra
 STOPPING = 10.0
 """Seconds that a server has to stop before it is killed."""
 
+_CLOSED = 10.0
+"""Seconds without an open port after which a server that was ready counts as ended."""
+
 
 def kill_group(group: int) -> None:
     """Kill all other processes of a process group.
@@ -122,6 +125,7 @@ class Server:
             dtype = "float32" if versions.on_cpu() else "bfloat16"
         self._host, self.port, self.dtype = host, port, dtype
         reached = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
+        self._reached = reached
         self.url = f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
         self.local = auth.is_local(host)
         self.default_url = self.url == ServerSettings().url
@@ -139,6 +143,18 @@ class Server:
         return self._process.pid
 
     def __enter__(self) -> Server:
+        self._claim()  # the log of this port may be that of a server that runs
+        self.log.unlink(missing_ok=True)
+        self.restart()
+        return self
+
+    def restart(self) -> None:
+        """Start the server, after ending what is left of an earlier one.
+
+        Raises:
+            ConfigError: another program listens on the port.
+        """
+        self.stop()
         self._claim()
         environment = {
             name: value
@@ -149,7 +165,7 @@ class Server:
         environment |= {"VLLM_NO_USAGE_STATS": "1"}
         if versions.on_cpu():
             environment["TORCHDYNAMO_DISABLE"] = "1"  # it takes seconds and needs a C++ compiler
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
                 env=environment,
@@ -158,7 +174,6 @@ class Server:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches only this process, which stops it
             )
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.stop()
@@ -183,13 +198,18 @@ class Server:
                 file.write(self._key)
 
     def join(self) -> None:
-        """Wait until the server ends by itself.
+        """Wait until the server ends by itself, or refuses connections for some seconds.
+
+        When its engine is killed, vLLM's first process may close the port and never end.
 
         Raises:
             RunError: always, when the server has ended. Shows the end of its log.
         """
-        assert self._process is not None, "the server has not been started"
-        self._process.wait()
+        heard = time.monotonic()
+        while self.alive() and time.monotonic() - heard < _CLOSED:
+            if not self._refuses():
+                heard = time.monotonic()
+            time.sleep(0.5)
         raise RunError(f"the server ended; {self._tail()}")
 
     def alive(self) -> bool:
@@ -223,6 +243,13 @@ class Server:
                     f"cannot listen at {self._host}, port {self.port}: {error.strerror}. Choose "
                     "another --port, or stop the program that uses this one."
                 ) from error
+
+    def _refuses(self) -> bool:
+        try:
+            socket.create_connection((self._reached, self.port), timeout=5).close()
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError)
+        return False
 
     def _answers(self) -> bool:
         request = Request(f"{self.url}/health", headers={"Authorization": f"Bearer {self._key}"})

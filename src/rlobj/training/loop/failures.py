@@ -12,7 +12,7 @@ from rlobj.base.errors import RlobjError, RunError
 from rlobj.training.loop import stages
 from rlobj.training.loop.parts import Parts
 from rlobj.training.parallel.agreement import RankFailed
-from rlobj.training.rollouts.synchronizer import SamplerGap
+from rlobj.training.rollouts.sample_checks import SamplerGap
 
 
 def guarded(step: Callable[[Parts], None]) -> Callable[[Parts], None]:

@@ -27,8 +27,8 @@ from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.agreement import any_rank, largest
 from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.sample_checks import SampleChecks
 from rlobj.training.rollouts.sharding import Judge, MiniBatch, Sequences, Share, shard
-from rlobj.training.rollouts.synchronizer import check_gap, sampler_gap
 
 _SCORED = {"logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "proxy_logprobs"}
 _CURRENT = {"logprobs", "entropy", "collision"}
@@ -74,6 +74,8 @@ class Learner:
             lr=training.learning_rate,
             betas=training.betas,
             weight_decay=training.weight_decay,
+            eps=training.adam_epsilon,
+            fused=training.fused or None,
         )
         self.config = config
         self.objective = objective
@@ -102,6 +104,7 @@ class Learner:
         moved = self._renews or bool(needs.plan & _CURRENT)
         self._rescores = moved and training.selection == "current"
         self._samples_are_fresh = not config.sampling.async_depth
+        self._samples = SampleChecks(config.sampling, autocast, self.comm)
 
     # A rollout.
 
@@ -253,7 +256,7 @@ class Learner:
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
-        gap = {} if self._scored else self._gap_of(measured)
+        gap = {} if self._scored else self._compare_measured(batch, measured)
         with self.clock.inside("forward"), torch.no_grad():
             metrics = combine(measured, self.objective, plan, batch.current, self.comm)
         loss = metrics["loss/total"]
@@ -296,45 +299,44 @@ class Learner:
         """
         if not self._scored:
             return {}
-        assert table.sampler_logprobs is not None
-        return self._gap(table.logprobs, table.sampler_logprobs, self._samples_are_fresh)
+        return self._compare(vars(table), table.sampler_logprobs)
 
-    def compare_samples(
-        self, samples: Sequence[Sample], fresh: bool | None = None
-    ) -> dict[str, float]:
+    def compare_samples(self, samples: Sequence[Sample], fresh: bool = False) -> dict[str, float]:
         """The gap between sampler and policy on some samples of each rank.
 
         Args:
             samples: of this rank.
-            fresh: they were drawn from the policy's present weights; None = as a rollout's.
+            fresh: they were just drawn from the policy; else they are a selection of a rollout.
 
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
-        trainer = self.logprobs([(s.prompt, s.tokens) for s in samples])
-        sampler = torch.tensor([x for s in samples for x in s.logprobs])
-        fresh = self._samples_are_fresh if fresh is None else fresh
-        return self._gap(trainer, sampler.to(trainer), fresh)
+        with torch.no_grad():
+            sequences = [(s.prompt, s.tokens) for s in samples]
+            columns = self._forward(self.scorer, sequences, entropy=True, collision=True)
+        sampler = torch.tensor([x for s in samples for x in s.logprobs]).to(columns["logprobs"])
+        new = fresh or self._samples_are_fresh
+        return self._compare(columns, sampler, fresh=new, whole=fresh)
 
-    def _gap_of(self, measured: Sequence[Measured]) -> dict[str, float]:
-        trainer = torch.cat([each.scores["logprobs"] for each in measured])
+    def _compare_measured(self, batch: MiniBatch, measured: Sequence[Measured]) -> dict[str, float]:
+        read = ("logprobs", "entropy", "collision")
+        columns = {name: torch.cat([each.scores[name] for each in measured]) for name in read}
         sampler = torch.cat([each.sampler_logprobs for each in measured])
-        if any_rank(not bool(torch.isfinite(trainer).all()), self.comm):
+        if any_rank(not bool(torch.isfinite(columns["logprobs"]).all()), self.comm):
             return {}
-        return self._gap(trainer, sampler, self._samples_are_fresh)
+        skipped = any_rank(len(sampler) < len(batch.table), self.comm)
+        return self._compare(columns, sampler, whole=not skipped)
 
-    def _gap(self, trainer: Tensor, sampler: Tensor, fresh: bool) -> dict[str, float]:
-        gap = sampler_gap(trainer, sampler, self.comm)
-        if fresh:
-            check_gap(gap, self.config.sampling.max_logprob_gap, self.autocast)
-        return gap
+    def _compare(self, columns: Mapping[str, Any], sampler: Any, **how: bool) -> dict[str, float]:
+        how = {"fresh": self._samples_are_fresh, "whole": True, **how}
+        return self._samples.compare(columns, sampler, self.state, **how)
 
     # Forward passes.
 
-    def logprobs(self, sequences: Sequences) -> Tensor:
+    def logprobs(self, sequences: Sequences, **settings: Any) -> Tensor:
         """log π of the response tokens under the present weights [N]."""
         with torch.no_grad():
-            return self._forward(self.scorer, sequences)["logprobs"]
+            return self._forward(self.scorer, sequences, **settings)["logprobs"]
 
     def _columns(self, sequences: Sequences, *, proxy: bool) -> dict[str, Tensor]:
         """The policy's columns; a proxy may have its own temperature."""

@@ -13,8 +13,10 @@ import torch
 
 from rlobj.base.errors import counted
 from rlobj.config.presets import difference
-from rlobj.config.resuming import refuse_changes
+from rlobj.config.resuming import changed, named_code, refuse_changes, require_trust, rollout_key
 from rlobj.config.run_config import RunConfig, settings_of
+from rlobj.config.run_folder import read_settings
+from rlobj.config.starting import doubts
 from rlobj.data import ProblemStream
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop import setup, stages
@@ -24,6 +26,7 @@ from rlobj.training.loop.given import Given
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.parts import Parts
 from rlobj.training.loop.setup import InitialPolicy
+from rlobj.training.memory import check_card
 from rlobj.training.parallel.agreement import together
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.storage import checkpoint
@@ -54,6 +57,9 @@ def open_parts(
         parallel, autocast = setup.hardware(config)
         stack.callback(parallel.close)
         comm = parallel.comm
+        with together(comm, "estimating the memory"):
+            given_model = None if given.policy is None else given.policy.model
+            check_card(config, parallel.strategy, parallel.size, given_model)
         run = _open_folder(config, out, resume, comm, stack)
         with together(comm, "loading the problems"):
             train, test, note = setup.problems(config, given)
@@ -75,14 +81,15 @@ def open_parts(
         learner.judge = setup.judge(config, given, policy.tokenizer)
         sampler = given.sampler
         if sampler is None:
-            sampler = setup.sampler(config, policy, parallel, initial, autocast)
+            with together(comm, "opening the sampler"):
+                sampler = setup.sampler(config, policy, parallel, initial, autocast, run)
             stack.callback(sampler.close)
         grader = stack.enter_context(grader)
         parts = Parts(
             config, callbacks, parallel, policy, learner, stream, test, sampler, grader, run
         )
         stack.enter_context(parts.pipeline)
-        _prepare_folder(parts, newest, resume, stack)
+        changes = _prepare_folder(parts, newest, resume, stack)
         stack.callback(parts.recording.close)
         with together(comm, "opening the trackers"):
             parts.trackers = open_trackers(
@@ -93,7 +100,11 @@ def open_parts(
                 step=learner.steps,
             )
         stack.callback(parts.trackers.close)
-        _start(parts, _facts(parts, given, size, note))
+        facts = {
+            f"from step {learner.steps + 1}": f"{path} {before} → {now}"
+            for path, (before, now) in changes.items()
+        }
+        _start(parts, _facts(parts, given, size, note) | facts)
         yield parts
 
 
@@ -108,8 +119,10 @@ def _open_folder(
             run.refuse_if_taken()
         elif comm.rank == 0:
             stack.enter_context(run.locked())
+            now = settings_of(config)
+            require_trust(run.path, read_settings(run.path), named_code(now))
             stored = settings_of(RunDirectory.open(run.path)[1])
-            changes = difference(stored, settings_of(config))
+            changes = difference(stored, now)
             refuse_changes(run.path, (path for path, _, _ in changes))
     return run
 
@@ -119,16 +132,24 @@ def _newest(run: RunDirectory, comm: ProcessGroup) -> Path | None:
     found: Path | None = None
     with together(comm, "reading the checkpoint"):
         if comm.rank == 0:
-            found = checkpoint.newest_sound(run)
+            found = checkpoint.newest_sound(run, set_aside=True)
     return comm.broadcast(found)
 
 
-def _prepare_folder(parts: Parts, newest: Path | None, resume: bool, stack: ExitStack) -> None:
+def _prepare_folder(
+    parts: Parts, newest: Path | None, resume: bool, stack: ExitStack
+) -> dict[str, tuple[Any, Any]]:
     """Create a new run's folder, or continue from a checkpoint and delete what came after it.
 
     The rollouts of later steps stay: they are trained on again.
+
+    Returns:
+        The settings that were changed (before, now); on the first rank.
     """
-    learner, rank = parts.learner, parts.comm.rank
+    learner, rank, changes, state = parts.learner, parts.comm.rank, {}, {}
+    initial = None if parts.config.origin is None else parts.config.model.name
+    parts.config = parts.run.adopted(parts.config)
+    settings = settings_of(parts.config)
     if newest is not None:
         state = checkpoint.read_state(newest)
         learner.steps = parts.saved = state["step"]
@@ -138,31 +159,33 @@ def _prepare_folder(parts: Parts, newest: Path | None, resume: bool, stack: Exit
         parts.stream.restore(state["stream"])
         checkpoint.restore_optimizer(newest, parts.parallel, parts.policy.model)
         checkpoint.restore_random(newest, rank)
-    parts.journal.since = learner.steps
+    key = rollout_key(settings, str(learner.autocast), learner.steps, state.get("key", ""))
+    parts.journal.since, parts.journal.key = learner.steps, key
     with together(parts.comm, "preparing the run's folder"):
         if rank == 0 and not resume:
-            parts.run.create(parts.config)
+            parts.run.create(parts.config, initial=initial)
             stack.enter_context(parts.run.locked())
         elif rank == 0:
+            stored = settings_of(RunDirectory.open(parts.run.path)[1])
+            changes = changed(state.get("settings", stored), settings)
             parts.run.write_config(parts.config)
             parts.run.truncate(learner.steps if newest is not None else -1)
             for line in parts.run.lines():
                 parts.watch.add(line)
             if newest is not None:
                 parts.journal.copy_from(newest / "rollouts")
+            if any(parts.journal.folder.glob("step-*/rank-*-of-*[0-9]")):
+                logger.warning("rollouts of 0.1.0 are pickles, which can run code: sampled again")
         if rank == 0:
-            parts.run.add_session(learner.steps)
+            parts.run.add_session(learner.steps, changes)
+    return changes
 
 
 def _start(parts: Parts, facts: dict[str, str]) -> None:
     """Give the sampler its first weights, and evaluate the policy before the first step."""
-    config, depth = parts.config, parts.config.sampling.async_depth
-    if depth and parts.learner.objective.mismatch is None:
-        logger.warning(
-            "sampling.async_depth=%d without objective.mismatch: samples of older weights are used "
-            "without a correction; set objective.mismatch={kind: truncate}",
-            depth,
-        )
+    config = parts.config
+    for doubt in doubts(config):
+        logger.warning(doubt)
     stages.sync(parts)
     for callback in parts.callbacks:
         callback.started(facts)

@@ -23,6 +23,7 @@ from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.journal import Journal
 from rlobj.training.rollouts.pipeline import Pipeline
+from rlobj.training.rollouts.probes import Probes
 from rlobj.training.rollouts.synchronizer import Synchronizer
 from rlobj.training.storage.recording import Recording
 from rlobj.training.storage.run_directory import RunDirectory
@@ -53,6 +54,7 @@ class Parts:
         journal: the rollouts on disk.
         pipeline: the rollouts in the order of their steps; a context manager, to be entered.
         synchronizer: gives the sampler the policy's weights.
+        probes: sequences that show whether the sampler follows the policy.
         skips: counts updates and steps that changed nothing.
         recording: what updates did to tokens, in records/ and tables/.
         watch: checks the metrics of each step; on the first rank.
@@ -76,6 +78,7 @@ class Parts:
     journal: Journal = field(init=False)
     pipeline: Pipeline = field(init=False)
     synchronizer: Synchronizer = field(init=False)
+    probes: Probes = field(init=False)
     skips: Skips = field(init=False)
     recording: Recording = field(init=False)
     watch: Watch = field(init=False)
@@ -85,13 +88,15 @@ class Parts:
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
         comm = _second_group(self.comm) if depth else self.comm
         collector = Collector(config, self.policy, self.sampler, self.grader, self.stream, comm)
-        self.journal = Journal(self.run, comm, self._recipe())
+        self.journal = Journal(self.run, comm)
         self.pipeline = Pipeline(collector, self.journal, depth, config.training.steps)
         own_names = isinstance(self.sampler, TransformersSampler)
         self.synchronizer = Synchronizer(
             self.sampler,
             lambda: self.policy.weights(self.parallel.full, as_stored=not own_names),
+            exact=config.sampling.max_logprob_gap == "auto",
         )
+        self.probes = Probes(self.comm)
         self.watch = Watch(config)
         self.skips = Skips(self.run, self.comm, config.training.max_skipped)
         self.recording = Recording(self.run.path, config, self.policy.tokenizer, self.comm)
@@ -100,12 +105,6 @@ class Parts:
     def comm(self) -> ProcessGroup:
         """The process group."""
         return self.parallel.comm
-
-    def _recipe(self) -> str:
-        """The settings that the weights depend on and that a resumed run may change."""
-        training = self.config.training
-        steps = 0 if training.schedule == "constant" else training.steps
-        return f"{steps} steps, {self.learner.autocast}"
 
 
 def _second_group(comm: ProcessGroup) -> ProcessGroup:

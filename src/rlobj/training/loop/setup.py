@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 
@@ -32,6 +33,7 @@ from rlobj.training.parallel import Parallel, open_parallel
 from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.collector import Response
 from rlobj.training.rollouts.sharding import Judge
+from rlobj.training.storage.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -289,6 +291,7 @@ def sampler(
     parallel: Parallel,
     initial: InitialPolicy,
     autocast: torch.dtype | None,
+    run: RunDirectory,
 ) -> Sampler:
     """The engine that draws responses, as configured.
 
@@ -298,6 +301,7 @@ def sampler(
         parallel: the processes.
         initial: the policy before training; weights come with the first sync.
         autocast: arithmetic of forward passes.
+        run: takes the lease of a server.
     """
     settings = config.sampling
     if settings.engine == "object":
@@ -317,4 +321,7 @@ def sampler(
     from rlobj.models.vllm import vllm_sampler
 
     inner, primary = lora.base(policy.model), parallel.rank == 0
-    return vllm_sampler(config, initial.source, policy.tokenizer, inner, primary=primary)
+    holder = f"{run.id} {quote(str(run.path.absolute()))}"
+    return vllm_sampler(
+        config, initial.source, policy.tokenizer, inner, primary=primary, holder=holder
+    )

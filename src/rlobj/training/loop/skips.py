@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
+import json
 import logging
 import math
 from collections.abc import Mapping
 from dataclasses import fields
 
 import torch
+from safetensors.torch import save
 
 from rlobj.base.errors import RunError
 from rlobj.base.files import write_whole
@@ -62,19 +63,18 @@ class Skips:
             self.nonfinite = 0
             return
         self.nonfinite += 1
-        part = f"{step_name(step + 1)}-update-{index + 1}-rank-{self._comm.rank}"
-        name = f"nonfinite/{part}.pt"
+        name = f"nonfinite/{step_name(step + 1)}-update-{index + 1}-rank-{self._comm.rank}"
         columns = {field.name: getattr(batch.table, field.name) for field in fields(batch.table)}
-        kept = {
-            key: value.detach().cpu() if isinstance(value, torch.Tensor) else value
-            for key, value in columns.items()
-        }
+        tensors = {key: x for key, x in columns.items() if isinstance(x, torch.Tensor)}
+        rest = {key: x for key, x in columns.items() if key not in tensors and x is not None}
         with together(self._comm, "keeping a batch that was not finite"):
             (self._run.path / "nonfinite").mkdir(exist_ok=True)
             ids = [(list(prompt), list(response)) for prompt, response in batch.sequences]
-            content = io.BytesIO()
-            torch.save({"columns": kept, "sequences": ids}, content)
-            write_whole(self._run.path / name, content.getvalue())
+            text = json.dumps({"columns": rest, "sequences": ids})
+            write_whole(self._run.path / f"{name}.json", text.encode())
+            whole = {key: x.detach().cpu().clone().contiguous() for key, x in tensors.items()}
+            write_whole(self._run.path / f"{name}.safetensors", save(whole))
+        name += ".safetensors"
         logger.warning("step %d: an update was not finite and was skipped; see %s", step + 1, name)
         if self.nonfinite >= self._limit:
             raise RunError(

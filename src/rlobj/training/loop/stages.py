@@ -5,14 +5,21 @@ Each adds its numbers to `Parts.metrics` and its time to the learner's clock.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+import torch
+
+from rlobj.base.progress import waiting
+from rlobj.config.run_config import settings_of
 from rlobj.config.run_folder import best_checkpoint, held_out_accuracies
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
 from rlobj.records.observed import Observed
-from rlobj.samplers import derive_seed
+from rlobj.samplers import Sample, derive_seed
+from rlobj.samplers.types import WeightsLost
 from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics
 from rlobj.training.loop.parts import Parts
 from rlobj.training.parallel.agreement import together
@@ -22,9 +29,43 @@ from rlobj.training.storage import checkpoint
 from rlobj.training.storage.run_directory import remove
 from rlobj.training.storage.tables import write_samples
 
-PROBE_PROMPTS, PROBE_TOKENS = 4, 16
-"""Prompts per rank, and tokens per sample, that compare sampler and policy where no fresh rollout
-can."""
+PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
+"""Prompts per rank, samples of each and tokens per sample, that compare sampler and policy where no
+fresh rollout can."""
+_PUSHES = 5
+"""Pushes in a row after each of which the sampler is lost again, until the run stops."""
+
+logger = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+
+def repeated(parts: Parts, work: Callable[[], _Result], *, push: bool = False) -> _Result:
+    """Return the result of work with the sampler; if the sampler is restarted, repeat the work.
+
+    A restarted sampler gets the policy's weights and is checked. All ranks call this together.
+
+    Args:
+        parts: the run's.
+        work: raises `WeightsLost` on all ranks if the sampler is restarted.
+        push: give the sampler the policy's weights first.
+
+    Raises:
+        RunError: the sampler is lost.
+    """
+    for left in reversed(range(_PUSHES + 1)):
+        try:
+            if push:
+                survive = parts.learner.steps > 0
+                with waiting(), together(parts.comm, "syncing the sampler", survive=survive):
+                    parts.synchronizer.push(parts.learner.steps)
+            return work()
+        except WeightsLost as error:
+            if not left:
+                raise
+            push = True
+            if parts.comm.rank == 0:
+                logger.warning("%s. It gets version %d again.", error, parts.learner.steps)
+    raise AssertionError("unreachable")
 
 
 def collect(parts: Parts) -> Rollout:
@@ -36,9 +77,13 @@ def collect(parts: Parts) -> Rollout:
     step, clock = parts.learner.steps, parts.learner.clock
     rate = parts.learner.set_learning_rate()
     clock.start("sampling")
-    with together(parts.comm, "checking the sampler"):
-        parts.synchronizer.check()
-    rollout = parts.pipeline.take(step)
+
+    def take() -> Rollout:
+        with together(parts.comm, "checking the sampler", survive=True):
+            parts.synchronizer.check()
+        return parts.pipeline.take(step)
+
+    rollout = repeated(parts, take)
     seconds = rollout.seconds
     if parts.config.sampling.async_depth:  # sampled and graded beside the steps before
         hidden = {"sampling": seconds["sample"], "grading": seconds["hidden"] + seconds["grade"]}
@@ -64,7 +109,7 @@ def check_samples(parts: Parts, rollout: Rollout) -> dict[str, float]:
         SamplerGap: fresh samples do not come from the policy.
     """
     parts.learner.clock.start("scoring")
-    few = [response.sample for response in rollout.dead[:PROBE_PROMPTS]]
+    few = [response.sample for response in rollout.dead[: PROBE_PROMPTS * PROBE_SAMPLES]]
     return {**parts.learner.compare_samples(few), "train/skipped_updates": 1.0}
 
 
@@ -107,24 +152,45 @@ def sync(parts: Parts) -> None:
         RunError: the sampler is lost, or does not hold the weights.
         SamplerGap: its samples do not come from the policy.
     """
-    clock, config = parts.learner.clock, parts.config
+    clock, steps = parts.learner.clock, parts.learner.steps
     clock.start("syncing")
     with clock.inside("sampling"):
-        parts.pipeline.settle()
-    with together(parts.comm, "syncing the sampler"):
-        parts.synchronizer.push(parts.learner.steps)
-    if not config.sampling.async_depth:
-        return
-    # Rollouts are too old to be compared with the policy: compare a few samples of its own.
-    settings = config.sampling.settings()
-    short = {"max_tokens": min(settings.max_tokens, PROBE_TOKENS)}
-    with together(parts.comm, "sampling"):
-        prompts = [parts.policy.encode(p) for p in parts.stream.first(PROBE_PROMPTS)]
-        seeds = [derive_seed(parts.learner.steps, "probe", i) for i in range(len(prompts))]
-        groups = parts.sampler.sample(
-            prompts, count=1, settings=settings.model_copy(update=short), seeds=seeds
-        )
-    parts.learner.compare_samples([sample for group in groups for sample in group], fresh=True)
+        try:
+            parts.pipeline.settle()
+        except WeightsLost as error:  # the rollout is sampled when a step takes it
+            logger.warning("%s. A rollout is sampled again, from version %d.", error, steps)
+
+    probes, score = parts.probes, getattr(parts.sampler, "score", None)
+
+    def exchange() -> tuple[list[Sample], list[float]]:
+        """Fresh samples where they are needed, and the engine's log-probs of the probes."""
+        fresh: list[Sample] = []
+        with together(parts.comm, "probing the sampler", survive=steps > 0):
+            if parts.config.sampling.async_depth or (score and not probes.sequences):
+                fresh = _draw(parts)
+            if score is None:
+                return fresh, []
+            # The engine draws a token to score a sequence: the last one leaves room for it.
+            found = [(s.prompt, s.tokens[:-1]) for s in fresh if len(s.tokens) > 1]
+            probes.sequences = probes.sequences or found
+            return fresh, score(probes.sequences)
+
+    fresh, engine = repeated(parts, exchange, push=True)
+    if score is not None:
+        trainer = parts.learner.logprobs(probes.sequences, temperature=1.0)
+        parts.metrics |= probes.check(trainer, torch.tensor(engine))
+    if parts.config.sampling.async_depth:  # rollouts are too old to be compared with the policy
+        parts.learner.compare_samples(fresh, fresh=True)
+
+
+def _draw(parts: Parts) -> list[Sample]:
+    """Some short samples of the first problems."""
+    settings = parts.config.sampling.settings()
+    short = settings.model_copy(update={"max_tokens": min(settings.max_tokens, PROBE_TOKENS)})
+    prompts = [parts.policy.encode(p) for p in parts.stream.first(PROBE_PROMPTS)]
+    seeds = [derive_seed(parts.learner.steps, "probe", i) for i in range(len(prompts))]
+    groups = parts.sampler.sample(prompts, count=PROBE_SAMPLES, settings=short, seeds=seeds)
+    return [sample for group in groups for sample in group]
 
 
 def evaluate(parts: Parts) -> None:
@@ -134,19 +200,21 @@ def evaluate(parts: Parts) -> None:
     if not (due and evaluation.every and parts.test_problems):
         return
     parts.learner.clock.start("evaluating")
-    own: list[GradedProblem] = []
-    with together(comm, "evaluating"):
-        part = sample_and_grade(
-            parts.sampler,
-            parts.policy.encode_test,
-            parts.test_problems[comm.rank :: comm.size],
-            parts.grader,
-            parts.config.evaluation_settings(),
-            count=evaluation.samples,
-            seed=derive_seed(parts.config.seed, "evaluation"),
-        )
-        own = list(part.problems)
-    ranks = comm.gather(own)
+
+    def own() -> list[GradedProblem]:
+        with together(comm, "evaluating", survive=done > 0):
+            part = sample_and_grade(
+                parts.sampler,
+                parts.policy.encode_test,
+                parts.test_problems[comm.rank :: comm.size],
+                parts.grader,
+                parts.config.evaluation_settings(),
+                count=evaluation.samples,
+                seed=derive_seed(parts.config.seed, "evaluation"),
+            )
+            return list(part.problems)
+
+    ranks = comm.gather(repeated(parts, own))
     whole = [ranks[i % comm.size][i // comm.size] for i in range(len(parts.test_problems))]
     summary = summarise(GradedBenchmark("evaluation", tuple(whole)))
     for callback in parts.callbacks:
@@ -200,6 +268,8 @@ def save(parts: Parts, *, now: bool = False) -> None:
         "records": parts.recording.state(),
         "strategy": parts.parallel.strategy,
         "processes": comm.size,
+        "settings": settings_of(parts.config),
+        "key": parts.journal.key,
     }
     ahead = parts.pipeline.pending()
 
@@ -208,7 +278,10 @@ def save(parts: Parts, *, now: bool = False) -> None:
 
     with parts.learner.clock.inside("writing"):
         parts.recording.close_file()  # a resumed run deletes the files of later steps
-        path = checkpoint.write(parts.run, done, parts.parallel, parts.policy, state, add_rollouts)
+        with waiting():  # for a slow disk
+            path = checkpoint.write(
+                parts.run, done, parts.parallel, parts.policy, state, add_rollouts
+            )
         parts.saved = done
         with together(comm, "removing old checkpoints"):
             if comm.rank == 0:

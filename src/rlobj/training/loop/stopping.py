@@ -11,12 +11,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Self
 
 from rlobj.base.errors import RunError
-from rlobj.base.files import write_whole
+from rlobj.base.files import step_of, write_whole
 from rlobj.config.run_folder import STOP_FILE, best_checkpoint, held_out_accuracies
 from rlobj.insight.diagnosis import Finding
 from rlobj.training.loop import stages
@@ -98,14 +98,23 @@ def _reason(parts: Parts, finding: Finding) -> str:
         found = f"{best}, held-out accuracy {held_out_accuracies(run)[best]:.3f}"
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}"
     if "training.learning_rate" in finding.cure:
+        start = f"--resume {run}" if best is None else f"--from {run}@{step_of(best)}"
         advice = (
-            "A resumed run keeps its learning rate. Start a new run with a lower one:\n"
-            f"  rlobj train ... --set training.learning_rate={rate:.1g}"
+            "To go on with a lower learning rate:\n"
+            f"  rlobj train {start} --set training.learning_rate={rate:.1g}"
         )
     return (
         f"training.stop_on lists {finding.name}.\n{finding}\n"
         f"Best checkpoint before step {finding.since}: {found}\n{advice}"
     )
+
+
+def write_note(parts: Parts, message: str, finding: str | None = None) -> None:
+    """Note in the run's folder why the run ends."""
+    step = parts.metrics.get("step", parts.learner.steps)
+    note = {"step": step, "finding": finding, "message": message}
+    with suppress(RunError):  # on a full disk the error itself is the message
+        write_whole(parts.run.path / STOP_FILE, json.dumps(note).encode())
 
 
 @contextmanager
@@ -115,7 +124,5 @@ def noted(parts: Parts) -> Iterator[None]:
         yield
     except RunError as error:
         if parts.comm.rank == 0:
-            step = parts.metrics.get("step", parts.learner.steps)
-            note = {"step": step, "finding": error.finding, "message": str(error)}
-            write_whole(parts.run.path / STOP_FILE, json.dumps(note).encode())
+            write_note(parts, str(error), error.finding)
         raise

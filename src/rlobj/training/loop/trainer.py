@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rlobj.config.run_config import RunConfig
@@ -12,9 +13,11 @@ from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.failures import explained
 from rlobj.training.loop.given import Given
 from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.parts import Parts
 from rlobj.training.loop.step import run_step
-from rlobj.training.loop.stopping import Interrupts, noted, stop_on_findings
+from rlobj.training.loop.stopping import Interrupts, noted, stop_on_findings, write_note
 from rlobj.training.parallel.agreement import any_rank
+from rlobj.training.parallel.hangs import HangWatch
 from rlobj.training.result import TrainingResult
 
 
@@ -44,7 +47,7 @@ def run_training(
     """
     start = time.perf_counter()
     opened = open_parts(config, out, resume=resume, callbacks=callbacks, given=given)
-    with Interrupts() as interrupts, opened as parts, noted(parts):
+    with Interrupts() as interrupts, opened as parts, noted(parts), _watched(parts):
         interrupts.defer()
         while parts.learner.steps < config.training.steps:
             run_step(parts)
@@ -57,3 +60,9 @@ def run_training(
     seconds = time.perf_counter() - start
     lines = parts.run.lines()
     return TrainingResult(parts.run.path, parts.learner.steps, seconds, lines, given.policy)
+
+
+def _watched(parts: Parts) -> HangWatch:
+    """Ends all processes if one of them hangs."""
+    limit, clock = parts.config.training.hang_timeout, parts.learner.clock
+    return HangWatch(parts.comm, limit, lambda: clock.stage, partial(write_note, parts))

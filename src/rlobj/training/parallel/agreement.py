@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
-from rlobj.base.errors import RunError, counted
+from rlobj.base.errors import RlobjError, RunError, counted
 from rlobj.objectives.statistics import Comm
+from rlobj.samplers.types import WeightsLost
 
 
 class RankFailed(RunError):
@@ -26,11 +27,14 @@ def agree(error: Exception | None, what: str, comm: Comm) -> None:
     Raises:
         Exception: this rank's own error.
         RunError: another rank has a RunError; all ranks can still save their state together.
+        WeightsLost: on all ranks or none.
         RankFailed: another rank has a different error, and ends.
     """
     fatal = error is not None and not isinstance(error, RunError)
-    failed = torch.tensor([int(error is not None), int(fatal)])
-    failures, fatal_failures = comm.sum(failed).tolist()
+    failed = torch.tensor([error is not None, fatal, isinstance(error, WeightsLost)]).long()
+    failures, fatal_failures, lost = comm.sum(failed).tolist()
+    if isinstance(error, WeightsLost) and lost < failures:
+        error = RunError(str(error))
     if error is not None and not (fatal_failures and isinstance(error, RunError)):
         raise error
     if fatal_failures:
@@ -38,18 +42,29 @@ def agree(error: Exception | None, what: str, comm: Comm) -> None:
             f"{what} failed on {counted(fatal_failures, 'other rank')}; see their output"
         )
     if failures:
-        raise RunError(f"{what} failed on {counted(failures, 'other rank')}; see their output")
+        kind = WeightsLost if lost == failures else RunError
+        raise kind(f"{what} failed on {counted(failures, 'other rank')}; see their output")
 
 
 @contextmanager
-def together(comm: Comm, what: str) -> Iterator[None]:
+def together(comm: Comm, what: str, *, survive: bool = False) -> Iterator[None]:
     """Raise an error after the block on all ranks if any rank had one; see `agree`.
 
     A rank that fails must have made the same collective calls inside the block as the others.
+
+    Args:
+        comm: the process group.
+        what: the work of the block, for messages.
+        survive: errors of rlobj and of the system become RunErrors, so that all ranks can save.
     """
     error: Exception | None = None
     try:
         yield
+    except (RlobjError, OSError) as raised:
+        error = raised
+        if survive and not isinstance(raised, RunError):
+            error = RunError(f"{what} failed: {raised}")
+            error.__cause__ = raised
     except Exception as raised:
         error = raised
     agree(error, what, comm)

@@ -157,7 +157,12 @@ class Parallel(ABC):
         """
         if moments:
             state = {name: _as(parameter, moments[name]) for name in MOMENTS}
-            self._optimizer.state[parameter] = {**state, "step": moments["step"].cpu().clone()}
+            step = moments["step"].to(self._step_device(parameter), copy=True)
+            self._optimizer.state[parameter] = {**state, "step": step}
+
+    def _step_device(self, parameter: Tensor) -> torch.device:
+        """Where AdamW counts steps: on the CPU; if it is fused, where the parameter is."""
+        return parameter.device if self._optimizer.defaults["fused"] else torch.device("cpu")
 
 
 def whole(tensor: Any) -> Tensor:

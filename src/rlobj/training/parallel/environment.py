@@ -22,7 +22,8 @@ from rlobj.training.parallel.base import Parallel
 Strategy = Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
 
 TIMEOUT = timedelta(minutes=60)
-"""How long ranks wait for each other: one may still sample or grade when others have finished."""
+"""How long ranks wait for each other: one may still sample or grade when others have finished. One
+that hangs is found earlier, by `HangWatch`."""
 
 DEEPSPEED_MINIMUM = "0.19.2"
 """The oldest tested version with which ZeRO's updates equal those of one process."""

@@ -40,11 +40,12 @@ POLL = 0.05
 SHOWN_LINES, SHOWN_TRACEBACK = 30, 200
 """Lines of a failed rank's output in the report, and the most lines if a traceback is longer."""
 
-_LOST_A_PEER = re.compile(
+LOST_A_PEER = re.compile(
     r"connection (?:was )?(?:likely )?(?:closed|reset|refused|aborted)|broken pipe|socket timeout"
     r"|ncclremoteerror|remote process exited|recvvalue failed|distnetworkerror",
     re.IGNORECASE,
 )
+"""In the error of a process whose connection to another process ended."""
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
@@ -178,7 +179,7 @@ class _Rank(subprocess.Popen[bytes]):
         """
         if self.returncode not in (1, -signal.SIGABRT):
             return False
-        return self.log is None or _LOST_A_PEER.search(_tail(self.log)) is not None
+        return self.log is None or LOST_A_PEER.search(_tail(self.log)) is not None
 
     def how_it_ended(self) -> str:
         """`exit code 3`, or the name of a signal."""

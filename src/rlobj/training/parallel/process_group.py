@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlobj.base.progress import waiting
+
 
 class ProcessGroup:
     """`statistics.Comm` over torch.distributed; tensors keep their dtype.
@@ -35,7 +37,8 @@ class ProcessGroup:
         if self.size == 1:
             return tensor
         total = tensor.to(self._device, copy=True)
-        torch.distributed.all_reduce(total, group=self._group)
+        with waiting():
+            torch.distributed.all_reduce(total, group=self._group)
         return total.to(tensor.device)
 
     def gather(self, value: Any) -> list[Any]:
@@ -43,7 +46,8 @@ class ProcessGroup:
         if self.size == 1:
             return [value]
         values = [None] * self.size
-        torch.distributed.all_gather_object(values, value, group=self._group)
+        with waiting():
+            torch.distributed.all_gather_object(values, value, group=self._group)
         return values
 
     def broadcast(self, value: Any) -> Any:
@@ -51,5 +55,6 @@ class ProcessGroup:
         if self.size == 1:
             return value
         values = [value]
-        torch.distributed.broadcast_object_list(values, group=self._group, group_src=0)
+        with waiting():
+            torch.distributed.broadcast_object_list(values, group=self._group, group_src=0)
         return values[0]

@@ -55,13 +55,14 @@ class Zero(Parallel):
             self._flat = zero.single_partition_of_fp32_groups
         else:
             self._flat = zero.fp32_partitioned_groups_flat
+        self._optimizer = optimizer
         for flat in self._flat:  # AdamW's initial state: DeepSpeed finds only existing moments
             moments = {name: torch.zeros_like(flat) for name in MOMENTS}
-            optimizer.state[flat] = {"step": torch.zeros(()), **moments}
+            step = torch.zeros((), device=self._step_device(flat))
+            optimizer.state[flat] = {"step": step, **moments}
         if self._stage < 3:
             zero._lazy_init_hp_params_optimizer_state()
         optimizer.register_step_pre_hook(self._drop_gradients)
-        self._optimizer = optimizer
         return self._score, optimizer
 
     def _config(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from rlobj.base.progress import beat
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
@@ -88,6 +89,7 @@ class Grading:
         asked = [self._problems[i] for i, group in groups for _ in group]
         grades = self._grader.score(texts, asked) if texts else []
         self._busy += time.perf_counter() - start
+        beat()
         return grades
 
 
@@ -182,7 +184,7 @@ class Collector:
             used += 1
             live = 0
             try:
-                with together(self.comm, "collecting responses"):
+                with together(self.comm, "collecting responses", survive=True):
                     for group in self._groups(step, own, seconds):
                         alive = dynamic is None or self._live(group)
                         live += alive

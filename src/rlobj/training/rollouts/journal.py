@@ -38,16 +38,17 @@ class Journal:
     Args:
         run: the run directory, the same for all ranks.
         comm: the process group.
-        recipe: settings that the weights depend on and that a resumed run may change. A rollout
-            with another recipe is only read if its weights are not newer than the checkpoint.
+
+    Attributes:
+        since: the step that the run was resumed from.
+        key: the `rollout_key` of the run. A rollout whose key differs after its first word is only
+            read if its weights are not newer than the checkpoint.
     """
 
-    def __init__(self, run: RunDirectory, comm: ProcessGroup, recipe: str) -> None:
+    def __init__(self, run: RunDirectory, comm: ProcessGroup) -> None:
         self._run = run
         self._comm = comm
-        self._recipe = recipe
-        self.since = 0
-        """The step that the run was resumed from."""
+        self.since, self.key = 0, ""
 
     @property
     def folder(self) -> Path:
@@ -61,7 +62,7 @@ class Journal:
         with together(self._comm, "writing a rollout"):
             (self._run.path / folder).mkdir(parents=True, exist_ok=True)
             # After a power cut an incomplete file is sampled again: no need to wait for the disk.
-            content = pack_rollout(rollout, self._recipe)
+            content = pack_rollout(rollout, self.key)
             write_whole(self._run.path / name, content, durable=False)
 
     def read(self, step: int) -> Rollout | None:
@@ -83,18 +84,19 @@ class Journal:
         )
 
     def _load(self, step: int, files: Sequence[Path]) -> list[Rollout]:
-        """The rollouts in some files; [] if one is damaged or has another recipe."""
+        """The rollouts in some files; [] if one is damaged or belongs to other settings."""
         try:
             loaded = [unpack_rollout(file.read_bytes()) for file in files]
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("step %d is sampled again: cannot read %s: %s", step + 1, files, error)
             return []
         rollouts = [rollout for rollout, _ in loaded]
         versions = [
             r.sample.weight_version for part in rollouts for r in part.responses + part.dead
         ]
-        same = all(recipe == self._recipe for _, recipe in loaded)
-        return rollouts if same or max(versions, default=0) <= self.since else []
+        early = max(versions, default=0) <= self.since
+        own = self.key.split(" ")[:1] if early else self.key.split(" ")
+        return rollouts if all(key.split(" ")[: len(own)] == own for _, key in loaded) else []
 
     def _files(self, step: int) -> list[Path]:
         """The files of all ranks that took part, in rank order; [] if one is missing."""
@@ -139,14 +141,14 @@ class Journal:
             shutil.copytree(source, self.folder / source.name, dirs_exist_ok=True)
 
 
-def pack_rollout(rollout: Rollout, recipe: str) -> bytes:
+def pack_rollout(rollout: Rollout, key: str) -> bytes:
     """A rollout as text: a line with the CRC-32 of what follows, then one JSON object.
 
     Token ids and log-probs are base64 of their bytes, so that every number is exact. The seconds it
     took are left out, and so are the extra columns of its problems: only grading reads them.
     """
     facts = {
-        "recipe": recipe,
+        "key": key,
         "batches": rollout.batches,
         "stream": rollout.stream,
         "responses": [_packed(response) for response in rollout.responses],
@@ -157,7 +159,7 @@ def pack_rollout(rollout: Rollout, recipe: str) -> bytes:
 
 
 def unpack_rollout(data: bytes) -> tuple[Rollout, str]:
-    """The rollout and the recipe that `pack_rollout` was given.
+    """The rollout and the key that `pack_rollout` was given.
 
     Raises:
         ValueError: the data is damaged.
@@ -171,7 +173,8 @@ def unpack_rollout(data: bytes) -> tuple[Rollout, str]:
         [_unpacked(stored, prompts) for stored in facts[kind]] for kind in ("responses", "dead")
     )
     seconds: dict[str, float] = {"sample": 0.0, "grade": 0.0, "hidden": 0.0, "write": 0.0}
-    return Rollout(responses, dead, facts["batches"], seconds, facts["stream"]), facts["recipe"]
+    rollout = Rollout(responses, dead, facts["batches"], seconds, facts["stream"])
+    return rollout, str(facts.get("key", ""))
 
 
 def _packed(response: Response) -> list[Any]:

@@ -36,6 +36,8 @@ from rlobj.training.storage.run_directory import RunDirectory, remove, settle, s
 logger = logging.getLogger(__name__)
 
 _BLOCK = 1 << 24  # bytes read at a time
+_READ: set[tuple[str, int, int, int]] = set()
+"""Files that this process has read and found intact: path, time of the last change, size, CRC."""
 
 
 def write(
@@ -70,7 +72,8 @@ def write(
                     (place / folder).mkdir(parents=True)
         with _writing(run, comm):
             _write_shares(place, parts, comm.rank, comm.size)
-            torch.save(_random_state(), place / "random" / f"rank-{comm.rank}.pt")
+            own = json.dumps(_random_state())
+            (place / "random" / f"rank-{comm.rank}.json").write_text(own, encoding="utf-8")
         with _writing(run, comm):
             if comm.rank == 0:
                 _write_rest(place, policy, state, comm.size)
@@ -175,33 +178,48 @@ def _crc(file: Path) -> int:
 # Reading.
 
 
-def newest_sound(run: RunDirectory) -> Path | None:
-    """Return the newest checkpoint whose files are intact; None if there is no checkpoint.
+def newest_sound(run: RunDirectory, *, set_aside: bool = False) -> Path | None:
+    """Return the newest checkpoint whose files are intact: the one to resume from.
 
-    Newer, damaged checkpoints are renamed, with a warning.
+    Args:
+        run: the run's folder.
+        set_aside: rename the newer, damaged checkpoints, with a warning.
+
+    Returns:
+        Its folder; None if there is no checkpoint.
 
     Raises:
         ConfigError: there are checkpoints, and all of them are damaged.
     """
-    saved = run.saved()
-    problems = {}
-    for checkpoint in reversed(saved):
-        problem = _damage(checkpoint)
-        if problem is None:
-            for damaged, what in problems.items():
-                aside = damaged.with_name(f"damaged-{damaged.name}")
-                remove(aside)
-                damaged.rename(aside)
-                logger.warning("%s is damaged (%s): set aside as %s", damaged, what, aside.name)
-            return checkpoint
-        problems[checkpoint] = problem
-    if problems:
-        listed = "\n".join(f"  {path.name}: {what}" for path, what in problems.items())
+    damaged: dict[Path, str] = {}
+    for checkpoint in reversed(run.saved()):
+        if (problem := _damage(checkpoint)) is None:
+            break
+        damaged[checkpoint] = problem
+    else:
+        if not damaged:
+            return None
+        listed = "\n".join(f"  {path.name}: {what}" for path, what in damaged.items())
         raise ConfigError(
             f"no checkpoint in {run.checkpoints} can be read:\n{listed}\nNothing was changed. "
             "Restore their files, or start a new run with another --out."
         )
-    return None
+    for path, what in damaged.items() if set_aside else ():
+        aside = path.with_name(f"damaged-{path.name}")
+        remove(aside)
+        path.rename(aside)
+        logger.warning("%s is damaged (%s): set aside as %s", path, what, aside.name)
+    return checkpoint
+
+
+def require_sound(checkpoint: Path) -> None:
+    """Check the files of a checkpoint.
+
+    Raises:
+        ConfigError: one is damaged.
+    """
+    if (problem := _damage(checkpoint)) is not None:
+        raise ConfigError(f"{checkpoint} is damaged ({problem}): name another checkpoint")
 
 
 def _damage(checkpoint: Path) -> str | None:
@@ -212,8 +230,11 @@ def _damage(checkpoint: Path) -> str | None:
             file = checkpoint / name
             if not file.is_file():
                 return f"{name} is missing"
-            if file.stat().st_size != size or _crc(file) != crc:
+            found = file.stat()
+            stamp = (str(file), found.st_mtime_ns, found.st_size, crc)
+            if stamp not in _READ and (found.st_size != size or _crc(file) != crc):
                 return f"{name} has changed since it was written"
+            _READ.add(stamp)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"manifest.json: {error}"
     return None
@@ -252,17 +273,29 @@ def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -
 
 
 def restore_random(checkpoint: Path, rank: int) -> None:
-    """Restore this rank's random states; a rank without saved states keeps its own."""
-    file = checkpoint / "random" / f"rank-{rank}.pt"
+    """Restore this rank's random states; a rank without saved states keeps its own.
+
+    Those of 0.1.0 (`rank-0.pt`) are pickles, which can run code: they are not read.
+    """
+    file = checkpoint / "random" / f"rank-{rank}.json"
     if not file.exists():
+        if rank == 0 and file.with_suffix(".pt").exists():
+            logger.warning("%s: random states of an old version; new ones are used", checkpoint)
         return
-    state = torch.load(file, weights_only=True)
-    random.setstate(state["python"])
-    torch.set_rng_state(state["torch"])
-    if len(state["cuda"]) == torch.cuda.device_count() > 0:  # skipped on other hardware
-        torch.cuda.set_rng_state_all(state["cuda"])
+    try:
+        state = json.loads(file.read_text(encoding="utf-8"))
+        version, numbers, gauss = state["python"]
+        current, *cuda = (torch.tensor(each, dtype=torch.uint8) for each in state["torch"])
+        random.setstate((version, tuple(numbers), gauss))
+        torch.set_rng_state(current)
+    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        logger.warning("%s cannot be read (%s); new random states are used", file, error)
+        return
+    if len(cuda) == torch.cuda.device_count() > 0:  # skipped on other hardware
+        torch.cuda.set_rng_state_all(cuda)
 
 
 def _random_state() -> dict[str, Any]:
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
+    states = [state.tolist() for state in (torch.get_rng_state(), *cuda)]
+    return {"python": random.getstate(), "torch": states}

@@ -6,6 +6,7 @@
     RUN/samples/step-000010.parquet
     RUN/records/                 see `rlobj.records.recorder`
     RUN/tables/step-000010-rank-0.parquet
+    RUN/initial/                 the policy that came from another run
     RUN/rollouts/                see `rollouts.journal`
     RUN/checkpoints/step-000010/ see `storage.checkpoint`
 
@@ -14,9 +15,12 @@ Files are written under a temporary name and renamed when complete; metrics.json
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -75,8 +79,22 @@ class RunDirectory:
                 "another folder with --out DIR"
             )
 
-    def create(self, config: RunConfig, folders: Sequence[str] = FOLDERS) -> None:
+    def adopted(self, config: RunConfig) -> RunConfig:
+        """The configuration with the run's own copy of a policy that comes from another run."""
+        if config.origin is None:
+            return config
+        model = config.model.model_copy(update={"name": str(self.path.absolute() / "initial")})
+        return config.model_copy(update={"model": model})
+
+    def create(
+        self, config: RunConfig, folders: Sequence[str] = FOLDERS, initial: str | None = None
+    ) -> None:
         """Create the folder of a new run with empty folders in it, and write its configuration.
+
+        Args:
+            config: of the run.
+            folders: the empty folders.
+            initial: the model of an `adopted` configuration, which is linked or copied.
 
         Raises:
             ConfigError: the folder already has a run, or cannot be written.
@@ -85,6 +103,8 @@ class RunDirectory:
         try:
             for folder in folders:
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
+            if initial is not None:
+                shutil.copytree(initial, str(config.model.name), copy_function=_link)
             self.write_config(config)
         except (OSError, RunError) as error:
             reason = getattr(error, "strerror", None) or error
@@ -123,18 +143,32 @@ class RunDirectory:
 
         write_parquet(self.path / name, pyarrow.table(dict(columns)))
 
-    def add_session(self, step: int) -> None:
-        """Record that training starts after a step, with the versions that can change results.
+    @functools.cached_property
+    def id(self) -> str:
+        """Random id of the run, which its sessions have; a new one before the first."""
+        file = self.path / "sessions.jsonl"  # a crash may have cut a line
+        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+        found = re.search(r'^\{"run": "(\w+)"', text, re.MULTILINE)
+        return found[1] if found else secrets.token_hex(8)
+
+    def add_session(self, step: int, changed: Mapping[str, tuple[Any, Any]]) -> None:
+        """Record that training starts after a step, and what may change its results.
+
+        Args:
+            step: the steps done.
+            changed: settings that were changed (before, now).
 
         Raises:
             OSError: the file cannot be written.
         """
         versions = {name: installed_version(name) for name in ("rlobj", *CORE, *VLLM)}
         session = {
+            "run": self.id,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "step": step,
             "verifier": verifier_version(),
             "versions": {name: number for name, number in versions.items() if number},
+            **({"changed": changed} if changed else {}),
         }
         with (self.path / "sessions.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(session) + "\n")
@@ -189,6 +223,14 @@ def _load_tables() -> None:
     import pyarrow.parquet
 
     pyarrow.array([0])
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file that never changes, or copy it to another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def step_name(step: int) -> str:

@@ -1,0 +1,41 @@
+"""What is checked when a run is about to start, and not when a finished run is read."""
+
+from __future__ import annotations
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.run_config import RunConfig
+
+HIGHEST_LEARNING_RATE = 0.01
+"""AdamW moves each weight by about the learning rate in an update, and the weights of language
+models are about 0.02. A higher rate is warned about."""
+
+
+def refuse_senseless(config: RunConfig) -> None:
+    """Check settings with which a run would learn nothing.
+
+    Raises:
+        ConfigError: one response per prompt, and an advantage that compares those of a prompt.
+    """
+    advantage = config.objective.advantage
+    if config.sampling.group_size == 1 and advantage.group_relative:
+        raise ConfigError(
+            f"sampling.group_size: 1 response per prompt, and {advantage.kind} compares the "
+            "responses of a prompt with one another. Expected at least 2, such as "
+            "sampling.group_size=8; or an advantage that compares the whole batch: "
+            "objective.advantage=batch_whitened"
+        )
+
+
+def doubts(config: RunConfig) -> list[str]:
+    """Warnings about settings that are allowed and hardly what somebody wants."""
+    rate, ahead = config.training.learning_rate, config.sampling.async_depth
+    found = {
+        f"training.learning_rate={rate:g} is far above what trains a language model: an update "
+        f"moves each weight by about this much. Expected at most {HIGHEST_LEARNING_RATE:g}; 1e-6 "
+        "to 1e-5 is usual, and 1e-5 to 1e-3 with LoRA": rate > HIGHEST_LEARNING_RATE,
+        f"sampling.async_depth={ahead} without objective.mismatch: samples of older weights are "
+        "used without a correction; set objective.mismatch={kind: truncate}": (
+            ahead > 0 and config.objective.mismatch is None
+        ),
+    }
+    return [text for text, holds in found.items() if holds]

@@ -1,0 +1,207 @@
+"""The memory that a run needs on each GPU: weights, gradients, moments, copies, vLLM.
+
+Activations are not counted. They depend on `training.micro_batch_tokens`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
+from rlobj.models.embedded import build_policy
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Size:
+    """The number of parameters of a model.
+
+    Attributes:
+        total: without adapters.
+        adapters: of LoRA adapters of rank 1.
+    """
+
+    total: int
+    adapters: int
+
+    @classmethod
+    def of(cls, model: Any, lora: LoraConfig | None) -> Size:
+        """Count the parameters of a transformers model, on any device."""
+        targets = "all-linear" if lora is None else lora.targets
+        layers = [
+            layer
+            for name, layer in model.named_modules()
+            if isinstance(layer, nn.Linear)
+            and layer is not model.get_output_embeddings()
+            and (targets == "all-linear" or name.rpartition(".")[2] in targets)
+        ]
+        total = sum(parameter.numel() for parameter in model.parameters())
+        return cls(total, sum(layer.in_features + layer.out_features for layer in layers))
+
+    @classmethod
+    def named(cls, config: ModelConfig, *, local: bool = False) -> Size | None:
+        """Count the parameters of the model that a configuration names, without its weights.
+
+        Args:
+            config: the model's settings.
+            local: do not ask the hub for `config.json`.
+
+        Returns:
+            None if `config.json` cannot be read.
+        """
+        if config.name is None:
+            return cls.of(build_policy(0), config.lora)
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        code = config.trust_remote_code
+        try:
+            found = AutoConfig.from_pretrained(
+                config.name, trust_remote_code=code, local_files_only=local
+            )
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(found, trust_remote_code=code)
+        except (OSError, ValueError):
+            return None
+        return cls.of(model, config.lora)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of one process.
+
+    Attributes:
+        parts: (bytes while sampling, bytes in an update) of each part of a run.
+        card: bytes of the GPU; None = there is none.
+    """
+
+    parts: Mapping[str, tuple[float, float]]
+    card: int | None
+
+    @property
+    def needed(self) -> tuple[float, float]:
+        """Bytes while sampling, and bytes in an update."""
+        sampling, training = zip(*self.parts.values(), strict=True)
+        return sum(sampling), sum(training)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU has as much, or there is none."""
+        return self.card is None or max(self.needed) <= self.card
+
+
+def bytes_per_parameter(strategy: str, ranks: int) -> tuple[float, float]:
+    """Bytes of a trained parameter in each process: while sampling, and in an update.
+
+    ddp has weights and two moments of 4 bytes, and in an update gradients and temporary tensors;
+    several processes keep their gradients. ZeRO has a second copy of the weights, which it updates.
+    It shards that copy and the moments, in stage 2 also the gradients, and in stage 3, as fsdp2,
+    everything.
+    """
+    return {
+        "ddp": (12 if ranks == 1 else 16, 16.3),
+        "zero1": (4 + 12 / ranks, 8 + 12 / ranks),
+        "zero2": (4 + 12 / ranks, 4 + 16 / ranks),
+        "zero3": (20 / ranks, 35 / ranks),
+        "fsdp2": (20 / ranks, 35 / ranks),
+    }[strategy]
+
+
+def estimate(
+    config: RunConfig, size: Size, strategy: str, ranks: int, card: int | None = None
+) -> Memory:
+    """Estimate the memory of each process of a run.
+
+    Args:
+        config: the run.
+        size: of its model.
+        strategy: a strategy other than "auto".
+        ranks: number of processes, each with a GPU of its own.
+        card: bytes of the GPU; None = there is none.
+    """
+    lora, sampling = config.model.lora, config.sampling
+    sharded = strategy in ("zero3", "fsdp2")
+    trained = size.total if lora is None else lora.rank * size.adapters
+    low, high = (trained * each for each in bytes_per_parameter(strategy, ranks))
+    parts = {"weights, gradients, moments": (low, high)}
+    copy = (4.0 * size.total, 4.0 * size.total)
+    if lora is not None:
+        frozen = copy[0] / ranks if sharded else copy[0]
+        parts = {"frozen weights": (frozen, frozen), "adapters": (low, high)}
+    elif "ref_logprobs" in config.objective.needs.ever:
+        parts["reference model"] = copy
+    if sampling.engine == "transformers" and (sharded or sampling.async_depth):
+        parts["sampler's copy"] = copy
+    if sampling.engine == "vllm":
+        settings = sampling.vllm
+        share: float = size.total * (4 if config.model.dtype == "float32" else 2)
+        if settings.kv_cache_bytes == "auto":
+            share = max(share, settings.gpu_memory_utilization * (card or 0))
+        else:
+            share += settings.kv_cache_bytes
+        parts["vLLM"] = (share, share if settings.sleep_level == 0 else 0.0)
+    return Memory(parts, card)
+
+
+def require_memory(
+    config: RunConfig, size: Size, strategy: str, ranks: int, card: int | None
+) -> None:
+    """Check that a run can fit the GPU.
+
+    Raises:
+        ConfigError: it cannot; the message has changes with which it can.
+    """
+    memory = estimate(config, size, strategy, ranks, card)
+    if card is None or memory.fits:
+        return
+    adapted = config.model.model_copy(update={"lora": LoraConfig()})
+    lora = config.model_copy(update={"model": adapted})
+    tried = {"--set model.lora.rank=16": estimate(lora, size, strategy, ranks, card)}
+    for count in (2, 4, 8, 16, 32):
+        if count > ranks:
+            more = f"--strategy zero3 --processes {count}"
+            tried[more] = estimate(config, size, "zero3", count, card)
+    ways = [f"{text}: {_gib(max(m.needed))}" for text, m in tried.items() if m.fits]
+    raise ConfigError(
+        f"the run cannot fit the GPU: a process needs {_gib(max(memory.needed))} without "
+        f"activations, and the GPU has {_gib(card)}\n  "
+        + "\n  ".join(f"{name}: {_gib(max(part))}" for name, part in memory.parts.items())
+        + "\nIt can fit with one of these:\n  "
+        + "\n  ".join(ways[:2] or ["a smaller model, or LoRA and zero3 over more processes"])
+    )
+
+
+def check_card(config: RunConfig, strategy: str, ranks: int, model: Any = None) -> None:
+    """`require_memory` for the GPU of this process, if it has one.
+
+    Args:
+        config: the run.
+        strategy: a strategy other than "auto".
+        ranks: number of processes.
+        model: the model, if it is in memory already.
+    """
+    card = card_bytes()
+    if card is None:
+        return
+    size = Size.named(config.model) if model is None else Size.of(model, config.model.lora)
+    if size is not None:
+        require_memory(config, size, strategy, ranks, card)
+
+
+def card_bytes() -> int | None:
+    """The memory of this process's GPU; None = there is none."""
+    if not torch.cuda.is_available():
+        return None
+    index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+    return torch.cuda.get_device_properties(index).total_memory
+
+
+def _gib(count: float) -> str:
+    return f"{count / GIB:.1f} GiB"

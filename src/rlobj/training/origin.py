@@ -1,0 +1,60 @@
+"""A new run that starts from the policy of another run's checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.files import step_of
+from rlobj.base.targets import importing
+from rlobj.config.layers import Layer, flattened, merged
+from rlobj.config.presets import load_preset
+from rlobj.config.resuming import named_code, require_trust
+from rlobj.config.run_config import build_config
+from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
+from rlobj.training.storage.checkpoint import newest_sound, require_sound
+from rlobj.training.storage.run_directory import RunDirectory
+
+
+def layers_from(
+    origin: str | Path, preset: str | None, above: Sequence[Layer], *, trust: bool
+) -> list[Layer]:
+    """The layers of a new run with the settings of another one, and with its policy.
+
+    Args:
+        origin: `RUN`, its newest checkpoint; `RUN@STEP`, or `RUN@best`.
+        preset: whose objective replaces the run's; None = the one of `above`, if any.
+        above: what the caller sets: (origin, partial RunConfig), later over earlier.
+        trust: import the code that the run's settings name.
+
+    Raises:
+        ConfigError: no such run or checkpoint, a damaged one, another model as well, or code
+            without `trust`.
+    """
+    text = str(origin)
+    name, _, step = (text, "", "") if is_run(Path(text).expanduser()) else text.rpartition("@")
+    path = Path(name or text).expanduser().absolute()
+    settings = read_settings(path)
+    given = [(layer, dict(values)) for layer, values in above]
+    named = [values.pop("preset", None) for _, values in given]
+    preset = preset or next((each for each in reversed(named) if each is not None), None)
+    if model := flattened(merged(given)).get("model.name"):
+        raise ConfigError(f"--from {text} and the model {model} both name a policy: give one")
+    if preset is not None:
+        objective = dict(load_preset(preset).config.get("objective", {}))
+        given = [(f"preset {preset}", {"preset": preset, "objective": objective}), *given]
+        settings.pop("objective", None)
+    checkpoint = named_checkpoint(path, step or None)
+    if step:
+        require_sound(checkpoint)
+    else:
+        checkpoint = newest_sound(RunDirectory(path)) or checkpoint
+    settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
+    settings["origin"] = f"{path}@{step_of(checkpoint)}"
+    layers = [(f"run {path.name}@{step_of(checkpoint)}", settings), *given]
+    if not trust:
+        require_trust(path, merged(layers), named_code(merged(given)))
+        with importing(False):  # also what `named_code` cannot see, such as the text of a rule
+            build_config(layers[:1])
+    return layers

@@ -1,0 +1,255 @@
+"""Check that fresh samples come from the policy, by their log-probabilities.
+
+    d = sampler's log-prob − trainer's    u = trainer's log-prob + entropy
+
+gap: mean |d|. It shows weights or arithmetic that are not the trainer's.
+bias: mean d. With top-k, top-p or min-p, d = −log(probability that is kept) ≥ 0 at every token, so
+    that the bias is near the gap.
+excess: Σ (p − C) / Σ (C^1.5 − C²), where p is the policy's probability of the token. C = Σ p² is
+    the mean of p if the token comes from the policy; the variance of p is at most C^1.5 − C². The
+    choice of tokens shows a colder or truncated distribution, whatever log-probs are reported.
+slope: of d in u. A sampler at temperature T' instead of T has d ≈ (T/T' − 1) u.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from rlobj.base.errors import RunError
+from rlobj.config.run_config import SamplingConfig
+from rlobj.objectives import functional
+from rlobj.objectives.statistics import Comm
+from rlobj.training.parallel.agreement import largest
+
+
+class SamplerGap(RunError):
+    """The samples do not come from the policy, so they must not be trained on."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an arithmetic may cause; correct engines stay a factor of ten below.
+
+    Attributes:
+        gap: largest accepted gap, nats.
+        noise: gaps up to this one are rounding, however small the run's first gap was, nats.
+        bias: largest accepted bias, nats.
+        slope: largest accepted |slope|.
+    """
+
+    gap: float
+    noise: float
+    bias: float
+    slope: float
+
+
+LIMITS = {
+    "float32": Limits(gap=1e-3, noise=1e-5, bias=1e-4, slope=3e-3),
+    "bfloat16": Limits(gap=0.1, noise=0.03, bias=3e-3, slope=0.03),
+}
+_DRIFT = 10
+"""Largest accepted multiple of the run's first gap."""
+_EXCESS = 0.1
+"""Largest accepted excess. Temperature 0.9 has about 0.3, and top-p 0.95 about 0.8."""
+_MEMORY = 0.5
+"""Weight of the evidence of the steps before, per step."""
+_FEW = 20
+"""Tokens below which bias and slope are not computed."""
+_ERRORS = 5
+"""Standard errors at which a bias or a slope is significant."""
+
+
+def sampler_gap(
+    trainer: Tensor, sampler: Tensor, comm: Comm, entropy: Tensor | None = None
+) -> dict[str, float]:
+    """How far the sampler's log-probs are from the trainer's, over all ranks.
+
+    Tokens whose log-prob the sampler does not know (NaN) are left out. vLLM has such tokens where
+    the entropy is nearly 0.
+
+    Args:
+        trainer: log π of the sampled tokens, by the trainer [N].
+        sampler: by the sampler [N].
+        comm: the process group.
+        entropy: of the policy at these tokens, for the bias and the slope [N].
+
+    Returns:
+        sampler/kl: mean of k3, an estimate of KL(sampler ‖ trainer), nats;
+        sampler/ratio_max: largest π_trainer/π_sampler;
+        sampler/logprob_gap: mean |Δ log-prob|, nats; NaN if the sampler knows none;
+        sampler/nan_tokens: number of tokens that are left out;
+        sampler/bias, sampler/slope, and their errors as `_fit` returns them.
+    """
+    known = ~sampler.isnan()
+    surprise = None if entropy is None else (trainer + entropy).detach()[known]
+    trainer, sampler = trainer.detach()[known], sampler[known]
+    ratio = functional.log_ratio(trainer, sampler).exp()
+    gap = (trainer - sampler).abs()
+    k3 = functional.k3(sampler, trainer)
+    sums = torch.stack([column.double().sum() for column in (k3, gap, known, ~known)])
+    kl, total, count, unknown = comm.sum(sums.cpu()).tolist()
+    none = math.nan if unknown else 0.0
+    found = {
+        "sampler/kl": kl / count if count else none,
+        "sampler/ratio_max": largest(float(ratio.max()) if len(ratio) else 1.0, comm),
+        "sampler/logprob_gap": total / count if count else none,
+        "sampler/nan_tokens": unknown,
+    }
+    return found if surprise is None else found | _fit(sampler - trainer, surprise, comm)
+
+
+def _fit(d: Tensor, u: Tensor, comm: Comm) -> dict[str, float]:
+    """Least squares of d = a + b·u + e over all ranks.
+
+        bias = mean d             error² = Σ (d − bias)² / n²
+        slope = b = S_ud / S_uu   error = √(Σ (u − ū)² e²) / S_uu + Σ e² / S_uu
+
+    The last term is there because the trainer's rounding is in d and in u: alone, it has slope −1.
+    """
+    scored = ~u.isnan()
+    d, u = d[scored].double(), u[scored].double()
+
+    def sums(*columns: Tensor) -> list[float]:
+        return comm.sum(torch.stack([column.sum() for column in columns]).cpu()).tolist()
+
+    n, total_d, total_u = sums(torch.ones_like(d), d, u)
+    if n < _FEW:
+        return {}
+    bias = total_d / n
+    x, y = u - total_u / n, d - bias
+    xx, xy, yy = sums(x * x, x * y, y * y)
+    found = {"sampler/bias": bias, "sampler/bias_error": math.sqrt(yy) / n}
+    if not xx:
+        return found
+    e = y - x * (xy / xx)
+    spread, rest = sums((x * e).square(), e * e)
+    error = (math.sqrt(spread) + rest) / xx
+    return {**found, "sampler/slope": xy / xx, "sampler/slope_error": error}
+
+
+class SampleChecks:
+    """The checks of a run's samples, step by step.
+
+    Args:
+        settings: of the run.
+        arithmetic: of the policy; None = float32.
+        comm: the process group.
+    """
+
+    def __init__(
+        self, settings: SamplingConfig, arithmetic: torch.dtype | None, comm: Comm
+    ) -> None:
+        self._settings, self._arithmetic, self._comm = settings, arithmetic, comm
+
+    def compare(
+        self,
+        columns: Mapping[str, Any],
+        sampler: Tensor,
+        state: dict[str, Any],
+        *,
+        fresh: bool,
+        whole: bool,
+    ) -> dict[str, float]:
+        """The numbers of `sampler_gap`; if the samples are fresh, they are checked.
+
+        Args:
+            columns: the policy's logprobs, entropy and collision of the samples' tokens [N].
+            sampler: log-probs by the sampler [N].
+            state: of the run; keeps the first gap, and the evidence of an excess.
+            fresh: the samples were drawn from the policy's present weights.
+            whole: they were not selected by what was drawn, so that the excess has a meaning.
+
+        Raises:
+            SamplerGap: fresh samples do not come from the policy.
+        """
+        found = sampler_gap(columns["logprobs"], sampler, self._comm, columns["entropy"])
+        if not fresh:
+            return found
+        if whole and columns["collision"] is not None:
+            found |= self._excess(columns["logprobs"], columns["collision"], state)
+        settings, first = self._settings, state.get("sampler_gap") or math.inf
+        check_gap(found, settings.max_logprob_gap, self._arithmetic, first, settings.temperature)
+        state["sampler_gap"] = state.get("sampler_gap") or found["sampler/logprob_gap"]
+        return found
+
+    def _excess(
+        self, logprobs: Tensor, collision: Tensor, state: dict[str, Any]
+    ) -> dict[str, float]:
+        """The excess over the last steps; its standard error is at most 1 / √Σ (C^1.5 − C²)."""
+        p, c = logprobs.detach().double().exp(), collision.double()
+        sums = torch.stack([(p - c).sum(), (c**1.5 - c**2).clamp(min=0).sum()])
+        now, before = self._comm.sum(sums.cpu()).tolist(), state.get("sampler_excess", (0.0, 0.0))
+        excess, variance = (new + _MEMORY * old for new, old in zip(now, before, strict=True))
+        state["sampler_excess"] = [excess, variance]
+        if not variance > 0:
+            return {}
+        return {"sampler/excess": excess / variance, "sampler/excess_error": variance**-0.5}
+
+
+def check_gap(
+    gap: Mapping[str, float],
+    limit: float | Literal["auto"],
+    arithmetic: torch.dtype | None,
+    first: float = math.inf,
+    temperature: float = 1.0,
+) -> None:
+    """Stop where fresh samples do not come from the policy.
+
+    Args:
+        gap: from `sampler_gap`.
+        limit: of the gap, nats. With a number, it is the only check.
+        arithmetic: of the policy; None = float32.
+        first: the run's first gap, nats.
+        temperature: of the samples that were asked for.
+
+    Raises:
+        SamplerGap: they do not, or the gap is not a number.
+    """
+    name = "float32" if arithmetic is None else str(arithmetic).removeprefix("torch.")
+    limits, size = LIMITS[name], gap["sampler/logprob_gap"]
+    most = min(limits.gap, max(limits.noise, _DRIFT * first)) if limit == "auto" else limit
+
+    def significant(each: str) -> float:
+        value, error = (gap.get(f"sampler/{each}{end}", 0.0) for end in ("", "_error"))
+        return value if limit == "auto" and abs(value) > _ERRORS * error else 0.0
+
+    bias, slope, excess = map(significant, ("bias", "slope", "excess"))
+    if bias > max(limits.bias, size / 2):
+        what = (
+            f"log-probs of fresh samples are {bias:.3g} nats higher there on average; expected at "
+            f"most {limits.bias:g} in {name}. It draws from a part of the policy's tokens only. "
+            "Remove top_p, top_k, min_p and other limits from its sampling settings."
+        )
+    elif abs(slope) > limits.slope:
+        what = (
+            f"log-probs of fresh samples change by {1 + slope:.3f} nats there for each nat of the "
+            f"trainer's; expected 1 ± {limits.slope:g} in {name}. Its temperature is about "
+            f"{temperature / (1 + slope):.2g}; expected {temperature:g}."
+        )
+    elif excess > _EXCESS:
+        what = (
+            f"it chooses tokens that are too likely, with an excess of {excess:.2g}; expected at "
+            f"most {_EXCESS:g}. The log-probs that it reports are not those that it draws from. "
+            "Its temperature is lower, or top_p, top_k or min_p is set."
+        )
+    elif not size <= most:
+        start = f"; {first:.2g} in the first step" if math.isfinite(first) else ""
+        what = (
+            f"log-probs of fresh samples differ by {size:.3g} nats a token on average{start}; "
+            f"expected at most {most:.2g} in {name}. The largest ratio is "
+            f"{gap['sampler/ratio_max']:.3g}. The weights of the last sync are not all in use "
+            "there, or its settings are others."
+        )
+    else:
+        return
+    raise SamplerGap(
+        f"the sampler does not sample from the policy: {what} Arithmetic that is coarser on "
+        "purpose: sampling.max_logprob_gap=NUMBER.",
+        finding="sampler-drift",
+    )

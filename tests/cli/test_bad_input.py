@@ -1,0 +1,154 @@
+"""Bad input of every command: exit code 2, nothing written, and words that help."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import rlobj
+from rlobj.base.errors import RlobjError
+from rlobj_cli.app import app
+
+runner = CliRunner(env={"COLUMNS": "250", "TERM": "dumb"})
+
+FILES = {
+    "rows.jsonl": '{"problem": "3,4=", "answer": "4"}\n',
+    "empty.yaml": "",
+    "list.yaml": "- 1\n",
+    "broken.yaml": "a: [1\n",
+    "twice.yaml": "seed: 1\nseed: 2\n",
+    "reward.py": "def score(response, answer, **columns):\n    return 1\n",
+    "wrong.py": "def (:\n",
+    "folder/notes.txt": "",
+}
+
+SETTINGS = {
+    "training.learning_rate=0": "should be greater than 0, got 0",
+    "training.learning_rate=inf": "should be a finite number, got 'inf'",
+    "training.learning_rate=nan": "should be a finite number, got 'nan'",
+    "training.learning_rate=fast": "should be a valid number, unable to parse string",
+    "training.weight_decay=inf": "should be a finite number",
+    "training.betas=0.9": "should be a list in brackets, got 0.9",
+    "training.betas=[0.9,1]": "training.betas.1 (from --set): Input should be less than 1",
+    "training.adam_epsilon=0": "should be greater than 0",
+    "training.warmup_ratio=2": "should be less than or equal to 1, got 2",
+    "training.steps=1.5": "should be a valid integer, got a number with a fractional part",
+    "training=3": "expected a mapping of settings, as in {name: value}, got 3",
+    "training.stepz=3": "unknown key. Did you mean 'steps'?",
+    "training.stop_on=[collapze]": "Did you mean 'collapse'?",
+    "training..steps=3": "expected key=value, such as training.steps=50",
+    "steps": "expected key=value, such as training.steps=50",
+    "seed=99999999999999999999": "should be less than 9223372036854775808",
+    "sampling.group_size=1": "1 response per prompt, and group_normalized compares the responses",
+    "sampling.temperature=0": "all responses of a group are equal",
+    "sampling.top_p=0.9": "ratios are biased. Expected 1.0",
+    "sampling.max_logprob_gap=nan": "expected",
+    "sampling.prompts_per_step=0": "should be greater than or equal to 1",
+    "model.lora=true": "expected a mapping of settings",
+    "'model.chat_template_kwargs={tokenize: false}'": "rlobj sets tokenize itself",
+    "data.system=hi": "prompts go through no chat template",
+    "data.template=hello": "the template 'hello' does not contain {prompt}",
+    "data.test_fraction=2": "should be less than 1, got 2",
+    "objective.surrogate=clipp": "kind 'clipp' is unknown. Did you mean 'clip'?",
+    "objective.surrogate.low=-1": "expected a number >= 0 or an expression",
+    "'objective.drop=prob <'": "cannot be read: invalid syntax",
+    "'objective.drop=probb < 0.1'": "unknown name 'probb'. Did you mean 'prob'?",
+    "'objective.drop=0 < prob < 1'": "comparisons do not chain; write (0 < prob) & (prob < 1)",
+    "rewards.kind=exakt": "kind 'exakt' is unknown. Did you mean 'exact'?",
+    "output.trackers=[wandbb]": "Did you mean 'wandb'?",
+}
+"""A setting of `rlobj train --preset grpo --dry-run`, and words of the refusal."""
+
+COMMANDS = {
+    "train": "no objective: name a preset, or give a --config file",
+    "train --preset nope --dry-run": "unknown preset 'nope'",
+    "train --preset grpo extra": "unexpected extra argument",
+    "train --preset grpo --task addition --data x.jsonl": "--task addition and --data x.jsonl both",
+    "train --preset grpo --task scratchpd": "no such task. Did you mean 'scratchpad'?",
+    "train --preset grpo --task x.jsonl": "a file or a hub id is given with --data",
+    "train --preset grpo --data x.jsonl": "needs a model: --model",
+    "train --preset grpo --model a/b --dry-run": "needs problems to train on: --data FILE.jsonl",
+    "train --preset grpo --model a/b --data no.jsonl --dry-run": "'no.jsonl' is not a file, folder",
+    "train --preset grpo --eval-on nope --dry-run": "'nope' is not a file, folder",
+    "train --preset grpo --model ./no --data rows.jsonl": "no run or model folder './no'",
+    "train --preset grpo --model rows.jsonl --data rows.jsonl": "a model is a folder or a hub id",
+    "train --preset grpo --model folder --data rows.jsonl": "is a folder without config.json",
+    "train --preset grpo --model embedded --data folder --out run": "no data file in this folder",
+    "train --preset grpo --sampler transfomers": "Did you mean 'transformers'?",
+    "train --preset grpo --sampler vllm --async-depth 1": "cannot sample during training",
+    "train --preset grpo --strategy ddpp": "Did you mean 'ddp'?",
+    "train --preset grpo --strategy fsdp2 --out run": "needs a GPU, and torch finds none",
+    "train --preset grpo --processes 0": "greater than or equal to 1",
+    "train --preset grpo --seed x": "should be a valid integer",
+    "train --preset grpo --beside nope --dry-run": "--beside nope: unknown preset 'nope'",
+    "train --preset grpo --reward no.py:score --dry-run": "there is no file 'no.py'",
+    "train --preset grpo --reward reward.py:scores --dry-run": "Did you mean 'score'?",
+    "train --preset grpo --reward wrong.py:score --dry-run": "SyntaxError: invalid syntax",
+    "train --preset grpo --out rows.jsonl": "cannot write the run to rows.jsonl",
+    "train --preset grpo --config no.yaml": "--config no.yaml is not there",
+    "train --preset grpo --config folder": "is a folder, not a YAML file",
+    "train --preset grpo --config empty.yaml": "is empty; expected keys such as base",
+    "train --preset grpo --config list.yaml": "must hold a mapping, got list",
+    "train --preset grpo --config broken.yaml": "is not valid YAML",
+    "train --preset grpo --config twice.yaml": "the key 'seed' is given twice",
+    "train --resume no": "no is not a run",
+    "train --resume rows.jsonl": "it is a file, and a run is a folder",
+    "train --resume folder": "it has no config.resolved.yaml",
+    "eval no": "there is no folder 'no' here. For a hub id, name the problems",
+    "eval folder --on rows.jsonl": "is a folder without config.json",
+    "eval embedded --on aime2": "Did you mean 'aime25'?",
+    "eval embedded --on rows.jsonl -n 0": "greater than or equal to 1",
+    "eval embedded --on rows.jsonl --temperature nan": "greater than or equal to 0",
+    "eval embedded --on rows.jsonl --top-p 0": "should be greater than 0, got 0.0",
+    "eval embedded --on rows.jsonl --protocol nope": "no protocol 'nope'. Known: dapo",
+    "eval embedded --on rows.jsonl --checkpoint best": "needs a run, and the model is embedded",
+    "eval embedded --on rows.jsonl --set evaluation.nope=1": "unknown key. Known: every",
+    "eval compare folder no": "folder is not an evaluation",
+    "eval score rows.jsonl": "no response. Looked for response",
+    "inspect no": "no is not a run: there is no such folder",
+    "replay folder --preset grpo": "folder has no folder records",
+    "diagnose folder": "it has no config.resolved.yaml",
+    "report folder": "it has no config.resolved.yaml",
+    "presets check list.yaml": "must hold a mapping, got list",
+    "explain nope": "unknown preset 'nope'",
+}
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that the rows name, in the current folder."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        *((f"train --preset grpo --dry-run --set {k}", words) for k, words in SETTINGS.items()),
+        *COMMANDS.items(),
+    ],
+)
+def test_bad_input_ends_with_code_2_and_words_that_help(
+    line: str, words: str, tmp_path: Path
+) -> None:
+    result = runner.invoke(app, shlex.split(line))
+    text = " ".join(result.output.split())
+    assert result.exit_code == 2, text
+    assert words in text
+    assert "Traceback" not in text
+    left = {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*.*")}
+    assert {name for name in left if "__pycache__" not in name} == set(FILES)
+
+
+@pytest.mark.parametrize("setting", ["sampling.group_size=1", "training.learning_rate=nan"])
+def test_python_refuses_in_the_same_words(setting: str) -> None:
+    name, _, value = setting.partition("=")
+    with pytest.raises(RlobjError) as error:
+        rlobj.train("grpo", settings={name: float(value)}, out="run")
+    assert SETTINGS[setting].partition(", got")[0] in str(error.value)
+    assert not Path("run").exists()

@@ -1,0 +1,31 @@
+"""What is refused, and what is warned about, when a run is about to start."""
+
+from __future__ import annotations
+
+import pytest
+
+import rlobj
+from rlobj.base.errors import ConfigError
+from rlobj.config.presets import preset_names
+from rlobj.config.run_config import RunConfig, compose
+from rlobj.config.starting import doubts, refuse_senseless
+
+
+def grpo(**sections: dict[str, object]) -> RunConfig:
+    return compose("grpo", [("here", sections)])
+
+
+def test_one_response_per_prompt_needs_an_advantage_over_the_batch() -> None:
+    with pytest.raises(ConfigError, match=r"group_size: 1 response .* group_normalized compares"):
+        rlobj.train("grpo", settings={"sampling.group_size": 1})
+    one = {"sampling": {"group_size": 1}}
+    refuse_senseless(grpo(**one, objective={"advantage": "batch_whitened"}))
+    refuse_senseless(grpo())
+
+
+def test_doubts_are_about_high_learning_rates_and_stale_samples() -> None:
+    assert [doubts(compose(name)) for name in preset_names()] == [[]] * len(preset_names())
+    [high] = doubts(grpo(training={"learning_rate": 0.02}))
+    assert high.startswith("training.learning_rate=0.02 is far above")
+    [stale] = doubts(grpo(sampling={"async_depth": 1}))
+    assert stale.startswith("sampling.async_depth=1 without objective.mismatch")

@@ -1,0 +1,53 @@
+"""A rank that hangs ends the run; one that is slow does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import hanging_worker
+import pytest
+from forked import Forked, wait_until
+from hanging_worker import LIMIT, SLOW
+
+from rlobj.base.ports import free_port
+from rlobj.config.run_folder import read_stop
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "who"), [("sleeps", 1), ("stops", 0)])
+def test_a_rank_that_hangs_is_named_and_a_slow_one_goes_on(policy, tmp_path, how, who):
+    """Each rollout of the second rank takes longer than the limit, and is no hang.
+
+    The first rank has the store in which the ranks tell of their progress.
+    """
+    run, logs = tmp_path / "run", [tmp_path / "0.log", tmp_path / "1.log"]
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    words = [hanging_worker.__file__, how, str(who), policy, run]
+    ranks = []
+    for rank, log in enumerate(logs):
+        own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        with log.open("w") as file:
+            ranks.append(Forked(words, file, env={**os.environ, **own}))
+    other = 1 - who
+    try:
+        wait_until((run / "hangs").exists, 120, ranks[other], logs[other])
+        begun = time.monotonic()
+        assert ranks[other].wait(60) == 1, logs[other].read_text()
+        if how == "sleeps":
+            assert ranks[who].wait(10) == 1
+    finally:
+        for each in ranks:
+            each.kill()
+            each.wait(60)
+    assert time.monotonic() - begun < 10 * LIMIT
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in steps] == [1, 2]
+    assert steps[0]["time/step"] > 16 * SLOW > LIMIT
+    said, stop = logs[other].read_text(), read_stop(run)
+    assert f"no progress for {LIMIT:g} s on rank {who} (" in said
+    assert stop is not None
+    assert f"on rank {who} (" in stop[2]
+    if how == "sleeps":  # its output shows where
+        assert 'hanging_worker.py", line' in logs[who].read_text()

@@ -1,0 +1,145 @@
+"""The checks of fresh samples, on samples of known distributions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rlobj.config.run_config import SamplingConfig
+from rlobj.objectives.statistics import SingleProcess
+from rlobj.training.rollouts.probes import Probes
+from rlobj.training.rollouts.sample_checks import (
+    SampleChecks,
+    SamplerGap,
+    check_gap,
+    sampler_gap,
+)
+
+NOISE = {None: 3e-7, torch.bfloat16: 4e-3}
+ARITHMETICS = pytest.mark.parametrize("arithmetic", list(NOISE), ids=["float32", "bfloat16"])
+
+
+def drawn(arithmetic, seed=0, tokens=1000, scale=2.0, temperature=1.0, top_p=1.0):
+    """The policy's columns and the sampler's log-probs of tokens, both rounded."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(tokens, 20, generator=generator, dtype=torch.double)
+    policy = logits.log_softmax(-1)
+    order = (logits / temperature).softmax(-1).sort(-1, descending=True)
+    cut = order.values.cumsum(-1) - order.values >= top_p
+    cut = torch.zeros_like(cut).scatter(-1, order.indices, cut)
+    drawn_from = (logits / temperature).masked_fill(cut, -math.inf).log_softmax(-1)
+    chosen = drawn_from.exp().multinomial(1, generator=generator)
+
+    def rounded(logprobs):
+        noise = torch.randn(tokens, generator=generator, dtype=torch.double)
+        return (logprobs.gather(-1, chosen)[:, 0] + NOISE[arithmetic] * noise).float()
+
+    return {
+        "logprobs": rounded(policy),
+        "entropy": -(policy.exp() * policy).sum(-1).float(),
+        "collision": (2 * policy).exp().sum(-1).float(),
+    }, rounded(drawn_from)
+
+
+def measured(*arguments, **settings):
+    columns, sampler = drawn(*arguments, **settings)
+    return sampler_gap(columns["logprobs"], sampler, SingleProcess(), columns["entropy"])
+
+
+@ARITHMETICS
+def test_no_alarm_in_two_hundred_sound_steps_of_any_size_and_entropy(arithmetic):
+    checks, state = SampleChecks(SamplingConfig(), arithmetic, SingleProcess()), {}
+    for seed in range(200):
+        tokens, scale = (5, 32, 256, 2000)[seed % 4], (8.0, 0.001, 0.02, 1.0)[seed // 4 % 4]
+        columns, sampler = drawn(arithmetic, seed, tokens, scale)
+        found = checks.compare(columns, sampler, state, fresh=True, whole=True)
+    assert state["sampler_gap"] == pytest.approx(NOISE[arithmetic], rel=0.9)
+    assert abs(found["sampler/excess"]) < 5 * found["sampler/excess_error"]
+
+
+@pytest.mark.parametrize("change", [{"temperature": 0.8}, {"top_p": 0.9}], ids=str)
+def test_choices_show_what_the_reported_log_probs_hide_within_two_steps(change):
+    checks, state = SampleChecks(SamplingConfig(), None, SingleProcess()), {}
+
+    def step(seed, **change):
+        columns, _ = drawn(None, seed, tokens=4000, scale=4.0, **change)
+        checks.compare(columns, columns["logprobs"], state, fresh=True, whole=True)
+
+    for seed in range(20):
+        step(seed)
+    with pytest.raises(SamplerGap, match="it chooses tokens that are too likely"):
+        step(20, **change), step(21, **change)
+
+
+@ARITHMETICS
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"temperature": 0.9}, "temperature is about 0.63; expected 0.7"),
+        ({"temperature": 1.1}, "temperature is about 0.77; expected 0.7"),
+        ({"top_p": 0.95}, "It draws from a part of the policy's tokens only"),
+    ],
+)
+@pytest.mark.parametrize("size", [{"tokens": 64}, {"scale": 0.5}, {"scale": 4.0}], ids=str)
+def test_another_distribution_is_named(arithmetic, change, message, size):
+    with pytest.raises(SamplerGap, match=message):
+        check_gap(measured(arithmetic, **size, **change), "auto", arithmetic, temperature=0.7)
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "first", "accepted"),
+    [(None, 5e-7, 1e-5), (None, 1e-5, 1e-4), (None, 1.0, 1e-3), (torch.bfloat16, 0.004, 0.04)],
+)
+def test_the_limit_is_ten_times_the_first_gap_between_rounding_and_the_absolute_limit(
+    arithmetic, first, accepted
+):
+    def found(gap):
+        return {"sampler/logprob_gap": gap, "sampler/ratio_max": 1.0}
+
+    check_gap(found(accepted), "auto", arithmetic, first)
+    for gap in (1.01 * accepted, math.nan):
+        with pytest.raises(SamplerGap, match="does not sample from the policy"):
+            check_gap(found(gap), "auto", arithmetic, first)
+
+
+def test_a_number_is_the_only_limit():
+    hot = measured(None, temperature=0.9)
+    check_gap(hot, 0.5, None, first=1e-7)
+    with pytest.raises(SamplerGap, match=r"expected at most 0.01 in float32"):
+        check_gap(hot, 0.01, None)
+
+
+def probed(arithmetic, follow, moves=1e-4, syncs=20):
+    """The metrics of syncs at which the engine is at the trainer's values of follow(sync)."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(syncs, 300, generator=generator, dtype=torch.double).mul(moves).cumsum(0)
+    noise = NOISE[arithmetic] * torch.randn(2, syncs, 300, generator=generator).double()
+    probes = Probes(SingleProcess())
+    for sync in range(syncs):
+        seen = follow(sync)
+        yield probes.check(values[sync] + noise[0, sync], values[seen] + noise[1, seen])
+
+
+@ARITHMETICS
+@pytest.mark.parametrize("moves", [0.0, 1e-7, 1e-4, 0.1])
+def test_an_engine_that_follows_the_trainer_is_accepted(arithmetic, moves):
+    for found in probed(arithmetic, lambda sync: sync, moves):
+        assert abs(found.get("sampler/lag", 0.0)) < 0.05
+
+
+@ARITHMETICS
+@pytest.mark.parametrize("moves", [1e-4, 0.1])
+def test_frozen_log_probs_stop_the_run_within_two_syncs(arithmetic, moves):
+    found = probed(arithmetic, lambda sync: min(sync, 5), moves)
+    for _ in range(6):
+        next(found)
+    with pytest.raises(SamplerGap, match="does not use the weights of the last sync"):
+        next(found), next(found)
+
+
+def test_log_probs_of_the_sync_before_stop_the_run():
+    found = probed(None, lambda sync: max(sync - 1, 0))
+    with pytest.raises(SamplerGap, match=r"They lack \d+% of the change"):
+        next(found), next(found)
