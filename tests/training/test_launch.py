@@ -402,3 +402,13 @@ def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     wait_until(lambda: not any(map(alive, running)), 5)
+
+
+def test_modules_in_the_current_folder_do_not_replace_installed_ones(tmp_path: Path) -> None:
+    """The folder may be the run of somebody else."""
+    (tmp_path / "tokenize.py").write_text("open('executed', 'w')\n")
+    code = (
+        f"import sys\nfrom {launching.__name__} import launch\nsys.exit(launch(['--version'], 2))"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=True)
+    assert not (tmp_path / "executed").exists()

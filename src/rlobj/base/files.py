@@ -53,11 +53,13 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         doing: what the other process does, for the error: "training in".
 
     Raises:
-        ConfigError: another process has the lock, or the folder cannot be written.
+        ConfigError: another process has the lock, the folder cannot be written, or it has links to
+            files elsewhere.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        refuse_links(folder)
+        lock = (folder / ".lock").open("a")
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error}") from error
     with lock:
@@ -66,6 +68,21 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         except OSError as error:
             raise ConfigError(f"another process is {doing} {folder}") from error
         yield
+
+
+def refuse_links(folder: Path) -> None:
+    """Check that what is written and deleted in a folder is inside of it.
+
+    Raises:
+        ConfigError: a link in the folder leads out of it.
+    """
+    home = folder.resolve()
+    for found in filter(Path.is_symlink, folder.rglob("*")):
+        if not found.resolve().is_relative_to(home):
+            raise ConfigError(
+                f"{found} is a link to {found.readlink()}, and files there would be changed or "
+                f"deleted. Expected no links out of {folder}. Replace the link by what it leads to"
+            )
 
 
 def is_locked(folder: Path) -> bool:

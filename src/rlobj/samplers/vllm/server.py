@@ -81,7 +81,7 @@ def command(
         "middleware": f"{auth.RequireKey.__module__}.{auth.RequireKey.__name__}",
         "disable_uvicorn_access_log": True,
     }
-    words = [sys.executable, "-m", "rlobj.samplers.vllm"]
+    words = [sys.executable, "-P", "-m", "rlobj.samplers.vllm"]
     for name, value in {**defaults, **given, **ours}.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):

@@ -54,7 +54,7 @@ def launch(
     processes: int,
     log_dir: Path | None = None,
     *,
-    program: Sequence[str] = (sys.executable, "-m", "rlobj_cli"),
+    program: Sequence[str] = (sys.executable, "-P", "-m", "rlobj_cli"),
 ) -> int:
     """Start a program in several processes, the ranks of one process group, and wait for them.
 
@@ -69,7 +69,8 @@ def launch(
         processes: how many ranks, at least 1.
         log_dir: folder for `rank-1.log` and so on. Default: a new temporary folder, which is
             removed if all ranks end well.
-        program: the command that is started.
+        program: the command that is started. With `-P`, modules in the current folder, which may be
+            the run of somebody else, are not imported in place of installed ones.
 
     Returns:
         0 if every rank ended with 0. After a failure, the exit code of the rank that caused it, or
