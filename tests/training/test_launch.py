@@ -407,8 +407,7 @@ def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
 def test_modules_in_the_current_folder_do_not_replace_installed_ones(tmp_path: Path) -> None:
     """The folder may be the run of somebody else."""
     (tmp_path / "tokenize.py").write_text("open('executed', 'w')\n")
-    code = (
-        f"import sys\nfrom {launching.__name__} import launch\nsys.exit(launch(['--version'], 2))"
-    )
+    file = launching.__file__
+    code = f"import runpy; runpy.run_path({file!r}, run_name='x')['launch'](['--version'], 1)"
     subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=True)
     assert not (tmp_path / "executed").exists()
