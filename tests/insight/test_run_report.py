@@ -17,7 +17,7 @@ from report_runs import HOSTILE, evaluation, step_line, write_run
 
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.insight.run_report import PLOTS, notes, read_runs, times
+from rlobj.insight.run_report import PLOTS, read_runs, times
 from rlobj.insight.run_report.plots import figures
 from rlobj.insight.run_report.runs import rule_of
 from rlobj.insight.run_report.tables import different_settings, summary
@@ -109,18 +109,6 @@ def test_a_damaged_record_is_a_note(tmp_path: Path) -> None:
     assert [line for line in read.lines if "reward/mean" in line]
 
 
-def test_the_predicted_change_gets_the_size_of_the_measured_one(tmp_path: Path) -> None:
-    changes = [(1.0, -100.0), (3.0, -300.0), (2.0, 500.0)]
-    keys = ("entropy/measured_change", "entropy/predicted_change")
-    lines = [step_line(i, **dict(zip(keys, pair, strict=True))) for i, pair in enumerate(changes)]
-    measured, predicted = drawn(write_run(tmp_path / "run", lines))["entropy-change"].lines
-    assert measured.y == [1.0, 3.0, 2.0]
-    a, b, c = (value or 0.0 for value in predicted.y)
-    assert (b / a, c / a) == (pytest.approx(3), pytest.approx(-5))
-    mean = (a + b + c) / 3
-    assert sum((each - mean) ** 2 for each in (a, b, c)) == pytest.approx(2)
-
-
 def test_the_target_of_a_gate_is_drawn_where_its_number_is(tmp_path: Path) -> None:
     gates = {
         "W": {"kind": "gate", "target": 0.3, "of": None, "on": 2.0},
@@ -156,21 +144,12 @@ def test_values_that_are_not_finite_are_gaps_and_are_counted_in_a_note(tmp_path:
     assert (accuracy.y[1], accuracy.low[1], accuracy.high[1]) == (None, None, None)  # type: ignore[index]
     assert found["entropy-quantiles"].lines[0].low == [0.2, 0.2, None, 0.2, 0.2]
     [read] = read_runs([run])
-    assert notes(read)[-1] == "not finite: 5 values of 4 metrics; their curves have gaps"
+    assert read.notes == ("not finite: 5 values; their curves have gaps",)
     assert "not finite: 5 values" in rlobj.report(run).read_text("utf-8")
     assert summary([read])["reward of the best step"][0].endswith(", step 5")
     broken = write_run(tmp_path / "broken", [{"step": 1, "reward/mean": math.nan}])
     assert drawn(broken) == {}
-    assert notes(read_runs([broken])[0])[-1].startswith("not finite: 1 value of 1 metric")
-
-
-def test_the_total_loss_is_left_out_if_it_is_that_of_the_policy(tmp_path: Path) -> None:
-    equal = [step_line(1, **{"loss/policy": 1.0, "loss/total": 1.0})]
-    other = [step_line(1, **{"loss/policy": 1.0, "loss/total": 2.0})]
-    assert [line.name for line in drawn(write_run(tmp_path / "a", equal))["loss"].lines] == [
-        "policy"
-    ]
-    assert len(drawn(write_run(tmp_path / "b", other))["loss"].lines) == 2
+    assert read_runs([broken])[0].notes[0].startswith("not finite: 1 value")
 
 
 def test_the_record_of_another_trainer_is_named_after_the_trainers_folder(tmp_path: Path) -> None:
@@ -178,7 +157,7 @@ def test_the_record_of_another_trainer_is_named_after_the_trainers_folder(tmp_pa
     again, own = write_run(tmp_path / "a" / "_rlobj-2"), write_run(tmp_path / "_rlobj")
     nested = write_run(own / "_rlobj")
     labels = [run.label for run in read_runs([*runs, again])]
-    assert labels == ["a", "b", "_rlobj-2"]
+    assert labels == ["a", "b", "a/_rlobj-2"]
     assert [run.label for run in read_runs(runs[:1])] == ["a"]
     assert len({run.label for run in read_runs([own, nested])}) == 2
 

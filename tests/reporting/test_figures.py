@@ -36,7 +36,7 @@ def test_page_data_shares_places_rounds_numbers_and_marks_gaps() -> None:
     first = Line("a", [1, 2, 3], [0.123456, None, math.nan], low=[0, 0, 0], high=[1, 1, math.inf])
     second = Line("b", (1, 2, 3), [12345.6, -1e-9, 3], run=1)
     marks, targets = [Mark(2, "collapse", 1)], [Target(0.1, 0.2, "target")]
-    data = figure_data([figure(first, second, marks=marks, targets=targets, log_y=True)])
+    data = figure_data([figure(first, second, marks=marks, targets=targets)])
     assert data["xs"] == [(1, 2, 3)]
     [drawn] = data["figures"]
     a, b = drawn["lines"]
@@ -47,7 +47,6 @@ def test_page_data_shares_places_rounds_numbers_and_marks_gaps() -> None:
     assert "low" not in b
     assert drawn["marks"] == [{"x": 2, "text": "collapse", "run": 1, "link": ""}]
     assert drawn["targets"] == [{"low": 0.1, "high": 0.2, "text": "target"}]
-    assert drawn["logY"] is True
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
@@ -74,10 +73,9 @@ def test_a_file_has_the_whole_caption_and_names_that_differ_at_their_ends(tmp_pa
     assert two.count("&amp; entropy &gt; ") + two.count("entropy &gt; ") >= 4
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_hostile_names_and_empty_lines_are_drawn_as_text(tmp_path: Path, log: bool) -> None:
+def test_hostile_names_and_empty_lines_are_drawn_as_text(tmp_path: Path) -> None:
     lines = [Line(HOSTILE, [0, 1], [0.0, -1.0]), Line("_", [], []), Line("中", [1], [None])]
-    hostile = Figure("x", HOSTILE, HOSTILE, lines, [Mark(1, HOSTILE)], x=HOSTILE, log_y=log)
+    hostile = Figure("x", HOSTILE, HOSTILE, lines, [Mark(1, HOSTILE)], x=HOSTILE)
     save_figure(hostile, tmp_path / "x.svg")
     text = (tmp_path / "x.svg").read_text("utf-8")
     assert "<script" not in text

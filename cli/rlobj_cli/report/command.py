@@ -27,7 +27,7 @@ def report(runs: list[Path], out: Path | None = None, figures: Path | None = Non
     """
     console = Console()
     with loading(console):
-        from rlobj.insight.run_report import notes, read_runs, summary, times, write_report
+        from rlobj.insight.run_report import read_runs, summary, times, write_report
     with working(console, "reading the runs"):
         read = read_runs(runs)
     with working(console, "writing the page"):
@@ -41,7 +41,7 @@ def report(runs: list[Path], out: Path | None = None, figures: Path | None = Non
         if shown.row_count:
             console.print(shown)
     for run in read:
-        for note in notes(run):
+        for note in run.notes:
             say(console, Text(f"{run.label}: {note}", style="yellow"))
     if figures is not None:
         say(console, Text.assemble("figures: ", (str(figures), "bold")))

@@ -83,7 +83,7 @@ class Figure:
         targets: bands.
         x: title of the x axis, with its unit.
         caption: lines below the title in files, such as the rules of the runs.
-        log_x, log_y: a logarithmic axis; values that are not positive are gaps.
+        log_x: a logarithmic x axis; places that are not positive are left out.
     """
 
     name: str
@@ -94,7 +94,6 @@ class Figure:
     targets: Sequence[Target] = ()
     x: str = "step"
     log_x: bool = False
-    log_y: bool = False
     caption: Sequence[str] = ()
 
 
@@ -136,7 +135,7 @@ def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
         drawn.append(
             {
                 **{key: getattr(figure, key) for key in ("name", "title", "unit", "x")},
-                **{"logX": figure.log_x, "logY": figure.log_y, "lines": lines},
+                **{"logX": figure.log_x, "lines": lines},
                 "marks": [vars(mark) for mark in figure.marks],
                 "targets": [vars(target) for target in figure.targets],
             }
@@ -173,18 +172,17 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 def _draw(figure: Figure, canvas: Any) -> None:
     """Lines, bands, targets and marks with a legend below them, as text that is no formula."""
+    import numpy as np
+
     axes, legend = canvas.add_subplot(), []
     for line, (color, dash) in zip(figure.lines, styles(figure), strict=True):
         look = {"color": COLORS[color % len(COLORS)], "linewidth": 1.3}
-        y = [math.nan if value is None else value for value in line.y]
+        y = np.array(line.y, float)  # None is NaN
         [drawn] = axes.plot(line.x, y, **look, marker="." if len(y) <= _FEW else "")
         if pattern := DASHES[dash % len(DASHES)]:
             drawn.set_dashes(pattern)
         if line.low is not None and line.high is not None:
-            ends = [
-                [math.nan if value is None else value for value in end]
-                for end in (line.low, line.high)
-            ]
+            ends = np.array([line.low, line.high], float)
             axes.fill_between(line.x, *ends, color=look["color"], alpha=0.15, linewidth=0)
         legend.append((drawn, line.name))
     for target in figure.targets:
@@ -197,8 +195,6 @@ def _draw(figure: Figure, canvas: Any) -> None:
         legend.append((drawn, mark.text))
     if figure.log_x:
         axes.set_xscale("log", nonpositive="mask")
-    if figure.log_y:
-        axes.set_yscale("log", nonpositive="mask")
     axes.grid(alpha=0.3)
     caption, names = (
         [fill(visible(text, _LONGEST), _WIDTH) for text in texts]
@@ -211,12 +207,9 @@ def _draw(figure: Figure, canvas: Any) -> None:
     canvas.set_figheight(3 + 0.16 * sum(text.count("\n") + 1 for text in rows))
     if len(legend) > 1:
         drawings = [drawn for drawn, _ in legend]
-        box = canvas.legend(
-            drawings, [" "] * len(legend), loc="outside lower left", fontsize=7, frameon=False
-        )
-        for text, name in zip(box.get_texts(), names, strict=True):
-            text.set_text(name)  # not as a label: one with a leading _ would be left out
-            texts.append(text)
+        labels = [f" {name}" for name in names]  # one with a leading _ would be left out
+        box = canvas.legend(drawings, labels, loc="outside lower left", fontsize=7, frameon=False)
+        texts += box.get_texts()
     for text in texts:
         text.set_parse_math(False)
 

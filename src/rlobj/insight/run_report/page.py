@@ -11,7 +11,7 @@ from pathlib import Path
 from rlobj.base.errors import RunError, counted
 from rlobj.base.files import packaged, write_whole
 from rlobj.config.run_folder import run_paths
-from rlobj.insight.run_report.plots import Plot, figures, finding_id, gaps
+from rlobj.insight.run_report.plots import Plot, figures, finding_id
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
 from rlobj.reporting import Figure, figure_data, save_figure, visible
@@ -73,11 +73,6 @@ def write_report(
     return path
 
 
-def notes(run: Run) -> list[str]:
-    """What could not be read or drawn, in words."""
-    return [*run.notes, *gaps(run)]
-
-
 def _page(runs: Sequence[Run]) -> bytes:
     drawn = figures(runs)
     several, first = len(runs) > 1, runs[0]
@@ -88,7 +83,7 @@ def _page(runs: Sequence[Run]) -> bytes:
         "notes": "".join(
             f"<p>{escape(f'{run.label}: {visible(note, 400)}')}</p>"
             for run in runs
-            for note in notes(run)
+            for note in run.notes
         ),
         "summary": _table(summary(runs), runs),
         "findings": "".join(map(_findings, range(len(runs)), runs)),

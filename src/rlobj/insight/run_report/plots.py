@@ -6,17 +6,14 @@ A row of the table makes a figure of the page and a file of `--figures`. To add 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import pstdev
 from typing import Any
 
-from rlobj.base.errors import counted
 from rlobj.base.yaml import packaged_table
-from rlobj.insight.diagnosis.checks import CHECKS, SAMPLER_GAP
+from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.outcomes import Z95, standard_error
-from rlobj.insight.run_report.runs import Run, is_number
+from rlobj.insight.run_report.runs import Run, is_number, parts_of
 from rlobj.reporting import Figure, Line, Mark, Target, visible
 
 MetricLine = Mapping[str, Any]
@@ -77,23 +74,6 @@ def figures(runs: Sequence[Run]) -> list[tuple[Plot, Figure]]:
     return [(plot, figure) for plot, figure in drawn if figure.lines]
 
 
-def gaps(run: Run) -> list[str]:
-    """A note if a metric of a figure has values that are not finite."""
-    names = {
-        name
-        for plot in PLOTS
-        for each in (*_expanded(plot.metrics, run), *(plot.band or ()))
-        for name in _parts(each)
-    }
-    counts = [
-        count
-        for name in names
-        if (count := sum(name in line and line[name] is None for line in run.lines))
-    ]
-    values, metrics = counted(sum(counts), "value"), counted(len(counts), "metric")
-    return [f"not finite: {values} of {metrics}; their curves have gaps"] if counts else []
-
-
 def finding_id(run: int, name: str) -> str:
     """The anchor of a finding in the page."""
     return f"finding-{run}-{name}"
@@ -101,19 +81,10 @@ def finding_id(run: int, name: str) -> str:
 
 def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
     lines, compared = [], len(runs) > 1
+    several = len(plot.metrics) > 1 or "*" in "".join(plot.metrics)
     for number, run in enumerate(runs):
-        metrics = _expanded(plot.metrics, run)
-        found = {label: _curve(plot, run, metric) for metric, label in metrics.items()}
-        if plot.name == "entropy-change":
-            found = _scaled(found)
-        if (
-            plot.name == "loss"
-            and len(found) == 2
-            and found.get("total") in list(found.values())[:1]
-        ):
-            del found["total"]
-        for label, curve in found.items():
-            several = len(plot.metrics) > 1 or "*" in "".join(plot.metrics)
+        for metric, label in _expanded(plot.metrics, run).items():
+            curve = _curve(plot, run, metric)
             parts = (label if several or not compared else "", run.label if compared else "")
             if any(value is not None for value in curve["y"]):
                 color = number if compared else None
@@ -129,10 +100,6 @@ def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
         targets=list(dict.fromkeys(targets)),
         caption=[": ".join(filter(None, each)) for each in rules],
     )
-
-
-def _parts(expression: str) -> list[str]:
-    return re.split(" [+/] ", expression)
 
 
 def _expanded(metrics: Mapping[str, str | None], run: Run) -> dict[str, str]:
@@ -169,20 +136,8 @@ def _curve(plot: Plot, run: Run, metric: str) -> dict[str, Any]:
     return curve
 
 
-def _scaled(curves: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The second curve with the standard deviation of the first."""
-    (_, first), (label, second) = curves.items()
-    spread = [pstdev([y for y in each["y"] if y is not None] or [0.0]) for each in (first, second)]
-    if len(first["y"]) < 2 or not spread[1]:
-        return curves
-    y = [None if y is None else y * spread[0] / spread[1] for y in second["y"]]
-    return curves | {label: second | {"y": y}}
-
-
 def _targets(plot: Plot, run: Run) -> list[Target]:
-    """The entropies at which a gate of the objective opens; the least gap that is a finding."""
-    if plot.name == "sampler-gap":
-        return [Target(SAMPLER_GAP, SAMPLER_GAP, "no finding below")]
+    """The entropies at which a gate of the objective opens."""
     if plot.name != "entropy":
         return []
     objective = run.settings.get("objective")
@@ -196,7 +151,7 @@ def _targets(plot: Plot, run: Run) -> list[Target]:
 
 def _marks(plot: Plot, run: Run, number: int) -> list[Mark]:
     """The findings whose checks read a metric of the figure, and that began at some step."""
-    drawn = {name for metric in plot.metrics for name in _parts(metric)}
+    drawn = {name for metric in plot.metrics for name in parts_of(metric)}
     known = [each for each in run.findings if each.name in CHECKS and each.name != "inert-setting"]
     return [
         Mark(each.since, f"{each.name}, {each.when}", number, finding_id(number, each.name))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import ConfigError, RlobjError
+from rlobj.base.errors import ConfigError, RlobjError, counted
 from rlobj.base.targets import importing
 from rlobj.config.run_folder import named_folder, read_lines, read_settings
 from rlobj.insight.diagnosis.diagnosing import diagnose_lines
@@ -68,20 +70,15 @@ class Run:
 
         None where a part is not finite. A quotient by 0 is left out.
         """
-        sign = next((sign for sign in (" + ", " / ") if sign in expression), " + ")
-        names = expression.split(sign)
-        if len(names) == 1:
+        if expression in self.metrics:  # its name may be a rule, with signs of its own
             return [(line, line[expression]) for line in self.lines if expression in line]
-        rows = [
-            (line, [line[name] for name in names])
-            for line in self.lines
-            if all(name in line for name in names)
-        ]
-        if sign == " + ":
-            return [(line, None if None in row else math.fsum(row)) for line, row in rows]
-        return [
-            (line, None if None in row else row[0] / row[1]) for line, row in rows if row[1] != 0
-        ]
+        names = parts_of(expression)
+        lines = [line for line in self.lines if all(name in line for name in names)]
+        rows = [(line, [line[name] for name in names]) for line in lines]
+        if " / " in expression:
+            found = [(line, row) for line, row in rows if row[1] != 0]
+            return [(line, None if None in row else row[0] / row[1]) for line, row in found]
+        return [(line, None if None in row else math.fsum(row)) for line, row in rows]
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -115,13 +112,16 @@ def rule_of(settings: Mapping[str, Any]) -> str:
         return ""
     parts = [f"{name} {_text(objective[name])}" for name in _RULES if objective.get(name)]
     if not parts and objective.get("surrogate"):
-        others = [objective.get(name) for name in ("advantage", "divisor")]
-        kinds = [
-            str(each["kind"]) for each in others if isinstance(each, Mapping) and "kind" in each
-        ]
-        parts = [_text(objective["surrogate"]), *kinds]
+        others = map(objective.get, ("advantage", "divisor"))
+        kinds = [str(each.get("kind", "")) for each in others if isinstance(each, Mapping)]
+        parts = [_text(objective["surrogate"]), *filter(None, kinds)]
     parts += [_text(objective[name]) for name in ("penalties", "mismatch") if objective.get(name)]
     return ", ".join(parts)
+
+
+def parts_of(expression: str) -> list[str]:
+    """The metrics of an expression, see `Run.values`."""
+    return re.split(" [+/] ", expression)
 
 
 def _text(value: Any) -> str:
@@ -130,15 +130,10 @@ def _text(value: Any) -> str:
         return ", ".join(map(_text, value))
     if not isinstance(value, Mapping):
         return str(value)
-    hidden = {
-        "kind": value.get("kind"),
-        "ratio": "token",
-        "max_log_ratio": value.get("max_log_ratio"),
-    }
     given = [
         f"{name}={_text(each)}"
         for name, each in value.items()
-        if each is not None and hidden.get(name) != each
+        if name not in ("kind", "max_log_ratio") and each not in (None, "token")
     ]
     return f"{value.get('kind', '')}({', '.join(given)})"
 
@@ -156,6 +151,8 @@ def _read(path: Path) -> Run:
         if isinstance(line, dict) and is_number(line.get("step"))
     ]
     lines.sort(key=lambda line: line["step"])
+    if gaps := sum(value is None for line in lines for value in line.values()):
+        notes.append(f"not finite: {counted(gaps, 'value')}; their curves have gaps")
     try:
         _add_effects(path, lines)
     except (RlobjError, OSError) as error:
@@ -180,16 +177,10 @@ def is_number(value: Any) -> bool:
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
-    """The names of different folders, each with as many parents as make it unique."""
-    parts = [named_folder(path).parts for path in paths]
-
-    def label(own: tuple[str, ...]) -> str:
-        for count in range(1, len(own)):
-            if sum(each[-count:] == own[-count:] for each in parts) == 1:
-                return "/".join(own[-count:])
-        return "/".join(own)
-
-    return [label(own) for own in parts]
+    """The paths of different folders below the folder that all of them are in."""
+    named = list(map(named_folder, paths))
+    common = os.path.commonpath([path.parent for path in named])
+    return [str(path.relative_to(common)) for path in named]
 
 
 def _add_effects(run: Path, lines: Lines) -> None:

@@ -81,7 +81,7 @@ const drawFigures = (() => {
       Object.assign(this, { board, figure, element, plot: element.querySelector(".plot") });
       this.hidden = new Set(); // numbers of lines
       this.signed = figure.lines.some((line) => line.y.some((y) => y < 0));
-      this.log = figure.logY;
+      this.log = false;
       this.cursor = make("div", { class: "cursor", hidden: "" });
       this.selection = make("div", { class: "selection", hidden: "" });
       element.tabIndex = 0;
