@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from rlobj.base.errors import BatchError, ConfigError
 from rlobj.config.presets import Preset
 from rlobj.config.run_folder import Progress
 from rlobj.insight.filtering import columns_of, matching, read_filter
-from rlobj.insight.inspecting import record_batches, tokens_by_step
+from rlobj.insight.inspecting import record_batches
 from rlobj.insight.replaying import planned as plans
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
 from rlobj.insight.replaying.result import Replay
@@ -74,11 +73,7 @@ def replay(
     """
     found = _Replay(read_candidates(objectives, sweep, trust), tokens)
     path = Path(tables) if isinstance(tables, str | Path) else None
-    if (
-        isinstance(tables, Sequence)
-        and not path
-        and isinstance(next(iter(tables), None), str | Path)
-    ):
+    if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     exact = _has_full_tables(path) if path else not hasattr(tables, "column_names")
     steps = None if step is None else [step]
@@ -87,16 +82,10 @@ def replay(
         read = record_batches(path, columns, step, progress) if path else None
         for batch in read or [checked_rows(tables, columns)]:
             found.records(batch, step)
-        if path:
-            run = path.parent if path.name == "records" else path
-            found.know(tokens_by_step(run, step))
     else:
-        updates: Any = tables
-        count = length_hint(tables)
-        if path:
-            updates = read_tables(path, steps, trust=trust)
-            count = len(checked_files(path, "tables", steps))
+        updates = read_tables(path, steps, trust=trust) if path else tables
         updates = (update for update in updates if step in (None, update.step))
+        count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
         progress(0, count)
         with sound(path or "the updates"):
             for done, batches in enumerate(plans.rollouts(updates), 1):
@@ -127,8 +116,6 @@ class _Replay:
         self.notes: dict[str, None] = {}
         self.rows: list[Any] = []
         self.filtered: dict[tuple[str, float | None], Any] = {}
-        self.least = 1.0
-        self.counted = False
 
     def refuse(self, name: str, why: str) -> None:
         """An objective or a rule cannot be replayed."""
@@ -195,15 +182,16 @@ class _Replay:
 
     def _selected(self, first: UpdateTable) -> Iterator[tuple[str, float | None, Tensor]]:
         """The tokens of decided responses that each rule selects."""
-        frames: dict[str, Frame] = {}
         for name, rules in self.candidates.rules.items():
-            for value, rule in rules.items() if name not in self.refused else ():
-                reads = rule_columns([("rule", rule)], None)
-                try:
-                    yield name, value, _select(rule, reads, first, frames)[first.table.decided]
-                except BatchError as error:
-                    self.refuse(name, plans.reason(error, first.table, reads))
-                    break
+            if name in self.refused:
+                continue
+            reads = rule_columns([("rule", rule) for rule in rules.values()], None)
+            try:
+                frame = Frame([first.table], reads, SingleProcess(), first.state)
+                for value, rule in rules.items():
+                    yield name, value, _select(rule, frame, first)[first.table.decided]
+            except BatchError as error:
+                self.refuse(name, plans.reason(error, first.table, reads))
 
     # Records.
 
@@ -232,20 +220,13 @@ class _Replay:
         counts = {name: _mask(pc.equal(rows["effect"], name)) for name in plans.EFFECTS}
         self.tallies[RECORDED, None].add({"kept": _mask(rows["kept"]), **counts}, p)
         rare = ~touched[RECORDED] & (spurious != 1) & (p < 1)
-        self.least = min([self.least, *p[rare].tolist()])
         for (name, value), rule in self.filtered.items():
             chosen = _mask(matching(rule, rows))
-            self.tallies[name, value].add({"seen": chosen & rare})
+            if bool(rare.any()):
+                self.tallies[name, value].add({"seen": chosen & rare})
             self.tallies.add_touched((name, value), chosen, spurious, norms, p)
             touched |= {name: chosen} if value is None else {}
         self.tallies.add_pairs(touched, {}, p)
-
-    def know(self, tokens: Mapping[int, float]) -> None:
-        """Use the number of tokens of each step instead of an estimate, if all are known."""
-        if self.steps and self.steps.keys() <= tokens.keys():
-            self.steps, self.counted = dict.fromkeys(tokens), True
-            for tally in self.tallies.values():
-                tally.value["tokens"], tally.variance["tokens"] = math.fsum(tokens.values()), 0.0
 
     def result(self, source: str, exact: bool) -> Replay:
         """The tables of the results.
@@ -259,15 +240,11 @@ class _Replay:
         if names and names <= self.refused.keys():
             reasons = "\n".join(f"{name}: {why}" for name, why in self.refused.items())
             raise ConfigError(f"nothing of this can be replayed on {source}\n{reasons}")
-        if self.least == 1:  # all tokens are recorded
-            for tally in self.tallies.values():
-                tally.value.pop("seen", None)
-        self.notes |= dict.fromkeys(self.tallies.unseen(self.least))
+        self.notes |= dict.fromkeys(self.tallies.unseen())
         own = self.tallies[RECORDED, None].value
         return Replay(
             source=source,
             exact=exact,
-            counted=exact or self.counted,
             steps=sorted(self.steps),
             population=own["tokens"],
             reproduced=int(own["equal"]) if exact else None,
@@ -283,10 +260,8 @@ class _Replay:
         )
 
 
-def _select(
-    rule: Rule, reads: Mapping[str, str], first: UpdateTable, frames: dict[str, Frame]
-) -> Tensor:
-    """The tokens that a rule selects, bool [N]; `frames` keeps what rules have read.
+def _select(rule: Rule, frame: Frame, first: UpdateTable) -> Tensor:
+    """The tokens that a rule selects, bool [N].
 
     Raises:
         BatchError: the table lacks a column, the rule depends on a number that is not finite, or a
@@ -298,11 +273,8 @@ def _select(
                 f"'{node.name}' has no value: it is no controller of the recorded objective. To "
                 f"sweep it: --sweep {node.name}=1e-4..1e-2; one name is swept at a time"
             )
-    key = " ".join(sorted(reads))
-    frame = frames.pop(key, None) or Frame([first.table], reads, SingleProcess(), first.state)
     chosen = frame.rule(rule)
     frame.check()
-    frames[key] = frame  # only if the rule left no error in it
     return chosen
 
 
@@ -312,11 +284,8 @@ def _rows(first: UpdateTable, touched: Mapping[str, Tensor], planned: Mapping[st
     ids = table.responses if table.ids is None else table.spread(table.ids)
     place = {"response": numpy(ids[rows]), "position": numpy(table.positions[rows])}
     size, effects = len(place["response"]), list(plans.EFFECTS)
-    columns: dict[str, Any] = {
-        "step": [first.step] * size,
-        "update": [first.update] * size,
-        **place,
-    }
+    columns: dict[str, Any] = {"step": [first.step] * size, "update": [first.update] * size}
+    columns |= place
     for name, chosen in touched.items():
         if name not in planned:
             columns[f"{name}: selected"] = numpy(chosen)

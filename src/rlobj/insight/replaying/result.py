@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from rlobj.base.errors import ConfigError, counted
 from rlobj.insight.outcomes import percent
 from rlobj.reporting import visible
@@ -30,7 +32,6 @@ class Replay:
     Attributes:
         source: what was read.
         exact: full tables were read.
-        counted: the population is a count, of full tables or of metrics.jsonl, not an estimate.
         steps: the steps that were read.
         population: the number of tokens of these steps.
         reproduced: tokens to which the recorded objective gives the recorded weight again, to the
@@ -54,7 +55,6 @@ class Replay:
 
     source: str
     exact: bool
-    counted: bool
     steps: Sequence[int]
     population: float
     reproduced: int | None
@@ -73,8 +73,7 @@ class Replay:
         steps += f" ({self.steps[0]} to {self.steps[-1]})" if len(self.steps) > 1 else ""
         source = visible(self.source, 200)
         if self.reproduced is None:
-            about = "" if self.counted else "≈ "
-            return f"{source}, records of {steps}: {about}{self.population:,.0f} tokens"
+            return f"{source}, records of {steps}: ≈ {self.population:,.0f} tokens"
         title = f"{source}, full tables of {steps}: {self.population:,.0f} tokens"
         if self.reproduced == self.population:
             return f"{title}\nthe recorded objective gives all recorded weights again, to the bit"
@@ -119,19 +118,15 @@ class Replay:
         rules = list(dict.fromkeys(row["name"] for row in rows))
         lines = []
         for number, rule in enumerate(rules):
-            run = number if len(rules) > 1 else None
             chosen = [row for row in rows if row["name"] == rule]
             for column, title in _SHARES.items():
-                y = [row[column] for row in chosen]
-                parts = [(v, row[f"{column}_error"] or 0) for v, row in zip(y, chosen, strict=True)]
-                band = {
-                    end: [None if v is None else v + sign * error for v, error in parts]
-                    for end, sign in (("low", -1), ("high", 1))
-                    if not self.exact
-                }
-                text = f"{title}: {rule}" if len(rules) > 1 else title
-                x = [row["value"] for row in chosen]
-                lines.append(Line(text, x, y, run=run if len(rules) > 1 else None, **band))
+                y, error = (
+                    np.array([row[name] for row in chosen], float)  # None is NaN
+                    for name in (column, f"{column}_error")
+                )
+                band = {} if self.exact else {"low": [*(y - error)], "high": [*(y + error)]}
+                text, run = (f"{title}: {rule}", number) if len(rules) > 1 else (title, None)
+                lines.append(Line(text, [row["value"] for row in chosen], [*y], run=run, **band))
         values = [row["value"] for row in rows]
         wide = min(values) > 0 and max(values) >= 10 * min(values)
         title = visible(", ".join(rules), 48)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import counted
 from rlobj.insight.replaying.candidates import RECORDED
 from rlobj.insight.replaying.planned import EFFECTS, Planned
 
@@ -19,9 +18,6 @@ TOP = 0.01
 """The share of the tokens whose part of the gradient is measured."""
 FEW = 5
 """With fewer sampled tokens that a rule selects wrongly, its precision is unknown."""
-MISSED = (3.0, 4.7, 6.3, 7.8, 9.2)
-"""Numbers of such tokens, times their probability, of which 0, 1, ... or fewer are recorded in 5%
-of the records (Poisson)."""
 _SHARES = {
     "share": ("touched", "tokens"),
     "precision": ("caught", "judged"),
@@ -144,22 +140,13 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
 
     # Rows of the results.
 
-    def unseen(self, least: float) -> list[str]:
-        """Notes about rules that may select many tokens that are not in the record.
-
-        Args:
-            least: the probability with which other than touched and spurious tokens are recorded.
-        """
-        seen: dict[str, list[int]] = {}
-        for key, tally in self.items():
-            if tally.value.get("seen", FEW) < FEW:
-                seen.setdefault(key[0], []).append(int(tally.value["seen"]))
+    def unseen(self) -> list[str]:
+        """Notes about rules that may select many tokens that are not in the record."""
+        few = [key[0] for key, tally in self.items() if tally.value.get("seen", FEW) < FEW]
         return [
-            f"{name}: its precision is unknown{f' at {len(counts)} values' * (len(counts) > 1)}. "
-            f"It selects {counted(min(counts), 'token')} of the sample of untouched tokens, which "
-            f"has each with probability {least:g}. Up to {MISSED[min(counts)] / least:,.0f} others "
-            "may be missing (95%)"
-            for name, counts in seen.items()
+            f"{name}: its precision is unknown, because it selects fewer than {FEW} tokens of the "
+            "sample of untouched tokens: others may be missing"
+            for name in few
         ]
 
     def chosen(self, swept: bool) -> list[dict[str, Any]]:
