@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow
 
-from rlobj.records.rows import SCHEMA, write_parquet
+from rlobj.records.rows import write_parquet
+from rlobj.records.schema import SCHEMA
 
 DEFAULTS: dict[str, Any] = {
     "schema_version": 1,

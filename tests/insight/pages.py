@@ -19,7 +19,7 @@ from rlobj.objectives.frame import Frame
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.rows import SCHEMA
+from rlobj.records.schema import SCHEMA
 from rlobj.records.tables import UpdateTable
 from rlobj.records.texts import TokenTexts
 

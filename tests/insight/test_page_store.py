@@ -18,7 +18,7 @@ from rlobj.insight.page.encoding import store_elements
 from rlobj.insight.page.store import PageRows, encoded, read_rows, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.records.observed import Observed
-from rlobj.records.rows import SCHEMA
+from rlobj.records.schema import SCHEMA
 from rlobj.records.tables import UpdateTable, write_tables
 
 HOSTILE = (

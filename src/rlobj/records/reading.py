@@ -13,9 +13,14 @@ from pyarrow import parquet, types
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.files import step_of
-from rlobj.records.schema import COLUMNS, OPTIONAL, SCHEMA_VERSION, VERSION_KEY
+from rlobj.records.schema import COLUMNS, OPTIONAL, SCHEMA, SCHEMA_VERSION, VERSION_KEY
 
 _OFF = {"records": "output.records_mb=0", "tables": "output.tables_every=0"}
+_MOST = {
+    "step": (2**31, "a step, from 1"),
+    "inclusion_probability": (1, "a probability above 0, at most 1"),
+}
+"""The largest value of columns whose values are above 0, and what is expected in them."""
 
 
 def read_records(
@@ -76,10 +81,9 @@ def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
         ConfigError: as `read_records`.
     """
     files = checked_files(Path(run), "records", columns=COLUMNS if columns is None else columns)
-    schema = pyarrow.schema([(name, _type(name)) for name in COLUMNS])
     from pyarrow import dataset  # which imports pandas
 
-    return dataset.dataset([str(file) for file in files], schema=schema, format="parquet")
+    return dataset.dataset([str(file) for file in files], schema=SCHEMA, format="parquet")
 
 
 def checked_rows(rows: Any, columns: Iterable[str], before: int = 0) -> Any:
@@ -97,26 +101,20 @@ def checked_rows(rows: Any, columns: Iterable[str], before: int = 0) -> Any:
     _check_columns("the table", rows.schema, columns)
     found: dict[str, Any] = {}
     for name in columns:
-        known = name in rows.column_names
+        column = rows[name] if name in rows.column_names else pyarrow.nulls(len(rows))
         try:
-            column = (
-                rows[name].cast(_type(name)) if known else pyarrow.nulls(len(rows), _type(name))
-            )
+            found[name] = column.cast(SCHEMA.field(name).type)
         except pyarrow.ArrowException as error:
             raise ConfigError(f"'{name}' is no {COLUMNS[name].type}: {error}") from error
-        found[name] = column
-    valid: dict[str, Any] = {}
-    if "step" in found:
-        valid["step"] = pc.greater(found["step"], 0)
-    if "inclusion_probability" in found:
-        p = found["inclusion_probability"]
-        valid["inclusion_probability"] = pc.and_(pc.greater(p, 0), pc.less_equal(p, 1))
-    for name, good in valid.items():
+    for name, (most, expected) in _MOST.items():
+        if name not in found:
+            continue
+        good = pc.and_(pc.greater(found[name], 0), pc.less_equal(found[name], most))
         row = pc.index(pc.fill_null(good, False), False).as_py()
         if row >= 0:
+            value = found[name][row].as_py()
             raise ConfigError(
-                f"'{name}' is {found[name][row].as_py()} in row {before + row}, from 0; expected "
-                + ("a step, from 1" if name == "step" else "a probability above 0, at most 1")
+                f"'{name}' is {value} in row {before + row}, from 0; expected {expected}"
             )
     return pyarrow.table(found)
 
@@ -190,18 +188,13 @@ def _check(file: Path, columns: Iterable[str]) -> None:
     _check_columns(str(file), schema, columns)
 
 
-def _type(name: str) -> Any:
-    """The documented type of a column, as pyarrow has it."""
-    return pyarrow.type_for_alias(COLUMNS[name].type)
-
-
 def _check_columns(source: str, schema: Any, columns: Iterable[str]) -> None:
     """Refuse columns that are missing, or that hold neither null nor values of their kind."""
     for name in columns:
         if name not in schema.names:
             if name not in OPTIONAL:
                 raise ConfigError(f"{source} has no column '{name}', which is read here")
-        elif _kind(schema.field(name).type) not in (_kind(_type(name)), "null"):
+        elif _kind(schema.field(name).type) not in (_kind(SCHEMA.field(name).type), "null"):
             raise ConfigError(
                 f"{source} is no record: its column '{name}' is {schema.field(name).type}; "
                 f"expected {COLUMNS[name].type}"
@@ -214,5 +207,4 @@ def _kind(kind: Any) -> str:
         kind = kind.value_type
     if types.is_integer(kind) or types.is_floating(kind):
         return "number"
-    texts = types.is_string, types.is_large_string, types.is_string_view
-    return "text" if any(is_text(kind) for is_text in texts) else str(kind)
+    return "text" if "string" in str(kind) else str(kind)

@@ -15,13 +15,8 @@ from torch import Tensor
 from rlobj.base.files import write_whole
 from rlobj.objectives import functional
 from rlobj.records.observed import Observed
-from rlobj.records.schema import COLUMNS, CONTEXT, SCHEMA_VERSION, VERSION_KEY
+from rlobj.records.schema import CONTEXT, SCHEMA, SCHEMA_VERSION
 from rlobj.records.texts import TokenTexts
-
-SCHEMA = pyarrow.schema(
-    [(name, pyarrow.type_for_alias(column.type)) for name, column in COLUMNS.items()],
-    {VERSION_KEY: str(SCHEMA_VERSION)},
-)
 
 
 def rows_of(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import pyarrow
+
 from rlobj.base.yaml import packaged_table
 
 SCHEMA_VERSION = 1
@@ -37,6 +39,11 @@ COLUMNS = {
     for name, column in packaged_table("rlobj.records", "schema.yaml").items()
 }
 """Name -> column, in the order of the files."""
+
+SCHEMA = pyarrow.schema(
+    [(name, pyarrow.type_for_alias(column.type)) for name, column in COLUMNS.items()],
+    {VERSION_KEY: str(SCHEMA_VERSION)},
+)
 
 OPTIONAL = ("sampler_gap", "spurious")
 """Columns that files of other programs may leave out: null in each row."""

@@ -107,15 +107,15 @@ def _rows(step: int, number: int, observed: Observed) -> Any:
     values |= {"weight": observed.plan.weights[0]}
     assert table.ids is not None
     lengths = numpy(table.lengths)
-    prompts = [np.asarray(prompt, np.int32) for prompt, _ in observed.sequences]
-    tokens = [np.asarray(response, np.int32) for _, response in observed.sequences]
+    prompts, tokens = ([each[part] for each in observed.sequences] for part in (0, 1))
+    ids = pyarrow.list_(pyarrow.int32())
     columns = {
         "step": pyarrow.array(np.full(size, step, np.int32)),
         "update": pyarrow.array(np.full(size, number, np.int32)),
         "response": pyarrow.array(numpy(table.ids)),
         "group": pyarrow.array(numpy(table.groups)),
-        "prompt": _lists(_joined(prompts), [len(prompt) for prompt in prompts]),
-        "tokens": _lists(_joined(tokens), lengths),
+        "prompt": pyarrow.array(prompts, ids),
+        "tokens": pyarrow.array(tokens, ids),
     }
     if table.rewards is not None:
         kinds = 1 if table.rewards.dim() == 1 else table.rewards.shape[1]
@@ -124,10 +124,6 @@ def _rows(step: int, number: int, observed: Observed) -> Any:
         if column is not None:
             columns[name] = _lists(numpy(column), lengths)
     return pyarrow.table(columns)
-
-
-def _joined(parts: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
-    return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
 def _lists(values: NDArray[Any], lengths: Any) -> Any:

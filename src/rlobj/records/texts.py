@@ -95,18 +95,11 @@ class TokenTexts:
         starts = ends - [len(whole) for whole in wholes]
         at = starts[place] + np.array([len(p) for p in prompts], np.int64)[place] + positions
         offsets = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])])
-        text = np.frombuffer(b"".join(pieces), np.uint8)
+        text = b"".join(pieces)
         first, last = np.maximum(at - size, starts[place]), np.minimum(at + 1 + size, ends[place])
-        return (
-            _strings(text, offsets[first], offsets[at]),
-            _strings(text, offsets[at + 1], offsets[last]),
-        )
 
+        def texts(start: Ints, end: Ints) -> Any:
+            parts = zip(offsets[start].tolist(), offsets[end].tolist(), strict=True)
+            return pyarrow.array([text[i:j] for i, j in parts], pyarrow.string())
 
-def _strings(text: NDArray[np.uint8], starts: Ints, ends: Ints) -> Any:
-    """The parts of a text as a string array."""
-    lengths = ends - starts
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
-    buffers = [pyarrow.py_buffer(part) for part in (offsets, np.ascontiguousarray(text[places]))]
-    return pyarrow.StringArray.from_buffers(len(starts), *buffers)
+        return texts(first, at), texts(at + 1, last)

@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 from pydantic import ValidationError
 
 from rlobj.base.arrow import pc
@@ -162,24 +161,21 @@ def _facts(
         facts[field] = f"{facts[field]}; {each}" if field in facts else str(each)
     steps = pc.unique(rows["step"]).to_pylist()
     facts["steps"] = f"{min(steps)} to {max(steps)}" if len(steps) > 1 else f"{steps[0]}"
-    weight = pc.divide(1.0, rows["inclusion_probability"])
-    sampled = pc.less(rows["inclusion_probability"], 1.0)
-    marks = {"effect": rows["effect"].cast("string"), "tokens": weight, "sampled": sampled}
-    spurious = pc.if_else(pc.fill_null(rows["spurious"], False), "spurious", None)
-    effects, judged = (
-        pyarrow.table({**marks, "effect": each})
-        .group_by("effect")
-        .aggregate([("tokens", "sum"), ("sampled", "max")])
-        for each in (marks["effect"], spurious)
-    )
+    probability, effect = rows["inclusion_probability"], rows["effect"].cast("string")
     exact = tokens.keys() >= {*steps}  # the record may be ahead of metrics.jsonl
-    total = sum(tokens[step] for step in steps) if exact else pc.sum(weight).as_py()
+    total = sum(tokens[step] for step in steps) if exact else _count(probability)
     facts["tokens"] = f"{'' if exact else '≈ '}{total:,.0f}"
-    for row in (*effects.to_pylist(), *judged.to_pylist()):
-        if row["effect"] is not None:
-            about = "≈ " * bool(row["sampled_max"])
-            facts[visible(row["effect"], 20)] = about + share(row["tokens_sum"], total)
+    marked = {name: pc.equal(effect, name) for name in pc.unique(effect).drop_null().to_pylist()}
+    for name, chosen in (marked | {"spurious": rows["spurious"]}).items():
+        if len(p := probability.filter(chosen)):
+            about = "≈ " * bool(pc.min(p).as_py() < 1)
+            facts[visible(name, 20)] = about + share(_count(p), total)
     return {name: visible(text, 400) for name, text in facts.items()}
+
+
+def _count(probability: Any) -> float:
+    """The number of tokens that stand in the page with these probabilities."""
+    return pc.sum(pc.divide(1.0, probability)).as_py()
 
 
 def _notes(page: PageRows) -> list[str]:

@@ -50,14 +50,13 @@ class Tally:
     def share(self, part: str, whole: str) -> tuple[float, float]:
         """R = Σ part / Σ whole, where the part is some of the tokens of the whole, and its error.
 
-        The variance is that of Σ (x_part − R·x)/Σ x, to first order; of Σ x_part if Σ x is known.
+        The variance is that of Σ (x_part − R·x)/Σ x, to first order.
         """
         total = self.value[whole]
         if not total:
             return math.nan, 0.0
         share, variance = self.value[part] / total, self.variance[part]
-        if self.variance[whole]:
-            variance += share**2 * self.variance[whole] - 2 * share * variance
+        variance += share**2 * self.variance[whole] - 2 * share * variance
         return share, math.sqrt(max(variance, 0.0)) / abs(total)
 
 
