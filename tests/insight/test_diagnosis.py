@@ -205,9 +205,9 @@ def test_responses_may_be_cut_if_they_are_right_all_the_same() -> None:
     """Two digits in two tokens need no end of the response."""
     cut = {"response/truncated": 0.7, "response/truncated_right": 0.8}
     assert names(watched(lambda step: cut)) == set()
-    older = {"response/truncated": 0.7, "response/truncated_right": None}
-    assert names(watched(lambda step: older)) == set()  # 0.4 of all are right: too many to tell
-    assert names(watched(lambda step: {**older, "reward/accuracy": 0.2})) == {"truncation"}
+    other = {"response/truncated": 0.7, "response/truncated_right": None}
+    assert names(watched(lambda step: other)) == set()  # 0.4 of all are right: too many to tell
+    assert names(watched(lambda step: {**other, "reward/accuracy": 0.2})) == {"truncation"}
 
 
 def test_a_solved_task_needs_no_signal() -> None:
@@ -229,13 +229,6 @@ def test_larger_groups_are_no_cure_for_problems_that_differ() -> None:
 def test_a_rule_that_guards_may_be_silent() -> None:
     guard = {"objective": {"drop": "(advantage < 0) & (ratio > 10)"}}
     assert names(watched(lambda step: {"tokens/dropped": 0.0}, **guard)) == set()
-
-
-def test_an_older_run_counts_dropped_tokens_under_another_name() -> None:
-    older = {"tokens/dropped": None, "objective/dropped_tokens": 3.0}
-    assert names(watched(lambda step: older)) == set()
-    silent = {**older, "objective/dropped_tokens": 0.0}
-    assert names(watched(lambda step: silent)) == {"rule-never-fires"}
 
 
 def test_a_setting_that_the_preset_leaves_without_effect_is_no_finding() -> None:

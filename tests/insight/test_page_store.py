@@ -235,7 +235,7 @@ def test_updates_and_responses_are_ranges_of_rows_with_empty_responses(
     update = random_update((2, 1), 24, 0)
     page = whole([update])
     browser.open(write_page(tmp_path / "page.html", page))
-    found = awaited(browser, "store.ready.then(() => [store.updates, store.responses])")
+    found = awaited(browser, "store.load([]).then(() => [store.updates, store.responses])")
     table = update.table
     decided = table.decided_responses
     lengths = table.lengths[decided].tolist()

@@ -185,10 +185,9 @@ HALF_SIGNAL, LARGEST_GROUP = 0.5, 128
 
 def rule_never_fires(h: History) -> Found | None:
     """`drop` or `keep` has not left out a token yet."""
-    tokens, counts = h.total("tokens/step"), ("tokens/dropped", "objective/dropped_tokens")
-    dropped = sum(map(h.total, counts))  # older runs have the second one alone
+    tokens, dropped = h.total("tokens/step"), "tokens/dropped"
     few = len(h.steps) < MANY_STEPS or tokens < MANY_TOKENS
-    if few or dropped > 0 or not any(map(h.knows, counts)):
+    if few or h.total(dropped) > 0 or not h.knows(dropped):
         return None
     objective = h.config.objective
     rules = {"drop": objective.drop_rule, "keep": objective.keep_rule}
@@ -238,7 +237,7 @@ def sampler_drift(h: History) -> Found | None:
 def truncation(h: History) -> Found | None:
     """Many responses are cut at max_tokens, and are wrong for it."""
     share, right = h.mean("response/truncated"), h.mean("response/truncated_right")
-    if math.isnan(right):  # an older run: at most all right responses were cut
+    if math.isnan(right):  # in another trainer: at most all right responses were cut
         right = h.mean("reward/accuracy") / share if share else math.nan
     longest = h.config.sampling.max_tokens
     if longest == 1 or len(h.steps) < 3 or not (share >= TRUNCATED and right < CUT_RIGHT):

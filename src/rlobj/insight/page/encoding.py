@@ -5,7 +5,6 @@ An element has base64 of deflate of little-endian numbers. The element `store-me
     size, responses    the numbers of rows and of responses
     columns            name -> {type, per, width, element, values}
     updates            the whole updates: step, update, state
-    notes              sentences
 
 type is float32 (null is NaN), int32, float64, bool (0, 1, 2 = null) or text; then the numbers are
 places of `width` bytes in the list of `values`, an element of its own. `per` is "token" or
@@ -57,7 +56,6 @@ def store_elements(page: PageRows) -> bytes:
         "responses": len(responses),
         "columns": columns,
         "updates": page.updates,
-        "notes": page.notes,
     }
     head = b'<script type="application/json" id="store-meta">%s</script>\n' % script_safe(meta)
     return head + b"".join(elements.written)
@@ -73,16 +71,12 @@ class _Elements:
     def column(self, name: str, column: Any) -> dict[str, Any]:
         """How to read a column, after its element was written."""
         if pyarrow.types.is_dictionary(column.type):
-            column = pc.fill_null(column.indices, len(column.dictionary)), column
-            used, codes = np.unique(column[0].to_numpy(), return_inverse=True)
-            texts = [*column[1].dictionary.to_pylist(), None]
-            values = json.dumps([texts[code] for code in used]).encode()
-            kind = np.min_scalar_type(max(len(used) - 1, 0))
-            return {
-                "type": "text",
-                "values": self._element(name, values, "-values"),
-                **self._data(name, codes.astype(kind)),
-            }
+            used = column.cast("string").dictionary_encode("encode")  # null is one of the values
+            texts = used.dictionary.to_pylist()
+            values = self._element(name, json.dumps(texts).encode(), "-values")
+            kind = np.min_scalar_type(max(len(texts) - 1, 0))
+            codes = used.indices.to_numpy().astype(kind)
+            return {"type": "text", "values": values, **self._data(name, codes)}
         if pyarrow.types.is_boolean(column.type):
             values = pc.fill_null(column.cast("uint8"), 2).to_numpy()
             return {"type": "bool", **self._data(name, values)}

@@ -124,12 +124,10 @@ def _curve(plot: Plot, run: Run, metric: str) -> dict[str, Any]:
     if metric != next(iter(plot.metrics)):
         return curve
     if plot.interval is not None:
-        width = _WIDTHS[plot.interval]
-        ends = [
-            (None, None) if y is None else (max(y - width(line), 0.0), min(y + width(line), 1.0))
-            for line, y in found
-        ]
-        curve["low"], curve["high"] = map(list, zip(*ends, strict=True)) if ends else ([], [])
+        widths = [0.0 if y is None else _WIDTHS[plot.interval](line) for line, y in found]
+        ends = list(zip(y, widths, strict=True))
+        curve["low"] = [None if y is None else max(y - width, 0.0) for y, width in ends]
+        curve["high"] = [None if y is None else min(y + width, 1.0) for y, width in ends]
     if plot.band is not None:
         ends = zip(("low", "high"), plot.band, strict=True)
         curve |= {end: [line.get(name) for line, _ in found] for end, name in ends}

@@ -68,10 +68,8 @@ def different_settings(runs: Sequence[Run]) -> Table:
 
 def _numbers(run: Run) -> dict[str, str]:
     """The same rows for each run; "" where it has no number."""
-    steps, evaluated = (
-        run.steps,
-        [line for line in run.lines if line.get("eval/accuracy") is not None],
-    )
+    steps = run.steps
+    evaluated = [line for line in run.lines if line.get("eval/accuracy") is not None]
     rewarded = [line for line in steps if line.get("reward/mean") is not None]
     best = max(rewarded, key=lambda line: line["reward/mean"], default=None)
     found = {

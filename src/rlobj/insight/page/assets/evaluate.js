@@ -358,24 +358,14 @@
     }
   }
 
-  function evaluate(node, store) {
-    const wide = rules.names(node).some((name) => name === "response" || name === "group");
-    const evaluation = new Evaluation(store, wide);
-    return evaluation.spreadOut(evaluation.at(node, TOKEN), store.size);
-  }
-
   rules.select = (node, store) => {
     if (!node.isRule) {
       const text = rules.text(node);
       throw new RuleError(`'${text}' is a number. Expected a rule, such as ${text} > 0`);
     }
-    return evaluate(node, store).data.map((held) => (held === 1 ? 1 : 0));
-  };
-
-  rules.values = (node, store) => {
-    const { data, state } = evaluate(node, store);
-    const values = Float32Array.from(data);
-    if (state) for (let i = 0; i < values.length; i++) if (state[i]) values[i] = NaN;
-    return values;
+    const wide = rules.names(node).some((name) => name === "response" || name === "group");
+    const evaluation = new Evaluation(store, wide);
+    const { data } = evaluation.spreadOut(evaluation.at(node, TOKEN), store.size);
+    return data.map((held) => (held === 1 ? 1 : 0));
   };
 })();

@@ -3,7 +3,6 @@
 //   rules.parse(text)          a node; throws RuleError with `message` and `at`, the character
 //   rules.names(node)          the columns of the store that the node reads
 //   rules.select(node, store)  Uint8Array, 1 = selected (evaluate.js)
-//   rules.values(node, store)  the numbers of a node that is no rule, NaN = undefined (evaluate.js)
 //   rules.text(node)           the part of the text that it was read from
 //
 // A node has kind, isRule, level (0 update, 1 response, 2 token), parts (nodes), from, to and source.

@@ -2,15 +2,13 @@
 // and is decoded when it is first asked for.
 //
 //   const store = openStore();
-//   await store.ready;               then `updates` and `responses` can be read
-//   store.size, store.meta           rows; meta.notes: sentences for the reader
-//   await store.load(names);         the columns must be loaded before the next three
+//   store.size, store.meta           rows, and how they are stored
+//   await store.load(names);         then the next three, `updates` and `responses` can be read
 //   store.column(name)               Float32Array, NaN = null; true is 1. Ids and counts: Int32Array.
 //                                    A text: places in store.values(name)
 //   store.values(name)               the different texts of a column, maybe with null among them
 //   store.text(row)                  the token's text ("text" must be loaded)
 //   store.has(name), store.names     columns of the page, with those that are computed
-//   store.loaded(name)               whether it can be read now
 //   store.updates                    [{step, update, start, end, whole, state}], rows start to end - 1
 //   store.responses                  [{step, update, group, response, start, end, whole}]; whole ones
 //                                    may have no rows
@@ -170,12 +168,10 @@ function openStore() {
 
   const idle = window.requestIdleCallback ?? ((act) => setTimeout(act, 50));
   return {
-    size, meta, load, column, spread, whole, knows, units, anyByResponse, answers,
+    size, meta, load, column, spread, whole, units, anyByResponse, answers,
     names: [...names],
     ranks: new Map(),
-    ready: load([]),
     has: (name) => names.has(name),
-    loaded: (name) => (rules.DERIVED[name] ?? [name]).every((each) => own.has(each)),
     perResponse: mine,
     values: (name) => lists.get(name),
     text: (row) => lists.get("text")[own.get("text")[row]],
