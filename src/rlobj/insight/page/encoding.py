@@ -2,7 +2,7 @@
 
 An element has base64 of deflate of little-endian numbers. The element `store-meta` has, as JSON:
 
-    size, responses    the numbers of rows and of responses
+    size               the number of rows
     columns            name -> {type, per, width, element, values}
     updates            the whole updates: step, update, state
 
@@ -53,7 +53,6 @@ def store_elements(page: PageRows) -> bytes:
             columns[name] = {"per": "response" if each else "token", **described}
     meta = {
         "size": len(tokens),
-        "responses": len(responses),
         "columns": columns,
         "updates": page.updates,
     }

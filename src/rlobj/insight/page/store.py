@@ -106,12 +106,10 @@ def read_rows(
             f"A page has at most {budget:,} rows, so {counted(len(refused), 'step')} with full "
             f"tables show their recorded tokens only: {listed(refused)}"
         )
-    try:
+    if parts and not any((run / "records").glob("*")):
+        notes.append("Only steps with full tables are shown: the run has no record.")
+    else:
         parts.append(_recorded(run, whole, left, notes))
-    except ConfigError as error:
-        if not parts or ((run / "records").is_dir() and any((run / "records").iterdir())):
-            raise
-        notes.append(f"Only steps with full tables are shown: {error}")
     rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
     if not len(rows):
         raise ConfigError(f"{run} has no recorded token")
@@ -195,11 +193,8 @@ def _more_columns(observed: Observed) -> tuple[dict[str, torch.Tensor], dict[str
 
 def described(update: UpdateTable) -> dict[str, Any]:
     """An update's number and the values of its controllers."""
-    state = {
-        name: float(update.state[name]["value"])
-        for name in update.objective.controllers
-        if name in update.state
-    }
+    known = update.objective.controllers.keys() & update.state.keys()
+    state = {name: float(update.state[name]["value"]) for name in sorted(known)}
     return {"step": update.step, "update": update.update, "state": state}
 
 

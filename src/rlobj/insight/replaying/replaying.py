@@ -83,7 +83,7 @@ def replay(
         for batch in read or [checked_rows(tables, columns)]:
             found.records(batch, step)
     else:
-        updates = read_tables(path, steps, trust=trust) if path else tables
+        updates: Any = read_tables(path, steps, trust=trust) if path else tables
         updates = (update for update in updates if step in (None, update.step))
         count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
         progress(0, count)

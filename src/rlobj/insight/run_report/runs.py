@@ -53,13 +53,6 @@ class Run:
         """The lines of finished steps, without the evaluation before the first."""
         return [line for line in self.lines if line["step"] > 0]
 
-    @property
-    def ruled(self) -> bool:
-        """Whether the objective can silence tokens, as far as it is known."""
-        objective = self.settings.get("objective")
-        names = (*_RULES, "mismatch")
-        return not isinstance(objective, Mapping) or any(map(objective.get, names))
-
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """The names of all metrics, in the order of their first lines."""

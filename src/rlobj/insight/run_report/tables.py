@@ -84,9 +84,8 @@ def _numbers(run: Run) -> dict[str, str]:
         number = mean(steps[-_LAST:], metric)
         found[f"{name}, last {_LAST} steps"] = "" if number is None else f"{number:{form}}"
     for name, (part, whole) in _TABLE["share of all"].items():
-        known = any(part in line for line in steps) and (run.ruled or part == "spurious/tokens")
-        count = total(steps, whole) if known else 0
-        found[name] = percent(total(steps, part) / count) if count else ""
+        some, count = total(steps, part), total(steps, whole)
+        found[name] = percent(some / count) if some and count else ""
     minutes, seconds = divmod(round(total(steps, "time/step")), 60)
     found["time"] = f"{minutes:,} min {seconds} s" if minutes or seconds else ""
     names = ", ".join(each.name for each in run.findings)
