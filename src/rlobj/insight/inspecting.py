@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,14 +90,11 @@ class Inspection:
 
     def to_json(self) -> str:
         """All of it as JSON, with control characters escaped and null for NaN."""
-        plain = {
-            "run": str(self.run),
-            **{name: getattr(self, name) for name in ("question", "steps", "population", "exact")},
-            "estimated": self.estimated,
+        tables = {
+            name: without_nan(getattr(self, name).to_pylist())
+            for name in ("clauses", "groups", "tokens")
         }
-        for name in ("clauses", "groups", "tokens"):
-            rows = getattr(self, name).to_pylist()
-            plain[name] = [{k: None if v != v else v for k, v in row.items()} for row in rows]
+        plain = {**vars(self), "run": str(self.run), "estimated": self.estimated, **tables}
         return json.dumps(plain, indent=1)
 
     def __repr__(self) -> str:
@@ -133,6 +130,11 @@ class Inspection:
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in KEYS)
+
+
+def without_nan(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with None for NaN."""
+    return [{k: None if v != v else v for k, v in row.items()} for row in rows]
 
 
 def inspect(

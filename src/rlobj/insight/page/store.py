@@ -23,10 +23,8 @@ from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import step_of
 from rlobj.config.run_folder import Progress, checkpoints, read_settings
 from rlobj.objectives.rules import NAMES
-from rlobj.objectives.statistics import hash_keys
 from rlobj.records.observed import POLICY, Observed
 from rlobj.records.reading import open_records, read_records, sound
-from rlobj.records.recorder import uniform
 from rlobj.records.rows import numbers, numpy, rows_of
 from rlobj.records.schema import COLUMNS
 from rlobj.records.tables import UpdateTable, read_tables
@@ -174,7 +172,6 @@ def whole_rows(update: UpdateTable, texts: TokenTexts) -> Any:
 def _more_columns(observed: Observed) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Columns of rules that the record lacks: with one value per token, and per response."""
     table, current, old = observed.table, observed.logprobs, observed.old_logprobs
-    assert table.advantages is not None
     found = {
         "logprob": current,
         "old_logprob": old,
@@ -212,8 +209,7 @@ def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> Any:
             f"The page shows {share:.0%} of {count:,} recorded tokens, chosen at random, because "
             "it has no place for more"
         )
-        keys = [torch.from_numpy(rows[name].to_numpy().copy()) for name in ORDER if name != "group"]
-        kept = numpy(uniform(hash_keys((len(rows), *keys))) < share)
+        kept = np.random.default_rng(0).random(len(rows)) < share
         at = rows.schema.get_field_index("inclusion_probability")
         less = pc.multiply(rows["inclusion_probability"], pyarrow.scalar(share, "float32"))
         rows = rows.set_column(at, "inclusion_probability", less).filter(pyarrow.array(kept))

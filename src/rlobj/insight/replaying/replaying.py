@@ -17,7 +17,7 @@ from rlobj.base.errors import BatchError, ConfigError
 from rlobj.config.presets import Preset
 from rlobj.config.run_folder import Progress
 from rlobj.insight.filtering import columns_of, matching, read_filter
-from rlobj.insight.inspecting import record_batches
+from rlobj.insight.inspecting import record_batches, without_nan
 from rlobj.insight.replaying import planned as plans
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
 from rlobj.insight.replaying.result import Replay
@@ -305,6 +305,4 @@ def _mask(column: Any) -> Tensor:
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> Any:
     """Rows as a pyarrow table; NaN becomes null."""
-    return pyarrow.Table.from_pylist(
-        [{key: None if value != value else value for key, value in row.items()} for row in rows]
-    )
+    return pyarrow.Table.from_pylist(without_nan(rows))

@@ -147,10 +147,8 @@
     column(node) {
       const { name } = node;
       if (name === "covariance") return this.covariance();
-      const source = rules.DERIVED[name]?.[0] ?? name;
-      const column = this.store[node.level === RESPONSE ? "perResponse" : "column"](source);
-      const data = column instanceof this.Floats ? column : new this.Floats(column);
-      return this.known(name === source ? data : data.map((x) => -x));
+      const column = this.store[node.level === RESPONSE ? "perResponse" : "column"](name);
+      return this.known(column instanceof this.Floats ? column : new this.Floats(column));
     }
 
     // (A − mean A)·(l − mean l), with means over each whole update.

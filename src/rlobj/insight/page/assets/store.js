@@ -42,7 +42,7 @@ function openStore() {
   }
 
   async function load(names) {
-    const wanted = names.map((name) => OPPOSITE[name] ?? name).flatMap((name) => rules.DERIVED[name] ?? name);
+    const wanted = names.flatMap((name) => rules.DERIVED[name] ?? name);
     for (const name of wanted) if (!meta.columns[name]) throw new Error(`the page has no column '${name}'`);
     await Promise.all([...KEYS, ...wanted].map((name) => once(loading, name, () => decode(name))));
     if (!updates) arrange();
