@@ -132,7 +132,7 @@ def test_findings_are_marks_of_the_figures_that_show_their_metrics(tmp_path: Pat
     assert "ratio-spike" in page
 
 
-def test_values_that_are_not_finite_are_gaps_and_are_counted_in_a_note(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_gaps(tmp_path: Path) -> None:
     lines = [step_line(step, **{"train/grad_norm": 1.0}) for step in range(1, 6)]
     lines[1] |= {"train/grad_norm": math.inf, "reward/accuracy": math.nan}
     lines[2] |= {"train/grad_norm": None, "entropy/q25": math.nan, "reward/mean": -math.inf}
@@ -144,12 +144,9 @@ def test_values_that_are_not_finite_are_gaps_and_are_counted_in_a_note(tmp_path:
     assert (accuracy.y[1], accuracy.low[1], accuracy.high[1]) == (None, None, None)  # type: ignore[index]
     assert found["entropy-quantiles"].lines[0].low == [0.2, 0.2, None, 0.2, 0.2]
     [read] = read_runs([run])
-    assert read.notes == ("not finite: 5 values; their curves have gaps",)
-    assert "not finite: 5 values" in rlobj.report(run).read_text("utf-8")
     assert summary([read])["reward of the best step"][0].endswith(", step 5")
     broken = write_run(tmp_path / "broken", [{"step": 1, "reward/mean": math.nan}])
     assert drawn(broken) == {}
-    assert read_runs([broken])[0].notes[0].startswith("not finite: 1 value")
 
 
 def test_the_record_of_another_trainer_is_named_after_the_trainers_folder(tmp_path: Path) -> None:
@@ -216,15 +213,16 @@ def test_only_settings_that_differ_are_compared(tmp_path: Path) -> None:
 def test_the_summary_has_the_last_and_the_best_numbers(tmp_path: Path) -> None:
     lines = [evaluation(0, 0.25), step_line(1) | evaluation(1, 0.75), step_line(2)]
     lines[-1] |= {"eval/accuracy": 0.5, "spurious/caught": 3, "spurious/dropped": 4}
-    rule = {"drop": "prob < 0.1"}
-    a, b = write_run(tmp_path / "a", lines, rule), write_run(tmp_path / "b", lines)
+    a = write_run(tmp_path / "a", lines)
+    lines[-1] |= {"spurious/caught": 0, "spurious/dropped": 0}
+    b = write_run(tmp_path / "b", lines)
     rows = summary(read_runs([a, write_run(tmp_path / "c"), b]))
     assert rows["steps"] == ["2", "5", "2"]
     assert rows["entropy, nats, last 10 steps"][0] == f"{(50 / 51 + 50 / 52) / 2:.3g}"
     assert rows["time"] == ["0 min 8 s", "0 min 20 s", "0 min 8 s"]
     assert rows["held-out accuracy, last"][0].startswith("0.500 ± ")
     assert rows["held-out accuracy, best"][0] == "0.750 ± 0.020, step 1"
-    assert rows["precision of the rule"] == ["75%", "–", "–"], "the last run has no rule"
+    assert rows["precision of the rule"] == ["75%", "–", "–"], "the last run drops nothing"
 
 
 def test_times_come_longest_first_with_what_was_parallel_last(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import ConfigError, RlobjError, counted
+from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import importing
 from rlobj.config.run_folder import named_folder, read_lines, read_settings
 from rlobj.insight.diagnosis.diagnosing import diagnose_lines
@@ -144,8 +144,6 @@ def _read(path: Path) -> Run:
         if isinstance(line, dict) and is_number(line.get("step"))
     ]
     lines.sort(key=lambda line: line["step"])
-    if gaps := sum(value is None for line in lines for value in line.values()):
-        notes.append(f"not finite: {counted(gaps, 'value')}; their curves have gaps")
     try:
         _add_effects(path, lines)
     except (RlobjError, OSError) as error:
