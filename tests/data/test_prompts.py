@@ -181,6 +181,12 @@ def test_settings_that_no_chat_template_uses_are_errors(template, settings, mess
         chat_of_template(template, **settings)
 
 
+@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if %}", "{{ 1 / 0 }}"])
+def test_a_chat_template_that_fails_is_an_error(template):
+    with pytest.raises(ConfigError, match=r"chat template fails: .*Set model\.chat_template=false"):
+        encode_prompt(tokenizer_with(template, "$A"), "a", Chat())
+
+
 def test_an_empty_prompt_is_an_error():
     with pytest.raises(ConfigError, match="has no tokens"):
         encode_prompt(tokenizer_with(None, "$A"), "", chat=None)

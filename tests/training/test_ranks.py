@@ -99,7 +99,7 @@ def test_two_processes_make_the_run_of_one(alone, together):
     assert distance(weights(alone), weights(together)) < 2e-6
     assert_close(metrics(together), metrics(alone))
     state = read_state(RunDirectory(together).latest())
-    assert (state["processes"], state["strategy"]) == (2, "ddp")
+    assert (state.processes, state.strategy) == (2, "ddp")
 
 
 def test_two_processes_draw_and_select_the_same_tokens(alone, together):
@@ -133,7 +133,7 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, al
     rest = ["--set", f"training.steps={STEPS}"]
     ranks(["train", "--resume", run, "--strategy", "zero3", *rest])
     assert distance(weights(alone), weights(run)) < 2e-6
-    assert read_state(RunDirectory(run).latest())["strategy"] == "zero3"
+    assert read_state(RunDirectory(run).latest()).strategy == "zero3"
 
 
 SMALL = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every": 0}
@@ -249,4 +249,4 @@ def test_ranks_of_another_launcher_agree_on_the_folder(policy, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     [run] = (tmp_path / "runs").iterdir()
     assert [line["step"] for line in metrics(run)] == [0, 1, 2]
-    assert read_state(RunDirectory(run).latest())["processes"] == 2
+    assert read_state(RunDirectory(run).latest()).processes == 2

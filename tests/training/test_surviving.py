@@ -28,6 +28,7 @@ from rlobj.training.loop import stages
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
 from rlobj.training.run import open_resumed
+from rlobj.training.storage import checkpoint
 from rlobj_cli.train.running import resume as resume_on_screen
 
 
@@ -131,6 +132,42 @@ def test_the_program_goes_on_from_the_checkpoint_that_counts(policy, whole, tmp_
     assert "from step 6 of 8" in text_of(screen).replace("\n", "")
     assert same(weights(tmp_path / "bits"), weights(whole))
     assert metrics(tmp_path / "bits") == metrics(whole)
+
+
+def test_a_run_with_links_to_elsewhere_is_not_resumed(policy, whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    mine = tmp_path / "mine"
+    mine.write_text("kept")
+    for name in (".lock", "sessions.jsonl"):
+        (run / name).unlink()
+        (run / name).symlink_to(mine)
+        with pytest.raises(ConfigError, match=f"{name} is a link to .*mine"):
+            run_training(eight_steps(policy, training={"steps": 9}), run, resume=True)
+        assert mine.read_text() == "kept"
+        (run / name).unlink()
+        (run / name).touch()
+
+
+def test_a_state_that_no_run_has_written_is_damage(policy, tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run_training(eight_steps(policy, training={"steps": 1}), run.path)
+    folder = run.checkpoints / "step-000001"
+    written = json.loads((folder / "state.json").read_text())
+    for change in (
+        {"step": 2},
+        {"step": "1"},
+        {"stream": None},
+        {"stream": written["stream"] | {"position": -5}},
+        {"failures": {"idle": -1}},
+        {"key": 5},
+        {"settings": 5},
+    ):
+        (folder / "state.json").write_text(json.dumps(written | change))
+        (folder / "manifest.json").unlink()
+        checkpoint._write_manifest(folder)
+        [name] = change
+        with pytest.raises(ConfigError, match=f"step-000001: state.json: {name}"):
+            open_resumed(run.path)
 
 
 def test_when_every_checkpoint_is_damaged_the_run_says_so(policy, tmp_path):

@@ -53,12 +53,10 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         doing: what the other process does, for the error: "training in".
 
     Raises:
-        ConfigError: another process has the lock, the folder cannot be written, or it has links to
-            files elsewhere.
+        ConfigError: another process has the lock, or the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        refuse_links(folder)
         lock = (folder / ".lock").open("a")
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error}") from error

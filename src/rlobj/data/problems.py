@@ -136,7 +136,7 @@ class ProblemStream:
         Raises:
             DataError: the state belongs to other problems, or to another order of them.
         """
-        if state["problems"] != self._fingerprint:
+        if state["problems"] != self._fingerprint or not state["position"] <= len(self):
             raise DataError(
                 f"The saved position belongs to another data set: its problem ids have fingerprint "
                 f"{state['problems']}, these {len(self._problems)} problems have "

@@ -90,15 +90,25 @@ class Chat:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def applied(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-        """The conversation up to the start of the assistant's message."""
+        """The conversation up to the start of the assistant's message.
+
+        Raises:
+            ConfigError: the template fails, such as one that refuses a system message.
+        """
         messages = [{"role": "user", "content": text}]
         if self.system is not None:
             messages.insert(0, {"role": "system", "content": self.system})
-        return str(
-            tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **self.arguments
+        try:
+            return str(
+                tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=True, **self.arguments
+                )
             )
-        )
+        except Exception as error:  # a template is a program
+            raise ConfigError(
+                f"the tokenizer's chat template fails: {error or type(error).__name__}. Set "
+                "model.chat_template=false, or check data.system and model.chat_template_kwargs"
+            ) from error
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat | None) -> list[int]:

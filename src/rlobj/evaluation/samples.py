@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlobj.base.errors import ConfigError, DataError, RunError
-from rlobj.base.files import lock_folder, write_whole
+from rlobj.base.files import lock_folder, refuse_links, write_whole
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 
@@ -130,10 +130,13 @@ class Samples:
         """Keeps other processes from writing to the folder, which is made if it does not exist.
 
         Raises:
-            ConfigError: another process writes to the folder, or it cannot be written.
+            ConfigError: another process writes to the folder, it cannot be written, or it has links
+                to files elsewhere.
         """
         if self.path is None:
             return contextlib.nullcontext()
+        if (self.path / SETTINGS).exists():
+            refuse_links(self.path)
         return lock_folder(self.path, "evaluating into")
 
     def require_free(self) -> None:

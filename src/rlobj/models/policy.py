@@ -145,8 +145,6 @@ def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) 
         ConfigError: the settings need a chat template and the tokenizer has none, or the template
             does not use a setting.
     """
-    from jinja2 import TemplateError
-
     template = str(getattr(tokenizer, "chat_template", None) or "")
     wanted = bool(template) if config.chat_template == "auto" else config.chat_template
     if wanted and not template:
@@ -161,7 +159,7 @@ def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) 
     if chat.system is not None and wanted:
         try:
             used = chat.system.strip() in chat.applied(tokenizer, "")
-        except TemplateError:  # some templates refuse the role
+        except ConfigError:  # some templates refuse the role
             used = False
         unused += ["data.system"] * (not used)
     elif not wanted and chat != Chat():
@@ -180,7 +178,7 @@ def _loading(source: str) -> Iterator[None]:
     """Raise a library's error about a model that it cannot load as a ConfigError."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise ConfigError(
             f"cannot load the model '{source}': {error}\nExpected a folder written by "
             "save_pretrained, with its tokenizer, or the id of a model on the hub."

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import counted
+from rlobj.base.files import refuse_links
 from rlobj.config.presets import difference
 from rlobj.config.resuming import changed, named_code, refuse_changes, require_trust, rollout_key
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import read_settings
+from rlobj.config.run_folder import is_run, read_settings
 from rlobj.config.starting import doubts
 from rlobj.data import ProblemStream
 from rlobj.scoring import PolicyScorer
@@ -118,6 +119,8 @@ def _open_folder(
         if not resume:
             run.refuse_if_taken()
         elif comm.rank == 0:
+            if is_run(run.path):
+                refuse_links(run.path)
             stack.enter_context(run.locked())
             now = settings_of(config)
             require_trust(run.path, read_settings(run.path), named_code(now))
@@ -146,28 +149,30 @@ def _prepare_folder(
     Returns:
         The settings that were changed (before, now); on the first rank.
     """
-    learner, rank, changes, state = parts.learner, parts.comm.rank, {}, {}
+    learner, rank, changes, key = parts.learner, parts.comm.rank, {}, ""
     initial = None if parts.config.origin is None else parts.config.model.name
     parts.config = parts.run.adopted(parts.config)
     settings = settings_of(parts.config)
+    stored = None
     if newest is not None:
         state = checkpoint.read_state(newest)
-        learner.steps = parts.saved = state["step"]
-        learner.state = state["objective"]
-        parts.skips.restore(state["failures"])
-        parts.recording.restore(state.get("records", {}))  # runs of 0.1.0 have none
-        parts.stream.restore(state["stream"])
+        stored, key = state.settings, state.key
+        learner.steps = parts.saved = state.step
+        learner.state = state.objective
+        parts.skips.restore(state.failures)
+        parts.recording.restore(state.records)
+        parts.stream.restore(state.stream)
         checkpoint.restore_optimizer(newest, parts.parallel, parts.policy.model)
         checkpoint.restore_random(newest, rank)
-    key = rollout_key(settings, str(learner.autocast), learner.steps, state.get("key", ""))
+    key = rollout_key(settings, str(learner.autocast), learner.steps, key)
     parts.journal.since, parts.journal.key = learner.steps, key
     with together(parts.comm, "preparing the run's folder"):
         if rank == 0 and not resume:
             parts.run.create(parts.config, initial=initial)
             stack.enter_context(parts.run.locked())
         elif rank == 0:
-            stored = settings_of(RunDirectory.open(parts.run.path)[1])
-            changes = changed(state.get("settings", stored), settings)
+            stored = stored or settings_of(RunDirectory.open(parts.run.path)[1])
+            changes = changed(stored, settings)
             parts.run.write_config(parts.config)
             parts.run.truncate(learner.steps if newest is not None else -1)
             for line in parts.run.lines():

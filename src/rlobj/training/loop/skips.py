@@ -43,7 +43,7 @@ class Skips:
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Set the counts that `state` returned."""
-        self.nonfinite, self.idle = state["nonfinite"], state["idle"]
+        self.nonfinite, self.idle = state.get("nonfinite", 0), state.get("idle", 0)
 
     def count_update(
         self, step: int, index: int, batch: MiniBatch, metrics: Mapping[str, float]

@@ -24,9 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ConfigDict, Field, NonNegativeInt
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.files import step_of
+from rlobj.base.validation import Model
 from rlobj.models import lora
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
@@ -38,6 +42,35 @@ logger = logging.getLogger(__name__)
 _BLOCK = 1 << 24  # bytes read at a time
 _READ: set[tuple[str, int, int, int]] = set()
 """Files that this process has read and found intact: path, time of the last change, size, CRC."""
+
+
+class _Stream(TypedDict):
+    seed: int
+    epoch: NonNegativeInt
+    position: NonNegativeInt
+    problems: str
+
+
+class State(Model):
+    """What `state.json` holds; other entries are kept as they are."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    step: NonNegativeInt
+    objective: dict[str, Any]
+    """Controllers by name, and `update`."""
+    stream: _Stream
+    """See `ProblemStream.state`."""
+    failures: dict[str, NonNegativeInt]
+    """See `Skips.state`."""
+    records: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    """See `Recording.state`; runs of 0.1.0 have none."""
+    key: str = ""
+    """See `rollout_key`."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Of the run at that step."""
+    strategy: str = ""
+    processes: int = 1
 
 
 def write(
@@ -237,12 +270,26 @@ def _damage(checkpoint: Path) -> str | None:
             _READ.add(stamp)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"manifest.json: {error}"
+    try:
+        read_state(checkpoint)
+    except ConfigError as error:
+        return f"state.json: {error}"
     return None
 
 
-def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Read the `state` that was given to `write`."""
-    return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+def read_state(checkpoint: Path) -> State:
+    """Read the `state` that was given to `write`.
+
+    Raises:
+        ConfigError: an entry is missing or has another type, or the step is not the folder's.
+    """
+    try:
+        state = State(**json.loads((checkpoint / "state.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(str(error)) from error
+    if state.step != step_of(checkpoint):
+        raise ConfigError(f"step is {state.step}; expected {step_of(checkpoint)}")
+    return state
 
 
 def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -> None:
@@ -288,7 +335,7 @@ def restore_random(checkpoint: Path, rank: int) -> None:
         current, *cuda = (torch.tensor(each, dtype=torch.uint8) for each in state["torch"])
         random.setstate((version, tuple(numbers), gauss))
         torch.set_rng_state(current)
-    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+    except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
         logger.warning("%s cannot be read (%s); new random states are used", file, error)
         return
     if len(cuda) == torch.cuda.device_count() > 0:  # skipped on other hardware
