@@ -12,7 +12,7 @@ controllers   numbers that change during a run
 mismatch      importance weights between sampler and trainer
 objective     Objective: all of these, with `plan` and `loss`
 
-`functional` has the equations as functions of tensors, and `statistics` has sums and order
-statistics over all ranks. `frame` evaluates rules. `plan` holds the results. `planning` has the
-parts of the stages. `needs` lists the columns that are read.
+`functional` has ratios and estimators of the KL as functions of tensors, and `statistics` has sums
+and order statistics over all ranks. `frame` evaluates rules. `plan` holds the results. `planning`
+has the parts of the stages. `needs` lists the columns that are read.
 """

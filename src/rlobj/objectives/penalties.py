@@ -29,9 +29,9 @@ _ESTIMATORS = {"k1": functional.k1, "abs": functional.abs_log_ratio, "k2": funct
 class Penalty(Primitive):
     """Base class of penalties, P_k."""
 
-    skippable: ClassVar[bool] = False
+    skippable: ClassVar[bool] = True
     """P of a token depends only on the token's own response. Then a response with c_k = 0 on all
-    its tokens can be left out of an update. Subclasses do not inherit this claim."""
+    its tokens can be left out of an update. A class of your own does not inherit this claim."""
 
     coefficient: NumberField = Constant(1.0)
     """c_k, a number or an expression such as a controller's name"""
@@ -88,8 +88,6 @@ class KL(_EstimatedKL):
         estimator.
     """
 
-    skippable: ClassVar[bool] = True
-
     against: Literal["reference", "old", "sampler"] = "reference"
     """the reference policy, π_old of the rollout, or the sampler's probabilities"""
     unbiased: bool = False
@@ -120,8 +118,6 @@ class ProxyKL(_EstimatedKL):
     Source: Lp-Reg, arXiv:2510.03222; its release calls the estimators kl, abs, mse, low_var_kl.
     """
 
-    skippable: ClassVar[bool] = True
-
     min_p: float = Field(default=0.02, gt=0, le=1)
     """μ, share of the largest probability"""
     relative: bool = True
@@ -151,8 +147,6 @@ class ProxyKL(_EstimatedKL):
 
 class EntropyBonus(Penalty):
     """P = −H, so the loss has −c·mean(H). Source: A3C, arXiv:1602.01783."""
-
-    skippable: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return ("entropy",)

@@ -49,21 +49,21 @@ def rollout_advantages(
         rewards = [] if given else [_rewards(table, advantage, reward_kl) for table in tables]
     except BatchError as exception:
         error = str(exception)
-    rewards = [reward for reward in rewards if len(reward)]
-    widths = [reward.shape[1] for reward in rewards]  # K of each table with responses
-    facts = [given, len(tables) - given, int(bool(error))]
-    facts += [sum(k**power for k in widths) for power in range(3)]
-    facts += [sum(t.rewards is not None and t.rewards.dtype != torch.float64 for t in tables)]
-    present, absent, failed, count, total, squares, single = comm.sum(torch.tensor(facts)).tolist()
+    single = sum(t.rewards is not None and t.rewards.dtype != torch.float64 for t in tables)
+    facts = torch.tensor([given, len(tables) - given, int(bool(error)), single])
+    present, absent, failed, single = comm.sum(facts).tolist()
     if present and absent:
         raise BatchError("column 'advantages' is in some tables of the update, not in all")
     if failed:
         raise BatchError(error or "another rank's rewards cannot be used; see its error")
-    if squares * count != total * total:
-        raise BatchError("the tables of the update hold different numbers of rewards")
     if present:
         return list(tables)
-    nothing = torch.zeros(0, total // count if count else 1).double()
+    rewards = [reward for reward in rewards if len(reward)]
+    own_numbers = torch.tensor([reward.shape[1] for reward in rewards], dtype=torch.int64)
+    numbers = statistics.gather(own_numbers, comm)[0].unique().tolist()  # K of each table
+    if len(numbers) > 1:
+        raise BatchError("the tables of the update hold different numbers of rewards")
+    nothing = torch.zeros(0, *(numbers or [1])).double()
     dtype = torch.float32 if single else torch.float64
     empty = torch.zeros(0).long()
     lengths = torch.cat([empty, *(table.lengths.cpu() for table in tables)]).double()
@@ -182,10 +182,13 @@ def check_finite(table: TokenBatch, loss: Tensor) -> None:
 
 
 def _skippable(objective: Any) -> bool:
-    """Whether all terms are skippable. Only a class's own body counts: a subclass has another
-    equation."""
+    """Whether all terms are skippable. A custom class says it in its own body: it has another
+    equation than its base."""
     terms = (*objective.surrogate.parts(), *objective.penalties)
-    return all(vars(type(term)).get("skippable", False) for term in terms)
+    return all(
+        vars(type(term)).get("skippable", term.skippable and term.kind != "custom")
+        for term in terms
+    )
 
 
 def responses_with_gradient(objective: Any, table: TokenBatch, plan: Plan) -> Tensor:

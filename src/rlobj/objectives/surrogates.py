@@ -1,6 +1,13 @@
 """Surrogates S(r, A): the value of each token that the policy is trained to maximise, [N].
 
-Ratios and means over a response include all its tokens, also those that a rule drops.
+    l = log π_θ(o_t)     log-probability of the sampled token under the policy being trained, nats
+    l0                   the same under π_old, the policy at the start of the rollout's updates
+    r = exp(l − l0)      importance ratio
+    A                    advantage
+    sg[x]                x without gradient
+
+Only `Objective.loss` has a minus sign. Ratios and means over a response include all its tokens,
+also those that a rule drops. Settings are numbers, or tensors with one number per token, [N].
 """
 
 from __future__ import annotations
@@ -105,10 +112,10 @@ class Terms:
 class Surrogate(Primitive):
     """Base class of surrogates, S(r, A)."""
 
-    skippable: ClassVar[bool] = False
+    skippable: ClassVar[bool] = True
     """S = A·f with a finite f that depends only on the token's own response. Then a response with
-    A = 0 on all its tokens has S = 0 and no gradient, and can be left out of an update. Subclasses
-    do not inherit this claim."""
+    A = 0 on all its tokens has S = 0 and no gradient, and can be left out of an update. A class of
+    your own does not inherit this claim."""
 
     def __call__(self, terms: Terms) -> Tensor:
         """S, [N], to be maximised."""
@@ -142,13 +149,20 @@ class _RatioSurrogate(Surrogate):
     """the ratio's logarithm is clamped to ±max_log_ratio nats; null = no clamp"""
 
 
+def _choose(rule: Tensor, then: Any, otherwise: Any, *, like: Tensor) -> Tensor:
+    """`then` where the rule is true, else `otherwise`, [N] in the dtype of `like`."""
+    values = (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (then, otherwise))
+    return torch.where(rule, *values)
+
+
 class Clip(_RatioSurrogate):
     """S = min(r·A, clip(r, 1 − low, 1 + high)·A); with dual = c, for A < 0 also max(·, c·A).
 
-    Source: PPO, arXiv:1707.06347 eq. 7; DAPO, arXiv:2503.14476; see `functional.clip`.
-    """
+    The dual bound limits the loss of tokens with a very large ratio.
 
-    skippable: ClassVar[bool] = True  # f is r, a bound or c; r is finite
+    Source: PPO, arXiv:1707.06347 eq. 7; asymmetric bounds: DAPO, arXiv:2503.14476 eq. 8; dual clip:
+        arXiv:1912.09729.
+    """
 
     low: settings.NonNegative = 0.2
     """ε_low: the ratio's floor is 1 − low"""
@@ -163,7 +177,12 @@ class Clip(_RatioSurrogate):
         return getattr(terms.clamped(self.max_log_ratio), f"{self.ratio}_ratio")
 
     def __call__(self, terms: Terms) -> Tensor:
-        return functional.clip(self._ratio(terms), terms.advantages, self.low, self.high, self.dual)
+        ratio, advantages = self._ratio(terms), terms.advantages
+        clipped = ratio.clamp(min=1 - self.low).clamp(max=1 + self.high)
+        value = torch.minimum(ratio * advantages, clipped * advantages)
+        if self.dual is None:
+            return value
+        return torch.where(advantages < 0, torch.maximum(value, self.dual * advantages), value)
 
     def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
         ratio, advantages = self._ratio(terms).detach(), terms.advantages
@@ -177,16 +196,12 @@ class Clip(_RatioSurrogate):
 class Unclipped(_RatioSurrogate):
     """S = r·A. Source: KL-Cov, arXiv:2505.22617; Lp-Reg, arXiv:2510.03222."""
 
-    skippable: ClassVar[bool] = True
-
     def __call__(self, terms: Terms) -> Tensor:
         return terms.clamped(self.max_log_ratio).token_ratio * terms.advantages
 
 
 class Reinforce(Surrogate):
     """S = l·A. Source: Williams 1992; GPG, arXiv:2504.02546."""
-
-    skippable: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return ()
@@ -196,24 +211,28 @@ class Reinforce(Surrogate):
 
 
 class Cispo(_RatioSurrogate):
-    """S = sg[clip(r, min, max)]·A·l; max is absolute. Source: arXiv:2506.13585."""
+    """S = sg[clip(r, min, max)]·A·l: the weight is clipped, the gradient is not.
 
-    skippable: ClassVar[bool] = True
+    Source: MiniMax-M1, arXiv:2506.13585; absolute cap 5: ScaleRL, arXiv:2510.13786.
+    """
 
     max: settings.Positive = 5.0
-    """absolute cap of r"""
+    """absolute cap of r, not an offset from 1"""
     min: settings.NonNegative = 0.0
     """absolute floor of r"""
 
     def __call__(self, terms: Terms) -> Tensor:
-        ratio = terms.clamped(self.max_log_ratio).token_ratio
-        return functional.cispo(terms.logprobs, ratio, terms.advantages, self.max, self.min)
+        ratio = terms.clamped(self.max_log_ratio).token_ratio.detach()
+        return ratio.clamp(min=self.min).clamp(max=self.max) * terms.advantages * terms.logprobs
 
 
 class SoftGate(_RatioSurrogate):
-    """S = (4/τ)·σ(τ(r − 1))·A, τ by the sign of A. Source: SAPO, arXiv:2511.20347."""
+    """S = (4/τ)·σ(τ(r − 1))·A, τ by the sign of A.
 
-    skippable: ClassVar[bool] = True  # f ≤ 4/τ
+    At r = 1 its gradient in r is A, that of the unclipped surrogate.
+
+    Source: SAPO, arXiv:2511.20347.
+    """
 
     tau_pos: settings.Positive = 1.0
     """τ where A > 0"""
@@ -222,27 +241,25 @@ class SoftGate(_RatioSurrogate):
 
     def __call__(self, terms: Terms) -> Tensor:
         ratio = terms.clamped(self.max_log_ratio).token_ratio
-        return functional.soft_gate(ratio, terms.advantages, self.tau_pos, self.tau_neg)
+        tau = _choose(terms.advantages > 0, self.tau_pos, self.tau_neg, like=ratio)
+        return 4 / tau * torch.sigmoid(tau * (ratio - 1)) * terms.advantages
 
 
 class GeometricMean(_RatioSurrogate):
-    """S = A·exp(mean_t f), f = l − l0 clipped at eps if A > 0, at −eps if A ≤ 0.
+    """S = A·exp(mean_t f), f = min(l − l0, eps) if A > 0, max(l − l0, −eps) if A ≤ 0.
 
     All tokens of a response have the same S. With `SequenceMean` a response counts once.
-    Source: GMPO, arXiv:2507.20673; see `functional.geometric_clip`.
+    Source: GMPO, arXiv:2507.20673.
     """
-
-    skippable: ClassVar[bool] = True  # S = f times the mean of the response's A
 
     eps: settings.Positive = 0.4
     """ε in log space, nats"""
 
     def __call__(self, terms: Terms) -> Tensor:
-        table = terms.table
-        moved = terms.clamped(self.max_log_ratio).log_ratio
-        inner = functional.geometric_clip(moved, terms.advantages, self.eps)
-        advantage = table.mean_by_response(terms.advantages)
-        return table.spread(advantage * table.mean_by_response(inner).exp())
+        table, moved = terms.table, terms.clamped(self.max_log_ratio).log_ratio
+        above, below = moved.clamp(max=self.eps), moved.clamp(min=-self.eps)
+        mean = table.mean_by_response(torch.where(terms.advantages > 0, above, below))
+        return table.spread(table.mean_by_response(terms.advantages) * mean.exp())
 
     def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
         moved, advantages = terms.log_ratio.detach(), terms.advantages
@@ -252,10 +269,10 @@ class GeometricMean(_RatioSurrogate):
 class DppoTv(_RatioSurrogate):
     """S = sg[min(r, cap)]·A·l inside the total-variation region, else 0; r = π/π_against.
 
-    Source: DPPO, arXiv:2602.04879; see `functional.dppo_tv`.
-    """
+    The region is π − π_against ≤ high where A > 0, and π − π_against ≥ −low where A ≤ 0.
 
-    skippable: ClassVar[bool] = True  # S = A·f inside and outside the region
+    Source: DPPO, arXiv:2602.04879.
+    """
 
     low: settings.NonNegative = 0.2
     """largest decrease of the token's probability that is trained"""
@@ -269,25 +286,27 @@ class DppoTv(_RatioSurrogate):
     def needs(self) -> tuple[str, ...]:
         return (f"{self.against}_logprobs",)
 
+    def _moved(self, terms: Terms) -> Tensor:
+        return terms.logprobs.detach().exp() - terms.column(f"{self.against}_logprobs").exp()
+
     def __call__(self, terms: Terms) -> Tensor:
-        behaviour = terms.column(f"{self.against}_logprobs")
-        bounds = self.low, self.high, self.cap, self.max_log_ratio
-        return functional.dppo_tv(terms.logprobs, behaviour, terms.advantages, *bounds)
+        centre, moved = terms.column(f"{self.against}_logprobs"), self._moved(terms)
+        inside = torch.where(terms.advantages > 0, moved <= self.high, moved >= -self.low)
+        ratio = functional.log_ratio(terms.logprobs.detach(), centre, self.max_log_ratio).exp()
+        ratio = ratio if self.cap is None else ratio.clamp(max=self.cap)
+        return torch.where(inside, ratio, 0.0) * terms.advantages * terms.logprobs
 
     def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
-        behaviour = terms.column(f"{self.against}_logprobs")
-        moved, advantages = terms.logprobs.detach().exp() - behaviour.exp(), terms.advantages
+        moved, advantages = self._moved(terms), terms.advantages
         return (advantages > 0) & (moved > self.high), (advantages < 0) & (moved < -self.low)
 
 
 class Vespo(_RatioSurrogate):
     """S = sg[φ(w)]·A·l, φ = exp(λ + k·log w − λ·w), w = Π_t r_t of the response.
 
-    Each log r is clamped to ±max_log_ratio, summed, and the sum clamped to [log 1e-8, 20].
+    φ(1) is 1. Each log r is clamped to ±max_log_ratio, and their sum to [log 1e-8, 20].
     Source: VESPO, arXiv:2602.10693; TRL 1.16's values of k and λ.
     """
-
-    skippable: ClassVar[bool] = True  # φ(w) is finite because w is clamped
 
     k_pos: settings.AnyNumber = 2.0
     """k where A ≥ 0"""
@@ -301,12 +320,11 @@ class Vespo(_RatioSurrogate):
     def __call__(self, terms: Terms) -> Tensor:
         moved = terms.clamped(self.max_log_ratio).log_ratio.detach()
         total = terms.table.sum_by_response(moved)
-        floor = math.log(1e-8)
-        log_weight = terms.table.spread(total.clamp(floor, functional.MAX_LOG_RATIO))
+        log_w = terms.table.spread(total.clamp(math.log(1e-8), functional.MAX_LOG_RATIO))
         positive = terms.advantages >= 0
-        k = functional.choose(positive, self.k_pos, self.k_neg, log_weight)
-        lam = functional.choose(positive, self.lambda_pos, self.lambda_neg, log_weight)
-        weight = functional.vespo_weight(log_weight, k, lam)
+        k = _choose(positive, self.k_pos, self.k_neg, like=log_w)
+        lam = _choose(positive, self.lambda_pos, self.lambda_neg, like=log_w)
+        weight = torch.exp(lam + k * log_w - lam * log_w.exp())
         return weight * terms.advantages * terms.logprobs
 
 
