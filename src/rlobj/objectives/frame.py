@@ -166,10 +166,8 @@ class Frame(Evaluator):
             chosen = self.evaluate(within)
             self._check_finite(within, chosen.wrong, self.decided_responses, level)
             population = self.decided_responses & chosen.data
-        if values.undefined is not None:
-            self._check_finite(of, values.wrong, population, level)
-            population = population & ~values.undefined
-        return values, population
+        self._check_finite(of, values.wrong, population, level)
+        return values, population & ~values.undefined
 
     def _unit(self, by: str, level: Level) -> Tensor:
         """The unit of each token or response."""
@@ -226,9 +224,7 @@ class Frame(Evaluator):
         inside = keys >= cuts if node.side == "top" else keys <= cuts
         selected = population & inside & (places > 0)
         self._note(node, selected, population)
-        if values.undefined is None:
-            return Values(selected)
-        return Values(selected, values.undefined & self.rule(node.within))
+        return Values.of(selected, values.undefined & self.rule(node.within))
 
     def _evaluate_Quantile(self, node: nodes.Quantile) -> Values:
         ranked = self._population(node.value, node.within, Level.TOKEN)
@@ -246,7 +242,7 @@ class Frame(Evaluator):
         else:
             found = self._statistic(node, values.data, population, level)
             found = found / sizes if node.statistic == "mean" else found
-        empty = None if node.statistic in ("sum", "count") else sizes == 0
+        empty = (sizes == 0) & (node.statistic not in ("sum", "count"))
         return self._finite(node, self._per_response(node.by, found.to(self.dtype), empty))
 
     def _statistic(
@@ -268,16 +264,13 @@ class Frame(Evaluator):
         values, population = self._population(node.of, node.within, level)
         wanted = values.data if node.statistic == "any" else ~values.data
         found = self._count(population & wanted, node.by, level) > 0
-        return self._per_response(node.by, found if node.statistic == "any" else ~found, None)
+        found = found if node.statistic == "any" else ~found
+        return self._per_response(node.by, found, torch.zeros_like(found))
 
-    def _per_response(self, by: str, found: Tensor, undefined: Tensor | None) -> Values:
+    def _per_response(self, by: str, found: Tensor, undefined: Tensor) -> Values:
         """The values of units, 0-d for the update, [N] by position, else [B]."""
-        if undefined is not None and not bool(undefined.any()):
-            undefined = None
-        if by == "update":
-            return Values(found[0], None if undefined is None else undefined[0])
-        member = self._units(by).member
-        return Values(found[member], None if undefined is None else undefined[member])
+        place = 0 if by == "update" else self._units(by).member
+        return Values.of(found[place], undefined[place])
 
     def _evaluate_Scan(self, node: nodes.Scan) -> Values:
         values = self._at(node.value, Level.TOKEN)
@@ -294,10 +287,10 @@ class Frame(Evaluator):
                 return statistics.scan(data, positions, decay, longest)
             return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
 
-        if undefined is None:
-            return self._finite(node, Values(along(values.data, node.decay).to(self.dtype)))
         data = along(values.data.masked_fill(undefined, 0), node.decay).to(self.dtype)
-        return self._finite(node, Values(data, along(undefined.double(), 1.0) > 0))
+        if undefined.any():
+            undefined = along(undefined.double(), 1.0) > 0
+        return self._finite(node, Values.of(data, undefined))
 
     def _evaluate_Sample(self, node: nodes.Sample) -> Values:
         candidates = self.rule(node.rule)
@@ -317,7 +310,7 @@ class Frame(Evaluator):
             cut = statistics.kth_smallest(keys, k, self.comm, candidates)
             selected = candidates & (keys <= cut)
         self._note(node, selected, candidates)
-        return Values(selected)
+        return Values.of(selected)
 
     def _evaluate_CustomRule(self, node: nodes.CustomRule) -> Values:
         selected = node.select(self)
@@ -328,7 +321,7 @@ class Frame(Evaluator):
                 f"bool {list(self.decided.shape)}: one value per token"
             )
         self._note(node, selected & self.decided, self.decided)
-        return Values(selected)
+        return Values.of(selected)
 
     def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
         """Remember how many tokens a cut selects, over all ranks."""
