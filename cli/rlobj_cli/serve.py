@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rlobj.base.errors import RunError
 from rlobj.base.files import last_lines
-from rlobj_cli.screen.console import calm_libraries, loading, preparing_policy, working
+from rlobj_cli.screen.console import calm_libraries, preparing_policy, working
 
 if TYPE_CHECKING:
     from rlobj.samplers.vllm import Server
@@ -46,7 +46,7 @@ def serve(
     """
     console = Console()
     signal.signal(signal.SIGTERM, _interrupt)
-    with loading(console):
+    with working(console):
         from rlobj.config.layers import merged, parse_setting
         from rlobj.samplers.vllm import Server
 

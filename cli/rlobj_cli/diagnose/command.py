@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
-from rlobj_cli.screen.console import loading, reading, say
+from rlobj_cli.screen.console import reading, say, working
 from rlobj_cli.screen.errors import FAILED
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def diagnose(runs: list[Path], fail: bool = False, json: bool = False, trust: bo
       rlobj train --preset stapo --stop-on collapse
     """
     console = Console()
-    with loading(console):
+    with working(console):
         from rlobj.insight import diagnose as diagnose_runs
     with reading("checking the steps, bytes") as progress:
         diagnosis = diagnose_runs(runs, trust=trust, progress=progress)

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from rlobj_cli.screen.console import calm_libraries, loading, show_markdown
+from rlobj_cli.screen.console import calm_libraries, show_markdown, working
 from rlobj_cli.screen.errors import DefaultGroup, NamelessCommand
 from rlobj_cli.screen.options import described, settings_given
 
@@ -116,7 +116,7 @@ def score(
 def _loaded() -> tuple[Any, Any, Any]:
     """A console, the library's module, and the class that shows an evaluation's progress."""
     console = Console()
-    with loading(console):
+    with working(console):
         from rlobj import evaluation as evaluations
         from rlobj_cli.evaluate.progress import EvaluationScreen
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ MOST_CHANGES = 20
 """Changed grades that are listed."""
 
 
-class EvaluationScreen(EvaluationCallback):
+class EvaluationScreen(screen.Stages, EvaluationCallback):
     """Shows the events of an evaluation.
 
     Args:
@@ -30,60 +29,39 @@ class EvaluationScreen(EvaluationCallback):
     """
 
     def __init__(self, console: Console, command: str | None = None, doing: str = "") -> None:
-        self._console, self._command, self._doing = console, command, doing
-        self._shown = contextlib.ExitStack()
+        super().__init__(console)
+        self._command, self._doing = command, doing
         self._benchmark, self._drawn = "", 0
         self._printed = time.monotonic()
 
-    def __enter__(self) -> EvaluationScreen:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        """Remove the bar or spinner that is shown."""
-        self._shown.close()
-        self._benchmark = ""
-
     def _follow(self, benchmark: str) -> None:
         """Show a bar for a benchmark; it appears with its first update."""
-        if self._benchmark == benchmark:
-            return
-        self._clear()
-        self._benchmark, self._drawn = benchmark, 0
-        bar = screen.reading(self._doing + benchmark, self._console)
-        self._move = self._shown.enter_context(bar)
+        if self._benchmark != benchmark:
+            self._benchmark, self._drawn = benchmark, 0
+            self._move = self.stage(screen.reading(self._doing + benchmark, self.console))
 
     def _line(self, text: str) -> None:
         """Without a terminal, print a line now and then."""
-        if not self._console.is_interactive and time.monotonic() - self._printed > EVERY:
+        if not self.console.is_interactive and time.monotonic() - self._printed > EVERY:
             self._printed = time.monotonic()
-            self._console.print(Text(f"  {self._doing}{self._benchmark}: {text}"))
+            self.console.print(Text(f"  {self._doing}{self._benchmark}: {text}"))
 
     def started(self, name: str) -> None:
         """Print the header, and show a spinner."""
         if self._command:
-            self._console.print(
+            self.console.print(
                 Text.assemble((self._command, "bold"), "  ", (name, "bold cyan")), soft_wrap=True
             )
-        self._shown.enter_context(screen.working(self._console, f"loading {name}"))
-
-    def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """Show the supervised steps that make the embedded policy."""
-        if done == 1:
-            self._clear()
-            self._prepare = self._shown.enter_context(screen.preparing_policy(self._console))
-        self._prepare(done, total, loss)
+        self.stage(screen.working(self.console, f"loading {name}"))
 
     def ready(self, facts: Mapping[str, str]) -> None:
         """Print the facts."""
-        self._clear()
-        self._console.print(screen.facts_grid(facts))
+        self._shown.close()
+        self.console.print(screen.facts_grid(facts))
 
     def noted(self, text: str, *, warning: bool = False) -> None:
         """Print the text."""
-        self._console.print(Text(f"  {text}", style="yellow" if warning else "dim"))
+        self.console.print(Text(f"  {text}", style="yellow" if warning else "dim"))
 
     def sampled(self, benchmark: str, responses: int) -> None:
         """Count the responses; they count as done when they are graded."""
@@ -100,20 +78,20 @@ class EvaluationScreen(EvaluationCallback):
 
     def interrupted(self, stored: int, total: int) -> None:
         """Print how much is stored."""
-        self._clear()
+        self._shown.close()
         kept = f"{stored:,} of {total:,} responses are stored"
-        self._console.print(Text(f"\n{kept}; the same command continues from there"))
+        self.console.print(Text(f"\n{kept}; the same command continues from there"))
 
     def finished(self, result: EvaluationResult) -> None:
         """Print the grades that changed, what is missing, the table, and the files."""
-        self._clear()
+        self._shown.close()
         if result.changes is not None:
-            show_changes(self._console, result, result.changes)
+            show_changes(self.console, result, result.changes)
         if result.unfinished:
-            self._console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
-        screen.show_markdown(self._console, result.to_markdown())
+            self.console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
+        screen.show_markdown(self.console, result.to_markdown())
         written = f"wrote results.json, results.md and report.html to {result.path}"
-        self._console.print(Text(written), soft_wrap=True)
+        self.console.print(Text(written), soft_wrap=True)
 
 
 def show_changes(

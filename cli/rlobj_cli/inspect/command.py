@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import loading, number, reading, show_page, table
+from rlobj_cli.screen.console import number, reading, show_page, table, working
 
 if TYPE_CHECKING:
     from rlobj.insight import Inspection
@@ -62,7 +62,7 @@ def inspect(
         return _write_page(console, run, out)
     if out is not None:
         raise ConfigError("--out names the file of a page: add --html")
-    with loading(console):
+    with working(console):
         from rlobj.insight import inspect as inspect_run
     with reading("reading the record") as progress:
         found = inspect_run(
@@ -75,7 +75,7 @@ def inspect(
 
 
 def _write_page(console: Console, run: Path, out: Path | None) -> None:
-    with loading(console):
+    with working(console):
         from rlobj.insight import write_inspection_page
     with reading("reading the tokens") as progress:
         path = write_inspection_page(run, out, progress=progress)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import loading, number, reading, say, table
+from rlobj_cli.screen.console import number, reading, say, table, working
 
 if TYPE_CHECKING:
     from rlobj.insight import Replay
@@ -69,7 +69,7 @@ def replay(
       rlobj replay RUN --records --rule "prob < 0.001"     estimates, all steps
     """
     console = Console()
-    with loading(console):
+    with working(console):
         from rlobj.insight import replay as replay_run
         from rlobj.reporting.figures import save_figure
     names = [name.strip() for name in (preset or "").split(",") if name.strip()]

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rich import box
 from rich.console import Console, Group
@@ -27,7 +27,7 @@ from rlobj.reporting import visible
 if TYPE_CHECKING:
     from rlobj.objectives.explanation import Explanation
 
-FIRST_USE = "first use: preparing the embedded policy"
+T = TypeVar("T")
 
 
 def calm_libraries(console: Console) -> None:
@@ -51,18 +51,15 @@ def calm_libraries(console: Console) -> None:
     logger.handlers, logger.propagate = [handler], False
 
 
-def loading(console: Console) -> AbstractContextManager[Any]:
-    """Show that the library is being imported, which takes seconds; only on a terminal."""
-    return working(console, "loading")
-
-
 @contextlib.contextmanager
-def working(console: Console, doing: str, news: Callable[[], str] = str) -> Iterator[None]:
+def working(
+    console: Console, doing: str = "loading", news: Callable[[], str] = str
+) -> Iterator[None]:
     """Show what is going on and for how many seconds; only on a terminal, and removed at the end.
 
     Args:
         console: the screen.
-        doing: what is going on.
+        doing: what is going on; importing the library takes seconds.
         news: called four times per second for a line to show below; "" = no line.
     """
     if not console.is_interactive:
@@ -112,21 +109,45 @@ def preparing_policy(console: Console) -> Iterator[Callable[[int, int, float], N
     Yields:
         A function to call after each step with (steps done, number of steps, loss).
     """
-    with reading(FIRST_USE, console) as move:
+    doing = "first use: preparing the embedded policy"
+    with reading(doing, console) as move:
 
         def progress(done: int, total: int, loss: float) -> None:
             move(done, total)
-            if not console.is_interactive and done in (1, total):
-                say(console, Text(preparation_line(done, total, loss)))
+            if console.is_interactive:
+                return
+            if done == total:
+                say(console, Text(f"the embedded policy is ready, loss {loss:.3f}"))
+            elif done == 1:
+                steps = f"({total} supervised steps, kept for later runs)"
+                say(console, Text(f"{doing} {steps}"))
 
         yield progress
 
 
-def preparation_line(done: int, total: int, loss: float) -> str:
-    """The line in a log for the first or the last supervised step."""
-    if done < total:
-        return f"{FIRST_USE} ({total} supervised steps, kept for later runs)"
-    return f"the embedded policy is ready, loss {loss:.3f}"
+class Stages:
+    """A callback that shows one thing after another; the next one ends the one before."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._shown = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.close()
+
+    def stage(self, what: AbstractContextManager[T]) -> T:
+        """Show it in place of what is shown now."""
+        self._shown.close()
+        return self._shown.enter_context(what)
+
+    def warm_starting(self, done: int, total: int, loss: float) -> None:
+        """Show the supervised steps that make the embedded policy."""
+        if done == 1:
+            self._prepare = self.stage(preparing_policy(self.console))
+        self._prepare(done, total, loss)
 
 
 def say(console: Console, text: Text) -> None:

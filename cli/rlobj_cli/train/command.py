@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj_cli.screen.console import loading
+from rlobj_cli.screen.console import working
 from rlobj_cli.screen.options import refused_on_resume, settings_given
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def train(
 
 def _running(console: Console) -> Any:
     """The module that trains, whose import takes seconds, with a sign of life on the screen."""
-    with loading(console):
+    with working(console):
         from rlobj_cli.train import running
 
     return running

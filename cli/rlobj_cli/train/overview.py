@@ -18,7 +18,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import held_out_accuracies
 from rlobj.config.starting import doubts
 from rlobj.insight import diagnose
-from rlobj.insight.outcomes import Line, mean
+from rlobj.insight.outcomes import Line, Outcome
 from rlobj.training import TrainingResult
 from rlobj.training.memory import GIB, Size, card_bytes, estimate, require_memory
 from rlobj.training.parallel.environment import resolve_strategy
@@ -35,7 +35,6 @@ from rlobj_cli.screen.console import (
     show_yaml,
     table,
 )
-from rlobj_cli.train.progress import held_out
 from rlobj_cli.train.touched import show_touched
 
 
@@ -146,7 +145,7 @@ def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
 
 
 def show_results(console: Console, config: RunConfig, result: TrainingResult) -> None:
-    """Print the change from before to after, the touched tokens, and the next commands."""
+    """Print the numbers before and after, the touched tokens, and the next commands."""
     show_history(console, config, result.path, result.history)
     minutes, seconds = divmod(round(result.seconds), 60)
     done = f"{counted(result.steps, 'step')} done, this session took {minutes}:{seconds:02}. Run:"
@@ -175,39 +174,13 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
 
 
 def show_history(console: Console, config: RunConfig, run: Path, history: Sequence[Line]) -> None:
-    """Print the change from before to after, and the touched tokens."""
-    steps = [line for line in history if "reward/mean" in line]
-    if steps:
-        _show_change(console, config, steps, history)
+    """Print the numbers before and after, and the touched tokens."""
+    outcome = Outcome(run, {}, history)
+    if outcome.steps:
+        console.print("", facts_grid(outcome.measures(outcome.window)), "", sep="\n")
         show_touched(console, config.objective, run)
 
 
 def train_on(run: Path, steps: int) -> str:
     """The command that doubles the steps of a finished run."""
     return f"rlobj train --resume {run} --set training.steps={max(2 * steps, 1)}"
-
-
-def _show_change(
-    console: Console, config: RunConfig, steps: Sequence[Line], history: Sequence[Line]
-) -> None:
-    """Print held-out metrics of the first and last evaluation, and means over some steps."""
-    few = max(1, min(10, len(steps) // 4))
-    changes = table("", right=("before", "after"))
-    changes.columns[-1].style = "bold"
-    known = [line for line in history if line.get("eval/accuracy") is not None]
-    if known:
-        first, last = known[0], known[-1] if len(known) > 1 else {}
-        count = config.evaluation.samples
-        changes.add_row(f"held-out accuracy, avg@{count} ± SE", held_out(first), held_out(last))
-        for name, key in (
-            ("held-out length, tokens", "eval/length_mean"),
-            ("held-out truncated, share", "eval/truncated"),
-        ):
-            changes.add_row(name, number(first.get(key)), number(last.get(key)))
-        changes.add_section()
-    for name, key in (("reward", "reward/mean"), ("entropy, nats", "policy/entropy")):
-        ends = [mean(part, key) for part in (steps[:few], steps[-few:])]
-        changes.add_row(
-            f"{name}, mean of {counted(few, 'step')}", *(number(value) for value in ends)
-        )
-    console.print(changes)

@@ -8,17 +8,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from rlobj.insight.outcomes import standard_error
 from rlobj.reporting import visible
 from rlobj.training import Callback
-from rlobj_cli.screen.console import FIRST_USE, facts_grid, number, preparation_line, say
+from rlobj_cli.screen.console import Stages, facts_grid, number, say, working
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
@@ -50,7 +49,7 @@ def open_screen(console: Console, *more: Any) -> Screen:
     return (LiveScreen if console.is_interactive else PlainScreen)(console, *more)
 
 
-class Screen(Callback):
+class Screen(Stages, Callback):
     """Collects the metrics of a run; subclasses show them. A context manager.
 
     `rlobj train` calls it as a callback, and `rlobj watch` adds the lines of metrics.jsonl.
@@ -78,16 +77,11 @@ class Screen(Callback):
         history: Sequence[Mapping[str, Any]],
         header: Callable[[], None] = lambda: None,
     ) -> None:
-        self.console, self.steps, self.done, self.header = console, steps, done, header
+        super().__init__(console)
+        self.steps, self.done, self.header = steps, done, header
         self.history: list[Mapping[str, Any]] = list(history)
         self.ended = time.time()
         self.told: set[str] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
     def begin(self) -> None:
         """Print the header, the first time."""
@@ -95,12 +89,14 @@ class Screen(Callback):
         header()
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """Print the header."""
+        """Print the header, and show the supervised steps that make the embedded policy."""
         self.begin()
+        super().warm_starting(done, total, loss)
 
     def started(self, facts: Mapping[str, str]) -> None:
         """Show policy, problems, device and so on."""
         self.begin()
+        self._shown.close()
         self.ended = time.time()
         device = facts["device"]
         shown = {**facts, "device": device + ONE_THREAD * device.endswith(" 1 thread")}
@@ -178,12 +174,6 @@ class PlainScreen(Screen):
         self._every = max(1, self.steps // 20)
         self._newest, self._waiting = 0, ""
 
-    def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """Print one line at the start and one at the end."""
-        super().warm_starting(done, total, loss)
-        if done in (1, total):
-            self._line(preparation_line(done, total, loss))
-
     def add(self, line: Mapping[str, Any]) -> None:
         """Print a line after each twentieth of the run and after each evaluation."""
         super().add(line)
@@ -236,35 +226,18 @@ class LiveScreen(Screen):
             expand=True,
         )
         self._task = self._bar.add_task("steps", total=self.steps, doing="", times="")
-        spinner = Spinner("dots", "loading")
-        self._shown: Callable[[], RenderableType] = lambda: spinner
         self._live = Live(
-            get_renderable=lambda: self._shown(),
-            console=self.console,
-            refresh_per_second=4,
-            transient=True,
+            get_renderable=self.panel, console=self.console, refresh_per_second=4, transient=True
         )
 
     def __enter__(self) -> Self:
-        self._live.__enter__()
+        self.stage(working(self.console))
         return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._live.__exit__(*error)
-
-    def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """Show a progress bar for the supervised training."""
-        super().warm_starting(done, total, loss)
-        if done == 1:
-            warm = Progress(TextColumn(FIRST_USE), BarColumn(), MofNCompleteColumn())
-            warm.add_task("", total=total)
-            self._warm, self._shown = warm, lambda: warm
-        self._warm.update(self._warm.task_ids[0], completed=done)
 
     def started(self, facts: Mapping[str, str]) -> None:
         """Show the panel of the run from now on."""
         super().started(facts)
-        self._shown = self.panel
+        self.stage(self._live)
 
     def phase(self, name: str) -> None:
         """Show the stage at the end of the bar."""
@@ -272,7 +245,8 @@ class LiveScreen(Screen):
 
     def wait_for(self, what: str) -> None:
         """Show it at the end of the bar."""
-        self._shown = self.panel
+        if not self._live.is_started:
+            self.stage(self._live)
         self.phase(what)
 
     def close(self) -> None:

@@ -1,8 +1,7 @@
-"""The end of a run in a picture: tokens that the objective touched, and whether it was right."""
+"""The end of a run in a picture: tokens that the objective touched."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.insight import Inspection, Outcome, inspect
+from rlobj.insight import Inspection, inspect
 from rlobj.insight.filtering import deciding
 from rlobj.insight.outcomes import percent
 from rlobj.objectives.clauses import flat
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Logic
-from rlobj_cli.screen.console import facts_grid, number, table, working
+from rlobj_cli.screen.console import number, table, working
 from rlobj_cli.screen.tokens import beginning, in_context
 
 SHOWN = 6
@@ -27,7 +26,7 @@ MOST = 8
 
 
 def show_touched(console: Console, objective: Objective, run: Path) -> None:
-    """Print what the objective did to tokens, from the record and the metrics of a finished run.
+    """Print what the objective did to tokens, from the record of a finished run.
 
     An objective without rules prints nothing.
     """
@@ -50,11 +49,6 @@ def show_touched(console: Console, objective: Objective, run: Path) -> None:
         for row in found.groups.slice(0, MOST).to_pylist()
     ]
     console.print(Text.assemble(("most often  ", "dim"), "  ".join(most)))
-    outcome = Outcome.read(run)
-    measures = outcome.measures(outcome.window).items()
-    if truth := {k: v for k, v in measures if re.match("spurious|precision|recall", k)}:
-        truth["spurious tokens"] += ", those that depart from every valid derivation"
-        console.print(facts_grid(truth))
     console.print()
 
 

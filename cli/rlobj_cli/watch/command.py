@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from rlobj_cli.screen.console import loading
+from rlobj_cli.screen.console import working
 from rlobj_cli.screen.errors import INTERRUPTED, report
 
 
@@ -31,7 +31,7 @@ def watch(run: Path, trust: bool = False) -> None:
       130 Ctrl-C
     """
     console = Console()
-    with loading(console):
+    with working(console):
         from rlobj_cli.watch.following import follow
     try:
         code = follow(console, run, trust)
