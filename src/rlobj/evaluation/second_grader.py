@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, MissingExtra, nearest
+from rlobj.base.verdicts import best
 from rlobj.data import Problem
 from rlobj.evaluation import other_graders
 from rlobj.evaluation.callbacks import EvaluationCallback
@@ -292,4 +294,4 @@ class OtherGrader:
             found = [worker.ask(response, gold) for gold in problem.golds]
         finally:
             self._idle.put(worker)
-        return min(found, key=lambda each: (True, None, False).index(each[0]))
+        return best(found, itemgetter(0))

@@ -16,6 +16,7 @@ from typing import Any
 
 from rlobj.answers.verifier import Verdict, shared_verifier
 from rlobj.base.errors import ConfigError
+from rlobj.base.verdicts import best_of_golds
 
 Gold = str | float | None | Sequence[str | float]
 """One gold answer, or a list of several of which any is right; without one: undecided."""
@@ -85,13 +86,5 @@ def compute_score(
 
 def _verdicts(pairs: Sequence[tuple[str, Gold]]) -> list[Verdict]:
     """The verdict on each response, by the gold answer that is best for it."""
-    golds: list[list[Any]] = [
-        list(gold) if isinstance(gold, list | tuple) else [gold] for _, gold in pairs
-    ]
-    asked = [(text, gold) for (text, _), own in zip(pairs, golds, strict=True) for gold in own]
-    verdicts = iter(shared_verifier().verify_many(asked))
-    order = (True, None, False)
-    return [
-        min((next(verdicts) for _ in own), key=lambda each: order.index(each.correct))
-        for own in golds
-    ]
+    asked = [(text, gold if isinstance(gold, list | tuple) else [gold]) for text, gold in pairs]
+    return best_of_golds(shared_verifier().verify_many, asked)

@@ -17,18 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
+from torch import Tensor
 
 from rlobj.answers import MathVerifier, Verdict, verifier_version
 from rlobj.base.primitive import Primitive
-from rlobj.base.validation import InvalidFields
+from rlobj.base.validation import InvalidFields, Model
+from rlobj.base.verdicts import best_of_golds
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
-
-
-from torch import Tensor
-
-from rlobj.base.validation import Model
 
 
 def overlong_penalty(lengths: Tensor, max_tokens: float, cache: float) -> Tensor:
@@ -242,20 +239,11 @@ class Exact(Reward):
 class _MathGrader(MathVerifier, Grader):
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response; if a problem has alternatives, any of them is right."""
-        golds = [problem.golds for problem in problems]
-        pairs = [
-            (response, gold)
-            for response, several in zip(responses, golds, strict=True)
-            for gold in several
-        ]
-        verdicts = iter(self.verify_many(pairs))
-        return [_best([next(verdicts) for _ in several]) for several in golds]
+        asked = [(text, each.golds) for text, each in zip(responses, problems, strict=True)]
+        return list(map(_graded, best_of_golds(self.verify_many, asked)))
 
 
-def _best(verdicts: Sequence[Verdict]) -> Graded:
-    """Right if any verdict is right; else undecided if any is undecided."""
-    order = (True, None, False)
-    verdict = min(verdicts, key=lambda verdict: order.index(verdict.correct))
+def _graded(verdict: Verdict) -> Graded:
     reward = math.nan if verdict.correct is None else float(verdict.correct)
     version = verifier_version()
     return Graded(reward, verdict.correct, verdict.reason, verdict.answer, verifier=version)
