@@ -115,6 +115,13 @@ def test_the_supported_versions_are_those_of_the_installed_rlobj() -> None:
     assert asked["python"] == ">=3.11"
 
 
+def test_a_session_names_versions_and_hardware() -> None:
+    told = installation.session("started")
+    assert {"rlobj", "python", "torch", "transformers", "math-verify"} <= told["versions"].keys()
+    assert told["started"]
+    assert told["hardware"]
+
+
 @pytest.mark.parametrize("torch", ["2.13.0", "2.13.0+cpu", "2.13.0+cu130"])
 def test_any_build_of_the_torch_that_vllm_requires_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str

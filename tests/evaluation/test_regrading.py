@@ -70,7 +70,7 @@ def test_a_score_killed_before_its_grades_are_written_is_completed_by_regrade(
 ):
     file, out = three_problems(tmp_path / "r.jsonl"), tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(regrading, "Grading", interrupted)
+        patch.setattr(regrading, "grade_stored", interrupted)
         with pytest.raises(KeyboardInterrupt):
             noted([file], out)
     with pytest.raises(ConfigError, match=f"finish or repeat its grading.*regrade {out}"):

@@ -10,7 +10,7 @@ from rlobj.base.errors import DataError, RunError
 from rlobj.data import Problem
 from rlobj.evaluation import Samples, sample_and_grade
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.sampling import Grading
+from rlobj.evaluation.sampling import grade_stored
 from rlobj.rewards import Exact
 from rlobj.samplers import Sample, SamplingSettings, derive_seed
 
@@ -136,7 +136,7 @@ def test_stored_responses_are_graded_without_a_sampler():
     samples.grades.clear()
     by_id = {problem.id: problem for problem in PROBLEMS}
     with Exact().open() as grader:
-        Grading(grader, by_id, "evaluation", samples, 20, 7, EvaluationCallback()).run()
+        grade_stored(grader, by_id, "evaluation", samples, 20, 7, EvaluationCallback())
     assert samples.graded("evaluation", PROBLEMS) == first
 
 

@@ -95,6 +95,11 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def file_name(text: str) -> str:
+    """A text as the name of a file: each other character than letters, digits and +.-_ is a -."""
+    return re.sub(r"[^\w+.-]", "-", text.strip("./~"))
+
+
 def last_lines(log: Path) -> list[str]:
     """The lines at the end of a log, of its last million bytes."""
     with log.open("rb") as file:

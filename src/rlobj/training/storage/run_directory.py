@@ -24,7 +24,6 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from rlobj.base.files import lock_folder, write_whole
 from rlobj.config import run_folder
 from rlobj.config.run_config import RunConfig, given_settings, settings_of
 from rlobj.config.run_folder import STOP_FILE, step_of
-from rlobj.installation import CORE, VLLM, installed_version
+from rlobj.installation import session
 from rlobj.records.rows import write_parquet
 
 FOLDERS = ("samples", "records", "tables", "rollouts", "checkpoints")
@@ -161,17 +160,9 @@ class RunDirectory:
         Raises:
             OSError: the file cannot be written.
         """
-        versions = {name: installed_version(name) for name in ("rlobj", *CORE, *VLLM)}
-        session = {
-            "run": self.id,
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "step": step,
-            "verifier": verifier_version(),
-            "versions": {name: number for name, number in versions.items() if number},
-            **({"changed": changed} if changed else {}),
-        }
+        facts = {"run": self.id, **session("started"), "step": step, "verifier": verifier_version()}
         with (self.path / "sessions.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(session) + "\n")
+            file.write(json.dumps(facts | ({"changed": changed} if changed else {})) + "\n")
 
     # metrics.jsonl
 
