@@ -158,8 +158,11 @@ def test_rows_with_another_answer_message_or_column_are_not_duplicates():
     assert list(DuplicateFilter(Columns(prompt="gone")).new_rows(batch_of(rows))) == [0, 1]
 
 
-def test_rows_without_text_to_compare_are_not_duplicates():
-    lists = [{"problem": "A", "answer": ["1"]}] * 2
-    assert list(DuplicateFilter(Columns()).new_rows(batch_of(lists))) == [0, 1]
+def test_rows_with_the_same_list_of_answers_are_duplicates():
+    lists = [{"problem": "A", "answer": [answer]} for answer in "112"]
+    assert list(DuplicateFilter(Columns()).new_rows(batch_of(lists))) == [0, 2]
+
+
+def test_rows_without_known_columns_are_left_to_the_reader():
     unknown = [{"text": "A", "gold": "1"}] * 2
     assert list(DuplicateFilter(Columns()).new_rows(batch_of(unknown))) == [0, 1]

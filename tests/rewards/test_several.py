@@ -101,7 +101,7 @@ def test_a_rule_that_reads_an_unknown_reward_is_refused_before_the_run():
 def grade(rewards, responses, answers, functions=None):
     problems = [Problem(id=str(i), prompt="?", answer=a) for i, a in enumerate(answers)]
     with RunConfig(rewards=rewards).rewards.open(functions) as grader:
-        return grader.score(responses, problems), grader.undecided
+        return grader.score(responses, problems)
 
 
 def test_a_grade_is_the_weighted_sum_and_the_first_reward_decides_what_is_correct():
@@ -110,23 +110,22 @@ def test_a_grade_is_the_weighted_sum_and_the_first_reward_decides_what_is_correc
         {"name": "right", "kind": "exact"},
         {"name": "digits", "kind": "exact", "weight": 0.5},
     ]
-    graded, undecided = grade(rewards, ["12", "13", "x"], ["12", "12", "x"], functions)
+    graded = grade(rewards, ["12", "13", "x"], ["12", "12", "x"], functions)
     assert [g.reward for g in graded] == [1.5, 0.5, 1.0]
     assert [g.rewards for g in graded] == [(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)]
     assert [g.correct for g in graded] == [True, False, True]
     assert [g.answer for g in graded] == ["12", "13", "x"]
-    assert not undecided
 
 
 @pytest.mark.parametrize("weight", [0.5, 0])
 def test_one_undecided_reward_makes_the_response_undecided(weight):
     functions = {"digits": lambda response, answer, **_: None if response == "x" else 1}
     rewards = [{"name": "right", "kind": "exact"}, {"name": "digits", "weight": weight}]
-    graded, undecided = grade(rewards, ["12", "x"], ["12", "x"], functions)
+    graded = grade(rewards, ["12", "x"], ["12", "x"], functions)
     assert [g.correct for g in graded] == [True, None]
     assert math.isnan(graded[1].reward)
     assert graded[1].rewards[0] == 1.0
-    assert undecided == {"digits: custom": 1}
+    assert graded[1].reason == "digits: custom"
 
 
 def test_the_number_of_workers_is_not_part_of_what_grades_depend_on():

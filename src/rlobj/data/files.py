@@ -87,14 +87,13 @@ def local_copy(folder: Path | None, name: str) -> Path | None:
     """
     if folder is None:
         return None
-    order = [*SUFFIXES, ""]
-    found = []
-    for path in sorted(folder.iterdir()):
-        suffix = "" if path.is_dir() else path.suffix
-        stem = path.name.removesuffix(suffix)
-        same = letters_and_digits(stem) == letters_and_digits(name)
-        if same and (path.is_dir() or suffix in SUFFIXES):
-            found.append((stem != name, order.index(suffix), path))
+    found = [
+        (stem != name, rank, path)
+        for path in folder.iterdir()
+        for rank, suffix in enumerate([*SUFFIXES, ""])
+        if path.name.endswith(suffix) and path.is_dir() == (suffix == "")
+        if letters_and_digits(stem := path.name.removesuffix(suffix)) == letters_and_digits(name)
+    ]
     return min(found)[2] if found else None
 
 

@@ -275,8 +275,8 @@ def require_source(source: str) -> None:
             if item.suffix in SUFFIXES or item.is_dir()
         ]
     raise DataError(
-        f"'{source}' is not a file, folder, named data set or built-in task; a dataset of "
-        f"reasoning-gym has the form {PREFIX}NAME, and a hub id the form owner/name."
-        f"{nearest(source, names, spell_out=False)} Named data sets: "
-        f"{', '.join(NAMED_SOURCES)}. Built-in tasks: {', '.join(TASKS)}."
+        f"'{source}' is not a file, folder, named data set, benchmark or built-in task; a dataset "
+        f"of reasoning-gym has the form {PREFIX}NAME, and a hub id the form owner/name."
+        f"{nearest(source, names, spell_out=False)} Named data sets: {', '.join(NAMED_SOURCES)}. "
+        f"Benchmarks: {', '.join(BENCHMARKS)}. Built-in tasks: {', '.join(TASKS)}."
     )

@@ -88,7 +88,6 @@ class _WrongResult(RunError):
 
 class _CustomGrader(Grader):
     def __init__(self, function: Callable[..., Any], name: str, settings: Custom) -> None:
-        super().__init__()
         self.batched, self._name, self._settings = settings.batched, name, settings
         self._calls = Calls(function, settings.deadline, settings.concurrency)
         self._failed: deque[bool] = deque(maxlen=RECENT)
@@ -139,7 +138,6 @@ class _CustomGrader(Grader):
             for part, outcome in zip(parts, outcomes, strict=True):
                 graded += self._graded(outcome, *part)
                 beat()
-        self.undecided.update(grade.reason for grade in graded if grade.correct is None)
         return graded
 
     def _call(self, responses: Sequence[str], problems: Sequence[Problem]) -> Call:

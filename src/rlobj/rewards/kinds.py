@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -110,14 +109,10 @@ class Grader:
     """An open reward: a context manager that grades batches of responses.
 
     Attributes:
-        undecided: reason -> number of undecided responses since the grader was opened.
         batched: all responses should be graded in one call of `score`.
     """
 
     batched = False
-
-    def __init__(self) -> None:
-        self.undecided: Counter[str] = Counter()
 
     def check(self, problems: Sequence[Problem]) -> None:
         """Find what is wrong with a function of the user before it is needed.
@@ -257,14 +252,11 @@ class FunctionGrader(Grader):
     """
 
     def __init__(self, grade: Callable[[str, Problem], Graded]) -> None:
-        super().__init__()
         self._grade = grade
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response."""
-        graded = [self._grade(*pair) for pair in zip(responses, problems, strict=True)]
-        self.undecided.update(grade.reason for grade in graded if grade.correct is None)
-        return graded
+        return [self._grade(*pair) for pair in zip(responses, problems, strict=True)]
 
 
 def _exact(after: str | None, response: str, problem: Problem) -> Graded:

@@ -78,7 +78,6 @@ class Several(Reward):
 
 class _SeveralGrader(Grader):
     def __init__(self, of: Sequence[Reward], graders: Sequence[Grader]) -> None:
-        super().__init__()
         self._of, self._graders, self._stack = of, graders, ExitStack()
         self.batched = any(grader.batched for grader in graders)
 
@@ -97,9 +96,7 @@ class _SeveralGrader(Grader):
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response by all rewards."""
         columns = [grader.score(responses, problems) for grader in self._graders]
-        graded = [self._joined(parts) for parts in zip(*columns, strict=True)]
-        self.undecided.update(grade.reason for grade in graded if grade.correct is None)
-        return graded
+        return [self._joined(parts) for parts in zip(*columns, strict=True)]
 
     def _joined(self, parts: Sequence[Graded]) -> Graded:
         rewards = tuple(part.reward for part in parts)

@@ -91,7 +91,7 @@ class Skips:
         Args:
             step: from 0.
             metrics: of the step; `train/updates` is absent if it made none.
-            undecided: responses without a verdict since the run was opened, by reason.
+            undecided: responses without a verdict, by reason.
 
         Raises:
             RunError: too many steps without an update in a row.
@@ -100,11 +100,11 @@ class Skips:
             self.idle = 0
             return
         self.idle += 1
-        reasons = ", ".join(f"{n} {why}" for why, n in undecided.items()) or "none"
+        reasons = "".join(f"; {n} {why}" for why, n in undecided.items())
         facts = (
             f"step {step + 1} changed nothing: {metrics['reward/groups']:.0f} groups kept, "
             f"{metrics['sampling/dead_groups']:.0f} without signal, "
-            f"{metrics['reward/undecided']:.0f} responses undecided (so far: {reasons})"
+            f"{metrics['reward/undecided']:.0f} responses undecided{reasons}"
         )
         logger.warning(facts)
         if self.idle >= self._limit:

@@ -134,7 +134,7 @@ def record_rollout(parts: Parts, rollout: Rollout) -> None:
         RunError: too many steps without an update in a row.
     """
     done = parts.learner.steps
-    parts.skips.count_step(done - 1, parts.metrics, parts.grader.undecided)
+    parts.skips.count_step(done - 1, parts.metrics, rollout.undecided)
     parts.metrics.pop("train/updates", None)
     parts.metrics |= parts.learner.tally.metrics(parts.comm)
     with parts.learner.clock.inside("writing"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.pool import AsyncResult, ThreadPool
@@ -133,6 +134,12 @@ class Rollout:
     batches: int
     seconds: dict[str, float]
     stream: dict[str, Any]
+
+    @property
+    def undecided(self) -> Counter[str]:
+        """The reasons of responses without a verdict, with their numbers."""
+        grades = [each.grade for each in (*self.responses, *self.dead)]
+        return Counter(grade.reason for grade in grades if grade.correct is None)
 
 
 class Collector:
