@@ -160,11 +160,11 @@ def test_the_macro_average_gives_benchmarks_the_same_weight() -> None:
     )
     macro = macro_average([one, many])
     assert macro.benchmarks == ("one", "many")
-    assert macro.accuracy == pytest.approx((0.75 + 0.5) / 2)
+    assert macro.mean == pytest.approx((0.75 + 0.5) / 2)
     assert macro.standard_errors.problems == pytest.approx(one.standard_errors.problems / 2)
     sampling = [one.standard_errors.sampling, many.standard_errors.sampling]
     assert macro.standard_errors.sampling == pytest.approx(math.hypot(*sampling) / 2)
-    assert macro.interval.low < macro.accuracy < macro.interval.high
+    assert macro.interval.low < macro.mean < macro.interval.high
 
 
 def test_the_interval_of_an_average_adds_the_half_widths_of_its_benchmarks_in_quadrature() -> None:
@@ -177,8 +177,8 @@ def test_the_interval_of_an_average_adds_the_half_widths_of_its_benchmarks_in_qu
     macro = macro_average(each)
     below = [one.accuracy - one.interval.low for one in each]
     above = [one.interval.high - one.accuracy for one in each]
-    assert macro.interval.low == pytest.approx(macro.accuracy - math.hypot(*below) / 3)
-    assert macro.interval.high == pytest.approx(macro.accuracy + math.hypot(*above) / 3)
+    assert macro.interval.low == pytest.approx(macro.mean - math.hypot(*below) / 3)
+    assert macro.interval.high == pytest.approx(macro.mean + math.hypot(*above) / 3)
     assert above[2] > 0 == below[2]  # no right response: it may be better, and not worse
     assert macro_average(each[1:2]).interval[:2] == pytest.approx(each[1].interval[:2])
 

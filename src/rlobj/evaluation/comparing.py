@@ -66,7 +66,6 @@ class Comparison:
         difference: mean of d_i; above 0 if A is better.
         p_value: of equally good models, two-sided.
         interval: of the difference, at 95%, from the same sign-flip test. See `SignFlips`.
-        exact: whether all sign flips were counted, not a sample.
         changes: problems with d_i ≠ 0, largest difference first.
         only_a: ids of problems that only A answered, left out; only_b: only B.
         bounds: the difference if undecided responses of A are wrong and those of B right, and the
@@ -80,7 +79,6 @@ class Comparison:
     difference: float
     p_value: float
     interval: estimators.Interval
-    exact: bool
     changes: tuple[Change, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
@@ -102,13 +100,12 @@ class Comparison:
         return estimators.standard_error(self.differences)
 
 
-def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) -> Comparison:
+def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
     """The paired difference of two evaluations of the same problems, matched by id.
 
     Args:
         a: one side; a positive difference is in its favour.
         b: the other side.
-        seed: of the sign flips, if they are sampled.
 
     Raises:
         DataError: an id has another question or gold answer on the other side, or no problem is
@@ -136,7 +133,7 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark, *, seed: int = 0) 
         accuracy_a=sum(each.share_a for each in changes) / n,
         accuracy_b=sum(each.share_b for each in changes) / n,
         difference=mean,
-        **estimators.sign_flip_test(differences, seed=seed)._asdict(),
+        **estimators.sign_flip_test(differences)._asdict(),
         changes=tuple(
             sorted((each for each in changes if each.difference), key=lambda c: -abs(c.difference))
         ),

@@ -26,6 +26,8 @@ FLIPS = 99_999
 """Sign vectors that are sampled if there are too many."""
 MOST_EXACT = 2**17
 """Distinct sign vectors up to which all are counted. Vectors of equal mean are not distinct."""
+SEED = 0
+"""Of resamples and of sampled sign vectors: equal values give equal intervals."""
 _CELLS = 2**22
 """Values resampled at a time."""
 
@@ -57,12 +59,10 @@ class SignFlips(NamedTuple):
         p_value: of "no difference".
         interval: differences that the test does not reject, at 95%: it contains 0 exactly if
             p ≥ 0.05. If all differences are equal, it is nan, and the p-value stands alone.
-        exact: whether all sign flips were counted, not a sample of `FLIPS`.
     """
 
     p_value: float
     interval: Interval
-    exact: bool
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,9 @@ class Estimate:
 
     Attributes:
         values: one for each problem that has the value; pass@k needs k samples.
-        seed: of the bootstrap.
     """
 
     values: tuple[float, ...] = field(repr=False)
-    seed: int = field(default=0, repr=False)
 
     @property
     def problems(self) -> int:
@@ -95,7 +93,7 @@ class Estimate:
     @cached_property
     def interval(self) -> Interval:
         """See `share_interval`."""
-        return share_interval(self.values, seed=self.seed)
+        return share_interval(self.values)
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
@@ -131,7 +129,7 @@ def standard_errors(correct: Sequence[int], samples: Sequence[int]) -> StandardE
     return StandardErrors(sampling, standard_error(shares))
 
 
-def share_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
+def share_interval(values: Sequence[float]) -> Interval:
     """95% interval for the mean of shares in [0, 1], one for each problem.
 
     If every value is 0 or 1 (one sample per problem, or pass@n of n samples), they are a single
@@ -143,7 +141,7 @@ def share_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
         return Interval(math.nan, math.nan, "none")
     if all(value in (0, 1) for value in values) or len(set(values)) == 1:
         return wilson_interval(sum(values), len(values))
-    return bootstrap_interval(values, seed=seed)
+    return bootstrap_interval(values)
 
 
 def wilson_interval(successes: float, trials: int) -> Interval:
@@ -164,7 +162,7 @@ def wilson_interval(successes: float, trials: int) -> Interval:
     return Interval(0.0 if p == 0 else low, 1.0 if p == 1 else high, "Wilson")
 
 
-def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
+def bootstrap_interval(values: Sequence[float]) -> Interval:
     """95% interval for the mean: bootstrap over problems, BCa.
 
     The values are resampled with replacement 10,000 times. BCa shifts the percentiles by the
@@ -176,7 +174,6 @@ def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
 
     Args:
         values: one per problem, any range.
-        seed: of the resamples.
 
     Returns:
         nan if the values are all equal.
@@ -189,7 +186,7 @@ def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
     if not values or spread < 1e-24:
         return Interval(math.nan, math.nan, "none")
     acceleration = float(((column - mean) ** 3).sum()) / (6 * spread**1.5)
-    means = _resampled_means(column, torch.Generator().manual_seed(seed))
+    means = _resampled_means(column)
     near = 1e-12 * max(1.0, abs(mean))  # resamples of the same values in another order are ties
     below = float((means < mean - near).sum() + 0.5 * ((means - mean).abs() <= near).sum())
     normal = NormalDist()
@@ -205,7 +202,7 @@ def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
     return Interval(low, high, "bootstrap over problems (BCa)")
 
 
-def sign_flip_test(differences: Sequence[float], *, seed: int = 0, flips: int = FLIPS) -> SignFlips:
+def sign_flip_test(differences: Sequence[float], *, flips: int = FLIPS) -> SignFlips:
     """Paired permutation test of "the mean of d_i is δ", for δ = 0 and for every other δ.
 
     If two models are equally good, they can be exchanged on each problem, so that d_i may as well
@@ -224,12 +221,11 @@ def sign_flip_test(differences: Sequence[float], *, seed: int = 0, flips: int = 
 
     Args:
         differences: d_i in [−1, 1], at least one.
-        seed: of the sign vectors, if they are sampled.
         flips: number of sampled sign vectors. The observed one is one more (arXiv:1603.05766).
     """
     counts = Counter(round(each, 12) for each in differences)
     exact = math.prod(count + 1 for count in counts.values()) <= MOST_EXACT
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(SEED)
     weights = torch.ones(1 if exact else flips + 1, dtype=torch.float64)
     sizes, sums = torch.zeros_like(weights), torch.zeros_like(weights)  # of the d_i with s_i = 1
     for value, count in counts.items():  # of equal d_i only the number with s_i = 1 matters
@@ -251,7 +247,7 @@ def sign_flip_test(differences: Sequence[float], *, seed: int = 0, flips: int = 
     every = float(weights.sum())
     p_value = min(float(weights[(low <= 0) & (high >= 0)].sum()) / every, 1.0)
     if len(counts) == 1:
-        return SignFlips(p_value, Interval(math.nan, math.nan, "none"), exact)
+        return SignFlips(p_value, Interval(math.nan, math.nan, "none"))
 
     def edge(ends: Tensor) -> float:
         """The smallest end with 5% of the sign vectors at it or below."""
@@ -259,12 +255,12 @@ def sign_flip_test(differences: Sequence[float], *, seed: int = 0, flips: int = 
         below = weights[order].cumsum(0) < every * (1 - LEVEL) * (1 - 1e-9)
         return max(float(ends[below.sum()]), -1.0) + 0.0  # no negative 0
 
-    return SignFlips(p_value, Interval(edge(low), -edge(-high) + 0.0, "sign flips"), exact)
+    return SignFlips(p_value, Interval(edge(low), -edge(-high) + 0.0, "sign flips"))
 
 
-def _resampled_means(values: Tensor, generator: torch.Generator) -> Tensor:
+def _resampled_means(values: Tensor) -> Tensor:
     """Means of resamples with replacement, [RESAMPLES]."""
-    n = len(values)
+    n, generator = len(values), torch.Generator().manual_seed(SEED)
     parts = torch.empty(RESAMPLES).split(max(1, _CELLS // n))
     drawn = (torch.randint(n, (len(part), n), generator=generator) for part in parts)
     return torch.cat([values[each].mean(1) for each in drawn])

@@ -74,9 +74,10 @@ class Overrides:
         }
         return [(f"--protocol {self.protocol.name}", layer), *self.layers]
 
-    def notes(self, benchmark: str) -> tuple[str, ...]:
-        """The protocol's notes on a benchmark."""
-        return self.protocol.notes_on(benchmark) if self.protocol else ()
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The protocol's notes."""
+        return self.protocol.notes if self.protocol else ()
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def problem_sets(
     if asked and isinstance(asked[0], Mapping):
         config = build_config([model, ("on", _source_settings(ROWS)), *overrides.above(ROWS)])
         problems = load_problems(config.data, "train", asked)
-        notes = overrides.notes(ROWS)
+        notes = overrides.notes
         return [ProblemSet(ROWS, config, problems, "rows given in Python", notes)]
     found = [_named(name, model, overrides) for name in asked]
     counts = Counter(each.name for each in found)
@@ -202,7 +203,7 @@ def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
         return _published(name, config, overrides, lower_to_context=not given)
     # With `split: test`, "train" is the source's test part, or all of a source without parts.
     problems = load_problems(config.data, "train")
-    return ProblemSet(_short(name), config, problems, name, overrides.notes(name))
+    return ProblemSet(_short(name), config, problems, name, overrides.notes)
 
 
 def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
@@ -226,14 +227,14 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
     source = str(test or data.source)
     problems = load_problems(config.data, "test")
     name = source if source in TASKS else f"{_short(source)} (held out)"
-    return ProblemSet(name, config, problems, source, overrides.notes(name))
+    return ProblemSet(name, config, problems, source, overrides.notes)
 
 
 def _published(
     name: str, config: RunConfig, overrides: Overrides, *, lower_to_context: bool
 ) -> ProblemSet:
     loaded = load_benchmark(name, data_dir=overrides.data_dir, limit=config.data.limit)
-    notes = (*loaded.notes, *overrides.notes(name))
+    notes = (*loaded.notes, *overrides.notes)
     return ProblemSet(name, config, loaded.problems, loaded.source, notes, lower_to_context)
 
 

@@ -61,11 +61,6 @@ class Protocol:
     exceptions: Mapping[str, Settings] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def notes_on(self, benchmark: str) -> tuple[str, ...]:
-        """The notes that concern a benchmark."""
-        new = benchmark in ("brumo25", "cmimc25", "hmmt25")
-        return tuple(note for note in self.notes if new or not note.startswith("BRUMO25"))
-
     def for_benchmark(self, name: str) -> Settings:
         """The settings for a benchmark, also for one that is not in the paper.
 

@@ -66,7 +66,7 @@ class EvaluationResult:
     @property
     def accuracy(self) -> float:
         """avg@n in [0, 1]; of several benchmarks the mean, each counting once."""
-        return self.average.accuracy
+        return self.average.mean
 
     @property
     def interval(self) -> Interval:

@@ -55,7 +55,6 @@ class BenchmarkSummary:
         no_answer: share of responses that are wrong because they have no answer that can be read.
         undecided_reasons: number of responses without a verdict, by reason.
         lengths: tokens per response.
-        seed: of the bootstrap.
     """
 
     benchmark: str
@@ -69,12 +68,11 @@ class BenchmarkSummary:
     no_answer: float
     undecided_reasons: Mapping[str, int]
     lengths: Lengths
-    seed: int = field(default=0, repr=False)
 
     @cached_property
     def estimate(self) -> Estimate:
         """avg@n: the mean over problems of their share of right responses."""
-        return Estimate(tuple(right / count for count, right, _ in self.counts), self.seed)
+        return Estimate(tuple(right / count for count, right, _ in self.counts))
 
     @property
     def accuracy(self) -> float:
@@ -130,12 +128,12 @@ class BenchmarkSummary:
     def pass_at_k(self, k: int) -> Estimate:
         """Unbiased pass@k for any k, over the problems with at least k responses."""
         values = [pass_at_k(count, right, k) for count, right, _ in self.counts if count >= k]
-        return Estimate(tuple(values), self.seed)
+        return Estimate(tuple(values))
 
     def maj_at_k(self, k: int) -> Estimate:
         """maj@k for any k, over the problems with at least k responses; see `votes`."""
         able = [votes for votes in self.votes if k <= votes.responses <= MAX_RESPONSES]
-        return Estimate(tuple(votes.majority_at(k) for votes in able), self.seed)
+        return Estimate(tuple(votes.majority_at(k) for votes in able))
 
     def metrics(self) -> dict[str, float]:
         """Flat names for metrics.jsonl."""
@@ -171,13 +169,13 @@ class MacroAverage:
 
     Attributes:
         benchmarks: their names.
-        accuracy: the mean of avg@n.
+        mean: of avg@n.
         standard_errors: sqrt(Σ se²)/B: the benchmarks are independent.
         interval: at 95%.
     """
 
     benchmarks: tuple[str, ...]
-    accuracy: float
+    mean: float
     standard_errors: StandardErrors
     interval: Interval
 
@@ -186,21 +184,13 @@ class MacroAverage:
         """For problems like these."""
         return self.standard_errors.problems
 
-    @property
-    def mean(self) -> float:
-        """The accuracy, under the name that other estimates have."""
-        return self.accuracy
 
-
-def summarise(
-    graded: GradedBenchmark, *, equal: Equal | None = None, seed: int = 0
-) -> BenchmarkSummary:
+def summarise(graded: GradedBenchmark, *, equal: Equal | None = None) -> BenchmarkSummary:
     """Compute the numbers of one benchmark.
 
     Args:
         graded: problems with their graded responses.
         equal: whether two wrong answers are the same, for maj@k; None = equal as text.
-        seed: of the bootstrap.
     """
     problems = graded.problems
     pairs = [
@@ -224,7 +214,6 @@ def summarise(
         no_answer=_mean([grade.no_answer for _, grade in pairs]),
         undecided_reasons=dict(reasons.most_common()),
         lengths=_lengths([(count, correct) for count, correct in tokens if count is not None]),
-        seed=seed,
     )
 
 
@@ -246,7 +235,7 @@ def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
     methods = dict.fromkeys(summary.interval.method for summary in summaries)
     return MacroAverage(
         benchmarks=tuple(summary.benchmark for summary in summaries),
-        accuracy=accuracy,
+        mean=accuracy,
         standard_errors=StandardErrors(
             combined(lambda each: each.standard_errors.sampling),
             combined(lambda each: each.standard_errors.problems),
