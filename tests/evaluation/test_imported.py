@@ -74,25 +74,18 @@ def test_details_of_lighteval_are_read_through_named_columns(tmp_path):
 @pytest.mark.parametrize(
     "row",
     [
-        {"example_id": 3, "prompt": "2+2?", "answer": "4", "seed": 11, "response": "\\boxed{4}"},
-        {"id": 3, "question": "2+2?", "gold": "4", "completion": "\\boxed{4}", "seed": 11},
-        {"id": "3", "problem": "2+2?", "answer": 4.0, "outputs": ["\\boxed{4}"], "seed": 11},
+        {"example_id": 3, "prompt": "2+2?", "answer": "4", "response": "\\boxed{4}"},
+        {"id": 3, "question": "2+2?", "gold": "4", "completion": "\\boxed{4}"},
+        {"id": "3", "problem": "2+2?", "answer": 4.0, "outputs": ["\\boxed{4}"]},
     ],
 )
 def test_plain_tables_are_found_under_the_usual_names(tmp_path, row):
-    again = {**row, "seed": 12}
-    [problem], responses = read_responses([lines(tmp_path / "r.jsonl", row, again)], "x")
+    [problem], responses = read_responses([lines(tmp_path / "r.jsonl", row, row)], "x")
     assert problem == Problem("3", "2+2?", "4")
-    assert [(key[2], r.seed, r.text) for key, r in responses.items()] == [
-        (0, 11, "\\boxed{4}"),
-        (1, 12, "\\boxed{4}"),
+    assert [(key[2], r.text) for key, r in responses.items()] == [
+        (0, "\\boxed{4}"),
+        (1, "\\boxed{4}"),
     ]
-
-
-def test_lengths_and_finishes_are_read(tmp_path):
-    row = {"id": "a", "answer": "4", "response": "x", "num_tokens": 9, "finish_reason": "length"}
-    [response] = read_responses([lines(tmp_path / "r.jsonl", row)], "x")[1].values()
-    assert (response.tokens, response.finish) == (9, "length")
 
 
 def test_several_files_of_a_task_are_samples_of_the_same_problems(tmp_path):
@@ -196,15 +189,6 @@ def test_error_if_responses_are_log_likelihoods(tmp_path):
     row["resps"] = [[["-5.1", "False"]], [["-0.1", "True"]]]
     with pytest.raises(DataError, match=r"r\.jsonl:1: .* log-likelihoods cannot"):
         read_responses([lines(tmp_path / "r.jsonl", row)], "x")
-
-
-def test_lengths_of_several_texts_are_kept(tmp_path):
-    row = {"id": "a", "answer": "4", "responses": ["a", "b"], "num_tokens": [5, 6]}
-    _, responses = read_responses([lines(tmp_path / "r.jsonl", row)], "x")
-    assert [response.tokens for response in responses.values()] == [5, 6]
-    row["num_tokens"] = 11  # of both together
-    _, responses = read_responses([lines(tmp_path / "s.jsonl", row)], "x")
-    assert [response.tokens for response in responses.values()] == [None, None]
 
 
 # Which problem it is.

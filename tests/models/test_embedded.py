@@ -91,7 +91,7 @@ def test_the_split_is_the_same_on_every_machine():
 
 def test_an_unknown_split_is_refused():
     with pytest.raises(ValueError, match="splits train and test, not 'validation'"):
-        TASKS["addition"].problems("validation")  # type: ignore[arg-type]
+        load_problems(DataConfig(source="addition", split="validation"), "train")
 
 
 def test_a_task_is_a_data_source():

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from rlobj.base.verdicts import WORDS
 from rlobj.evaluation import EvaluationCallback, EvaluationResult, GradeChange
 from rlobj.evaluation.report.tables import UNKNOWN
 from rlobj_cli.screen import console as screen
@@ -101,11 +102,10 @@ def show_changes(
     graded = sum(each.summary.responses for each in result.benchmarks.values())
     console.print(Text(f"{graded:,} responses graded again, {len(changes):,} grades changed"))
     found = screen.table("benchmark", "problem", "sample", "answer", "was", "is", "reason")
-    words = {True: "right", False: "wrong", None: "undecided"}
     for each in changes[:MOST_CHANGES]:
         benchmark, problem, sample = each.key
         texts = (benchmark, problem, str(sample), (each.after.answer or UNKNOWN)[:60])
-        verdicts = (words[each.before.correct], words[each.after.correct], each.after.reason[:60])
+        verdicts = (WORDS[each.before.correct], WORDS[each.after.correct], each.after.reason[:60])
         found.add_row(*map(Text, (*texts, *verdicts)))
     if changes:
         console.print(found)

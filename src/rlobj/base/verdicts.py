@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
+WORDS = {True: "right", False: "wrong", None: "undecided"}
 Found = TypeVar("Found")
 
 

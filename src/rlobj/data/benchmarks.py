@@ -51,14 +51,12 @@ class LoadedBenchmark(NamedTuple):
     """The problems of a benchmark.
 
     Attributes:
-        name: name of the benchmark.
         problems: its problems. If several answers are right, the first is `answer`, and
             `extra["alternatives"]` lists all of them.
         source: the file, folder or hub id from which they were loaded.
         notes: messages for the user.
     """
 
-    name: str
     problems: list[Problem]
     source: str
     notes: tuple[str, ...]
@@ -88,9 +86,7 @@ def load_benchmark(
     problems, notes = _problems(benchmark, rows, source)
     if not problems:
         raise DataError(f"{source}: no problem with an answer.")
-    problems = problems[:limit]
-    notes = (*notes, *benchmark.notes)
-    return LoadedBenchmark(name, problems, source, notes)
+    return LoadedBenchmark(problems[:limit], source, (*notes, *benchmark.notes))
 
 
 def _problems(

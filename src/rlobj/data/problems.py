@@ -80,9 +80,6 @@ class ProblemStream:
         problems: at least one.
         seed: seed of the order.
 
-    Raises:
-        DataError: there is no problem.
-
     Example:
         >>> stream = ProblemStream([Problem("a", "1+1", "2"), Problem("b", "2+2", "4")], seed=0)
         >>> sorted(problem.id for problem in stream.next(2))
@@ -90,8 +87,6 @@ class ProblemStream:
     """
 
     def __init__(self, problems: Sequence[Problem], *, seed: int = 0) -> None:
-        if not problems:
-            raise DataError("a problem stream needs at least one problem, got none")
         self._problems = list(problems)
         self._seed = seed
         self._fingerprint = digest("\n".join(problem.id for problem in self._problems))[:16]

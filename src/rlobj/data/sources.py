@@ -229,6 +229,8 @@ def _problems(
 ) -> Iterable[Problem]:
     """The problems of a source; with `fallback`, all of a source without splits."""
     path = Path(source).expanduser()
+    if (source in TASKS or is_gym(source)) and part not in ("train", "test"):
+        raise DataError(f"{source} has the splits train and test, not '{part}'.")
     if source in TASKS:
         return TASKS[source].problems(part)
     if source in BENCHMARKS:

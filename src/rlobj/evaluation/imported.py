@@ -8,8 +8,9 @@ refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,6 @@ PARTS = {
     ),
 }
 """Part of a row -> columns that may hold it; a column can be named for each part."""
-LENGTH = ("tokens", "num_tokens", "response_tokens", "completion_tokens")
-FINISH = ("finish", "finish_reason", "stop_reason")
 
 
 @dataclass
@@ -86,7 +85,7 @@ class _Row:
             )
         return next(iter(found.values()), [])
 
-    def responses(self) -> list[ResponseRecord]:
+    def responses(self) -> list[str]:
         """The responses; several in a list, or in the list of lists of lm-eval."""
         name, found = next(iter(self.values("response").items()), ("", None))
         if found is None:
@@ -97,26 +96,7 @@ class _Row:
         if name == "resps" and _all(list, found):
             found = [text for each in found for text in each]
         texts = found if isinstance(found, list) and not _all(dict, found) else [found]
-        seed = self.columns.get("seed")
-        return [
-            ResponseRecord(
-                0,
-                seed if isinstance(seed, int) else 0,
-                _text(text, self.where),
-                count if isinstance(count, int) else None,
-                ended if ended in ("stop", "length") else None,
-            )
-            for text, count, ended in zip(
-                texts, self._each(LENGTH, len(texts)), self._each(FINISH, len(texts)), strict=True
-            )
-        ]
-
-    def _each(self, names: Sequence[str], count: int) -> list[Any]:
-        """A value for each response; None if there is one value for several responses."""
-        value = next((self.columns[name] for name in names if name in self.columns), None)
-        if isinstance(value, list) and len(value) == count:
-            return value
-        return [value] if count == 1 else [None] * count
+        return [_text(text, self.where) for text in texts]
 
 
 def read_responses(
@@ -153,16 +133,16 @@ def read_responses(
             )
     problems: dict[str, Problem] = {}
     responses: dict[Key, ResponseRecord] = {}
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     find = None if known is None else _finder(known)
     for row in (row for file in files for row in _rows(file, columns)):
         own = row.responses()
         problem = find(row) if find else _own(row, problems)
         problems[problem.id] = problem
-        for response in own:
-            sample = counts.get(problem.id, 0)
-            counts[problem.id] = sample + 1
-            responses[benchmark, problem.id, sample] = replace(response, sample=sample)
+        for text in own:
+            sample = counts[problem.id]
+            counts[problem.id] += 1
+            responses[benchmark, problem.id, sample] = ResponseRecord(sample, 0, text, None, None)
     if not responses:
         raise DataError(f"{', '.join(map(str, files))}: no response in it.")
     return list(problems.values()), responses

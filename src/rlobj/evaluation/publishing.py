@@ -18,7 +18,6 @@ from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.rewards import MathVerifier
 
-GRADE_AGAIN = "To grade the stored responses again: rlobj eval regrade "
 COMPARE_SECONDS = 1.0
 """Time to compare two wrong answers; after it they count as two."""
 COMPARE_ALL_SECONDS = 60.0
@@ -61,7 +60,8 @@ def publish(
         if others := found - {current}:
             callback.noted(
                 f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
-                f"the present one ({current}). {GRADE_AGAIN}{samples.path}",
+                f"the present one ({current}). To grade the stored responses again: rlobj eval "
+                f"regrade {samples.path}",
                 warning=True,
             )
     callback.finished(result)

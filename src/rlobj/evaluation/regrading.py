@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
-from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
+from rlobj.data.benchmarks import load_benchmark
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.evaluating import AUTO
 from rlobj.evaluation.identity import files_digest
@@ -99,8 +99,6 @@ def score(
     paths = [Path(file) for file in ([files] if isinstance(files, str | Path) else files)]
     name, known = on or paths[0].stem, None
     if on is not None:
-        if on not in BENCHMARKS:
-            raise ConfigError(f"--on {on}: unknown benchmark.{nearest(on, BENCHMARKS)}")
         folder = None if data_dir is None else Path(data_dir)
         known = load_benchmark(on, data_dir=folder).problems
     problems, responses = read_responses(paths, name, known=known, columns=columns)

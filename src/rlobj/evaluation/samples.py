@@ -20,6 +20,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -210,15 +212,13 @@ class Samples:
             RunError: the disk refused.
         """
         for line in self._lines("samples.jsonl", repair=repair):
-            own = {part: line[part] for part in ("sample", "seed", "tokens", "finish")}
-            self.responses.setdefault(_key(line), ResponseRecord(text=line["response"], **own))
+            key = line.pop("benchmark"), line.pop("problem"), line["sample"]
+            self.responses.setdefault(key, ResponseRecord(text=line.pop("response"), **line))
         for line in self._lines("grades.jsonl", repair=repair):
-            if _key(line) in self.responses:
-                reward = math.nan if line["reward"] is None else line["reward"]
-                self.grades[_key(line)] = Graded(
-                    *(reward, line["correct"], line["reason"], line["answer"]),
-                    verifier=line.get("verifier"),
-                )
+            key = line.pop("benchmark"), line.pop("problem"), line.pop("sample")
+            if key in self.responses:
+                reward = line.pop("reward")
+                self.grades[key] = Graded(math.nan if reward is None else reward, **line)
 
     def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
         """Add responses; the file has them when this returns.
@@ -250,10 +250,8 @@ class Samples:
 
     def graded(self, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
         """The graded responses of a benchmark; problems without any are left out."""
-        keys: dict[str, list[Key]] = {}
-        for key in sorted(self.grades):
-            if key[0] == benchmark:
-                keys.setdefault(key[1], []).append(key)
+        own = sorted(key for key in self.grades if key[0] == benchmark)
+        keys = {name: list(those) for name, those in groupby(own, itemgetter(1))}
         return GradedBenchmark(
             benchmark,
             tuple(
@@ -318,10 +316,6 @@ def _line(entry: Mapping[str, Any]) -> str:
 def _named(key: Key) -> dict[str, Any]:
     benchmark, problem, sample = key
     return {"benchmark": benchmark, "problem": problem, "sample": sample}
-
-
-def _key(line: Mapping[str, Any]) -> Key:
-    return line["benchmark"], line["problem"], line["sample"]
 
 
 def _grade_line(key: Key, grade: Graded) -> dict[str, Any]:

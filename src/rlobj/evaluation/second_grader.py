@@ -21,7 +21,7 @@ from typing import Any, Self
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, MissingExtra, nearest
 from rlobj.base.files import file_name
-from rlobj.base.verdicts import best
+from rlobj.base.verdicts import WORDS, best
 from rlobj.data import Problem
 from rlobj.evaluation import other_graders
 from rlobj.evaluation.callbacks import EvaluationCallback
@@ -36,7 +36,6 @@ SECONDS = 60.0
 BLOCK = 256
 SHOWN = 20
 """Differing verdicts in a table."""
-WORDS = {True: "right", False: "wrong", None: "undecided"}
 
 Decision = tuple[bool | None, str]
 Question = tuple[Problem, str]

@@ -8,6 +8,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from pydantic_core import from_json, to_json
+
 from rlobj.config.layers import flattened
 from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, MacroAverage, macro_average
@@ -147,7 +149,7 @@ def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -
             **_numbers("avg", macro),
             "avg_stderr_sampling": macro.standard_errors.sampling,
         }
-    return _without_nan(found)
+    return from_json(to_json(found, inf_nan_mode="null"))
 
 
 def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> str:
@@ -213,12 +215,3 @@ def _numbers(name: str, estimate: Estimate | MacroAverage) -> dict[str, Any]:
         f"{name}_stderr": estimate.stderr,
         f"{name}_interval": list(estimate.interval[:2]),
     }
-
-
-def _without_nan(value: Any) -> Any:
-    """The value with null in place of numbers that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _without_nan(each) for key, each in value.items()}
-    return [_without_nan(each) for each in value] if isinstance(value, list | tuple) else value
