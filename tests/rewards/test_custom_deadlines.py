@@ -1,0 +1,370 @@
+"""Functions of users as rewards that hang or are `async`: deadlines, event loops, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from custom_rewards import forever, graded, opened, problems, reasons
+from forked import wait_until
+from runs import program
+
+from rlobj.base.errors import RunError
+
+# Time limits.
+
+
+HANG = {"sleep": lambda: time.sleep(1000), "loop": forever, "lock": threading.Event().wait}
+
+
+@pytest.mark.parametrize("kind", HANG)
+def test_a_call_that_hangs_is_undecided_at_the_deadline_and_the_others_are_graded(kind, caplog):
+    def score(response, answer):
+        if response == "hang":
+            HANG[kind]()
+        return len(response)
+
+    start = time.monotonic()
+    grades = graded(score, ["a", "hang", "bc"], deadline=0.3)
+    assert time.monotonic() - start < 5
+    assert [each.correct for each in grades] == [True, None, True]
+    assert [grades[0].reward, grades[2].reward] == [1, 2]
+    assert math.isnan(grades[1].reward)
+    assert reasons(grades)[1] == "timeout"
+    assert "did not return within 0.3 seconds on problem 'p1'" in caplog.text
+    assert "test_custom_deadlines.py, line" in caplog.text  # where it hangs
+    assert "'hang'" in caplog.text
+
+
+def test_a_late_result_reaches_no_response():
+    finished = []
+
+    def score(response, answer):
+        if response == "slow":
+            with contextlib.suppress(BaseException):
+                time.sleep(0.5)
+            finished.append(response)
+            return 100
+        time.sleep(0.15)
+        return 1
+
+    grades = graded(score, ["slow", "b", "c", "d", "e", "f"], deadline=0.3)
+    assert finished == ["slow"]
+    assert [each.reward for each in grades[1:]] == [1] * 5
+    assert reasons(grades)[0] == "timeout"
+
+
+def test_a_loop_that_hangs_is_ended_and_a_call_that_waits_ends_by_itself():
+    used = {}
+
+    def score(response, answer):
+        used[response] = threading.current_thread()
+        forever() if response == "loop" else time.sleep(2)
+
+    with opened(score, deadline=0.2) as grader:
+        grader.score(["loop", "sleep"], problems("x", "x"))
+        time.sleep(0.3)
+        assert [used[each].is_alive() for each in ("loop", "sleep")] == [False, True]
+        time.sleep(2)
+        assert not used["sleep"].is_alive()
+
+
+async def waits(response, answer):
+    await asyncio.Event().wait()
+
+
+async def blocks(response, answer):
+    time.sleep(20)
+
+
+@pytest.mark.parametrize(
+    ("function", "deadlines"),
+    [(lambda response, answer: time.sleep(20), 11), (blocks, 11), (waits, 1)],
+)
+def test_calls_that_hang_are_failures_and_end_the_run_at_the_limit(function, deadlines):
+    """Calls that wait hang at the same time; the others hang one after another."""
+    start = time.monotonic()
+    with pytest.raises(RunError) as caught:
+        graded(function, ["a"] * 99, deadline=0.15, concurrency=11)
+    assert 0.15 * deadlines <= time.monotonic() - start < 0.3 * deadlines + 5
+    assert "11 of the last 11 calls failed; rewards.max_failures is 10." in str(caught.value)
+    assert "did not return within 0.15 seconds on problem 'p10'\n  at " in str(caught.value)
+
+
+def test_timeouts_and_exceptions_count_together():
+    def score(response, answer):
+        return 1 / 0 if response == "bad" else time.sleep(20)
+
+    with pytest.raises(RunError, match="3 of the last 3 calls failed"):
+        graded(score, ["bad", "hang", "bad"], deadline=0.1, max_failures=2)
+
+
+def test_all_calls_use_one_thread():
+    seen = []
+    with opened(lambda response, answer: seen.append(threading.get_ident())) as grader:
+        for _ in range(3):
+            grader.score(["a", "b"], problems("x", "x"))
+    assert len(set(seen)) == 1
+    assert seen[0] != threading.get_ident()
+
+
+def test_the_thread_of_a_closed_grader_ends():
+    with opened(lambda response, answer: 1) as grader:
+        grader.score(["a"], problems("x"))
+        thread = grader._calls._worker
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+# Asynchronous functions.
+
+
+def test_async_calls_run_at_the_same_time_up_to_a_limit():
+    running = most = 0
+
+    async def score(response, answer):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.05)
+        running -= 1
+        return int(response)
+
+    responses = [str(i) for i in range(20)]
+    grades = graded(score, responses, concurrency=7)
+    assert [each.reward for each in grades] == list(range(20))
+    assert most == 7
+
+
+def test_async_functions_keep_one_event_loop_and_each_call_has_its_deadline():
+    loops, tasks = set(), []
+
+    class Judge:
+        async def __call__(self, response, answer):
+            loops.add(asyncio.get_running_loop())
+            tasks.append(asyncio.current_task())
+            if response == "hang":
+                await asyncio.Event().wait()
+            if response == "bad":
+                raise ValueError("no")
+            await asyncio.sleep(0.05)
+            return 1
+
+    with opened(Judge(), deadline=0.4) as grader:
+        for _ in range(2):
+            grades = grader.score(["a", "hang", "bad", "b"], problems(*"xxxx"))
+            assert reasons(grades) == ["custom", "timeout", "error: ValueError", "custom"]
+        time.sleep(0.1)
+        assert all(task.done() for task in tasks)  # what awaits is cancelled
+    assert len(loops) == 1
+
+
+def test_an_async_function_that_blocks_its_loop_is_undecided_and_a_new_loop_goes_on():
+    async def score(response, answer):
+        if response == "hang":
+            time.sleep(1000)
+        return 1
+
+    with opened(score, deadline=0.3) as grader:
+        first = grader.score(["a", "hang", "b"], problems(*"xxx"))
+        assert reasons(first) == ["custom", "timeout", "custom"]
+        assert reasons(grader.score(["a", "b"], problems("x", "x"))) == ["custom"] * 2
+
+
+def test_a_call_that_blocks_the_loop_is_one_failure_of_all_that_wait_there():
+    async def score(response, answer):
+        await asyncio.sleep(0.01)
+        if response == "hang":
+            time.sleep(20)
+        await asyncio.sleep(0.1)
+        return 1
+
+    grades = graded(score, ["a", "hang", "b", "c"], deadline=0.4, concurrency=3, max_failures=1)
+    assert reasons(grades) == ["timeout", "timeout", "timeout", "custom"]
+
+
+def test_the_message_on_an_async_call_shows_the_line_that_awaits(caplog):
+    async def inner():
+        await asyncio.Event().wait()  # here
+
+    async def score(response, answer):
+        await inner()
+
+    graded(score, ["a"], deadline=0.1)
+    assert "await asyncio.Event().wait()  # here" in caplog.text
+
+
+async def exits():
+    raise SystemExit("of a task of its own")
+
+
+ENDS = {
+    "stops": lambda: asyncio.get_running_loop().stop(),
+    "exits": lambda: asyncio.ensure_future(exits()),
+    "cancels": lambda: [task.cancel() for task in asyncio.all_tasks()],
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_function_that_ends_its_event_loop_does_not_end_the_run(kind, capfd, caplog):
+    async def score(response, answer):
+        if response == "bad":
+            ENDS[kind]()
+        await asyncio.sleep(0.05)
+        return 1
+
+    with opened(score) as grader:
+        for _ in range(2):
+            grades = grader.score(["a", "bad", "b"], problems(*"xxx"))
+            wrong = ["custom"] if kind != "cancels" else ["custom", "error: CancelledError"]
+            assert set(reasons(grades)) <= set(wrong)
+        assert reasons(grader.score(["a"], problems("x"))) == ["custom"]
+        thread = grader._calls._worker
+    thread.join(5)
+    assert "Task was destroyed" not in capfd.readouterr().err + caplog.text
+
+
+def test_what_runs_in_a_closed_event_loop_is_cancelled(caplog):
+    ended = []
+
+    async def background():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def score(response, answer):
+        score.task = asyncio.ensure_future(background())
+        return 1
+
+    with opened(score) as grader:
+        grader.score(["a"], problems("x"))
+        thread = grader._calls._worker
+    thread.join(5)
+    assert ended == [True]
+    assert "Task was destroyed" not in caplog.text
+
+
+def test_a_batched_async_function_is_awaited_once():
+    async def score(responses, answers):
+        return [float(a == b) for a, b in zip(responses, answers, strict=True)]
+
+    assert [each.reward for each in graded(score, ["x", "b"], batched=True)] == [1, 0]
+
+
+# The program.
+
+HANGING = """
+import time
+
+def score(response, answer, **columns):
+    if response != answer:
+        open("hangs", "w").close()
+        {hang}
+    return 1
+"""
+
+
+def write_reward(folder: Path, hang: str) -> list[str]:
+    (folder / "mine.py").write_text(HANGING.format(hang=hang))
+    quick = ["--set", "training.steps=2", "--set", "evaluation.every=0", "--task", "addition"]
+    return ["train", "--preset", "grpo", *quick, "--reward", f"{folder}/mine.py:score"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "hang"),
+    [(signal.SIGTERM, "time.sleep(1000)"), (signal.SIGINT, "while True: pass")],
+)
+def test_a_second_signal_ends_a_run_whose_reward_hangs_at_once(tmp_path, monkeypatch, number, hang):
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / "log"
+    process = program([*write_reward(tmp_path, hang), "--out", tmp_path / "run"], log)
+    wait_until((tmp_path / "hangs").exists, 120, process, log)
+    process.send_signal(number)
+    wait_until(lambda: "finishing and saving" in log.read_text(), 20, process, log)
+    time.sleep(1.2)
+    process.send_signal(number)
+    assert process.wait(20) == 130, log.read_text()
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_run_whose_reward_hangs_after_its_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = write_reward(tmp_path, "time.sleep(1000) if not os.path.exists('once') else 0")
+    text = (tmp_path / "mine.py").read_text().replace("import time", "import os, time")
+    (tmp_path / "mine.py").write_text(
+        text.replace("return 1", "return 0")
+        .replace(
+            'open("hangs", "w").close()',
+            'done = os.path.exists("hangs"); open("hangs", "w").close()',
+        )
+        .replace("os.path.exists('once')", "done")
+    )
+    log = tmp_path / "log"
+    words += ["--out", str(tmp_path / "run"), "--set", "rewards.deadline=3"]
+    process = program(words, log)
+    wait_until((tmp_path / "hangs").exists, 120, process, log)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0, log.read_text()
+    assert "did not return within 3 seconds" in log.read_text()
+    assert (tmp_path / "run" / "checkpoints" / "step-000001").is_dir()
+
+
+def test_the_process_ends_although_calls_hang():
+    code = """
+import asyncio, time
+from rlobj.data import Problem
+from rlobj.rewards import Custom, function_grader
+
+async def blocking(response, answer): await asyncio.to_thread(time.sleep, 1000)
+async def spinning(response, answer):
+    while True: pass
+def plain(response, answer): time.sleep(1000)
+def stubborn(response, answer):
+    while True:
+        try:
+            while True: pass
+        except BaseException: pass
+
+for function in (blocking, spinning, plain, stubborn):
+    with function_grader(function, "f", Custom(target="f", deadline=0.2)) as grader:
+        [grade] = grader.score(["a"], [Problem("p", "?", "x")])
+        print(grade.reason)
+"""
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout.split(), done.returncode) == (["timeout"] * 4, 0), done.stderr
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_process_whose_call_keeps_the_lock_of_python_shows_the_line(tmp_path, kind):
+    """A regular expression with catastrophic backtracking; no thread sees time or signals."""
+    body = "return re.match('(a+)+$', 'a' * 60 + 'b')"
+    (tmp_path / "mine.py").write_text(f"import re\n{kind} score(r, a):\n    {body}\n")
+    code = """
+from rlobj.data import Problem
+from rlobj.rewards import Custom, calling
+calling._STANDSTILL = 0.5
+with Custom(target="mine.py:score", deadline=4.5).open() as grader:
+    grader.score(["a"], [Problem("p", "?", "x")])
+"""
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen([sys.executable, "-c", code], stderr=stderr, cwd=tmp_path)
+    try:
+        wait_until(lambda: 'mine.py", line 3 in score' in log.read_text(), 60, log=log)
+        assert "Timeout (0:00:05)!" in log.read_text()
+        time.sleep(0.3)
+        assert process.poll() is None  # a process that was only paused would go on
+    finally:
+        process.kill()
+        process.wait()
