@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -15,6 +16,29 @@ from safetensors.torch import load_file
 from rlobj.config.run_config import RunConfig
 from rlobj.training import RunDirectory
 from rlobj.training.storage.run_directory import dump_config
+
+QUICK = {
+    "training.steps": 2,
+    "sampling.prompts_per_step": 4,
+    "sampling.group_size": 4,
+    "sampling.max_tokens": 3,
+    "training.learning_rate": 1e-3,
+    "training.schedule": "constant",
+    "evaluation.every": 0,
+    "checkpoint.every": 2,
+    "output.tables_every": 0,
+}
+ROWS = [{"prompt": f"{a},{b}=", "answer": str(max(a, b))} for a in range(4) for b in range(4)]
+ROWS_TEMPLATE = {"data.template": "{prompt}"}
+SCORE = """
+from rlobj import Clip
+
+def score(response, answer, **columns):
+    return float(response == answer)
+
+class Mine(Clip):
+    pass
+"""
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -80,3 +104,16 @@ def wait_for_step(run: Path, step: int, process: Forked, log: Path) -> None:
         return any(line["step"] >= step for line in RunDirectory(run).lines())
 
     wait_until(done, 180, process, log)
+
+
+def local_reward() -> Any:
+    """A function that no other process can import."""
+
+    def reward(response: str, answer: str, **columns: Any) -> float:
+        return float(response[:1] == answer)
+
+    return reward
+
+
+def steps(path: Path) -> list[int]:
+    return [line["step"] for line in RunDirectory(path).lines() if "reward/mean" in line]

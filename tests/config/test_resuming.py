@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.resuming import RECORDED_SETTINGS, RESUMABLE_SETTINGS, named_code, refuse_changes
+from rlobj.config.layers import nested
+from rlobj.config.presets import merge
+from rlobj.config.resuming import (
+    RECORDED_SETTINGS,
+    RESUMABLE_SETTINGS,
+    changed,
+    named_code,
+    refuse_changes,
+    require_trust,
+    rollout_key,
+)
 from rlobj.config.run_config import RunConfig, settings_of
 
 
@@ -44,3 +57,52 @@ def test_all_code_that_settings_name_is_listed() -> None:
     assert named_code(settings) == expected
     settings["rewards"] = {"kind": "custom", "target": "<Python object: f>"}
     assert named_code(settings["rewards"]) == named_code(settings_of(RunConfig())) == []
+
+
+def refused(url: Any, given: dict[str, Any], engine: str = "vllm-server") -> str:
+    """Why a run with this server is refused; "" = it is not."""
+    run = {"sampling": {"engine": engine, "server": {"url": url}}}
+    try:
+        require_trust("runs/a", merge(run, given), given)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_the_key_goes_to_a_server_of_a_shared_run_only_if_it_is_named_again() -> None:
+    near, far = "http://127.0.0.1:8000", "http://far.example:8000"
+    again = nested("sampling.server.url", far)
+    found = refused([near, far], {"sampling": {"engine": "vllm-server"}})
+    assert found.startswith("the settings of runs/a name a server on another machine: http://far")
+    assert f"--set sampling.server.url={far}; or add --trust" in found
+    assert refused("http://127.0.0.1@far.example", {}) != ""
+    assert refused(far, again) == refused(near, {}) == refused([near, "http://[::1]:1"], {}) == ""
+    assert refused(far, {}, engine="transformers") == ""
+    assert refused(far, nested("sampling.engine", "vllm-server"), engine="transformers") != ""
+
+
+def test_the_key_of_rollouts_follows_the_file_of_a_reward(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+
+    def words(*targets: str) -> list[str]:
+        rewards = [{"name": t, "kind": "custom", "target": f"{file}:{t}"} for t in targets]
+        settings = settings_of(RunConfig(rewards=rewards or {"kind": "exact"}))
+        return rollout_key(settings, "None", 0, "").split()
+
+    exact = words()
+    file.write_text("f = g = len")
+    one = words("f", "g")
+    assert words("f", "g") == one
+    file.write_text("f = g = max")
+    sampled, *rest = words("f", "g")
+    assert sampled != one[0]
+    assert rest == one[1:]
+    assert words() == exact
+
+
+def test_a_setting_that_the_run_did_not_know_has_not_changed() -> None:
+    now = settings_of(RunConfig())
+    before = {**now, "training": {**now["training"], "steps": 3}, "origin": "a@1"}
+    del before["seed"], before["training"]["fused"]
+    assert changed(before, now) == {"training.steps": (3, 100), "origin": ("a@1", None)}
+    assert changed(now, {**now, "origin": "a@1"}) == {"origin": (None, "a@1")}

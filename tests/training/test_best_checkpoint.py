@@ -30,11 +30,18 @@ def accuracies(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
 
 
 def trained(
-    policy: Path, run: Path, steps: int = 6, every: int = 3, resume: bool = False, **settings: bool
+    policy: Path,
+    run: Path,
+    steps: int = 6,
+    every: int = 3,
+    resume: bool = False,
+    samples: int = 4,
+    **settings: bool,
 ) -> TrainingResult:
     config = tiny_config(
         policy,
         training={"steps": steps},
+        evaluation={"every": 0, "samples": samples},
         checkpoint={"every": every, "keep": 1, **settings},
         output={"tables_every": 0, "samples_every": 0},
     )
@@ -86,6 +93,21 @@ def test_a_resumed_run_knows_its_best_checkpoint(
     assert result.best_checkpoint == tmp_path / "run" / "checkpoints" / "step-000007"
 
 
+def test_accuracies_from_before_another_evaluation_do_not_count(
+    policy: Path, tmp_path: Path, accuracies: dict[int, float]
+) -> None:
+    """Until there is a new one, the best of before stays."""
+    accuracies.update({2: 0.9, 7: 0.3, 8: 0.4, 11: 0.35})
+    run = tmp_path / "run"
+    trained(policy, run, steps=4)
+    assert trained(policy, run, steps=6, samples=8, resume=True).best_checkpoint is not None
+    assert saved(run) == [2, 6]
+    result = trained(policy, run, steps=9, samples=8, resume=True)
+    assert (saved(run), result.best_checkpoint) == ([8, 9], run / "checkpoints" / "step-000008")
+    result = trained(policy, run, steps=12, samples=8, every=2, resume=True)
+    assert (saved(run), result.best_checkpoint) == ([8, 12], run / "checkpoints" / "step-000008")
+
+
 @pytest.mark.parametrize(("every", "best", "left"), [(3, False, [6]), (0, True, [6])])
 def test_without_the_setting_only_regular_checkpoints_are_saved(
     policy: Path,
@@ -109,7 +131,9 @@ def test_an_evaluation_can_name_the_checkpoint_of_a_run(
     for name, step in (("best", 2), ("2", 2), ("newest", 6), (None, 6)):
         located = find_model(run, checkpoint=name).locate(lambda *_: None)
         assert located == str(run / "checkpoints" / f"step-{step:06d}" / "model")
-    with pytest.raises(ConfigError, match="no checkpoint 3; expected one of 2, 6, newest, best"):
+    with pytest.raises(
+        ConfigError, match=r"no checkpoint 3 \(checkpoint\.keep .*of 2, 6, newest, best"
+    ):
         find_model(run, checkpoint="3")
     with pytest.raises(ConfigError, match="checkpoint=best needs a run"):
         find_model(str(policy), checkpoint="best")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import datasets
 import pytest
 
 from rlobj.base.errors import ConfigError
+from rlobj.config.run_folder import read_changes, read_sessions
 from rlobj.training import RunDirectory
 
 
@@ -23,6 +25,24 @@ def test_error_names_the_path_when_it_is_not_a_run(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=f"{name} is not a run: .*{reason}"):
             RunDirectory.open(tmp_path / name)
+    (tmp_path / "stapo-1" / "config.resolved.yaml").write_text("")
+    for inside in ("stapo-1/config.resolved.yaml", "stapo-1/checkpoints"):
+        (tmp_path / "stapo-1" / "checkpoints").mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match=r"It is inside of a run: .*stapo-1$"):
+            RunDirectory.open(tmp_path / inside)
+
+
+def test_sessions_are_read_past_lines_that_a_crash_has_cut(tmp_path: Path) -> None:
+    def session(step: int, **changed: list[int]) -> str:
+        return json.dumps({"run": "abc", "step": step, "changed": changed})
+
+    cut = session(3, a=[1, 2])[:-9]
+    lines = [session(0), session(4, a=[1, 2]), cut, session(9, a=[2, 3]), session(9, b=[1, 2])]
+    (tmp_path / "sessions.jsonl").write_text("\n".join(lines))
+    assert RunDirectory(tmp_path).id == "abc"
+    assert len(read_sessions(tmp_path)) == 4
+    assert read_changes(tmp_path) == [(4, "a", 1, 2), (9, "b", 1, 2)]
+    assert len(RunDirectory(tmp_path / "new").id) == 16
 
 
 @pytest.mark.slow

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import flattened
 from rlobj.config.presets import difference
+from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
 
 RESUMABLE_SETTINGS = (
     "training.steps",
@@ -77,16 +79,22 @@ def _within(path: str, *names: str) -> bool:
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The settings (before, now) by name that differ and may change results."""
-    pairs = difference(before, now)
-    return {path: (a, b) for path, a, b in pairs if not _within(path, *RESUMABLE_SETTINGS)}
+    """The settings (before, now) by name that differ; those that an older version lacks do not."""
+    known, pairs = flattened(before), difference(before, now)
+    return {path: (a, b) for path, a, b in pairs if a is not None or path in known}
+
+
+def recorded(changes: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Those of the changed settings that may change results."""
+    return {path: pair for path, pair in changes.items() if not _within(path, *RESUMABLE_SETTINGS)}
 
 
 def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before: str) -> str:
     """What rollouts on disk depend on: three words.
 
-    The first word stands for the settings of sampling and grading, the second one for these and
-    those of the updates, and the third one also for what they were before.
+    The first word stands for the settings of sampling and grading and for the files of rewards, the
+    second one for the settings of sampling, grading and updates, and the third one also for what
+    they were before.
 
     Args:
         settings: of the run.
@@ -100,11 +108,20 @@ def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before:
     def without(*names: str) -> dict[str, Any]:
         return {path: value for path, value in flat.items() if not _within(path, *names)}
 
-    sampled = _digest(without(*RESUMABLE_SETTINGS, *RECORDED_SETTINGS))
+    sampled = _digest(without(*RESUMABLE_SETTINGS, *RECORDED_SETTINGS) | _sources(settings))
     updated = without(*RESUMABLE_SETTINGS, "evaluation")
     own = _digest([updated, 0 if fixed else training["steps"], arithmetic])
     _, last, path = before.split() if before else ("", own, own)
     return f"{sampled} {own} {path if own == last else _digest([before, step, own])}"
+
+
+def _sources(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of the files that rewards are read from, by their names."""
+    named = named_code({"rewards": settings["rewards"]})
+    files = [Path(target.rpartition(":")[0]).expanduser() for target in named]
+    return {
+        str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
+    }
 
 
 def _digest(value: Any) -> str:
@@ -132,20 +149,33 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def require_trust(run: Path | str, settings: Mapping[str, Any], named: Collection[str]) -> None:
-    """Check that all code that a run's settings name is named by the caller as well.
+def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Check that the caller names all code and all other machines that a run's settings name.
 
     Args:
         run: the run, for the message.
-        settings: of the run, as they are written.
-        named: what the caller names, as `named_code` lists it.
+        settings: of the run, with the caller's above them.
+        given: the caller's.
 
     Raises:
-        ConfigError: the run names other code.
+        ConfigError: the run names other code, or servers that would get the caller's key.
     """
+    named, flat = named_code(given), flattened(settings)
     if untrusted := [code for code in named_code(settings) if code not in named]:
         raise ConfigError(
             f"the settings of {run} name code: {', '.join(untrusted)}. It would be imported, and "
             "could do whatever you can. If you trust it, add --trust on the command line, trust="
             "True in Python. A reward can be named again instead: --reward FILE.py:NAME"
+        )
+    urls = flat.get("sampling.server.url", ())
+    urls = [urls] if isinstance(urls, str) else urls
+    away = [url for url in urls if not is_local(urlsplit(url).hostname)]
+    used = flat.get("sampling.engine") == "vllm-server"
+    if used and away and "sampling.server.url" not in flattened(given):
+        raise ConfigError(
+            f"the settings of {run} name a server on another machine: {', '.join(away)}. It would "
+            f"get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
+            "http://127.0.0.1:8000. If the server is yours, name it again: --set "
+            f"sampling.server.url={away[0]}; or add --trust on the command line, trust=True in "
+            "Python"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -77,14 +78,16 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the path is not the folder of a run.
     """
+    around = next(filter(is_run, path.absolute().parents), None)
+    inside = f". It is inside of a run: {around}" if around else ""
     if path.is_file():
-        raise ConfigError(f"{path} is not a run: it is a file, and a run is a folder")
+        raise ConfigError(f"{path} is not a run: it is a file, and a run is a folder{inside}")
     if not path.is_dir():
         beside = [str(each) for each in path.parent.iterdir()] if path.parent.is_dir() else []
         near = nearest(str(path), beside, spell_out=False)
         raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
     if not is_run(path):
-        raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}")
+        raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{inside}")
     settings = read_yaml(path / CONFIG_FILE)
     if isinstance(output := settings.get("output"), dict):
         for name in ("tokens_every", "token_responses"):  # settings of 0.1.0 that are gone
@@ -135,19 +138,26 @@ def read_stop(path: Path) -> tuple[int, str, str] | None:
         return None
 
 
-def read_changes(path: Path) -> list[str]:
-    """What was changed when a run was resumed, a sentence for each setting."""
-    found = []
-    try:
-        for text in (path / "sessions.jsonl").read_text(encoding="utf-8").splitlines():
-            session = json.loads(text)
-            found += [
-                f"changed after step {int(session['step'])}: {name} {before} → {now}"
-                for name, (before, now) in session.get("changed", {}).items()
-            ]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # a crash has cut a line
-        pass
-    return list(dict.fromkeys(found))  # a run may be resumed twice from one checkpoint
+def read_sessions(path: Path) -> list[dict[str, Any]]:
+    """The starts of a run, oldest first; lines that a crash has cut are left out."""
+    file, found = path / "sessions.jsonl", []
+    for line in file.read_bytes().splitlines() if file.exists() else ():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return [each for each in found if isinstance(each, dict) and isinstance(each.get("step"), int)]
+
+
+def read_changes(path: Path) -> list[tuple[int, str, Any, Any]]:
+    """What was changed when a run was resumed: (step, setting, before, now).
+
+    Changes after a step that a later start went back to are left out: they were made again, or not.
+    """
+    found: list[tuple[int, str, Any, Any]] = []
+    for session in read_sessions(path):
+        step, changed = session["step"], session.get("changed", {})
+        found = [each for each in found if each[0] < step]
+        found += [(step, name, before, now) for name, (before, now) in changed.items()]
+    return found
 
 
 def checkpoints(path: Path) -> list[Path]:
@@ -172,9 +182,11 @@ def named_checkpoint(path: Path, name: str | None) -> Path:
     if best := best_checkpoint(path):
         known["best"] = best
     if (name or "newest") not in known:
-        none = " (no checkpoint was evaluated)" if name == "best" else ""
+        none = (
+            "no checkpoint was evaluated" if name == "best" else "checkpoint.keep removes old ones"
+        )
         raise ConfigError(
-            f"{path} has no checkpoint {name}{none}; expected one of {', '.join(known)}"
+            f"{path} has no checkpoint {name} ({none}); expected one of {', '.join(known)}"
         )
     return known[name or "newest"]
 
@@ -185,10 +197,20 @@ def newest_checkpoint(path: Path) -> Path | None:
 
 
 def held_out_accuracies(path: Path) -> dict[Path, float]:
-    """The held-out accuracy of each checkpoint whose step was evaluated, oldest first."""
-    by_step = {line["step"]: line.get("eval/accuracy") for line in read_metrics(path)}
-    measured = {each: by_step.get(step_of(each)) for each in checkpoints(path)}
-    return {each: accuracy for each, accuracy in measured.items() if accuracy is not None}
+    """The held-out accuracy of each checkpoint whose step was evaluated, oldest first.
+
+    Those from before the settings of the newest evaluation are left out: they do not compare.
+    """
+    lines = {line["step"]: line.get("eval/accuracy") for line in read_metrics(path)}
+    known = {step: accuracy for step, accuracy in lines.items() if accuracy is not None}
+    changes = [
+        step
+        for step, name, _, _ in read_changes(path)
+        if name.startswith("evaluation.") and name != "evaluation.every"
+    ]
+    since = max((step for step in changes if step < max(known, default=0)), default=-1)
+    steps = {each: step_of(each) for each in checkpoints(path)}
+    return {each: known[step] for each, step in steps.items() if step in known and step > since}
 
 
 def best_checkpoint(path: Path, before: float = math.inf) -> Path | None:

@@ -12,7 +12,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.files import file_name
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, merged, nested, reward_settings
-from rlobj.config.resuming import named_code, require_trust
+from rlobj.config.resuming import require_trust
 from rlobj.config.run_config import settings_of
 from rlobj.data import Chat, Problem
 from rlobj.data.problems import digest
@@ -146,8 +146,7 @@ def evaluate(
     source = find_model(model, tokenizer, asked, checkpoint)
     sets = problem_sets(asked, source.layer, overrides)
     for each in () if trust else sets:
-        named = named_code(merged(overrides.layers))
-        require_trust(source.name, settings_of(each.config), named)
+        require_trust(source.name, settings_of(each.config), merged(overrides.layers))
     if callable(reward):
         sets = [dataclasses.replace(each, reward=reward) for each in sets]
     return _run(source, sets, overrides.protocol, out, callback or EvaluationCallback())

@@ -10,7 +10,7 @@ from rlobj.base.files import step_of
 from rlobj.base.targets import importing
 from rlobj.config.layers import Layer, flattened, merged
 from rlobj.config.presets import load_preset
-from rlobj.config.resuming import named_code, require_trust
+from rlobj.config.resuming import require_trust
 from rlobj.config.run_config import build_config
 from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.training.storage.checkpoint import newest_sound, require_sound
@@ -54,7 +54,7 @@ def layers_from(
     settings["origin"] = f"{path}@{step_of(checkpoint)}"
     layers = [(f"run {path.name}@{step_of(checkpoint)}", settings), *given]
     if not trust:
-        require_trust(path, merged(layers), named_code(merged(given)))
+        require_trust(path, merged(layers), merged(given))
         with importing(False):  # also what `named_code` cannot see, such as the text of a rule
             build_config(layers[:1])
     return layers

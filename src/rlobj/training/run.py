@@ -22,8 +22,8 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import step_of
 from rlobj.base.targets import importing
 from rlobj.config.layers import Layer, file_layer, layers_of, merged, nested, origins
-from rlobj.config.presets import difference, read_yaml
-from rlobj.config.resuming import named_code, refuse_changes, require_trust
+from rlobj.config.presets import difference, merge, read_yaml
+from rlobj.config.resuming import refuse_changes, require_trust
 from rlobj.config.run_config import RunConfig, build_config, settings_of
 from rlobj.config.run_folder import how_to_continue, in_another_trainer, read_settings
 from rlobj.config.starting import refuse_senseless
@@ -219,8 +219,8 @@ def open_resumed(
         raise ConfigError(f"{run} cannot be resumed here. {how_to_continue(Path(run))}")
     refuse_changes(run, (f"{origin} {path}" for path, origin in origins(changes).items()))
     if not trust:
-        named = map(_absolute_target, named_code(merged(objects.layers())))
-        require_trust(run, read_settings(Path(run)), set(named))
+        given = merged([*objects.layers(), *changes])
+        require_trust(run, merge(read_settings(Path(run)), given), given)
     with importing(trust):  # also what `named_code` cannot see, such as the text of a rule
         directory, stored = RunDirectory.open(Path(run))
         config = build_config([("run", settings_of(stored)), *changes])

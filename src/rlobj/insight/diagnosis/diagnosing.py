@@ -126,7 +126,8 @@ def diagnose_lines(run: Path, lines: Iterable[Any], notes: list[str]) -> RunDiag
     Raises:
         ConfigError: as `diagnose`.
     """
-    notes += map(visible, run_folder.read_changes(run))
+    for step, name, before, now in run_folder.read_changes(run):
+        notes.append(visible(f"changed after step {step}: {name} {before} → {now}"))
     watch = Watch(run_folder.read_run_config(run), run_folder.in_another_trainer(run))
     for line in lines:
         watch.add(line)

@@ -13,8 +13,7 @@ import torch
 
 from rlobj.base.errors import counted
 from rlobj.base.files import refuse_links
-from rlobj.config.presets import difference
-from rlobj.config.resuming import changed, named_code, refuse_changes, require_trust, rollout_key
+from rlobj.config.resuming import changed, recorded, refuse_changes, rollout_key
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import is_run, read_settings
 from rlobj.config.starting import doubts
@@ -122,11 +121,7 @@ def _open_folder(
             if is_run(run.path):
                 refuse_links(run.path)
             stack.enter_context(run.locked())
-            now = settings_of(config)
-            require_trust(run.path, read_settings(run.path), named_code(now))
-            stored = settings_of(RunDirectory.open(run.path)[1])
-            changes = difference(stored, now)
-            refuse_changes(run.path, (path for path, _, _ in changes))
+            refuse_changes(run.path, changed(read_settings(run.path), settings_of(config)))
     return run
 
 
@@ -171,8 +166,8 @@ def _prepare_folder(
             parts.run.create(parts.config, initial=initial)
             stack.enter_context(parts.run.locked())
         elif rank == 0:
-            stored = stored or settings_of(RunDirectory.open(parts.run.path)[1])
-            changes = changed(stored, settings)
+            before = stored or read_settings(parts.run.path)
+            changes = recorded(changed(before, settings))
             parts.run.write_config(parts.config)
             parts.run.truncate(learner.steps if newest is not None else -1)
             for line in parts.run.lines():

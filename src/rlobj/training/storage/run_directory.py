@@ -19,7 +19,6 @@ import functools
 import json
 import math
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,10 +144,8 @@ class RunDirectory:
     @functools.cached_property
     def id(self) -> str:
         """Random id of the run, which its sessions have; a new one before the first."""
-        file = self.path / "sessions.jsonl"  # a crash may have cut a line
-        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
-        found = re.search(r'^\{"run": "(\w+)"', text, re.MULTILINE)
-        return found[1] if found else secrets.token_hex(8)
+        known = [str(each["run"]) for each in run_folder.read_sessions(self.path) if "run" in each]
+        return known[0] if known else secrets.token_hex(8)
 
     def add_session(self, step: int, changed: Mapping[str, tuple[Any, Any]]) -> None:
         """Record that training starts after a step, and what may change its results.

@@ -1,0 +1,257 @@
+"""rlobj.resume and rlobj.train(from_run=...): what continues, what is refused, what is recorded."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from runs import (
+    QUICK,
+    ROWS,
+    ROWS_TEMPLATE,
+    SCORE,
+    distance,
+    local_reward,
+    metrics,
+    same,
+    steps,
+    weights,
+)
+from safetensors.torch import load_file
+from tiny import tiny_config
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+import rlobj
+from rlobj.base.errors import ConfigError, DataError, RunError
+from rlobj.config.run_config import compose
+from rlobj.data import load_problems
+from rlobj.samplers import TransformersSampler
+from rlobj.training import RunDirectory, run_training
+from rlobj_cli.app import app
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def loaded(policy: Path) -> tuple[Any, Any]:
+    """A model object and its tokenizer."""
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(policy)
+
+
+# Resuming.
+
+
+def test_resume_continues_a_run_under_its_own_configuration(policy: Path) -> None:
+    names = {"model": policy, "data": "max-digits", "reward": "exact"}
+    rlobj.train("stapo", **names, out="whole", settings={**QUICK, "training.steps": 4})
+    rlobj.train("stapo", **names, out="cut", settings=QUICK)
+    result = rlobj.resume("cut", settings={"training.steps": 4})
+    assert steps(result.path) == [1, 2, 3, 4]
+    assert metrics(Path("cut")) == metrics(Path("whole"))
+    assert same(weights(Path("cut")), weights(Path("whole")))
+    again = rlobj.resume("cut")
+    assert (again.steps, again.history) == (4, result.history)
+
+
+def test_resume_refuses_what_would_change_results(policy: Path) -> None:
+    rlobj.train("stapo", model=policy, data="max-digits", out="run", settings=QUICK)
+    with pytest.raises(ConfigError, match=r"Leave out: settings training\.weight_decay"):
+        rlobj.resume("run", settings={"training.weight_decay": 1.0, "training.steps": 4})
+    with pytest.raises(ConfigError, match=r"training\.steps=1: run has 2 steps done already"):
+        rlobj.resume("run", settings={"training.steps": 1})
+    with pytest.raises(ConfigError, match="nowhere is not a run"):
+        rlobj.resume("nowhere")
+
+
+def test_code_of_a_run_is_imported_only_if_it_is_named_again_or_trusted(policy: Path) -> None:
+    """The file has changed since, and would tell if it were imported."""
+    Path("mine.py").write_text(SCORE)
+    reward, longer = "mine.py:score", {"training.steps": 3}
+    names = {"model": policy, "data": "max-digits", "reward": reward}
+    rlobj.train("grpo", **names, out="reward", settings=QUICK)
+    surrogate = {"objective.surrogate": {"kind": "custom", "target": "mine.py:Mine"}}
+    rlobj.train("grpo", **names, out="both", settings={**QUICK, **surrogate})
+    hidden = Path(shutil.copytree("reward", "hidden")) / "config.resolved.yaml"
+    stored = yaml.safe_load(hidden.read_text())
+    stored["objective"]["drop"] = "custom('mine.py:Mine')"
+    hidden.write_text(yaml.safe_dump(stored))
+    Path("mine.py").write_text(f"{SCORE}\nopen('imported', 'w').close()")
+    for refused, code in (
+        (lambda: rlobj.resume("hidden", settings=longer, reward=reward), r"mine\.py:Mine'\. It is"),
+        (lambda: rlobj.train(from_run="hidden", reward=reward), r"mine\.py:Mine'\. It is"),
+        (lambda: rlobj.resume("reward", settings=longer), r"mine\.py:score\. It would"),
+        (lambda: rlobj.resume("both", settings=longer, reward=reward), r"code: mine\.py:Mine\. It"),
+        (lambda: rlobj.resume("both", settings=longer), r"code: mine\.py:Mine, .*mine\.py:score\."),
+        (lambda: rlobj.evaluate("both", n=1, limit=4), r"code: .*mine\.py:score\. .* --trust"),
+    ):
+        with pytest.raises(ConfigError, match=code):
+            refused()
+    assert rlobj.evaluate("both", "max-digits", n=1, limit=4, reward="exact").path is None
+    assert not Path("imported").exists()
+    assert rlobj.evaluate("both", n=1, limit=4, reward=reward).path is None
+    assert rlobj.resume("reward", settings=longer, reward=reward).steps == 3
+    assert rlobj.resume("both", settings=longer, trust=True).steps == 3
+    assert Path("imported").exists()
+
+
+def test_the_key_goes_to_a_server_that_a_run_names_only_if_it_is_named_again(policy: Path) -> None:
+    """The server of the run is far away; the one that is named instead is not there."""
+    server = {"sampling.server.url": "http://127.0.0.1:9"}
+    longer, near = {"training.steps": 3}, {"sampling.server.patience": 0.0, **server}
+    rlobj.train("grpo", model=policy, data="max-digits", out="run", settings=QUICK)
+    shared = Path("run/config.resolved.yaml")
+    shared.write_text(shared.read_text().replace("127.0.0.1:8000", "far.example"))
+    starts = (
+        lambda **words: rlobj.resume("run", sampler="vllm-server", **words),
+        lambda **words: rlobj.train(from_run="run", sampler="vllm-server", **words),
+        lambda **words: rlobj.evaluate("run", n=1, sampler="vllm-server", **words),
+    )
+    for start, settings in zip(starts, (longer, longer, {}), strict=True):
+        with pytest.raises(ConfigError, match=r"another machine: http://far\.example"):
+            start(settings=settings)
+        with pytest.raises(RunError, match=r"127\.0\.0\.1:9"):
+            start(settings={**settings, **near})
+
+
+def test_a_change_on_resume_is_recorded_and_a_dead_engine_replaced(
+    policy: Path, loaded: tuple[Any, Any]
+) -> None:
+    settings = {**QUICK, "training.warmup_steps": 0}
+    given = {"data": "max-digits", "reward": "exact", "settings": settings}
+    sampler = TransformersSampler(*loaded, own_copy=True)
+    rlobj.train("stapo", model=policy, sampler=sampler, **given, out="run")
+    with pytest.raises(ConfigError, match=r"Pass them again: .*sampler=\.\.\."):
+        rlobj.resume("run", settings={"training.steps": 3})
+    words = ["--sampler", "transformers", "--set", "training.learning_rate=5e-4"]
+    runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+    shown = runner.invoke(app, ["train", "--resume", "run", *words, "--set", "training.steps=3"])
+    assert shown.exit_code == 0, shown.output
+    assert "training.learning_rate 0.001 → 0.0005" in shown.output
+    result = rlobj.resume("run", settings={"training.steps": 4, "evaluation.problems": 8})
+    assert [line["train/learning_rate"] for line in result.history] == [1e-3, 1e-3, 5e-4, 5e-4]
+    sessions = [json.loads(line) for line in Path("run/sessions.jsonl").read_text().splitlines()]
+    assert [session.get("changed") for session in sessions] == [
+        None,
+        {"sampling.engine": ["object", "transformers"], "training.learning_rate": [1e-3, 5e-4]},
+        {"evaluation.problems": [256, 8]},
+    ]
+    expected = "changed after step 2: training.learning_rate 0.001 → 0.0005"
+    assert expected in rlobj.diagnose("run").runs[0].notes
+
+
+def test_another_configuration_does_not_overwrite_that_of_a_run(policy: Path) -> None:
+    rlobj.train(tiny_config(policy, "stapo", training={"steps": 1}), out="run")
+    before = (Path("run") / "config.resolved.yaml").read_text()
+    with pytest.raises(ConfigError, match="run is resumed with the settings it was started with"):
+        run_training(tiny_config(policy, "gpg", training={"steps": 2}), "run", resume=True)
+    assert (Path("run") / "config.resolved.yaml").read_text() == before
+
+
+def test_a_run_of_objects_needs_them_again(loaded: tuple[Any, Any], policy: Path) -> None:
+    model, tokenizer = loaded
+    settings = {**QUICK, **ROWS_TEMPLATE}
+    objects = {"data": ROWS, "reward": local_reward()}
+    rlobj.train(
+        "stapo", model=policy, **objects, out="whole", settings={**settings, "training.steps": 4}
+    )
+    rlobj.train("stapo", model=model, tokenizer=tokenizer, **objects, out="run", settings=settings)
+    with pytest.raises(ConfigError) as caught:
+        rlobj.resume("run", settings={"training.steps": 4})
+    assert "Pass them again: rlobj.resume('run', model=..., data=..., reward=...)" in str(
+        caught.value
+    )
+    fresh = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    with pytest.raises(ConfigError, match=r"another reward: rewards is .*local_reward"):
+        rlobj.resume("run", model=fresh, tokenizer=tokenizer, data=ROWS, reward="exact")
+    before = Path("run/config.resolved.yaml").read_bytes()
+    with pytest.raises(DataError, match="another data set"):
+        rlobj.resume(
+            "run", model=fresh, tokenizer=tokenizer, data=ROWS[1:], reward=local_reward(),
+            settings={"training.steps": 4},
+        )  # fmt: skip
+    assert Path("run/config.resolved.yaml").read_bytes() == before  # a refusal changes nothing
+    result = rlobj.resume(
+        "run", model=fresh, tokenizer=tokenizer, **objects, settings={"training.steps": 4}
+    )
+    assert result.model is fresh
+    assert metrics(Path("run")) == metrics(Path("whole"))
+    assert same(weights(Path("run")), weights(Path("whole")))
+
+
+def test_what_was_passed_from_python_is_not_searched_for_as_a_file() -> None:
+    settings = {**QUICK, "training.steps": 0}
+    rlobj.train("grpo", data=ROWS, reward=local_reward(), out="run", settings=settings)
+    config = RunDirectory.open(Path("run"))[1]
+    with pytest.raises(DataError, match=r"'<Python object: rows>' was passed from Python"):
+        load_problems(config.data, "train")
+    with pytest.raises(ConfigError, match=r"'<Python object: .*reward>' was passed from Python"):
+        config.rewards.open()
+
+
+def test_an_object_is_refused_by_a_run_that_was_started_with_a_name(policy: Path) -> None:
+    rlobj.train("grpo", data="max-digits", out="run", settings=QUICK)
+    with pytest.raises(
+        ConfigError, match=r"data\.source is 'max-digits', and would be '<Python obj"
+    ):
+        rlobj.resume("run", data=ROWS)
+
+
+def test_resume_warns_when_more_steps_stretch_a_schedule(
+    policy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {**QUICK, "training.steps": 1, "training.schedule": "linear"}
+    rlobj.train("grpo", data="max-digits", out="run", settings=settings)
+    with caplog.at_level(logging.WARNING, "rlobj"):
+        rlobj.resume("run", settings={"training.steps": 2})
+    assert "schedule is linear and now covers 2 steps" in caplog.text
+
+
+# Starting from another run.
+
+
+def test_a_new_run_starts_from_the_policy_of_a_checkpoint(policy: Path) -> None:
+    names = {"model": policy, "data": "max-digits", "reward": "exact"}
+    settings = {**QUICK, "checkpoint.every": 1, "training.warmup_steps": 0}
+    rlobj.train("stapo", **names, out="old", settings={**settings, "training.steps": 3})
+    with pytest.raises(ConfigError, match=r"no checkpoint 1 .*expected one of 2, 3, newest"):
+        rlobj.train(from_run="old@1")
+    with pytest.raises(ConfigError, match=r"--from old and the model .* both name a policy"):
+        rlobj.train(from_run="old", model=policy)
+    runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+    words = ["train", "--from", "old@2", "--set", "training.learning_rate=5e-4", "--out", "new"]
+    shown = runner.invoke(app, [*words, "--set", "training.steps=1", "--preset", "grpo"])
+    assert shown.exit_code == 0, shown.output
+    config = RunDirectory.open(Path("new"))[1]
+    assert config.origin == f"{Path('old').absolute()}@2"
+    assert (config.preset, config.training.learning_rate) == ("grpo", 5e-4)
+    assert config.objective == compose("grpo").objective
+    assert config.sampling == RunDirectory.open(Path("old"))[1].sampling
+    started = load_file("old/checkpoints/step-000002/model/model.safetensors")
+    assert same(load_file("new/initial/model.safetensors"), started)
+    assert not same(weights(Path("new")), started)
+    shutil.rmtree("old")  # the new run needs nothing of it
+    result = rlobj.resume("new", settings={"training.steps": 2})
+    assert steps(result.path) == [1, 2]
+    assert "changed" not in Path("new/sessions.jsonl").read_text()
+
+
+def test_a_run_from_the_embedded_policy_goes_on_without_its_checkpoint_being_trusted() -> None:
+    Path("mine.py").write_text(SCORE)
+    rlobj.train("grpo", data="max-digits", reward="mine.py:score", out="old", settings=QUICK)
+    with pytest.raises(ConfigError, match=r"old name code: .*mine\.py:score\. .*--trust"):
+        rlobj.train(from_run="old")
+    before = weights(Path("old"))
+    still = {"training.steps": 1, "training.learning_rate": 1e-12}
+    result = rlobj.train(from_run="old", reward="mine.py:score", out="new", settings=still)
+    assert distance(weights(result.path), before) < 1e-6
