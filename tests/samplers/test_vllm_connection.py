@@ -7,6 +7,7 @@ import contextlib
 import json
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.samplers.types import WeightsLost
+from rlobj.samplers.types import WaitEnded, WeightsLost
 from rlobj.samplers.vllm import ServerSettings, auth, extension, versions
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, RequireKey, find_key, key_file
 from rlobj.samplers.vllm.connection import Connection, ServerGone
@@ -264,6 +265,18 @@ def test_error_after_the_last_attempt_shows_the_command_to_type(
         answers(fleet, 1)
     assert 3 <= len(flaky.seen) <= 12
     assert "Waiting for it, up to 1 s more" in caplog.text
+
+
+def test_a_wait_ends_when_the_process_is_asked_to_end(
+    flaky: Flaky, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, began = fleet_of(flaky, patience=60), time.monotonic()
+    flaky.statuses = [503] * 99
+    monkeypatch.setattr("rlobj.samplers.vllm.fleet.ENDING", ending := threading.Event())
+    threading.Timer(0.2, ending.set).start()
+    with pytest.raises(WaitEnded, match="with 503"):
+        answers(fleet, 1)
+    assert time.monotonic() - began < 10
 
 
 def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_to_the_other(

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
+import torch
 from forked import call_in_ranks
 from runs import metrics, same, weights
 from tiny import eight_steps, save_tiny_policy
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.progress import ENDING
+from rlobj.config.run_folder import read_stop
 from rlobj.rewards.kinds import Graded
-from rlobj.samplers.types import WeightsLost
-from rlobj.training import RunDirectory, run_training
+from rlobj.samplers import TransformersSampler
+from rlobj.samplers.types import WaitEnded, WeightsLost
+from rlobj.training import Callback, RunDirectory, run_training
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
+from rlobj.training.loop.stopping import Interrupts
+from rlobj.training.parallel.agreement import RankFailed, agree
+from rlobj_cli.screen.errors import exit_code
 
 
 @pytest.mark.slow
@@ -120,6 +129,60 @@ def test_a_sampler_that_is_lost_at_every_push_stops_the_run(policy, tmp_path, mo
         with pytest.raises(RunError, match="was restarted"):
             run_step(parts)
     assert RunDirectory(tmp_path / "run").latest().name == "step-000001"
+
+
+def test_a_signal_ends_a_run_that_waits_for_its_sampler_in_order(policy, tmp_path, monkeypatch):
+    """While it waits to sample, and to sync; it says nothing of a failure."""
+    for place, done in (("sample", 1), ("sync", 2)):
+
+        class Wait(Callback):
+            def stepped(self, step, metrics, place=place):
+                def wait(*_, **__):
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    assert ENDING.wait(5)
+                    raise WaitEnded("the server is gone")
+
+                monkeypatch.setattr(TransformersSampler, place, wait)
+
+        result = run_training(eight_steps(policy), tmp_path / place, callbacks=[Wait()])
+        monkeypatch.undo()
+        assert result.steps == done
+        assert RunDirectory(tmp_path / place).latest().name == f"step-{done:06d}"
+        assert read_stop(tmp_path / place) is None
+        assert not ENDING.is_set()
+
+
+def test_a_signal_before_the_first_step_ends_the_program_with_its_number():
+    with Interrupts(), pytest.raises(KeyboardInterrupt) as caught:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert exit_code(caught.value) == 143
+
+
+class OtherRanks:
+    """A process group of which the others have these errors."""
+
+    def __init__(self, *counts):
+        self.counts = torch.tensor(counts)
+
+    def sum(self, own):
+        return own + self.counts
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "kind"),
+    [
+        (None, (2, 0, 0, 2), WaitEnded),
+        (None, (2, 0, 2, 0), WeightsLost),
+        (None, (2, 0, 1, 1), RunError),
+        (WaitEnded("gone"), (0, 0, 0, 0), WaitEnded),
+        (WaitEnded("gone"), (1, 0, 1, 0), RunError),
+        (None, (1, 1, 0, 0), RankFailed),
+    ],
+)
+def test_the_ranks_have_one_kind_of_error(own, others, kind):
+    with pytest.raises(RunError) as caught:
+        agree(own, "sampling", OtherRanks(*others))
+    assert type(caught.value) is kind
 
 
 def hotter(parts, monkeypatch):

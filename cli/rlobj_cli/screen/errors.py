@@ -5,7 +5,8 @@
 | 0 | done |
 | 1 | the work failed |
 | 2 | the input was wrong |
-| 130 | interrupted |
+| 130 | interrupted by Ctrl-C |
+| 143 | ended by SIGTERM |
 
 `RLOBJ_TRACEBACK=1` in the environment shows where an error came from.
 """
@@ -13,6 +14,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import typer
@@ -25,7 +27,13 @@ from rlobj.base.errors import RlobjError, RunError
 
 FAILED = 1
 WRONG_INPUT = 2
-INTERRUPTED = 130
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def exit_code(error: KeyboardInterrupt) -> int:
+    """128 and the number of the signal, which the error may have; Ctrl-C is SIGINT."""
+    [number] = error.args or [signal.SIGINT]
+    return 128 + number
 
 
 def report(title: str, message: str) -> None:
@@ -58,9 +66,9 @@ class GuardedGroup(TyperGroup):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             report("Interrupted", "stopped; no file is incomplete")
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(exit_code(error)) from None
         except (RlobjError, RuntimeError) as error:
             lost = not isinstance(error, RlobjError)
             if os.environ.get("RLOBJ_TRACEBACK") == "1" or (lost and not _lost_a_peer(error)):

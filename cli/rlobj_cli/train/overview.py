@@ -100,7 +100,12 @@ def _show_memory(console: Console, config: RunConfig, ranks: int) -> None:
     """Print the memory that a process needs on its GPU."""
     size = Size.named(config.model, local=True)
     if size is None:
-        console.print(f"\nmemory: unknown until {config.model.name} is on this machine")
+        name = config.model.name
+        why = f"the config.json of {name} is not on this machine, or transformers cannot read it"
+        say(
+            console,
+            Text(f"\nmemory: unknown, because {why}. Get it with: hf download {name} config.json"),
+        )
         return
     strategy, card = resolve_strategy(config.training.strategy, os.environ), card_bytes()
     memory = estimate(config, size, strategy, ranks, card)

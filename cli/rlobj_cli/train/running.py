@@ -24,7 +24,7 @@ from rlobj.training.run import check_functions, default_folder, open_resumed, pr
 from rlobj.training.run import resume as resume_run
 from rlobj.training.run import train as train_run
 from rlobj_cli.screen.console import calm_libraries
-from rlobj_cli.screen.errors import INTERRUPTED, report
+from rlobj_cli.screen.errors import exit_code, report
 from rlobj_cli.train.beside import second_run, show_beside, show_plan
 from rlobj_cli.train.overview import (
     show_dry_run,
@@ -172,7 +172,7 @@ def _shown(
         if isinstance(error, RunError):
             raise RunError(f"{error}\n{_advice(out)}") from error
         report("Interrupted", _advice(out))
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(exit_code(error)) from None
 
 
 def _show_end(console: Console, config: RunConfig, result: TrainingResult) -> None:

@@ -1,10 +1,14 @@
-"""Signs of life of this process, by which the other processes of a run know that it works."""
+"""Signs of life of this process, by which the other processes of a run know that it works; and the
+wish that it ends, which ends its waits."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+ENDING = threading.Event()
+"""Set while this process is asked to end: a wait for something that may never come ends, too."""
 
 _LOCK = threading.Lock()
 _count = 0

@@ -85,6 +85,8 @@ def _problems(
             found.append((path, f"{item['msg']}, got {item['input']!r}.{advice}"))
         else:
             message = item["msg"].replace("a valid tuple", "a list in brackets")
+            if item["type"] == "finite_number" and path in model.model_fields:
+                message += f", such as {model.model_fields[path].default:g}"
             found.append((path, f"{message}, got {item['input']!r}"))
     return found
 

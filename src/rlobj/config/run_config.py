@@ -354,8 +354,21 @@ def build_config(layers: Iterable[Layer]) -> RunConfig:
     try:
         return RunConfig(**merged([("defaults", {"objective": kinds}), *layers]))
     except InvalidFields as error:
-        lines = [f"{path}{_origin(path, layers)}: {text}" for path, text in error.problems]
+        lines = [
+            f"{path}{_origin(path, layers)}: {text}{_elsewhere(path, text)}"
+            for path, text in error.problems
+        ]
         raise ConfigError("\n".join(lines)) from None
+
+
+def _elsewhere(path: str, text: str) -> str:
+    """Advice for an unknown key: settings of other sections with its name, or its first word."""
+    if not text.startswith("unknown key."):
+        return ""
+    name = path.rpartition(".")[2]
+    ends = (f".{name}", f".{name.partition('_')[0]}")
+    found = [known for known in flattened(settings_of(RunConfig())) if known.endswith(ends)]
+    return f" Elsewhere: {', '.join(found)}." if found else ""
 
 
 def _origin(path: str, layers: Sequence[Layer]) -> str:

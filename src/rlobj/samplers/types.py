@@ -158,6 +158,10 @@ class WeightsLost(RunError):
     """The engine was restarted without the weights of the last `sync`; it needs them again."""
 
 
+class WaitEnded(RunError):
+    """The process was asked to end (`base.progress.ENDING`) while it waited for the engine."""
+
+
 class Sampler(Protocol):
     """Draws responses from the current policy."""
 

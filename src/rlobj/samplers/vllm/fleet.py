@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.progress import waiting
-from rlobj.samplers.types import WeightsLost
+from rlobj.base.progress import ENDING, waiting
+from rlobj.samplers.types import WaitEnded, WeightsLost
 from rlobj.samplers.vllm.connection import Connection, ServerGone, ServerRefuses, run
 from rlobj.samplers.vllm.settings import ServerSettings
 
@@ -141,6 +141,7 @@ class Fleet:
         """Repeat an attempt until it finds servers.
 
         Raises:
+            WaitEnded: the process is asked to end.
             RunError: it finds none in time.
         """
         began = time.monotonic()
@@ -156,8 +157,17 @@ class Fleet:
                 if now - said >= _SAID:
                     said, left = now, patience - (now - began)
                     logger.warning("%s. Waiting for it, up to %.0f s more.", why, left)
-                time.sleep(_PAUSE)
+                self._pause()
         return found
+
+    def _pause(self) -> None:
+        """Wait for the next attempt.
+
+        Raises:
+            WaitEnded: the process is asked to end.
+        """
+        if ENDING.wait(_PAUSE):
+            raise WaitEnded("; ".join(map(str, self._errors.values())))
 
     # Completions.
 
@@ -190,7 +200,7 @@ class Fleet:
             if stuck and time.monotonic() - stuck > self._patience:  # answers, but not with these
                 raise RunError("; ".join(map(str, self._errors.values())))
             if left:
-                time.sleep(_PAUSE)
+                self._pause()
         held = self.each(list(self.living), Connection.version)
         wrong = [node for node in held if held[node] != version]
         if wrong:

@@ -1,6 +1,7 @@
 """Ending a run: signals, the findings that it is asked to stop on, and a note of any error.
 
-SIGTERM and Ctrl-C finish and save the step before the run ends.
+SIGTERM and Ctrl-C finish and save the step before the run ends. A run that waits for its sampler
+saves the steps before.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Self
 
 from rlobj.base.errors import RunError
 from rlobj.base.files import step_of, write_whole
+from rlobj.base.progress import ENDING
 from rlobj.config.run_folder import STOP_FILE, best_checkpoint, held_out_accuracies
 from rlobj.insight.diagnosis import Finding
 from rlobj.training.loop import stages
@@ -33,20 +35,23 @@ of a job, and a launcher passes its own signal on."""
 class Interrupts:
     """A context manager in which SIGTERM ends the program as Ctrl-C does.
 
-    After `defer` the first signal only asks the run to end after its step, and a second one ends it
-    at once. In other threads than the main one signals are not handled.
-
-    Attributes:
-        asked: this process has received the first signal.
+    The KeyboardInterrupt has the number of the signal. After `defer` the first signal only asks the
+    run to end after its step, and a second one ends it at once. In other threads than the main one
+    signals are not handled.
     """
 
     def __init__(self) -> None:
-        self.asked = False
         self._asked_at = 0.0
         self._deferring = False
         self._before: dict[signal.Signals, Any] = {}
 
+    @property
+    def asked(self) -> bool:
+        """This process has received the first signal."""
+        return ENDING.is_set()
+
     def __enter__(self) -> Self:
+        ENDING.clear()
         if threading.current_thread() is threading.main_thread():
             for each in _SIGNALS:
                 if signal.getsignal(each) is not signal.SIG_IGN:
@@ -54,6 +59,7 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        ENDING.clear()
         for each, handler in self._before.items():
             signal.signal(each, handler)
 
@@ -64,10 +70,11 @@ class Interrupts:
     def _receive(self, number: int, _: FrameType | None) -> None:
         now = time.monotonic()
         if not self._deferring or (self.asked and now - self._asked_at > _ECHO):
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
         if self.asked:
             return
-        self.asked, self._asked_at = True, now
+        ENDING.set()
+        self._asked_at = now
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         logger.warning("%s: finishing and saving this step; a second signal stops at once", name)
 

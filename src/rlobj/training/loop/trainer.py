@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from rlobj.config.run_config import RunConfig
+from rlobj.samplers.types import WaitEnded
 from rlobj.training.loop import stages
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.failures import explained
@@ -31,8 +32,9 @@ def run_training(
 ) -> TrainingResult:
     """Run the configuration to its last step.
 
-    On SIGTERM or Ctrl-C the step is finished and saved, and the result has fewer steps. A finding
-    that `training.stop_on` lists stops the run in the same way, with a RunError.
+    On SIGTERM or Ctrl-C the step is finished and saved, and the result has fewer steps. A run that
+    waits for a server gives the step up and saves those before. A finding that `training.stop_on`
+    lists stops the run in the same way, with a RunError.
 
     Args:
         config: the run.
@@ -50,7 +52,10 @@ def run_training(
     with Interrupts() as interrupts, opened as parts, noted(parts), _watched(parts):
         interrupts.defer()
         while parts.learner.steps < config.training.steps:
-            run_step(parts)
+            try:
+                run_step(parts)
+            except WaitEnded:  # the steps done are saved
+                break
             with explained(parts.learner.steps):
                 stop_on_findings(parts)
             if any_rank(interrupts.asked, parts.comm):

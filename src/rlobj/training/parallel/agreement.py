@@ -9,7 +9,10 @@ import torch
 
 from rlobj.base.errors import RlobjError, RunError, counted
 from rlobj.objectives.statistics import Comm
-from rlobj.samplers.types import WeightsLost
+from rlobj.samplers.types import WaitEnded, WeightsLost
+
+_TOGETHER = (WeightsLost, WaitEnded)
+"""Errors that the ranks handle together: they stay what they are only where all errors are one."""
 
 
 class RankFailed(RunError):
@@ -27,13 +30,15 @@ def agree(error: Exception | None, what: str, comm: Comm) -> None:
     Raises:
         Exception: this rank's own error.
         RunError: another rank has a RunError; all ranks can still save their state together.
-        WeightsLost: on all ranks or none.
+        WeightsLost, WaitEnded: on all ranks or none.
         RankFailed: another rank has a different error, and ends.
     """
     fatal = error is not None and not isinstance(error, RunError)
-    failed = torch.tensor([error is not None, fatal, isinstance(error, WeightsLost)]).long()
-    failures, fatal_failures, lost = comm.sum(failed).tolist()
-    if isinstance(error, WeightsLost) and lost < failures:
+    own = [isinstance(error, kind) for kind in _TOGETHER]
+    failed = torch.tensor([error is not None, fatal, *own]).long()
+    failures, fatal_failures, *same = comm.sum(failed).tolist()
+    kind = _TOGETHER[same.index(failures)] if failures in same else RunError
+    if any(own) and kind is RunError:
         error = RunError(str(error))
     if error is not None and not (fatal_failures and isinstance(error, RunError)):
         raise error
@@ -42,7 +47,6 @@ def agree(error: Exception | None, what: str, comm: Comm) -> None:
             f"{what} failed on {counted(fatal_failures, 'other rank')}; see their output"
         )
     if failures:
-        kind = WeightsLost if lost == failures else RunError
         raise kind(f"{what} failed on {counted(failures, 'other rank')}; see their output")
 
 
