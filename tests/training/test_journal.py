@@ -103,6 +103,15 @@ def test_a_damaged_file_is_sampled_again(tmp_path, how, caplog):
     assert "step 1 is sampled again: cannot read" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["rank-a-of-b", "rank-0-of-1-2", "rank-1-of-1", "rank-0-of-0"])
+def test_a_file_with_another_name_is_not_read(tmp_path, name):
+    kept = journal(tmp_path)
+    kept.write(0, rollout())
+    file = kept.folder / "step-000000" / "rank-0-of-1.json"
+    file.rename(file.with_stem(name))
+    assert kept.read(0) is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "sampled"), [("learning_rate: 0.001", [4, 5]), ("max_tokens: 3", [3, 4, 5])]

@@ -213,6 +213,13 @@ def test_a_failed_start_leaves_no_run_behind(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_damaged_weights_are_an_error_with_the_models_name(policy, tmp_path):
+    model = shutil.copytree(policy, tmp_path / "model")
+    (model / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ConfigError, match=f"cannot load the model '{model}'"):
+        run_training(tiny_config(model), tmp_path / "run")
+
+
 def test_a_second_process_in_the_same_folder_is_refused(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 1})
     busy, refused = tmp_path / "run", pytest.raises(ConfigError, match="another process")

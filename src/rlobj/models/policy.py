@@ -176,9 +176,11 @@ def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) 
 @contextlib.contextmanager
 def _loading(source: str) -> Iterator[None]:
     """Raise a library's error about a model that it cannot load as a ConfigError."""
+    from safetensors import SafetensorError
+
     try:
         yield
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise ConfigError(
             f"cannot load the model '{source}': {error}\nExpected a folder written by "
             "save_pretrained, with its tokenizer, or the id of a model on the hub."

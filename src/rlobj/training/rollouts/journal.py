@@ -102,9 +102,10 @@ class Journal:
         """The files of all ranks that took part, in rank order; [] if one is missing."""
         found: dict[int, dict[int, Path]] = {}
         for path in (self.folder / step_name(step)).glob("rank-*-of-*.json"):
-            rank, size = map(int, re.findall(r"\d+", path.name))
-            found.setdefault(size, {})[rank] = path
-        whole = [size for size, ranks in found.items() if len(ranks) == size]
+            if match := re.fullmatch(r"rank-(\d+)-of-(\d+)\.json", path.name):
+                rank, size = map(int, match.groups())
+                found.setdefault(size, {})[rank] = path
+        whole = [size for size, ranks in found.items() if set(ranks) == set(range(size))]
         if not whole:
             return []
         size = self._comm.size if self._comm.size in whole else max(whole)
