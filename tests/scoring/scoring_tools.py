@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlobj.scoring import ScoredSequence, tiles, token_scores
+from rlobj.scoring import tiles, token_scores
 
 ROWS, WIDTH, VOCABULARY = 13, 8, 301
 SMALL_TILE = 1  # bytes: tiles of the least width, 128 columns, so 301 takes three
@@ -104,7 +104,7 @@ MODELS = {
     "cohere-scale": ("Cohere", {k: v for k, v in SIZES.items() if k != "head_dim"}),
 }
 SEQUENCES = [
-    ScoredSequence([5, 6, 7], [8, 9, 10, 11]),
+    ([5, 6, 7], [8, 9, 10, 11]),
     ([12], [13]),
     ([14, 15], []),
     ([20, 21, 22, 23, 24, 25], [26, 27]),

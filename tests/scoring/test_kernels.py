@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forked
 import pytest
 import torch
 from scoring_tools import SMALL_TILE, half_operands, leaves, plain, plain_proxy
@@ -102,20 +101,6 @@ def test_torch_is_used_on_a_gpu_without_triton(monkeypatch):
         importlib.util, "find_spec", lambda name: None if name == "triton" else find(name)
     )
     assert tiles.row_work(GPU, torch.float32) is TorchRows
-
-
-@pytest.mark.slow
-def test_the_kernels_module_can_be_imported_without_triton():
-    program = """
-import sys
-sys.modules["triton"] = None
-import torch
-from rlobj.scoring import kernels, tiles
-assert tiles.row_work(torch.device("cuda"), torch.float32).__name__ == "TorchRows"
-assert kernels.triton is None
-"""
-    done = forked.run(["-c", program])
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["tiles", "whole-rows"])

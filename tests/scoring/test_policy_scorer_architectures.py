@@ -147,8 +147,8 @@ def test_auto_packs_only_with_flash_attention(attention, packed, monkeypatch):
     model = build("Qwen3")
     model.config._attn_implementation = attention
     if packed:  # what flash attention would compute, without a GPU
-        monkeypatch.setattr(PolicyScorer, "_matching", lambda self, shapes, weight: shapes[0])
-        monkeypatch.setattr(PolicyScorer, "_unpackable", lambda self, there: None)
+        monkeypatch.setattr(PolicyScorer, "_matching", lambda self, head: None)
+        monkeypatch.setattr(PolicyScorer, "_unpackable", lambda self: None)
     assert PolicyScorer(model).packed is packed
 
 

@@ -13,7 +13,7 @@ from scoring_tools import ROWS, VOCABULARY, make_head, tiny
 from torch import nn
 
 from rlobj.base.errors import BatchError, ConfigError
-from rlobj.scoring import PolicyScorer, pack_sequences, pad_sequences, score_samples, score_tokens
+from rlobj.scoring import PolicyScorer, score_samples, score_tokens
 
 PAGE = Path(__file__).parents[2] / "docs" / "scoring.md"
 
@@ -58,19 +58,6 @@ def test_the_last_token_and_the_last_position_are_scored(scorer):
 
 def test_rotary_positions_have_no_limit():
     assert score_samples(tiny("llama"), [([1] * 60, [1] * 5)]).logprobs.shape == (5,)
-
-
-@pytest.mark.parametrize("collate", [pad_sequences, pack_sequences])
-@pytest.mark.parametrize("given", ["hello", 5, ([1], [2], [3]), ("one", "two"), (1, 2)])
-def test_items_that_are_not_pairs_of_token_ids_are_refused(collate, given):
-    with pytest.raises(BatchError, match=r"sequence 1 is .* expected a pair of prompt"):
-        collate([([1], [2]), given])
-
-
-@pytest.mark.parametrize("packed", ["maybe", "false", 3, None])
-def test_packed_must_be_true_false_or_auto(scorer, packed):
-    with pytest.raises(ConfigError, match=f"packed is {packed!r}; expected True, False or 'auto'"):
-        PolicyScorer(scorer.model, packed=packed)
 
 
 def test_error_of_a_model_with_an_encoder_names_the_model():

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scoring_tools import ROWS, SMALL_TILE, leaves, make_head, plain, plain_proxy
 
-from rlobj.scoring import FILTERED, score_tokens, tile_columns
+from rlobj.scoring import FILTERED, score_tokens
+from rlobj.scoring.tiles import tile_columns
 
 
 @pytest.fixture

@@ -10,20 +10,17 @@ tile. `rows` computes the rows of a tile in torch, `kernels` in Triton. `policy_
 transformers models, `packing` makes batches of sequences.
 """
 
-from rlobj.scoring.packing import ScoredSequence, micro_batches, pack_sequences, pad_sequences
+from rlobj.scoring.packing import micro_batches, pack_sequences, pad_sequences
 from rlobj.scoring.policy_scorer import PolicyScorer, score_samples
-from rlobj.scoring.tiles import tile_columns
 from rlobj.scoring.token_scores import FILTERED, TokenScores, score_tokens
 
 __all__ = [
     "FILTERED",
     "PolicyScorer",
-    "ScoredSequence",
     "TokenScores",
     "micro_batches",
     "pack_sequences",
     "pad_sequences",
     "score_samples",
     "score_tokens",
-    "tile_columns",
 ]

@@ -9,23 +9,14 @@ does for each tile. The kernels were tested with Triton's interpreter on a CPU a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from rlobj.scoring.rows import Curve, RowGradient, Sums, TorchRows
-
-if TYPE_CHECKING:
-    import triton  # pyright: ignore[reportMissingImports]
-    import triton.language as tl  # pyright: ignore[reportMissingImports]
-else:
-    try:
-        import triton
-        import triton.language as tl
-    except ImportError:  # the module can be imported, but not used
-        triton = None
-
 
 BLOCK = 4096
 """The largest number of logits in a program's block: 16 in the registers of each thread."""
@@ -39,8 +30,6 @@ alignment: it would compile them again for parts of the rows, without any gain."
 
 
 def _jit(function: Any) -> Any:
-    if triton is None:
-        return function
     compiled: Any = triton.jit  # its type differs between versions
     return compiled(function, do_not_specialize=ONE_A_ROW)
 

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.errors import BatchError
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 """Prompt and response token ids of each sequence."""
-
-
-class ScoredSequence(NamedTuple):
-    """A prompt and the response whose tokens are scored; a plain pair works too."""
-
-    prompt_ids: Sequence[int]
-    response_ids: Sequence[int]
 
 
 def micro_batches(
@@ -41,19 +32,11 @@ def micro_batches(
     Returns:
         Lists of indices into `lengths`, each index once.
 
-    Raises:
-        ConfigError: the budget is below 1.
-        BatchError: a length is negative.
-
     >>> micro_batches([3, 9, 8, 2], 18)
     [[1, 2], [0, 3]]
     >>> micro_batches([3, 9, 8, 2], 12, packed=True)
     [[1, 0], [2, 3]]
     """
-    if budget_tokens < 1:
-        raise ConfigError(f"budget_tokens is {budget_tokens}; it must be at least 1.")
-    if min(lengths, default=0) < 0:
-        raise BatchError(f"lengths holds {min(lengths)}; a sequence has at least 0 tokens.")
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     return (_first_fit if packed else _neighbours)(lengths, budget_tokens, order)
 
@@ -98,9 +81,9 @@ def pad_sequences(
         tokens to score. The padding id is 0; no real token attends to it.
 
     Raises:
-        BatchError: an item is not a pair, or a response has no prompt.
+        BatchError: a response has no prompt.
     """
-    _check_pairs(sequences)
+    _check_prompts(sequences)
     sequences = sequences or [((0,), ())]
     lengths = torch.tensor([(len(prompt), len(response)) for prompt, response in sequences])
     stops = lengths.sum(1, keepdim=True)
@@ -127,9 +110,9 @@ def pack_sequences(
         positions start at 0 for each sequence; attention separates the sequences by them.
 
     Raises:
-        BatchError: an item is not a pair, or a response has no prompt.
+        BatchError: a response has no prompt.
     """
-    _check_pairs(sequences)
+    _check_prompts(sequences)
     sequences = [pair for pair in sequences if len(pair[0]) or len(pair[1])] or [((0,), ())]
     lengths = torch.tensor([(len(prompt), len(response)) for prompt, response in sequences])
     sizes = lengths.sum(1)
@@ -142,15 +125,8 @@ def pack_sequences(
     return input_ids, None, response_mask, position_ids
 
 
-def _check_pairs(sequences: Pairs) -> None:
-    for row, pair in enumerate(sequences):
-        whole = not isinstance(pair, str) and hasattr(pair, "__len__") and len(pair) == 2
-        if not whole or any(isinstance(part, str) or not hasattr(part, "__len__") for part in pair):
-            raise BatchError(
-                f"sequence {row} is {reprlib.repr(pair)}; expected a pair of prompt and response "
-                "token ids, such as ([5, 6, 7], [8, 9])."
-            )
-        prompt, response = pair
+def _check_prompts(sequences: Pairs) -> None:
+    for row, (prompt, response) in enumerate(sequences):
         if len(response) and not len(prompt):
             raise BatchError(
                 f"sequence {row} has an empty prompt, so that its first response token cannot be "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -98,13 +98,11 @@ class PolicyScorer(nn.Module):
     Raises:
         ConfigError: the head is not supported; the model's logits for two tokens differ from those
             that scoring computes; `packed=True`, but packed sequences would affect each other (two
-            short ones are tried); the model has an encoder; or `packed` has another value.
+            short ones are tried); or the model has an encoder.
     """
 
     def __init__(self, model: nn.Module, packed: bool | Literal["auto"] = "auto") -> None:
         super().__init__()
-        if not (isinstance(packed, bool) or packed == "auto"):
-            raise ConfigError(f"packed is {packed!r}; expected True, False or 'auto'.")
         self.model: Any = model
         if getattr(self.model.config, "is_encoder_decoder", False):
             raise ConfigError(
@@ -112,15 +110,9 @@ class PolicyScorer(nn.Module):
                 "model, whose prompt and response are one sequence."
             )
         self._positions = _positions(self.model)
-        self.shape, *others = logit_shapes(self.model.config)
-        weight = linear_head(self.model).weight
-        loaded = weight.numel() > 0 and not weight.is_meta
-        if loaded:
-            self.shape = self._matching([self.shape, *others], weight)
-        else:
-            log.warning("The weights are not on this process: the model's logits are not checked.")
+        self.shape = self._matching(linear_head(self.model))
         self.packed = packed is True or (packed == "auto" and _flash(self.model))
-        reason = self._unpackable(loaded) if self.packed else None
+        reason = self._unpackable() if self.packed else None
         if reason and packed is True:
             raise ConfigError(
                 f"{type(model).__name__} cannot score packed sequences: {reason}. "
@@ -178,8 +170,8 @@ class PolicyScorer(nn.Module):
             device: the device of the inputs.
 
         Raises:
-            BatchError: an item is not a pair of token ids, a response has no prompt, a token is
-                outside the vocabulary, or a sequence is longer than the model's positions.
+            BatchError: a response has no prompt, a token is outside the vocabulary, or a sequence
+                is longer than the model's positions.
         """
         collate = pack_sequences if self.packed else pad_sequences
         columns = collate(sequences)  # on the CPU: checks on a GPU would wait for it
@@ -209,28 +201,23 @@ class PolicyScorer(nn.Module):
         return trunk(self.model)(input_ids=input_ids, use_cache=False, **given)[0]
 
     @torch.no_grad()
-    def _matching(self, shapes: Sequence[LogitShape], weight: Tensor) -> LogitShape:
+    def _matching(self, head: nn.Linear) -> LogitShape:
         """The shape that reproduces the model's logits for two tokens."""
-        seen = []
-        hook = trunk(self.model).register_forward_hook(lambda *call: seen.append(call[-1][0]))
-        try:
-            with _trial(self.model):
-                input_ids = torch.tensor([[0, 1]], device=weight.device)
-                logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1:].float()
-                hidden = seen[0][0, -1:].to(weight.dtype)
-                fits = hidden.shape[1:] == weight.shape[1:]
-                bias = self.model.get_output_embeddings().bias
-                raw = nn.functional.linear(hidden, weight, bias).float() if fits else None
-        finally:
-            hook.remove()
+        with _trial(self.model):
+            input_ids = torch.tensor([[0, 1]], device=head.weight.device)
+            logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1:].float()
+            hidden = self._trunk(input_ids, None)[0, -1:].to(head.weight.dtype)
+            fits = hidden.shape[1:] == head.weight.shape[1:]
+            raw = head(hidden).float() if fits else None
+        shapes = logit_shapes(self.model.config)
         errors = [_error(raw, shape, logits) for shape in shapes]
         for shape, error in zip(shapes, errors, strict=True):
-            if error <= _tolerance(weight) * float(logits.abs().max()):
+            if error <= _tolerance(head.weight) * float(logits.abs().max()):
                 return shape
         raise ConfigError(_unknown_head(self.model, shapes[0], errors[0]))
 
     @torch.no_grad()
-    def _unpackable(self, loaded: bool) -> str | None:
+    def _unpackable(self) -> str | None:
         """Why packed sequences have other scores than single ones; None if they have the same."""
         kinds = getattr(self.model.config.get_text_config(), "layer_types", None) or []
         others = sorted({kind for kind in kinds if kind not in ATTENTION})
@@ -239,8 +226,6 @@ class PolicyScorer(nn.Module):
             return f"layers of the kind {what} can carry a state from one sequence into the next"
         if "position_ids" not in inspect.signature(trunk(self.model).forward).parameters:
             return "its trunk takes no position_ids"
-        if not loaded:
-            return None
         sequences = [((0, 1, 1), ()), ((1, 0, 0, 1), ())]
         device = linear_head(self.model).weight.device
         with _trial(self.model):
@@ -324,8 +309,8 @@ def score_samples(model: nn.Module, sequences: Pairs, **settings: Any) -> TokenS
     Args:
         model: a `PolicyScorer`, wrapped or not, or a causal language model. In a loop, pass a
             scorer: building one runs the model on two tokens.
-        sequences: `ScoredSequence`s, or pairs of prompt and response token ids. Use `micro_batches`
-            to limit the number of tokens. An empty response has no rows.
+        sequences: pairs of prompt and response token ids. Use `micro_batches` to limit the number
+            of tokens. An empty response has no rows.
         **settings: settings of `score_tokens`: temperature, entropy, min_p, collision,
             sensitivity, chunk_bytes.
 
@@ -333,8 +318,8 @@ def score_samples(model: nn.Module, sequences: Pairs, **settings: Any) -> TokenS
         TokenScores of all response tokens, response after response.
 
     Raises:
-        BatchError: an item is not a pair of token ids, a response has no prompt, a token is outside
-            the vocabulary, or a sequence is longer than the model's positions.
+        BatchError: a response has no prompt, a token is outside the vocabulary, or a sequence is
+            longer than the model's positions.
         ConfigError: the model is not supported, or a setting is out of range.
     """
     scorer = PolicyScorer(model) if hasattr(model, "get_output_embeddings") else model

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,28 +111,21 @@ def score_tokens(
     if chunk_bytes is None:
         chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
     operand = _operand(hidden, weight, dtype)
-    head = {
-        "inner": scale / (softcap or temperature),
-        "outer": softcap / temperature if softcap else None,
-        "chunk_bytes": chunk_bytes,
-        "dtype": dtype,
-        "rounded": operand,
-        "operand": operand,
-    }
-    settings = _Settings(head, entropy, min_p, relative, collision, sensitivity)
-    return TokenScores(*_Score.apply(hidden, weight, bias, targets.long(), settings))
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """The arguments of a call that are not tensors."""
-
-    head: dict[str, Any]  # of `tiles.Head`, without its tensors, which autograd passes on
-    entropy: bool
-    min_p: float | None
-    relative: bool
-    collision: bool
-    sensitivity: bool
+    head = functools.partial(  # without its tensors, which autograd passes on
+        tiles.Head,
+        inner=scale / (softcap or temperature),
+        outer=softcap / temperature if softcap else None,
+        chunk_bytes=chunk_bytes,
+        dtype=dtype,
+        rounded=operand,
+        operand=operand,
+    )
+    keep = None
+    if min_p is not None:
+        # Slightly lower, so that a token exactly at the threshold is kept.
+        keep = tiles.Keep(math.log(min_p) - 8 * torch.finfo(dtype).eps, relative)
+    wanted = (entropy, collision, sensitivity)
+    return TokenScores(*_Score.apply(hidden, weight, bias, targets.long(), head, keep, *wanted))
 
 
 def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
@@ -150,31 +143,27 @@ def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
 
 class _Score(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, bias, targets, settings: _Settings):
+    def forward(ctx, hidden, weight, bias, targets, head_of, keep, entropy, collision, sensitivity):
         ctx.set_materialize_grads(False)
-        ctx.settings = settings
-        head = tiles.Head(weight, bias, **settings.head)
-        keep = None
-        if settings.min_p is not None:
-            # Slightly lower, so that a token exactly at the threshold is kept.
-            threshold = math.log(settings.min_p) - 8 * torch.finfo(head.dtype).eps
-            keep = tiles.Keep(threshold, settings.relative)
+        ctx.head_of = head_of
+        head = head_of(weight, bias)
         sums = tiles.forward_sweep(
             head,
             head.prepare(hidden),
             targets,
-            slope=settings.entropy or settings.sensitivity,
-            square=settings.collision or settings.sensitivity,
+            slope=entropy or sensitivity,
+            square=collision or sensitivity,
             keep=keep,
         )
-        scores = _scores(sums, settings, keep)
-        logprobs = scores[0]
-        if bias is not None and logprobs is not None and head.outer is None:
+        logprobs, *columns = _scores(sums, keep)
+        wanted = (entropy, True, collision, sensitivity)
+        columns = [x if wants else None for x, wants in zip(columns, wanted, strict=True)]
+        if bias is not None and head.outer is None:
             # Tiles have a large negative number instead of −∞, see `Head.curve`.
             logprobs.masked_fill_(bias[targets] == -torch.inf, -torch.inf)
         ctx.save_for_backward(hidden, weight, bias, targets, sums.maximum, sums.mass, sums.slope)
-        ctx.mark_non_differentiable(*(column for column in scores[2:] if column is not None))
-        return scores
+        ctx.mark_non_differentiable(*(column for column in columns[1:] if column is not None))
+        return logprobs, *columns
 
     @staticmethod
     @once_differentiable
@@ -187,7 +176,7 @@ class _Score(torch.autograd.Function):
         active = hidden if every else hidden[chosen]
         if not every:
             targets, rows = targets[chosen], rows.take(chosen)
-        head = tiles.Head(weight, bias, **ctx.settings.head)
+        head = ctx.head_of(weight, bias)
         if head.operand == torch.float16:  # its range is too small for gradients
             head = replace(head, operand=head.dtype)
         into = tiles.HeadGradient(
@@ -201,11 +190,11 @@ class _Score(torch.autograd.Function):
             by_hidden = by_hidden.to(hidden.dtype)
             if not every:
                 by_hidden = torch.zeros_like(hidden).index_copy_(0, chosen, by_hidden)
-        return by_hidden, into.weight, into.bias, None, None
+        return by_hidden, into.weight, into.bias, *[None] * 6
 
 
-def _scores(sums: Sums, settings: _Settings, keep: tiles.Keep | None) -> tuple[Tensor | None, ...]:
-    """The columns of `TokenScores`, in its order."""
+def _scores(sums: Sums, keep: tiles.Keep | None) -> tuple[Tensor, *tuple[Tensor | None, ...]]:
+    """The columns of `TokenScores` that the sums give, in its order."""
     log_mass = sums.mass.log()
     logprobs = sums.target - log_mass
     entropy = proxy = collision = sensitivity = None
@@ -221,13 +210,7 @@ def _scores(sums: Sums, settings: _Settings, keep: tiles.Keep | None) -> tuple[T
         # log π + H = (z − m) − slope/mass: the two log masses cancel.
         spread = sums.square_slope / sums.mass.square() - collision * sums.slope / sums.mass
         sensitivity = logprobs.exp() * (sums.target - sums.slope / sums.mass) - spread
-    return (
-        logprobs,
-        entropy if settings.entropy else None,
-        proxy,
-        collision if settings.collision else None,
-        sensitivity if settings.sensitivity else None,
-    )
+    return logprobs, entropy, proxy, collision, sensitivity
 
 
 def _check_settings(**given: float | None) -> None:
