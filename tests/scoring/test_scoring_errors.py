@@ -35,31 +35,6 @@ class Wrapped(nn.Module):
         return self.module(*arguments, **settings)
 
 
-@pytest.mark.parametrize("wrap", [lambda scorer: scorer, Wrapped], ids=["bare", "wrapped"])
-@pytest.mark.parametrize(
-    ("pair", "says"),
-    [
-        (([1], [1000]), "token 1000 lies outside the vocabulary of 97"),
-        (([97, 1], [2]), "token 97 lies outside the vocabulary of 97"),
-        (([-1], [2]), "token -1 lies outside"),
-        (([1] * 60, [1] * 5), "a sequence has 65 tokens; GPT2LMHeadModel has positions for 64"),
-    ],
-)
-def test_tokens_and_positions_outside_the_model_are_refused(scorer, wrap, pair, says):
-    with pytest.raises(BatchError, match=says):
-        score_samples(wrap(scorer), [([1], [2]), pair])
-
-
-def test_the_last_token_and_the_last_position_are_scored(scorer):
-    scores = score_samples(scorer, [([96] * 60, [96] * 4)])
-    assert scores.logprobs.isfinite().all()
-    assert scores.logprobs.shape == (4,)
-
-
-def test_rotary_positions_have_no_limit():
-    assert score_samples(tiny("llama"), [([1] * 60, [1] * 5)]).logprobs.shape == (5,)
-
-
 def test_error_of_a_model_with_an_encoder_names_the_model():
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 97, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.errors import ConfigError
 from rlobj.scoring.packing import Pairs, pack_sequences, pad_sequences
 from rlobj.scoring.token_scores import TokenScores, score_tokens
 
@@ -38,13 +39,11 @@ def logit_shapes(config: Any) -> list[LogitShape]:
     HyperCLOVA X multiplies by it.
     """
     config = config.get_text_config()
-    scale, divisor = 1.0, 1.0
-    for name in MULTIPLIERS:
-        scale *= getattr(config, name, None) or 1.0
-    for name in DIVISORS:
-        divisor *= getattr(config, name, None) or 1.0
-    caps = [cap for name in SOFTCAPS if (cap := getattr(config, name, None))]
-    cap = caps[0] if caps else None
+    scale, divisor = (
+        math.prod(getattr(config, name, None) or 1.0 for name in names)
+        for names in (MULTIPLIERS, DIVISORS)
+    )
+    cap = next((cap for name in SOFTCAPS if (cap := getattr(config, name, None))), None)
     return [LogitShape(scale / divisor, cap), LogitShape(scale * divisor, cap)]
 
 
@@ -109,7 +108,6 @@ class PolicyScorer(nn.Module):
                 f"{type(model).__name__} has an encoder and a decoder; expected a causal language "
                 "model, whose prompt and response are one sequence."
             )
-        self._positions = _positions(self.model)
         self.shape = self._matching(linear_head(self.model))
         self.packed = packed is True or (packed == "auto" and _flash(self.model))
         reason = self._unpackable() if self.packed else None
@@ -170,28 +168,9 @@ class PolicyScorer(nn.Module):
             device: the device of the inputs.
 
         Raises:
-            BatchError: a response has no prompt, a token is outside the vocabulary, or a sequence
-                is longer than the model's positions.
+            BatchError: a response has no prompt.
         """
-        collate = pack_sequences if self.packed else pad_sequences
-        columns = collate(sequences)  # on the CPU: checks on a GPU would wait for it
-        self._check_tokens(columns[0], sequences)
-        return tuple(None if column is None else column.to(device) for column in columns)
-
-    def _check_tokens(self, input_ids: Tensor, sequences: Pairs) -> None:
-        known = getattr(self.model.get_input_embeddings(), "num_embeddings", None)
-        outside = [] if known is None else input_ids[(input_ids < 0) | (input_ids >= known)]
-        if len(outside):
-            raise BatchError(
-                f"token {int(outside[0])} lies outside the vocabulary of {known} tokens; "
-                "were the sequences encoded with another model's tokenizer?"
-            )
-        longest = max((len(prompt) + len(response) for prompt, response in sequences), default=0)
-        if self._positions is not None and longest > self._positions:
-            raise BatchError(
-                f"a sequence has {longest} tokens; {type(self.model).__name__} has positions for "
-                f"{self._positions}."
-            )
+        return (pack_sequences if self.packed else pad_sequences)(sequences, device)
 
     def _trunk(
         self, input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None = None
@@ -206,9 +185,7 @@ class PolicyScorer(nn.Module):
         with _trial(self.model):
             input_ids = torch.tensor([[0, 1]], device=head.weight.device)
             logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1:].float()
-            hidden = self._trunk(input_ids, None)[0, -1:].to(head.weight.dtype)
-            fits = hidden.shape[1:] == head.weight.shape[1:]
-            raw = head(hidden).float() if fits else None
+            raw = head(self._trunk(input_ids, None)[0, -1:].to(head.weight.dtype)).float()
         shapes = logit_shapes(self.model.config)
         errors = [_error(raw, shape, logits) for shape in shapes]
         for shape, error in zip(shapes, errors, strict=True):
@@ -241,14 +218,6 @@ class PolicyScorer(nn.Module):
         return None
 
 
-def _positions(model: Any) -> int | None:
-    """The number of learned positions of a model; None if its positions are not learned."""
-    names = (name for name, part in model.named_modules() if isinstance(part, nn.Embedding))
-    learned = any(name.endswith("wpe") or "position" in name.lower() for name in names)
-    config = model.config.get_text_config()
-    return getattr(config, "max_position_embeddings", None) if learned else None
-
-
 def _flash(model: Any) -> bool:
     """Whether the model uses flash attention, which supports packed rows."""
     name = getattr(model.config.get_text_config(), "_attn_implementation", None) or ""
@@ -272,10 +241,8 @@ def _trial(model: Any) -> Iterator[None]:
             module.training = True
 
 
-def _error(raw: Tensor | None, shape: LogitShape, logits: Tensor) -> float:
+def _error(raw: Tensor, shape: LogitShape, logits: Tensor) -> float:
     """The largest difference between raw logits in a shape and a model's; inf if it is nan."""
-    if raw is None or raw.shape != logits.shape:
-        return float("inf")
     shaped = raw * shape.scale
     if shape.softcap:
         shaped = shape.softcap * torch.tanh(shaped / shape.softcap)
@@ -318,8 +285,7 @@ def score_samples(model: nn.Module, sequences: Pairs, **settings: Any) -> TokenS
         TokenScores of all response tokens, response after response.
 
     Raises:
-        BatchError: a response has no prompt, a token is outside the vocabulary, or a sequence is
-            longer than the model's positions.
+        BatchError: a response has no prompt, or one of its tokens is outside the vocabulary.
         ConfigError: the model is not supported, or a setting is out of range.
     """
     scorer = PolicyScorer(model) if hasattr(model, "get_output_embeddings") else model

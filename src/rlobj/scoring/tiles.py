@@ -187,29 +187,28 @@ def _kept(
     return kept.clamp_(min=1) if keep.relative else kept
 
 
-@dataclass(frozen=True)
-class HeadGradient:
-    """The gradients to compute; None if one is not needed."""
-
-    hidden: Tensor | None  # [N, H], in the tiles' type
-    weight: Tensor | None  # [V, H], in the weight's type
-    bias: Tensor | None  # [V]
-
-
 def backward_sweep(
-    head: Head, hidden: Tensor, targets: Tensor, rows: RowGradient, into: HeadGradient
+    head: Head,
+    hidden: Tensor,
+    targets: Tensor,
+    rows: RowGradient,
+    by_hidden: Tensor | None,
+    by_weight: Tensor | None,
+    by_bias: Tensor | None,
 ) -> None:
-    """Compute the tiles again and write the gradients.
+    """Compute the tiles again and write the gradients; None if one is not needed.
 
     Args:
         head: the head.
         hidden: prepared hidden states, [N, H].
         targets: token ids, [N].
         rows: the gradient of each row's logits.
-        into: the gradients to write; `hidden` must be zero before, the others are overwritten.
+        by_hidden: [N, H], in the tiles' type; must be zero before.
+        by_weight: [V, H], in the weight's type; is overwritten.
+        by_bias: [V]; is overwritten.
     """
     if not len(targets):
-        for written in (into.weight, into.bias):
+        for written in (by_weight, by_bias):
             if written is not None:
                 written.zero_()
         return
@@ -219,9 +218,9 @@ def backward_sweep(
         weight = head.rows(span)
         tile = _products(work, hidden, weight)
         tile = work.differentiate(tile, head.curve(span), targets - span.start, rows, head.operand)
-        if into.hidden is not None:
-            accumulate(into.hidden, tile, weight, alpha=head.before)
-        if into.weight is not None:
-            multiply(tile.T, hidden, out=into.weight[span])
-        if into.bias is not None:
-            into.bias[span] = tile.sum(0, dtype=head.dtype) * head.before
+        if by_hidden is not None:
+            accumulate(by_hidden, tile, weight, alpha=head.before)
+        if by_weight is not None:
+            multiply(tile.T, hidden, out=by_weight[span])
+        if by_bias is not None:
+            by_bias[span] = tile.sum(0, dtype=head.dtype) * head.before

@@ -179,18 +179,16 @@ class _Score(torch.autograd.Function):
         head = ctx.head_of(weight, bias)
         if head.operand == torch.float16:  # its range is too small for gradients
             head = replace(head, operand=head.dtype)
-        into = tiles.HeadGradient(
-            hidden=torch.zeros_like(active, dtype=head.dtype) if wants_hidden else None,
-            weight=torch.empty_like(weight) if wants_weight else None,
-            bias=torch.empty_like(bias) if wants_bias else None,
-        )
-        tiles.backward_sweep(head, head.prepare(active), targets, rows, into)
-        by_hidden = into.hidden
+        by_hidden = torch.zeros_like(active, dtype=head.dtype) if wants_hidden else None
+        by_weight = torch.empty_like(weight) if wants_weight else None
+        by_bias = torch.empty_like(bias) if wants_bias else None
+        into = (by_hidden, by_weight, by_bias)
+        tiles.backward_sweep(head, head.prepare(active), targets, rows, *into)
         if by_hidden is not None:
             by_hidden = by_hidden.to(hidden.dtype)
             if not every:
                 by_hidden = torch.zeros_like(hidden).index_copy_(0, chosen, by_hidden)
-        return by_hidden, into.weight, into.bias, *[None] * 6
+        return by_hidden, by_weight, by_bias, *[None] * 6
 
 
 def _scores(sums: Sums, keep: tiles.Keep | None) -> tuple[Tensor, *tuple[Tensor | None, ...]]:
