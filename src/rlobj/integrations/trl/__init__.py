@@ -9,9 +9,12 @@ Raises:
     ConfigError: a version of TRL that was not tested is installed.
 """
 
-from rlobj.integrations.trl.version import require_trl
+from rlobj.base.errors import MissingExtra
+from rlobj.installation import check_version, installed_version
 
-require_trl()  # before the first import from trl
+if (_found := installed_version("trl")) is None:
+    raise MissingExtra("trl", "trl", "rlobj.integrations.trl")
+check_version("trl", _found, ">=1.13,<1.17")  # before the first import from trl
 
 from rlobj.integrations.trl.trainer import ObjectiveMixin, ObjectiveTrainer  # noqa: E402
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from packaging.version import InvalidVersion
 
 from rlobj.base.errors import ConfigError, MissingExtra, pip_install
-from rlobj.installation import VLLM, fits, installed_version
+from rlobj.installation import VLLM, check_version, installed_version
 
 SUPPORTED = ">=0.20,<0.34"
 """The versions of vLLM that rlobj works with."""
@@ -57,12 +56,4 @@ def check_number(number: str, where: str, distribution: str = "vllm") -> None:
     Raises:
         ConfigError: the version is not supported. Shows the command that installs another one.
     """
-    try:
-        supported = fits(number, SUPPORTED)
-    except InvalidVersion:  # "dev"
-        supported = False
-    if not supported:
-        raise ConfigError(
-            f"{where} has {distribution} {number}; rlobj works with {SUPPORTED}. Install one of "
-            f"these: pip install '{distribution}{SUPPORTED}'"
-        )
+    check_version(distribution, number, SUPPORTED, where)
