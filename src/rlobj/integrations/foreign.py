@@ -24,7 +24,6 @@ import torch
 
 from rlobj.base.errors import ConfigError, DataError, nearest
 from rlobj.base.yaml import packaged_table
-from rlobj.config.layers import layers_of, nested
 from rlobj.config.presets import load_preset
 from rlobj.config.run_config import ModelConfig, RunConfig, build_config
 from rlobj.data.files import read_file
@@ -88,7 +87,6 @@ def convert_log(
     *,
     objective: str | Objective = "dapo-loss",
     rewards: Sequence[str] = (),
-    settings: Mapping[str, Any] | None = None,
 ) -> Converted:
     """Write the log of another trainer as the folder of a run.
 
@@ -103,7 +101,6 @@ def convert_log(
         objective: a preset or an Objective. Effects, clauses and weights of the run are what it
             would do to the tokens, not what the trainer did.
         rewards: the columns of rewards in TRL's log, if several of its columns are numbers.
-        settings: of the run, by dotted name, such as {"sampling.max_tokens": 4096}.
 
     Raises:
         ConfigError: an unknown trainer, an objective that reads what the log does not have, or
@@ -116,7 +113,7 @@ def convert_log(
     name = tokenizer if isinstance(tokenizer, str) else str(tokenizer.name_or_path)
     if isinstance(tokenizer, str):
         tokenizer = load_tokenizer(ModelConfig(), tokenizer)
-    config = _configured(objective, name or trainer, str(source), settings or {})
+    config = _configured(objective, name or trainer, str(source))
     planned = config.resolved_objective()
     if lacking := sorted((planned.needs.plan | planned.needs.observe) - {*log["columns"]}):
         readers = (f"'{column}', which {planned.reader(column)} reads" for column in lacking)
@@ -150,9 +147,7 @@ def _nothing(source: Path, trainer: str, files: str) -> str:
     return f"{source} has no response of {trainer}; expected files {files}{advice}"
 
 
-def _configured(
-    objective: str | Objective, model: str, source: str, settings: Mapping[str, Any]
-) -> RunConfig:
+def _configured(objective: str | Objective, model: str, source: str) -> RunConfig:
     """The configuration of the run."""
     if not isinstance(objective, Objective):
         objective = load_preset(objective).objective
@@ -162,8 +157,7 @@ def _configured(
         "data": {"source": source},
         "output": {"records_share": 1.0, "tables_every": 1},
     }
-    given = [("settings", nested(path, value)) for path, value in settings.items()]
-    return build_config(layers_of(None, [("the log", own), *given]))
+    return build_config([("the log", own)])
 
 
 def _record(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,16 @@ from rlobj.config.run_folder import is_run
 from rlobj.insight.diagnosis import Watch
 from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.objectives import statistics
+from rlobj.objectives.joining import ids_of
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
+from rlobj.objectives.rewards import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.observed import POLICY, Observed
 from rlobj.records.token_metrics import token_metrics
 from rlobj.training.loop.metrics import average
 from rlobj.training.parallel.agreement import together
-from rlobj.training.rollouts.collector import rewards_differ
 from rlobj.training.rollouts.sample_checks import sampler_gap
 from rlobj.training.storage.recording import Recording
 from rlobj.training.storage.run_directory import RunDirectory
@@ -70,8 +71,7 @@ class RunRecord:
         self._watch = Watch(config, foreign=True)
         self.folder = self._run.path
         self._recording = Recording(self.folder, config, tokenizer, comm)
-        self._observed: list[Observed] = []
-        self._metrics: list[Mapping[str, float]] = []
+        self._updates: list[tuple[Observed, Mapping[str, float]]] = []
         self._stack = ExitStack()
         if state is not None:
             self.steps = state["step"]
@@ -114,8 +114,7 @@ class RunRecord:
         if sampler is not None and not index:  # the policy has not moved since the rollout
             found |= sampler_gap(observed.old_logprobs, sampler, self._comm)
         found |= metrics or {}
-        self._observed.append(observed)
-        self._metrics.append(found)
+        self._updates.append((observed, found))
         return found
 
     def end_step(self, metrics: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -129,13 +128,13 @@ class RunRecord:
         Returns:
             The line: the metrics of the rollout, the averages of its updates, and those given.
         """
-        updates, self._observed = self._observed, []
-        measured, self._metrics = self._metrics, []
+        updates, self._updates = self._updates, []
         self.steps += 1
-        for index, observed in enumerate(updates):
+        for index, (observed, _) in enumerate(updates):
             self._recording.update(self.steps, index, observed)
         self._recording.end_step(self.steps)
-        line = {"step": self.steps, **_rollout_metrics(updates, self._comm), **average(measured)}
+        rollout = _rollout_metrics([observed for observed, _ in updates], self._comm)
+        line = {"step": self.steps, **rollout, **average([found for _, found in updates])}
         line |= metrics or {}
         with together(self._comm, "writing metrics.jsonl"):
             if self._comm.rank == 0:
@@ -197,28 +196,22 @@ def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float
     If the tables have no rewards, only lengths and counts. `tokens/step` counts a token once for
     each update that trains on it, as `tokens/dropped` and the record do.
     """
-    seen: dict[int, tuple[int, float, int]] = {}
-    for table in (observed.table for observed in updates):
-        assert table.ids is not None
-        unknown = torch.full(table.lengths.shape, torch.nan)
-        rewards = unknown if table.rewards is None else table.reward()
-        columns = (table.groups, rewards, table.lengths)
-        facts = zip(*(column.tolist() for column in columns), strict=True)
-        seen = {**dict(zip(table.ids.tolist(), facts, strict=True)), **seen}
-    own = list(zip(*seen.values(), strict=True)) or [(), (), ()]
-    kinds = (torch.int64, torch.float64, torch.int64)
-    gathered = (
-        statistics.gather(torch.tensor(column, dtype=kind), comm)[0]
-        for column, kind in zip(own, kinds, strict=True)
+    tables = [observed.table for observed in updates]
+    ids = torch.cat([ids_of(table) for table in tables]).tolist()
+    rows = list(dict(zip(ids, range(len(ids)), strict=True)).values())  # one for each response
+
+    def gathered(columns: Iterable[Tensor]) -> Tensor:
+        return statistics.gather(torch.cat([column.cpu() for column in columns])[rows], comm)[0]
+
+    groups, lengths = (
+        gathered(getattr(table, name) for table in tables) for name in ("groups", "lengths")
     )
-    names, rewards, lengths = gathered
-    groups: dict[int, list[float]] = {}
-    for name, reward in zip(names.tolist(), rewards.tolist(), strict=True):
-        groups.setdefault(name, []).append(reward)
-    silent = sum(
-        len(each) > 1 and not rewards_differ(frozenset(r for r in each if r == r))
-        for each in groups.values()
+    known = all(table.rewards is not None for table in tables)
+    rewards = gathered(
+        table.reward().double() if known else table.lengths * torch.nan for table in tables
     )
+    every = [rewards[groups == group] for group in groups.unique()]
+    silent = sum(len(group) > 1 and not differ(group) for group in every)
     decided = rewards[~rewards.isnan()]
     mean = decided.mean()
     tokens, count = float(lengths.sum()), len(rewards)
@@ -229,7 +222,7 @@ def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float
         "tokens/sampled": tokens,
         "tokens/step": float(comm.sum(torch.tensor(trained))),
     }
-    if any(observed.table.rewards is None for observed in updates):
+    if not known:
         return counts
     found = {
         **counts,
@@ -237,9 +230,9 @@ def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float
         "reward/std": float((decided - mean).square().mean().sqrt()),
         "reward/undecided": float(count - len(decided)),
         "reward/undecided_share": 1 - len(decided) / max(count, 1),
-        "reward/groups": float(len(groups)),
+        "reward/groups": float(len(every)),
         "groups/without_signal": float(silent),
-        "groups/without_signal_share": silent / max(len(groups), 1),
+        "groups/without_signal_share": silent / max(len(every), 1),
     }
     if ((decided == 0) | (decided == 1)).all():  # verdicts
         found["reward/accuracy"] = found["reward/mean"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -45,6 +45,8 @@ _REFUSED = {
     "use_rollout_logprobs": (False, "the plan needs the trainer's log-probs of the rollout"),
 }
 """Settings of slime that would act beside the objective: the value that is expected, and why."""
+_PLANNED = "rlobj_planned"
+"""The attribute of a response's advantages, which slime hands on to the loss: (step, row in it)."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +64,10 @@ class _Step:
 
 @dataclass
 class _Training:
-    """The objective of this process, and what is planned of the present rollout.
-
-    Attributes:
-        steps: the step and the row in its table of each response, by the id of its tensor of
-            advantages: slime hands these tensors on to the loss.
-        kept: these tensors, so that their ids stay theirs.
-    """
+    """The objective of this process, and its state."""
 
     objective: Objective
     state: dict[str, Any]
-    steps: dict[int, tuple[_Step, int]] = field(default_factory=dict)
-    kept: list[Tensor] = field(default_factory=list)
 
 
 _training: _Training | None = None
@@ -103,7 +97,7 @@ def plan_rollout(args: Namespace, rollout_data: dict[str, Any]) -> None:
         )
     [whole] = training.objective.with_advantages([whole], comm)
     training.state = training.objective.observe([whole], training.state, comm)
-    training.steps, training.kept = {}, _advantages(whole, rollout_data)
+    advantages = _advantages(whole, rollout_data)
     parts = iter(rollout_data["micro_batch_indices"])
     sizes = zip(rollout_data["num_microbatches"], rollout_data["global_batch_sizes"], strict=True)
     for count, scale in sizes:
@@ -111,9 +105,9 @@ def plan_rollout(args: Namespace, rollout_data: dict[str, Any]) -> None:
         table = whole.select(rows)
         step = _Step(table, training.objective.plan([table], training.state, comm), scale)
         training.state["update"] = training.state.get("update", 0) + 1
-        places = enumerate(rows)
-        training.steps |= {id(training.kept[row]): (step, place) for place, row in places}
-    rollout_data["advantages"] = rollout_data["returns"] = training.kept
+        for place, row in enumerate(rows):
+            setattr(advantages[row], _PLANNED, (step, place))
+    rollout_data["advantages"] = rollout_data["returns"] = advantages
 
 
 def loss(
@@ -127,9 +121,9 @@ def loss(
     Raises:
         BatchError: the micro-batch was not planned, or mixes several optimizer steps.
     """
-    found = [_training and _training.steps.get(id(each)) for each in batch["advantages"]]
-    planned = [each for each in found if each]
-    if _training is None or len(planned) < len(found) or len({id(s) for s, _ in planned}) != 1:
+    planned = [getattr(each, _PLANNED, (None, 0)) for each in batch["advantages"]]
+    step = planned[0][0]
+    if _training is None or step is None or any(other is not step for other, _ in planned):
         raise BatchError(
             "the micro-batch does not belong to one step that was planned. Pass both "
             "--custom-advantage-function-path rlobj.integrations.slime.plan_rollout and "
@@ -137,7 +131,6 @@ def loss(
         )
     from slime.backends.megatron_utils import loss as losses  # pyright: ignore
 
-    step = planned[0][0]
     names = ("unconcat_tokens", "total_lengths", "response_lengths")
     _, scores = losses.get_log_probs_and_entropy(
         logits, args=args, **{name: batch[name] for name in names}
