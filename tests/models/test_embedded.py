@@ -185,13 +185,6 @@ def test_other_recipes_and_seeds_have_other_folders(short, tmp_path, monkeypatch
     assert len(set(folders)) == 3
 
 
-def test_a_damaged_folder_is_created_again(short, tmp_path):
-    folder = embedded_policy("addition", cache_dir=tmp_path)
-    (folder / "model.safetensors").unlink()
-    assert embedded_policy("addition", cache_dir=tmp_path) == folder
-    assert (folder / "model.safetensors").is_file()
-
-
 def test_an_interrupted_warm_start_leaves_no_files(short, tmp_path):
     def interrupt(*_):
         raise KeyboardInterrupt

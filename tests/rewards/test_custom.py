@@ -328,10 +328,3 @@ def test_a_file_that_ends_the_program_when_it_is_imported_is_told(tmp_path):
     (tmp_path / "mine.py").write_text("import sys\nsys.exit(0)\n")
     with pytest.raises(ConfigError, match="failed: SystemExit: 0"):
         Custom(target=f"{tmp_path}/mine.py:score").open()
-
-
-def test_an_import_that_takes_long_is_told(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("rlobj.base.targets._SLOW", 0.1)
-    (tmp_path / "mine.py").write_text("import time\ntime.sleep(1)\ndef score(r, a): pass\n")
-    Custom(target=f"{tmp_path}/mine.py:score").open()
-    assert f"Importing {tmp_path}/mine.py takes long" in caplog.text

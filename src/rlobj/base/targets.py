@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import logging
 import sys
-import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -15,11 +13,6 @@ from types import ModuleType
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
-
-logger = logging.getLogger(__name__)
-
-_SLOW = 5.0
-"""Seconds after which an import that takes long is told."""
 
 PYTHON_OBJECT = "<Python object"
 """The beginning of the text for a Python object in a configuration."""
@@ -70,9 +63,6 @@ def import_target(target: str | None) -> Any:
             f"the settings name code by its path, {target!r}. It is imported only if you trust it: "
             "--trust on the command line, trust=True in Python"
         )
-    notice = threading.Timer(_SLOW, logger.warning, ["Importing %s takes long ...", source])
-    notice.daemon = True
-    notice.start()
     try:
         from_file = source.endswith(".py")
         module = _load_file(target, source) if from_file else importlib.import_module(source)
@@ -83,8 +73,6 @@ def import_target(target: str | None) -> Any:
             f"target {target!r}: importing {source!r} failed: {type(error).__name__}: {error}. "
             f"{_EXPECTED}"
         ) from error
-    finally:
-        notice.cancel()
     if not hasattr(module, name):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise ConfigError(f"target {target!r}: no such name.{nearest(name, public)}")

@@ -7,7 +7,6 @@ Samplers and checkpoints are given W'.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,11 +52,6 @@ def adapted(model: nn.Module, config: LoraConfig, adapter: Path | None) -> Any:
 def base(model: Any) -> Any:
     """The transformers model, with or without adapters in it."""
     return model.get_base_model() if hasattr(model, "peft_config") else model
-
-
-def without(model: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context in which the model computes without its adapters."""
-    return model.disable_adapter()
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -25,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 _CODE = ("architecture.py", "tokenizer.py", "warm_start.py")
 """Files whose text is part of the hash in a folder's name."""
-
-_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
 def embedded_policy(
@@ -58,7 +55,7 @@ def embedded_policy(
     recipe, pairs = RECIPES[task], TASKS[task].demonstrations()
     root = user_cache_path("rlobj", appauthor=False) if cache_dir is None else Path(cache_dir)
     folder = root / f"{task}-{_key(recipe, pairs, seed)}"
-    if _complete(folder):
+    if folder.is_dir():  # it appears when it is complete
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -95,16 +92,10 @@ def _key(recipe: WarmStart, pairs: list[tuple[str, str]], seed: int) -> str:
     return digest(json.dumps(facts, sort_keys=True))[:16]
 
 
-def _complete(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in _FILES)
-
-
 def _publish(made: Path, folder: Path) -> None:
     """Move a finished folder to its final path, unless another process was first."""
-    if folder.exists() and not _complete(folder):  # files were deleted from it
-        shutil.rmtree(folder, ignore_errors=True)
     try:
         made.rename(folder)
     except OSError:
-        if not _complete(folder):
+        if not folder.is_dir():
             raise

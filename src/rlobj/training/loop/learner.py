@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from rlobj.config.run_config import RunConfig
-from rlobj.models import lora
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import ProxyKL
 from rlobj.objectives.plan import Plan
@@ -349,7 +348,7 @@ class Learner:
 
     def _reference_logprobs(self, sequences: Sequences) -> Tensor:
         if self.reference is None:
-            with lora.without(self.model):
+            with self.model.disable_adapter():
                 return self.logprobs(sequences)
         with torch.no_grad():
             return self._forward(self.reference, sequences)["logprobs"]
