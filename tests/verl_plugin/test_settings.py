@@ -97,7 +97,7 @@ def test_another_version_of_verl_is_refused_by_name(
     sharp_policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "version", lambda _: "0.10.0")
-    with pytest.raises(ConfigError, match=r"0\.9\.1, found 0\.10\.0"):
+    with pytest.raises(ConfigError, match=r"verl 0\.10\.0; rlobj works with ==0\.9\.1"):
         validate(sharp_policy)
     validate(sharp_policy, preset=None)  # runs without rlobj are none of its business
 

@@ -12,12 +12,13 @@ from omegaconf import OmegaConf
 
 from rlobj.base.errors import ConfigError
 from rlobj.config.presets import load_preset
+from rlobj.installation import check_version
 from rlobj.integrations.columns import check_columns
 from rlobj.objectives.objective import Objective
 
 LOSS_MODE = "rlobj"
 KEY = "actor_rollout_ref.rlobj"
-TESTED = ("0.9.1",)
+TESTED = "==0.9.1"
 _ALWAYS = ("logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "rewards")
 _ADVICE = {
     "ref_logprobs": "Type actor_rollout_ref.actor.use_kl_loss=True: verl then computes it, and the "
@@ -50,7 +51,7 @@ def read_settings(config: Any) -> Settings:
         ConfigError: there is no such preset, the preset needs a column that verl does not provide,
             or settings of the actor do not go with it.
     """
-    _check_version()
+    check_version("verl", version("verl"), TESTED)
     name = OmegaConf.select(config, "rlobj")
     if not isinstance(name, str):
         raise ConfigError(
@@ -86,15 +87,6 @@ def check(config: Any) -> None:
         return
     settings = read_settings(config.actor_rollout_ref)
     _raise(_mistakes_of_run(config, settings.objective))
-
-
-def _check_version() -> None:
-    found = version("verl")
-    if found not in TESTED:
-        raise ConfigError(
-            f"rlobj was tested with verl {', '.join(TESTED)}, found {found}. "
-            f"Type: pip install --no-deps verl=={TESTED[-1]}"
-        )
 
 
 def _raise(mistakes: Iterator[str]) -> None:

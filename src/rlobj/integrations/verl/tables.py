@@ -52,9 +52,6 @@ def rollout_table(data: TensorDict, device: torch.device, comm: Comm) -> TokenBa
         )
     mask = data["loss_mask"]
     kept = values(mask).bool()
-    ends = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cpu().cumsum(0)])
-    sizes = torch.tensor([len(row) for row in mask.unbind()])
-    places = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     uids = [str(uid) for uid in data["uid"]]
     sessions = [str(session) for session in data["session_id"]]
     rewards = torch.stack([row.double().sum() for row in data["rm_scores"].unbind()]).cpu()
@@ -68,7 +65,7 @@ def rollout_table(data: TensorDict, device: torch.device, comm: Comm) -> TokenBa
     old, entropy = tokens("old_log_probs"), tokens("entropy")
     assert old is not None
     return TokenBatch(
-        lengths=ends[places].diff().to(device),
+        lengths=torch.stack([row.bool().sum() for row in mask.unbind()]).to(device),
         groups=torch.tensor([number(uid) for uid in uids], device=device),
         ids=ids.to(device),
         rewards=rewards.masked_fill(synthetic, torch.nan).to(device),

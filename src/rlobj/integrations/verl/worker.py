@@ -12,6 +12,7 @@ from __future__ import annotations
 
 # pyright: reportMissingImports=false
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ from verl.utils.device import get_device_id, get_device_name
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine_workers import TrainingWorker
 
-from rlobj.base.errors import BatchError, RunError
+from rlobj.base.errors import RunError
 from rlobj.base.files import write_whole
 from rlobj.integrations.verl.settings import Settings
 from rlobj.integrations.verl.tables import correct, rollout_table, scored, values
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training.parallel.agreement import agree, any_rank
+from rlobj.training.parallel.agreement import any_rank, together
 from rlobj.training.parallel.process_group import ProcessGroup
 
 ROW = "rlobj_row"  # the field with each response's row in the rollout's table
@@ -55,18 +56,15 @@ class ObjectiveWorker(TrainingWorker):
         self._on_policy = on_policy
         self.state: dict[str, Any] = {**settings.objective.init(), "update": 0}
         self._moved = True  # the weights differ from those that scored the rollout
-        self._comm: ProcessGroup | None = None
         self._objective: Objective = settings.objective
         self._rollout: TokenBatch | None = None
         self._responses = 0  # in the updates on this rollout so far, on this rank
         self._update: tuple[Objective, Plan] | None = None
 
-    @property
+    @cached_property
     def comm(self) -> ProcessGroup:
         """The data-parallel group."""
-        if self._comm is None:
-            self._comm = ProcessGroup(self.device, self.engine.get_data_parallel_group())
-        return self._comm
+        return ProcessGroup(self.device, self.engine.get_data_parallel_group())
 
     @property
     def device(self) -> torch.device:
@@ -113,13 +111,8 @@ class ObjectiveWorker(TrainingWorker):
 
     def _observe(self, data: TensorDict) -> None:
         """Advantages and controllers of a rollout."""
-        table, error = None, None
-        try:
+        with together(self.comm, "reading verl's batch"):
             table = rollout_table(data, self.device, self.comm)
-        except BatchError as problem:
-            error = problem
-        agree(error, "reading verl's batch", self.comm)
-        assert table is not None
         objective = self._settings.objective
         different = not torch.equal(values(data["response_mask"]), values(data["loss_mask"]))
         if any_rank(different or "rollout_is_weights" in data, self.comm):
@@ -194,17 +187,14 @@ class ObjectiveWorker(TrainingWorker):
         Raises:
             RunError: the checkpoint has no state of this objective; raised on all ranks.
         """
-        file, error = self._state_file(local_path), None
-        try:
-            state = json.loads(file.read_text(encoding="utf-8"))
-            if state.keys() != self.state.keys():
-                raise ValueError(f"it has {sorted(state)}, expected {sorted(self.state)}")
-        except (OSError, ValueError) as problem:
-            state, error = (
-                self.state,
-                RunError(f"cannot resume the objective from {file}: {problem}"),
-            )
-        agree(error, "loading rlobj's state", self.comm)
+        file = self._state_file(local_path)
+        with together(self.comm, "loading rlobj's state"):
+            try:
+                state = json.loads(file.read_text(encoding="utf-8"))
+                if state.keys() != self.state.keys():
+                    raise ValueError(f"it has {sorted(state)}, expected {sorted(self.state)}")
+            except (OSError, ValueError) as problem:
+                raise RunError(f"cannot resume the objective from {file}: {problem}") from None
         self.state, self._moved = state, True
         return super().load_checkpoint(local_path, *args, **kwargs)
 
