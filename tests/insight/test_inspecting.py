@@ -185,13 +185,6 @@ def test_where_that_a_record_cannot_answer_is_refused(
         rlobj.inspect(tmp_path, where=where)
 
 
-def test_progress_reaches_the_number_of_rows(tmp_path: Path) -> None:
-    write_records(tmp_path, [dropped()] * 3)
-    seen: list[tuple[int, int]] = []
-    rlobj.inspect(tmp_path, progress=lambda *each: seen.append(each))
-    assert seen[-1] == (3, 3)
-
-
 def test_json_is_plain_ascii_and_has_null_for_what_is_unknown(tmp_path: Path) -> None:
     write_records(tmp_path, [dropped("\x1b[31m\u202e", prob=math.nan)])
     text = rlobj.inspect(tmp_path).to_json()

@@ -64,10 +64,8 @@ def inspect(
         raise ConfigError("--out names the file of a page: add --html")
     with working(console):
         from rlobj.insight import inspect as inspect_run
-    with reading("reading the record") as progress:
-        found = inspect_run(
-            run, step, dropped, where, text=text, examples=examples, progress=progress
-        )
+    with working(console, "reading the record"):
+        found = inspect_run(run, step, dropped, where, text=text, examples=examples)
     if json:
         typer.echo(found.to_json())
     else:

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 from pyarrow import parquet
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import Progress, read_metrics, read_settings
+from rlobj.config.run_folder import read_metrics, read_settings
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.outcomes import percent, share
 from rlobj.objectives.rules import Expr
-from rlobj.records.reading import checked_rows, open_records, sound
+from rlobj.records.reading import read_records
 from rlobj.records.schema import COLUMNS
 from rlobj.reporting import visible
 
@@ -145,7 +146,6 @@ def inspect(
     *,
     text: str | None = None,
     examples: int | None = 3,
-    progress: Progress = lambda done, total: None,
 ) -> Inspection:
     """Read what an objective did to tokens from the records of a run.
 
@@ -160,7 +160,6 @@ def inspect(
             judged by itself; true is 1 and false is 0.
         text: only tokens with this text.
         examples: the largest number of examples of each group; None = all tokens.
-        progress: called with (rows read, all rows).
 
     Raises:
         ConfigError: no run or no records there, no such step, or a rule that the record cannot
@@ -170,34 +169,25 @@ def inspect(
         raise ConfigError(f"examples is {examples}; expected 0 or more")
     run, rule = Path(run), None if where is None else read_filter(where)
     read_settings(run)  # refuses a folder that is no run
-    parts: list[Any] = []
-    found: Any = None
-    estimated, steps, known = 0.0, set[int](), set[str]()
     columns = columns_of(rule)
     names = sorted({*SHOWN, "inclusion_probability", *columns})
-    for rows in record_batches(run, names, step, progress):
-        steps |= set(pc.unique(rows["step"]).to_pylist())
-        known |= {name for name in columns if rows[name].null_count < len(rows)}
-        estimated += pc.sum(pc.divide(1.0, rows["inclusion_probability"])).as_py() or 0.0
-        chosen = _chosen(rows, rule, dropped, text)
-        parts.append(chosen.select([*KEYS, *MEANS, "inclusion_probability"]))
-        chosen = chosen.select(SHOWN)
-        both = chosen if found is None else pyarrow.concat_tables([found, chosen])
-        found = _farthest(both, examples)
-    if not steps:
+    rows = read_records(run, names, steps=None if step is None else [step])
+    if not len(rows):
         raise ConfigError(_nothing(run, step))
     for name in columns:
-        if name not in known:
+        if rows[name].null_count == len(rows):
             meaning = COLUMNS[name].meaning
             raise ConfigError(f"'{name}' is unknown for all tokens of {run}: {meaning}")
-    read = tokens_by_step(run, step)
+    steps, read = set(pc.unique(rows["step"]).to_pylist()), tokens_by_step(run, step)
     exact = steps <= read.keys()
+    estimated = pc.sum(pc.divide(1.0, rows["inclusion_probability"])).as_py()
     population = math.fsum(read.values()) if exact else estimated
+    rows = _chosen(rows, rule, dropped, text)
     words = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
     words += "" if text is None else f" {visible(text, 40)!r}"
     words += "" if rule is None else f" with {rule}"
-    table = pyarrow.concat_tables(parts)
-    by_clause, by_text = (_summed(table, keys, population) for keys in (KEYS[1:], KEYS))
+    by_clause, by_text = (_summed(rows, keys, population) for keys in (KEYS[1:], KEYS))
+    found = _farthest(rows.select(SHOWN), examples)
     ends = (min(steps | read.keys()), max(steps | read.keys()))
     return Inspection(run, words, ends, population, exact, by_clause, by_text, found)
 
@@ -211,10 +201,10 @@ def tokens_by_step(run: Path, step: int | None = None) -> dict[int, float]:
 
 def _nothing(run: Path, step: int | None) -> str:
     """Why no row was read."""
-    steps = {each for rows in record_batches(run, ["step"]) for each in rows["step"].to_pylist()}
-    if not steps:
+    ends = pc.min_max(read_records(run, ["step"])["step"]).as_py()
+    if ends["min"] is None:
         return f"{run} has no recorded token"
-    return f"{run} has no record of step {step}; it has steps {min(steps)} to {max(steps)}"
+    return f"{run} has no record of step {step}; it has steps {ends['min']} to {ends['max']}"
 
 
 def _chosen(rows: Any, rule: Expr | None, dropped: bool, text: str | None) -> Any:
@@ -258,41 +248,16 @@ def _summed(rows: Any, keys: Sequence[str], population: float) -> Any:
 def _farthest(rows: Any, examples: int | None) -> Any:
     """The rows of each group that were changed most, then the newest, in different contexts."""
     change = pc.round(pc.abs(pc.subtract(rows["factor"], 1.0)), 3)
-    order = [(name, "descending") for name in ("change", *_PLACE[:3])]
-    rows = rows.append_column("change", change).sort_by([*order, ("position", "ascending")])
-    rows = rows.drop_columns("change")
+    keys = [(name, "descending") for name in ("change", *_PLACE[:3])] + [("position", "ascending")]
+    order = pc.sort_indices(rows.select(_PLACE).append_column("change", change), sort_keys=keys)
     if examples is None:
-        return rows
+        return rows.take(order)
     context = [*KEYS, "before", "after"]
-    numbered = rows.select(context).append_column("row", pyarrow.array(range(len(rows)), "int64"))
+    numbered = rows.select(context).append_column("row", pyarrow.array(np.argsort(order)))
     different = numbered.group_by(context).aggregate([("row", "min")]).sort_by("row_min")
     groups = different.group_by(list(KEYS), use_threads=False).aggregate([("row_min", "list")])
     chosen = pc.list_flatten(pc.list_slice(groups["row_min_list"], 0, examples))
-    return rows.take(chosen.take(pc.sort_indices(chosen)))
-
-
-def record_batches(
-    run: Path,
-    columns: Sequence[str],
-    step: int | None = None,
-    progress: Progress = lambda done, total: None,
-) -> Iterator[Any]:
-    """The records of a run, some thousand rows at a time, as pyarrow tables.
-
-    Raises:
-        ConfigError: no run or no records there, files that are damaged or of another version, or
-            numbers that no record has.
-    """
-    dataset = open_records(run, columns)
-    chosen = None if step is None else pc.field("step") == step
-    reading = {"batch_readahead": 2, "fragment_readahead": 1}  # memory for few batches
-    with sound(run):
-        total, done = dataset.count_rows(), 0
-        for batch in dataset.to_batches(columns=list(columns), filter=chosen, **reading):
-            rows = checked_rows(pyarrow.Table.from_batches([batch]), columns, done)
-            done += len(batch)
-            progress(done, total)
-            yield rows
+    return rows.take(order.take(chosen.take(pc.sort_indices(chosen))))
 
 
 def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

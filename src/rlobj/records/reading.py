@@ -86,13 +86,12 @@ def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
     return dataset.dataset([str(file) for file in files], schema=SCHEMA, format="parquet")
 
 
-def checked_rows(rows: Any, columns: Iterable[str], before: int = 0) -> Any:
+def checked_rows(rows: Any, columns: Iterable[str]) -> Any:
     """Some columns of recorded tokens, with their documented types.
 
     Args:
         rows: a pyarrow table.
         columns: their names; those of `OPTIONAL` may be missing, and are null then.
-        before: the number of rows that were read before, for messages.
 
     Raises:
         ConfigError: a column is missing or of another kind, a step is null, or an inclusion
@@ -113,9 +112,7 @@ def checked_rows(rows: Any, columns: Iterable[str], before: int = 0) -> Any:
         row = pc.index(pc.fill_null(good, False), False).as_py()
         if row >= 0:
             value = found[name][row].as_py()
-            raise ConfigError(
-                f"'{name}' is {value} in row {before + row}, from 0; expected {expected}"
-            )
+            raise ConfigError(f"'{name}' is {value} in row {row}, from 0; expected {expected}")
     return pyarrow.table(found)
 
 

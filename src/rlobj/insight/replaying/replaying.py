@@ -17,7 +17,7 @@ from rlobj.base.errors import BatchError, ConfigError
 from rlobj.config.presets import Preset
 from rlobj.config.run_folder import Progress
 from rlobj.insight.filtering import columns_of, matching, read_filter
-from rlobj.insight.inspecting import record_batches, without_nan
+from rlobj.insight.inspecting import without_nan
 from rlobj.insight.replaying import planned as plans
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
 from rlobj.insight.replaying.result import Replay
@@ -28,7 +28,7 @@ from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Controlled
 from rlobj.objectives.statistics import SingleProcess
-from rlobj.records.reading import checked_files, checked_rows, sound
+from rlobj.records.reading import checked_files, checked_rows, read_records, sound
 from rlobj.records.rows import numpy
 from rlobj.records.tables import UpdateTable, read_tables
 
@@ -79,9 +79,8 @@ def replay(
     steps = None if step is None else [step]
     if not exact:
         columns = found.filters()
-        read = record_batches(path, columns, step, progress) if path else None
-        for batch in read or [checked_rows(tables, columns)]:
-            found.records(batch, step)
+        rows = read_records(path, columns, steps=steps) if path else checked_rows(tables, columns)
+        found.records(rows, step)
     else:
         updates: Any = read_tables(path, steps, trust=trust) if path else tables
         updates = (update for update in updates if step in (None, update.step))
