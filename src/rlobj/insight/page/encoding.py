@@ -3,12 +3,11 @@
 An element has base64 of deflate of little-endian numbers. The element `store-meta` has, as JSON:
 
     size               the number of rows
-    columns            name -> {type, per, width, element, values}
+    columns            name -> {type, per, element, values}
     updates            the whole updates: step, update, state
 
-type is float32 (null is NaN), int32, float64, bool (0, 1, 2 = null) or text; then the numbers are
-places of `width` bytes in the list of `values`, an element of its own. `per` is "token" or
-"response".
+type is float32 (null is NaN), int32, float64, bool (bytes 0, 1, 2 = null) or text; then the numbers
+are int32 places in the list of `values`, an element of its own. `per` is "token" or "response".
 """
 
 from __future__ import annotations
@@ -44,13 +43,12 @@ def store_elements(page: PageRows) -> bytes:
     starts = np.flatnonzero(first)
     before = np.concatenate([[0], np.cumsum(real)])[starts].astype(np.int32)
     responses, tokens = rows.take(starts), rows.filter(pyarrow.array(real))
-    columns = {"start": {"per": "response", **elements.column("start", pyarrow.array(before))}}
+    columns = {"start": {"per": "response", **elements.column(pyarrow.array(before))}}
     for name in rows.column_names:
         each = name in PER_RESPONSE or name.startswith("reward:")
         column = (responses if each else tokens)[name].combine_chunks()
         if column.null_count < len(column):
-            described = elements.column(name, column)
-            columns[name] = {"per": "response" if each else "token", **described}
+            columns[name] = {"per": "response" if each else "token", **elements.column(column)}
     meta = {
         "size": len(tokens),
         "columns": columns,
@@ -67,32 +65,27 @@ class _Elements:
         self.written: list[bytes] = []
         self._known: dict[bytes, str] = {}
 
-    def column(self, name: str, column: Any) -> dict[str, Any]:
-        """How to read a column, after its element was written."""
+    def column(self, column: Any) -> dict[str, Any]:
+        """How to read a column, after its elements were written."""
+        found: dict[str, Any] = {}
         if pyarrow.types.is_dictionary(column.type):
             used = column.cast("string").dictionary_encode("encode")  # null is one of the values
-            texts = used.dictionary.to_pylist()
-            values = self._element(name, json.dumps(texts).encode(), "-values")
-            kind = np.min_scalar_type(max(len(texts) - 1, 0))
-            codes = used.indices.to_numpy().astype(kind)
-            return {"type": "text", "values": values, **self._data(name, codes)}
-        if pyarrow.types.is_boolean(column.type):
-            values = pc.fill_null(column.cast("uint8"), 2).to_numpy()
-            return {"type": "bool", **self._data(name, values)}
-        values = _numbers(column)
-        if values.dtype == np.int64:
-            small = abs(values).max(initial=0) < 2**31
-            values = values.astype(np.int32 if small else np.float64)
-        return {"type": str(values.dtype), **self._data(name, values)}
+            kind, values = "text", used.indices.to_numpy()
+            found["values"] = self._element(json.dumps(used.dictionary.to_pylist()).encode())
+        elif pyarrow.types.is_boolean(column.type):
+            kind, values = "bool", pc.fill_null(column.cast("uint8"), 2).to_numpy()
+        else:
+            values = _numbers(column)
+            if values.dtype == np.int64:
+                small = abs(values).max(initial=0) < 2**31
+                values = values.astype(np.int32 if small else np.float64)
+            kind = str(values.dtype)
+        return {"type": kind, "element": self._element(values.tobytes()), **found}
 
-    def _data(self, name: str, values: NDArray[Any]) -> dict[str, Any]:
-        return {"width": values.dtype.itemsize, "element": self._element(name, values.tobytes())}
-
-    def _element(self, name: str, content: bytes, kind: str = "") -> str:
+    def _element(self, content: bytes) -> str:
         packed = pack(content)
         if packed not in self._known:
-            name = name if name.isascii() and name.isidentifier() else str(len(self._known))
-            self._known[packed] = f"column-{name}{kind}"
+            self._known[packed] = f"column-{len(self._known)}"
             element = b'<script type="application/octet-stream" id="%s">%s</script>\n'
             self.written.append(element % (self._known[packed].encode(), packed))
         return self._known[packed]

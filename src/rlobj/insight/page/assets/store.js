@@ -18,8 +18,9 @@
 function openStore() {
   const meta = JSON.parse(document.getElementById("store-meta").textContent);
   const KEYS = ["start", "step", "update", "group", "response"];
-  const ARRAYS = { float32: Float32Array, float64: Float64Array, int32: Int32Array };
-  const CODES = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
+  const ARRAYS = {
+    float32: Float32Array, float64: Float64Array, int32: Int32Array, bool: Uint8Array, text: Int32Array,
+  };
   const POPULATIONS = ["aggregate", "cut", "quantile", "scan"];
   const OPPOSITE = { surprisal: "logprob", old_surprisal: "old_logprob" };
   const own = new Map(); // as the page has them, per token or per response
@@ -30,9 +31,9 @@ function openStore() {
   const once = (map, key, make) => map.get(key) ?? (map.set(key, make()), map.get(key));
 
   async function decode(name) {
-    const { type, width, element, values } = meta.columns[name];
+    const { type, element, values } = meta.columns[name];
     const { buffer } = await once(kept, element, () => unpack(element));
-    let data = new (ARRAYS[type] ?? CODES[width])(buffer);
+    let data = new ARRAYS[type](buffer);
     if (type === "bool") data = new Float32Array(data).map((x) => (x === 2 ? NaN : x));
     if (values) {
       const bytes = await once(kept, values, () => unpack(values));
