@@ -12,9 +12,11 @@ import pyarrow
 import torch
 from browser import Browser
 
+from rlobj.base.files import packaged
 from rlobj.insight.filtering import FUNCTIONS_OF_PAGES, OWN_COLUMNS
-from rlobj.insight.page.encoding import store_elements, store_script
+from rlobj.insight.page.encoding import store_data
 from rlobj.insight.page.store import PageRows, described, recorded_rows, whole_rows
+from rlobj.insight.page.writing import STORE
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.statistics import SingleProcess
@@ -22,6 +24,7 @@ from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.schema import SCHEMA
 from rlobj.records.tables import UpdateTable
 from rlobj.records.texts import TokenTexts
+from rlobj.reporting.page import render_page
 
 NUMBERS = (0.0, 1.0, 0.002, 0.5, 0.8, 1e-4, 2.0, -0.5, 0.1, 0.3, 100.0)
 """Values of columns; many rows have equal ones, and some are the thresholds of the rules."""
@@ -42,10 +45,10 @@ TEXTS = TokenTexts(Letters())
 
 def write_page(path: Path, page: PageRows, first: str = "") -> Path:
     """A page with a store and nothing else; `first` is a script that runs before its own."""
-    head = b"<!doctype html><meta charset=utf-8><title>store</title>"
-    head += f"<script>{first}</script>".encode()
-    script = f"<script>{store_script()}\nconst store = openStore();</script>".encode()
-    path.write_bytes(head + store_elements(page) + script)
+    meta, columns = store_data(page)
+    own = [packaged("rlobj.insight.page", f"assets/{name}.js") for name in STORE]
+    scripts, data = [first, *own, "const store = openStore();"], {"store-meta": meta}
+    path.write_bytes(render_page("store", "", scripts=scripts, data=data, packed=columns))
     return path
 
 

@@ -14,7 +14,7 @@ from pages import TEXTS, awaited, random_record, random_update, recorded, whole,
 from record_rows import dropped, write_records
 
 from rlobj.base.errors import ConfigError
-from rlobj.insight.page.encoding import store_elements
+from rlobj.insight.page.encoding import store_data
 from rlobj.insight.page.store import PageRows, encoded, read_rows, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.records.observed import Observed
@@ -298,5 +298,6 @@ def test_a_refusal_says_where_and_what_to_type(browser: Browser, tmp_path: Path)
 def test_equal_columns_take_no_space() -> None:
     table = random_record(5000, 0)
     same = table.set_column(table.schema.get_field_index("old_prob"), "old_prob", table["prob"])
-    sizes = [len(store_elements(PageRows(encoded(each), [], []))) for each in (table, same)]
+    packed = [store_data(PageRows(encoded(each), [], []))[1].values() for each in (table, same)]
+    sizes = [sum(map(len, each)) for each in packed]
     assert sizes[0] - sizes[1] > 5000

@@ -18,7 +18,7 @@ from rlobj.config.run_folder import Progress, named_folder, read_settings
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, deciding
 from rlobj.insight.inspecting import tokens_by_step
 from rlobj.insight.outcomes import share
-from rlobj.insight.page.encoding import store_elements, store_script
+from rlobj.insight.page.encoding import store_data
 from rlobj.insight.page.store import PageRows, listed, read_rows
 from rlobj.objectives.clauses import flat
 from rlobj.objectives.objective import Objective
@@ -30,7 +30,9 @@ from rlobj.reporting import visible
 from rlobj.reporting.page import definition_list, fill, render_page
 
 _asset = partial(packaged, "rlobj.insight.page")
-SCRIPTS = ("page", "scales", "filter", "details", "responses", "tokens", "planes", "inspect")
+STORE = ("rules", "evaluate", "store")
+"""Scripts that read the rows of a page: `rules` and `openStore`."""
+VIEWS = ("page", "scales", "filter", "details", "responses", "tokens", "planes", "inspect")
 
 
 def write_inspection_page(
@@ -84,12 +86,14 @@ def write_inspection_page(
             **{n: {"unit": each.unit, "meaning": each.meaning} for n, each in COLUMNS.items()},
         },
     }
+    meta, columns = store_data(page)
     content = render_page(
         f"{name}: tokens",
-        fill(_asset("assets/inspect.html"), body) + store_elements(page),
+        fill(_asset("assets/inspect.html"), body),
         styles=_asset("assets/inspect.css"),
-        scripts=[store_script(), *(_asset(f"assets/{name}.js") for name in SCRIPTS)],
-        data={"about": about},
+        scripts=[_asset(f"assets/{name}.js") for name in (*STORE, *VIEWS)],
+        data={"about": about, "store-meta": meta},
+        packed=columns,
         libraries=["echarts"],
     )
     write_whole(path, content)
