@@ -169,7 +169,7 @@ def _check(file: Path, columns: Iterable[str]) -> None:
             "again; else delete the file"
         ) from error
     versions = {(schema.metadata or {}).get(VERSION_KEY.encode(), b"").decode(errors="replace")}
-    if versions == {""}:  # another program may have written it
+    if versions == {""}:  # another program has written it
         if "schema_version" not in schema.names:
             raise ConfigError(
                 f"{file} was not written by rlobj: its metadata have no {VERSION_KEY}. Expected "

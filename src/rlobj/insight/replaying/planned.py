@@ -161,7 +161,12 @@ def reason(error: BatchError, table: TokenBatch, reads: Iterable[str]) -> str:
         column = f"{name}_logprobs"
         if column in reads and getattr(table, column) is None:
             return _NOT_RECORDED.format(name, penalty)
-    gaps = table.logprobs.isnan() & table.decided
-    if len(gaps) and bool(gaps.all()):
+    gaps = unscored(table)
+    if gaps and gaps == len(table):
         return f"no log-probs were recorded: {error}"
-    return UNSCORED if bool(gaps.any()) else str(error)
+    return UNSCORED if gaps else str(error)
+
+
+def unscored(table: TokenBatch) -> int:
+    """The number of tokens of decided responses without a log-prob."""
+    return int((table.logprobs.isnan() & table.decided).sum())

@@ -129,14 +129,18 @@ class _Replay:
         self.steps[first.step] = None
         if self.replayed is None:
             self.replayed = self._begin(first)
-        phases: dict[str, list[list[plans.Phase]]] = {}
+        own = [[(each.objective, each.table, each.state) for each in batch] for batch in batches]
+        planned = {RECORDED: list(map(plans.plan_again, own, batches))}
         for name, each in self.replayed.items():
+            if name in self.refused:
+                continue
             try:
-                phases |= {} if name in self.refused else {name: each.phases(batches)}
+                planned[name] = list(map(plans.plan_again, each.phases(batches), batches))
             except BatchError as error:
-                self.refuse(name, plans.reason(error, first.table, each.objective.needs.ever))
+                table = max((batch[0].table for batch in batches), key=plans.unscored)
+                self.refuse(name, plans.reason(error, table, each.objective.needs.ever))
         for n, batch in enumerate(batches):
-            self._mini_batch(batch, {name: each[n] for name, each in phases.items()})
+            self._mini_batch(batch[0], {name: each[n] for name, each in planned.items()})
 
     def _begin(self, first: UpdateTable) -> dict[str, plans.Replayed]:
         """The objectives at the beginning, and notes about them."""
@@ -153,23 +157,15 @@ class _Replay:
                 self.notes[f"{name}: {text}"] = None
         return {name: plans.Replayed(each) for name, each in objectives.items()}
 
-    def _mini_batch(self, batch: plans.MiniBatch, phases: Mapping[str, list[plans.Phase]]) -> None:
-        first, tallies = batch[0], self.tallies
+    def _mini_batch(self, first: UpdateTable, planned: Mapping[str, plans.Planned]) -> None:
+        tallies = self.tallies
         rows, spurious = first.table.decided, first.table.columns.get("spurious")
         if spurious is None:
             spurious = torch.full_like(first.table.logprobs, torch.nan)
-        recorded = [(each.objective, each.table, each.state) for each in batch]
-        planned = {RECORDED: plans.plan_again(recorded, batch)}
-        for name, each in phases.items():
-            try:
-                planned |= {} if name in self.refused else {name: plans.plan_again(each, batch)}
-            except BatchError as error:
-                self.refuse(name, plans.reason(error, first.table, each[0][0].needs.ever))
         for name, each in planned.items():
             tallies.add_planned(name, each, spurious[rows])
             if bool(each.gradient.isnan().any()):
-                gaps = first.table.logprobs.isnan() & first.table.decided
-                why = plans.UNSCORED if bool(gaps.any()) else plans.UNKNOWN
+                why = plans.UNSCORED if plans.unscored(first.table) else plans.UNKNOWN
                 self.notes[f"{name}: its gradient is unknown, because {why}"] = None
         touched = {name: each.effect >= 0 for name, each in planned.items()}
         for name, value, chosen in self._selected(first):
