@@ -38,6 +38,7 @@ SETTINGS = {
     "training.steps=1.5": "should be a valid integer, got a number with a fractional part",
     "training=3": "expected a mapping of settings, as in {name: value}, got 3",
     "training.stepz=3": "unknown key. Did you mean 'steps'?",
+    "training.strategy=zero33": "Did you mean 'zero3'?",
     "training.stop_on=[collapze]": "Did you mean 'collapse'?",
     "training..steps=3": "expected key=value, such as training.steps=50",
     "steps": "expected key=value, such as training.steps=50",

@@ -24,7 +24,7 @@ from torch import Tensor
 
 import rlobj
 from rlobj.scoring import PolicyScorer, pad_sequences
-from rlobj.training.parallel import Parallel, build_parallel, open_processes, resolve_strategy
+from rlobj.training.parallel import Parallel, build_parallel, open_processes
 from rlobj.training.parallel.process_group import ProcessGroup
 
 VOCABULARY = 48
@@ -310,7 +310,7 @@ def resume(parallel: Parallel, folder: Path, strategy: str, source: str) -> str:
 
 def main(phase: str, strategies: Sequence[str], folder: Path) -> None:
     torch.set_num_threads(1)
-    results: dict[str, Any] = {"auto": resolve_strategy("auto", os.environ)}
+    results: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         accelerator = open_processes(stack, grouped=True)
         for strategy in strategies:

@@ -274,17 +274,6 @@ def test_one_process_exchanges_with_itself():
 
 
 @pytest.mark.slow
-def test_torchrun_selects_ddp(torch_second):
-    assert [rank["auto"] for rank in torch_second] == ["ddp", "ddp"]
-
-
-@pytest.mark.slow
-@pytest.mark.deepspeed
-def test_accelerate_launch_with_deepspeed_selects_its_stage(zero_second):
-    assert [rank["auto"] for rank in zero_second] == ["zero3", "zero3"]
-
-
-@pytest.mark.slow
 @pytest.mark.deepspeed
 def test_zero_in_one_process_equals_plain_training_and_can_start_again(plain):
     program = (

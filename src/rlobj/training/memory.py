@@ -163,18 +163,16 @@ def require_memory(
         return
     adapted = config.model.model_copy(update={"lora": LoraConfig()})
     lora = config.model_copy(update={"model": adapted})
-    tried = {"--set model.lora.rank=16": estimate(lora, size, strategy, ranks, card)}
-    for count in (2, 4, 8, 16, 32):
-        if count > ranks:
-            more = f"--strategy zero3 --processes {count}"
-            tried[more] = estimate(config, size, "zero3", count, card)
-    ways = [f"{text}: {_gib(max(m.needed))}" for text, m in tried.items() if m.fits]
+    ways = {"--set model.lora.rank=16": estimate(lora, size, strategy, ranks, card)}
+    for count in (each for each in (2, 4, 8, 16, 32) if each >= ranks):
+        way = f"--strategy zero3 --processes {count}"
+        ways[way] = estimate(config, size, "zero3", count, card)
+    fitting = [f"{way}: {_gib(each)}" for way, each in ways.items() if each.fits]
     raise ConfigError(
-        f"the run cannot fit the GPU: a process needs {_gib(max(memory.needed))} without "
-        f"activations, and the GPU has {_gib(card)}\n  "
-        + "\n  ".join(f"{name}: {_gib(max(part))}" for name, part in memory.parts.items())
-        + "\nIt can fit with one of these:\n  "
-        + "\n  ".join(ways[:2] or ["a smaller model, or LoRA and zero3 over more processes"])
+        f"the run cannot fit the GPU: a process needs {_gib(memory)} without activations, and the "
+        f"GPU has {card / GIB:.1f} GiB. rlobj train --dry-run shows for what. It can fit with one "
+        "of these:\n  "
+        + "\n  ".join(fitting[:2] or ["a smaller model, or LoRA and zero3 over more processes"])
     )
 
 
@@ -187,12 +185,10 @@ def check_card(config: RunConfig, strategy: str, ranks: int, model: Any = None) 
         ranks: number of processes.
         model: the model, if it is in memory already.
     """
-    card = card_bytes()
-    if card is None:
-        return
-    size = Size.named(config.model) if model is None else Size.of(model, config.model.lora)
-    if size is not None:
-        require_memory(config, size, strategy, ranks, card)
+    if (card := card_bytes()) is not None:
+        size = Size.named(config.model) if model is None else Size.of(model, config.model.lora)
+        if size is not None:
+            require_memory(config, size, strategy, ranks, card)
 
 
 def card_bytes() -> int | None:
@@ -203,5 +199,5 @@ def card_bytes() -> int | None:
     return torch.cuda.get_device_properties(index).total_memory
 
 
-def _gib(count: float) -> str:
-    return f"{count / GIB:.1f} GiB"
+def _gib(memory: Memory) -> str:
+    return f"{max(memory.needed) / GIB:.1f} GiB"

@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
-from rlobj.base.errors import ConfigError, MissingExtra, nearest
+from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.base.ports import free_port
 from rlobj.training.parallel.base import Parallel
-
-Strategy = Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
 
 TIMEOUT = timedelta(minutes=60)
 """How long ranks wait for each other: one may still sample or grade when others have finished. One
@@ -32,7 +29,7 @@ _ZERO = ("zero1", "zero2", "zero3")
 
 
 def open_parallel(
-    strategy: Strategy, *, max_grad_norm: float, autocast: torch.dtype | None, seed: int
+    strategy: str, *, max_grad_norm: float, autocast: torch.dtype | None, seed: int
 ) -> Parallel:
     """Connect to the other processes of the run.
 
@@ -43,8 +40,8 @@ def open_parallel(
         seed: seed of torch's global generators, the same on every rank.
 
     Raises:
-        ConfigError: the strategy is unknown or not possible on this machine, DeepSpeed is too old,
-            or environment variables for several processes are missing.
+        ConfigError: the strategy is not possible on this machine, DeepSpeed is too old, or
+            environment variables for several processes are missing.
         MissingExtra: a zero strategy is requested, and DeepSpeed is not installed.
     """
     chosen = resolve_strategy(strategy, os.environ)
@@ -84,7 +81,7 @@ def build_parallel(
     """Build the `Parallel` of a strategy.
 
     Args:
-        strategy: a `Strategy` other than "auto".
+        strategy: one of the five.
         accelerator: result of `open_processes`; every strategy but ddp needs `grouped=True`.
         max_grad_norm: as in `open_parallel`.
         autocast: as in `open_parallel`.
@@ -104,55 +101,24 @@ def build_parallel(
 
 
 def resolve_strategy(strategy: str, environment: Mapping[str, str]) -> str:
-    """Return the strategy; for "auto", choose it by the launcher's environment variables.
-
-    `accelerate launch --use_deepspeed` selects zero1 to zero3 by its stage, and `--use_fsdp`
-    selects fsdp2. Otherwise the strategy is ddp, which is plain training in one process.
+    """Return the strategy; "auto" is ddp, which is plain training in one process.
 
     Raises:
-        ConfigError: the strategy is unknown, or the launcher requests offloading.
+        ConfigError: "auto", and `accelerate launch` was told to use DeepSpeed or FSDP.
     """
-    known = get_args(Strategy)
-    if strategy not in known:
-        raise ConfigError(f"unknown training.strategy '{strategy}'.{nearest(strategy, known)}")
     if strategy != "auto":
         return strategy
-    if _flag(environment, "ACCELERATE_USE_DEEPSPEED"):
-        stage = _zero_stage(environment)
-        return f"zero{stage}" if stage else "ddp"
-    return "fsdp2" if _flag(environment, "ACCELERATE_USE_FSDP") else "ddp"
-
-
-def _flag(environment: Mapping[str, str], name: str) -> bool:
-    return environment.get(name, "").lower() in ("1", "true", "yes")
+    for name in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP"):
+        if environment.get(name, "").lower() in ("1", "true", "yes"):
+            raise ConfigError(
+                f"accelerate launch has set {name}, and training.strategy is 'auto': rlobj sets up "
+                "the strategy itself. Name it, such as --strategy zero2 or --strategy fsdp2"
+            )
+    return "ddp"
 
 
 def _size(environment: Mapping[str, str]) -> int:
     return int(environment.get("WORLD_SIZE", "1"))
-
-
-def _zero_stage(environment: Mapping[str, str]) -> int:
-    """Return the stage that `accelerate launch --use_deepspeed` requests, by flags or by a file."""
-    path = environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
-    if path.lower() != "none":
-        with open(path, encoding="utf-8") as file:
-            zero = json.load(file).get("zero_optimization", {})
-        stage = zero.get("stage", 0)
-        parts = {key: zero.get(key) or {} for key in ("offload_optimizer", "offload_param")}
-        offload = [key for key, part in parts.items() if part.get("device", "none") != "none"]
-    else:
-        stage = environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
-        prefix = "ACCELERATE_DEEPSPEED_OFFLOAD_"
-        names = [f"{prefix}{part}_DEVICE" for part in ("OPTIMIZER", "PARAM")]
-        offload = [name for name in names if environment.get(name, "none").lower() != "none"]
-    if offload:
-        raise ConfigError(
-            f"accelerate launch asks DeepSpeed to offload ({', '.join(offload)}), which rlobj does "
-            "not support. Set it to none; zero3 over more processes saves memory as well."
-        )
-    if str(stage) not in ("0", "1", "2", "3"):
-        raise ConfigError(f"DeepSpeed's ZeRO stage is '{stage}'; expected 0, 1, 2 or 3.")
-    return int(stage)
 
 
 def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:

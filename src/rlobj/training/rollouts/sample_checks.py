@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -32,37 +31,38 @@ class SamplerGap(RunError):
     """The samples do not come from the policy, so they must not be trained on."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What an arithmetic may cause; correct engines stay a factor of ten below.
-
-    Attributes:
-        gap: largest accepted gap, nats.
-        noise: gaps up to this one are rounding, however small the run's first gap was, nats.
-        bias: largest accepted bias, nats.
-        slope: largest accepted |slope|.
-    """
-
-    gap: float
-    noise: float
-    bias: float
-    slope: float
-
-
 LIMITS = {
-    "float32": Limits(gap=1e-3, noise=1e-5, bias=1e-4, slope=3e-3),
-    "bfloat16": Limits(gap=0.1, noise=0.03, bias=3e-3, slope=0.03),
+    "float32": {"bias": 1e-4, "slope": 3e-3, "excess": 0.1, "gap": 1e-3},
+    "bfloat16": {"bias": 3e-3, "slope": 0.03, "excess": 0.1, "gap": 0.1},
 }
+"""The largest accepted numbers, |slope| for the slope. Bias, slope and gap of correct engines stay a
+factor of ten below. Temperature 0.9 has an excess of about 0.3, and top-p 0.95 one of about 0.8."""
+_NOISE = {"float32": 1e-5, "bfloat16": 0.03}
+"""Gaps up to this one are rounding, however small the run's first gap was, nats."""
+_TOLD = {
+    "bias": "log-probs of fresh samples are {found:.3g} nats higher there on average; expected at "
+    "most {limit:.2g} in {name}. It draws from a part of the policy's tokens only. Remove top_p, "
+    "top_k, min_p and other limits from its sampling settings.",
+    "slope": "log-probs of fresh samples change by {ratio:.3f} nats there for each nat of the "
+    "trainer's; expected 1 ± {limit:.2g} in {name}. Its temperature is about {actual:.2g}; "
+    "expected {temperature:g}.",
+    "excess": "it chooses tokens that are too likely, with an excess of {found:.2g}; expected at "
+    "most {limit:.2g}. The log-probs that it reports are not those that it draws from. Its "
+    "temperature is lower, or top_p, top_k or min_p is set.",
+    "gap": "log-probs of fresh samples differ by {found:.3g} nats a token on average, and by "
+    "{first:.2g} in the first step; expected at most {limit:.2g} in {name}. The largest ratio is "
+    "{largest:.3g}. The weights of the last sync are not all in use there, or its settings are "
+    "others.",
+}
+"""What each of the numbers says, in the order in which they are checked."""
 _DRIFT = 10
 """Largest accepted multiple of the run's first gap."""
-_EXCESS = 0.1
-"""Largest accepted excess. Temperature 0.9 has about 0.3, and top-p 0.95 about 0.8."""
 _MEMORY = 0.5
 """Weight of the evidence of the steps before, per step."""
 _FEW = 20
 """Tokens below which bias and slope are not computed."""
 _ERRORS = 5
-"""Standard errors at which a bias or a slope is significant."""
+"""Standard errors at which a bias, a slope or an excess is significant."""
 
 
 def sampler_gap(
@@ -212,44 +212,32 @@ def check_gap(
         SamplerGap: they do not, or the gap is not a number.
     """
     name = "float32" if arithmetic is None else str(arithmetic).removeprefix("torch.")
-    limits, size = LIMITS[name], gap["sampler/logprob_gap"]
-    most = min(limits.gap, max(limits.noise, _DRIFT * first)) if limit == "auto" else limit
-
-    def significant(each: str) -> float:
-        value, error = (gap.get(f"sampler/{each}{end}", 0.0) for end in ("", "_error"))
-        return value if limit == "auto" and abs(value) > _ERRORS * error else 0.0
-
-    bias, slope, excess = map(significant, ("bias", "slope", "excess"))
-    if bias > max(limits.bias, size / 2):
-        what = (
-            f"log-probs of fresh samples are {bias:.3g} nats higher there on average; expected at "
-            f"most {limits.bias:g} in {name}. It draws from a part of the policy's tokens only. "
-            "Remove top_p, top_k, min_p and other limits from its sampling settings."
-        )
-    elif abs(slope) > limits.slope:
-        what = (
-            f"log-probs of fresh samples change by {1 + slope:.3f} nats there for each nat of the "
-            f"trainer's; expected 1 ± {limits.slope:g} in {name}. Its temperature is about "
-            f"{temperature / (1 + slope):.2g}; expected {temperature:g}."
-        )
-    elif excess > _EXCESS:
-        what = (
-            f"it chooses tokens that are too likely, with an excess of {excess:.2g}; expected at "
-            f"most {_EXCESS:g}. The log-probs that it reports are not those that it draws from. "
-            "Its temperature is lower, or top_p, top_k or min_p is set."
-        )
-    elif not size <= most:
-        start = f"; {first:.2g} in the first step" if math.isfinite(first) else ""
-        what = (
-            f"log-probs of fresh samples differ by {size:.3g} nats a token on average{start}; "
-            f"expected at most {most:.2g} in {name}. The largest ratio is "
-            f"{gap['sampler/ratio_max']:.3g}. The weights of the last sync are not all in use "
-            "there, or its settings are others."
-        )
+    found, limits = {"gap": gap["sampler/logprob_gap"]}, dict(LIMITS[name])
+    if limit == "auto":
+        for each in ("bias", "slope", "excess"):
+            value, error = (gap.get(f"sampler/{each}{end}", 0.0) for end in ("", "_error"))
+            if abs(value) > _ERRORS * error:
+                found[each] = value
+        limits["bias"] = max(limits["bias"], found["gap"] / 2)
+        limits["gap"] = min(limits["gap"], max(_NOISE[name], _DRIFT * first))
     else:
-        return
-    raise SamplerGap(
-        f"the sampler does not sample from the policy: {what} Arithmetic that is coarser on "
-        "purpose: sampling.max_logprob_gap=NUMBER.",
-        finding="sampler-drift",
-    )
+        limits["gap"] = limit
+    for each in [each for each in _TOLD if each in found]:
+        value = found[each]
+        if (abs(value) if each == "slope" else value) <= limits[each]:
+            continue
+        what = _TOLD[each].format(
+            found=value,
+            limit=limits[each],
+            name=name,
+            ratio=1 + value,
+            actual=temperature / (1 + value),
+            temperature=temperature,
+            first=value if math.isinf(first) else first,
+            largest=gap["sampler/ratio_max"],
+        )
+        raise SamplerGap(
+            f"the sampler does not sample from the policy: {what} Arithmetic that is coarser on "
+            "purpose: sampling.max_logprob_gap=NUMBER.",
+            finding="sampler-drift",
+        )
