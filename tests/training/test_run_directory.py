@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-import datasets
 import pytest
 
 from rlobj.base.errors import ConfigError
@@ -43,20 +40,3 @@ def test_sessions_are_read_past_lines_that_a_crash_has_cut(tmp_path: Path) -> No
     assert len(read_sessions(tmp_path)) == 4
     assert read_changes(tmp_path) == [(4, "a", 1, 2), (9, "b", 1, 2)]
     assert len(RunDirectory(tmp_path / "new").id) == 16
-
-
-@pytest.mark.slow
-def test_writing_a_table_imports_nothing(tmp_path: Path) -> None:
-    code = (
-        "import sys\n"
-        "from rlobj.training import RunDirectory\n"
-        "assert 'pandas' not in sys.modules\n"
-        f"run = RunDirectory({str(tmp_path)!r})\n"
-        "with run.locked():\n"
-        "    before = set(sys.modules)\n"
-        "    run.write_table('table.parquet', {'a': [1, None], 'b': ['x', 'y'], 'c': [0.5, 1.0]})\n"
-        "    print(sorted(set(sys.modules) - before))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    assert datasets.Dataset.from_parquet(str(tmp_path / "table.parquet"))["a"][:] == [1, None]

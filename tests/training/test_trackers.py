@@ -13,7 +13,7 @@ import pytest
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.installation import TRACKERS
-from rlobj.training.storage.trackers import Trackers, flat, open_trackers
+from rlobj.training.storage.trackers import Trackers, flat, open_trackers, require_trackers
 
 
 @pytest.fixture
@@ -84,15 +84,13 @@ def test_only_the_main_process_writes(tmp_path: Path) -> None:
 def test_error_for_a_missing_package_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On every process, and also where a folder of that name lies about, as wandb leaves one."""
+    """Also where a folder of that name lies about, as wandb leaves one."""
     (tmp_path / "absent_tracker").mkdir()
     for path in (None, tmp_path):
         if path is not None:
             monkeypatch.syspath_prepend(path)
-        for main in (True, False):
-            process = SimpleNamespace(is_main_process=main)
-            with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[trackers\]'"):
-                open_trackers(process, ["absent_tracker"], tmp_path, {})  # type: ignore[list-item]
+        with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[trackers\]'"):
+            require_trackers(["absent_tracker"])
 
 
 def test_an_unknown_tracker_is_refused() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import RunError
-from rlobj.config.run_folder import best_checkpoint
+from rlobj.config.run_folder import best_checkpoint, newest_checkpoint, read_run_config
 from rlobj.models.policy import Policy, load_model, load_tokenizer
-from rlobj.training.storage.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,14 @@ class TrainingResult:
         """
         if self.policy is not None:
             return self.policy.model.eval()
-        return load_model(self._config.model, str(self._folder)).eval()
+        return load_model(read_run_config(self.path).model, str(self._folder)).eval()
 
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer of `model`."""
         if self.policy is not None:
             return self.policy.tokenizer
-        return load_tokenizer(self._config.model, str(self._folder))
+        return load_tokenizer(read_run_config(self.path).model, str(self._folder))
 
     @property
     def best_checkpoint(self) -> Path | None:
@@ -60,12 +59,8 @@ class TrainingResult:
         return best_checkpoint(self.path)
 
     @property
-    def _config(self) -> Any:
-        return RunDirectory.open(self.path)[1]
-
-    @property
     def _folder(self) -> Path:
-        newest = RunDirectory(self.path).latest()
+        newest = newest_checkpoint(self.path)
         if newest is None:
             raise RunError(f"{self.path} has no checkpoint yet, so there is no trained model")
         return newest / "model"

@@ -353,19 +353,14 @@ def _require_same_objects(
 
 
 def _warn_of_more_steps(config: RunConfig, last: Sequence[Mapping[str, Any]], done: int) -> None:
-    """Say what a longer run does otherwise; `last` are its last metrics, after `done` steps."""
-    training, ahead = config.training, config.sampling.async_depth
+    """Say that a longer schedule rises again; `last` are the last metrics, after `done` steps."""
+    training = config.training
     before = [line.get("train/learning_rate") or math.inf for line in last]
     rises = any(learning_rate(training, done) > rate for rate in before)
     if rises and training.schedule != "constant":
         logger.warning(
             f"training.schedule is {training.schedule} and now covers {training.steps} steps, so "
             "the learning rate increases now and then decreases again"
-        )
-    if ahead:
-        logger.warning(
-            f"the first {ahead} rollouts are sampled from the newest weights, not from weights "
-            f"{ahead} steps old, because the run sampled no rollouts after its last step"
         )
 
 

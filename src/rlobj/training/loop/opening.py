@@ -221,10 +221,7 @@ def _facts(parts: Parts, given: Given, size: str, note: str) -> dict[str, str]:
 
 def _size(model: Any) -> str:
     """The number of parameters in words; adapters are counted apart."""
-    frozen, trained = (
-        sum(p.numel() for p in model.parameters() if p.requires_grad == wanted)
-        for wanted in (False, True)
-    )
-    if not frozen:
-        return f"{trained:,} parameters"
-    return f"{frozen:,} parameters and {trained:,} in adapters, which are trained"
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    frozen = sum(p.numel() for p in model.parameters()) - trained
+    adapters = f" and {trained:,} in adapters, which are trained" if frozen else ""
+    return f"{frozen or trained:,} parameters{adapters}"

@@ -35,20 +35,15 @@ of a job, and a launcher passes its own signal on."""
 class Interrupts:
     """A context manager in which SIGTERM ends the program as Ctrl-C does.
 
-    The KeyboardInterrupt has the number of the signal. After `defer` the first signal only asks the
-    run to end after its step, and a second one ends it at once. In other threads than the main one
-    signals are not handled.
+    The KeyboardInterrupt has the number of the signal. After `defer` the first signal only sets
+    `ENDING`, and a second one ends the program at once. In other threads than the main one signals
+    are not handled.
     """
 
     def __init__(self) -> None:
         self._asked_at = 0.0
         self._deferring = False
         self._before: dict[signal.Signals, Any] = {}
-
-    @property
-    def asked(self) -> bool:
-        """This process has received the first signal."""
-        return ENDING.is_set()
 
     def __enter__(self) -> Self:
         ENDING.clear()
@@ -69,9 +64,9 @@ class Interrupts:
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         now = time.monotonic()
-        if not self._deferring or (self.asked and now - self._asked_at > _ECHO):
+        if not self._deferring or (ENDING.is_set() and now - self._asked_at > _ECHO):
             raise KeyboardInterrupt(number)
-        if self.asked:
+        if ENDING.is_set():
             return
         ENDING.set()
         self._asked_at = now

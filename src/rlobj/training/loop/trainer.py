@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from rlobj.base.progress import ENDING
 from rlobj.config.run_config import RunConfig
 from rlobj.samplers.types import WaitEnded
 from rlobj.training.loop import stages
@@ -58,10 +59,9 @@ def run_training(
                 break
             with explained(parts.learner.steps):
                 stop_on_findings(parts)
-            if any_rank(interrupts.asked, parts.comm):
-                with explained(parts.learner.steps):
+                if any_rank(ENDING.is_set(), parts.comm):
                     stages.save(parts, now=True)
-                break
+                    break
     seconds = time.perf_counter() - start
     lines = parts.run.lines()
     return TrainingResult(parts.run.path, parts.learner.steps, seconds, lines, given.policy)

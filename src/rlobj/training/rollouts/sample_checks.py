@@ -35,8 +35,8 @@ LIMITS = {
     "float32": {"bias": 1e-4, "slope": 3e-3, "excess": 0.1, "gap": 1e-3},
     "bfloat16": {"bias": 3e-3, "slope": 0.03, "excess": 0.1, "gap": 0.1},
 }
-"""The largest accepted numbers, |slope| for the slope. Bias, slope and gap of correct engines stay a
-factor of ten below. Temperature 0.9 has an excess of about 0.3, and top-p 0.95 one of about 0.8."""
+"""The largest accepted numbers, |slope| for the slope. Bias, slope and gap of correct engines stay
+ten times below. Temperature 0.9 has an excess of about 0.3, and top-p 0.95 one of about 0.8."""
 _NOISE = {"float32": 1e-5, "bfloat16": 0.03}
 """Gaps up to this one are rounding, however small the run's first gap was, nats."""
 _TOLD = {

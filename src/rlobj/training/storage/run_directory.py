@@ -21,8 +21,8 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -113,18 +113,13 @@ class RunDirectory:
         text = _yaml(given_settings(config)) if self._foreign else dump_config(config)
         write_whole(self.path / run_folder.CONFIG_FILE, text.encode())
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Lock the folder, so that no second process trains in it.
-
-        It also imports pyarrow, so that the import does not count as time of the first step.
 
         Raises:
             ConfigError: another process has the lock, or the folder cannot be written.
         """
-        with lock_folder(self.path, "training in"):
-            _load_tables()
-            yield
+        return lock_folder(self.path, "training in")
 
     @classmethod
     def open(cls, path: Path) -> tuple[RunDirectory, RunConfig]:
@@ -204,13 +199,6 @@ class RunDirectory:
         """Return the step of the newest checkpoint; 0 before the first."""
         newest = self.latest()
         return 0 if newest is None else step_of(newest)
-
-
-def _load_tables() -> None:
-    """Import pyarrow and, with a first array, pandas if it is installed. This takes a second."""
-    import pyarrow.parquet
-
-    pyarrow.array([0])
 
 
 def _link(source: str, target: str) -> None:

@@ -83,10 +83,8 @@ def open_trackers(
         step: number of steps that a resumed run has finished; TensorBoard hides later ones.
 
     Raises:
-        MissingExtra: a package is not installed; raised on every process.
         RunError: a tracker cannot be started, for example because its server does not answer.
     """
-    require_trackers(names)
     opened: list[Any] = []
     if not (names and accelerator.is_main_process):
         return Trackers()
