@@ -43,7 +43,7 @@ def judged(policy, *texts: tuple[str, bool | None], source: str = "scratchpad", 
         return None
     cpu = torch.device("cpu")
     comm = ProcessGroup(cpu)
-    table = shard(responses(tokenizer, *texts), 1, comm, cpu, judge=judge).table
+    table = shard(responses(tokenizer, *texts), config, comm, cpu, judge).table
     return [part.tolist() for part in table.columns["spurious"].split(table.lengths.tolist())]
 
 

@@ -15,6 +15,7 @@ from forked import call_in_ranks
 from runs import distance, metrics, ranks, weights, write_config
 from tiny import tiny_config
 
+from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem
 from rlobj.records import read_tables
 from rlobj.rewards import Graded
@@ -100,6 +101,10 @@ def listed(share: Share) -> list[list[tuple]]:
     return [flat[a:b] for a, b in itertools.pairwise(ends)]
 
 
+def run(balance: bool = True) -> RunConfig:
+    return RunConfig(training={"updates_per_step": UPDATES, "balance": balance})
+
+
 def rank_main(rank: int, size: int, folder: str) -> None:
     torch.set_num_threads(1)
     store, patience = f"file://{folder}/store", timedelta(seconds=60)
@@ -107,10 +112,10 @@ def rank_main(rank: int, size: int, folder: str) -> None:
     comm, device = ProcessGroup(torch.device("cpu")), torch.device("cpu")
     found = {}
     for balance in (True, False):
-        share = shard(rollout_of(rank, size), UPDATES, comm, device, balance=balance)
+        share = shard(rollout_of(rank, size), run(balance), comm, device)
         found[balance] = (listed(share), share.imbalance)
     nothing = Rollout([], [], 1, {}, {})
-    found["empty"] = shard(nothing, UPDATES, comm, device).sizes
+    found["empty"] = shard(nothing, run(), comm, device).sizes
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -120,7 +125,7 @@ def rank_main(rank: int, size: int, folder: str) -> None:
 def test_every_response_arrives_once_and_whole(size, tmp_path):
     call_in_ranks(rank_main, size, tmp_path)
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(size)]
-    alone = shard(rollout_of(0, 1), UPDATES, ProcessGroup(torch.device("cpu")), torch.device("cpu"))
+    alone = shard(rollout_of(0, 1), run(), ProcessGroup(torch.device("cpu")), torch.device("cpu"))
     whole = listed(alone)
     assert [len(part) for part in whole] == [126, 120, 120]
     for balance in (True, False):

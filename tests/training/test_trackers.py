@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
-from rlobj.config.run_config import RunConfig, build_config
+from rlobj.config.run_config import RunConfig, build_config, settings_of
 from rlobj.installation import TRACKERS
 from rlobj.training.storage.trackers import Trackers, flat, open_trackers, require_trackers
 
@@ -23,9 +23,14 @@ def accelerator() -> Any:
     return Accelerator(cpu=True)
 
 
-@pytest.fixture
-def config() -> dict[str, Any]:
-    return build_config([]).model_dump(mode="json", by_alias=True)
+def run_with(tracker: str) -> RunConfig:
+    return RunConfig.model_validate({"output": {"trackers": [tracker]}})
+
+
+def opened_in(
+    folder: Path, accelerator: Any, tracker: str = "tensorboard", step: int = 0
+) -> Trackers:
+    return open_trackers(accelerator, run_with(tracker), folder, step)
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -38,10 +43,8 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in names}
 
 
-def test_tensorboard_reads_back_what_was_logged(
-    tmp_path: Path, accelerator: Any, config: dict[str, Any]
-) -> None:
-    opened = open_trackers(accelerator, ["tensorboard"], tmp_path, config)
+def test_tensorboard_reads_back_what_was_logged(tmp_path: Path, accelerator: Any) -> None:
+    opened = opened_in(tmp_path, accelerator)
     opened.log({"step": 0, "eval/accuracy": 0.25}, 0)
     opened.log({"step": 1, "eval/accuracy": 0.5, "reward/std": math.nan, "preset": "stapo"}, 1)
     assert scalars(tmp_path)["eval/accuracy"] == [(0, 0.25), (1, 0.5)]  # before the end, too
@@ -49,25 +52,23 @@ def test_tensorboard_reads_back_what_was_logged(
     assert scalars(tmp_path) == {"step": [(0, 0), (1, 1)], "eval/accuracy": [(0, 0.25), (1, 0.5)]}
 
 
-def test_tensorboard_has_every_setting_of_the_run(
-    tmp_path: Path, accelerator: Any, config: dict[str, Any]
-) -> None:
+def test_tensorboard_has_every_setting_of_the_run(tmp_path: Path, accelerator: Any) -> None:
     import yaml
 
-    open_trackers(accelerator, ["tensorboard"], tmp_path, config).close()
+    opened_in(tmp_path, accelerator).close()
     [file] = (tmp_path / "tensorboard").glob("*/hparams.yml")
     logged = yaml.safe_load(file.read_text())
     assert logged["training.steps"] == RunConfig().training.steps
     assert logged["sampling.engine"] == "transformers"
-    assert logged == flat(config)
+    assert logged == flat(settings_of(run_with("tensorboard")))
 
 
 def test_a_resumed_run_hides_the_steps_that_are_repeated(tmp_path: Path, accelerator: Any) -> None:
-    first = open_trackers(accelerator, ["tensorboard"], tmp_path, {})
+    first = opened_in(tmp_path, accelerator)
     for step in range(1, 6):
         first.log({"reward/mean": float(step)}, step)
     first.close()
-    again = open_trackers(accelerator, ["tensorboard"], tmp_path, {}, step=3)
+    again = opened_in(tmp_path, accelerator, step=3)
     again.log({"reward/mean": 40.0}, 4)
     again.close()
     assert scalars(tmp_path)["reward/mean"] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
@@ -75,7 +76,7 @@ def test_a_resumed_run_hides_the_steps_that_are_repeated(tmp_path: Path, acceler
 
 def test_only_the_main_process_writes(tmp_path: Path) -> None:
     other = SimpleNamespace(is_main_process=False)
-    opened = open_trackers(other, ["tensorboard"], tmp_path, {})
+    opened = opened_in(tmp_path, other)
     opened.log({"reward/mean": 1.0}, 1)
     opened.close()
     assert list(tmp_path.iterdir()) == []
@@ -101,14 +102,14 @@ def test_an_unknown_tracker_is_refused() -> None:
 def test_a_tracker_that_cannot_start_raises_an_error(tmp_path: Path, accelerator: Any) -> None:
     (tmp_path / "tensorboard").write_text("a file where a folder should be")
     with pytest.raises(RunError, match="tensorboard cannot start"):
-        open_trackers(accelerator, ["tensorboard"], tmp_path, {})
+        opened_in(tmp_path, accelerator)
 
 
 def test_a_tracker_that_fails_later_is_removed_and_the_others_continue(
     tmp_path: Path, accelerator: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opened = open_trackers(accelerator, ["tensorboard"], tmp_path / "one", {})
-    other = open_trackers(accelerator, ["tensorboard"], tmp_path / "two", {})
+    opened = opened_in(tmp_path / "one", accelerator)
+    other = opened_in(tmp_path / "two", accelerator)
     both = Trackers([*opened._opened, *other._opened])
     opened._opened[0].writer = None  # as if it had been taken away
     with caplog.at_level(logging.WARNING, "rlobj"):
@@ -131,7 +132,6 @@ def test_the_other_trackers_log_a_run_without_a_network(
     name: Any,
     tmp_path: Path,
     accelerator: Any,
-    config: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -139,7 +139,7 @@ def test_the_other_trackers_log_a_run_without_a_network(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read when it is imported
     pytest.importorskip(name, reason=f"the extra trackers: {name} is not installed")
-    opened = open_trackers(accelerator, [name], tmp_path, config)
+    opened = opened_in(tmp_path, accelerator, name)
     opened.log({"reward/mean": 0.5, "reward/std": math.nan}, 1)
     assert opened._opened, "it was given up on"
     opened.close()

@@ -116,17 +116,8 @@ class Learner:
     def shard(self, rollout: Rollout) -> Share:
         """This rank's share of the rollout, in mini-batches of whole groups."""
         self.clock.start("scoring")
-        training = self.config.training
         with self.clock.inside("other"):
-            return shard(
-                rollout,
-                training.updates_per_step,
-                self.comm,
-                self.parallel.device,
-                balance=training.balance,
-                rewards=self.config.rewards,
-                judge=self.judge,
-            )
+            return shard(rollout, self.config, self.comm, self.parallel.device, self.judge)
 
     def score(self, share: Share) -> TokenBatch:
         """The share's table with the columns that the objective reads from the policy.

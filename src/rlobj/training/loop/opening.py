@@ -82,7 +82,7 @@ def open_parts(
         sampler = given.sampler
         if sampler is None:
             with together(comm, "opening the sampler"):
-                sampler = setup.sampler(config, policy, parallel, initial, autocast, run)
+                sampler = setup.sampler(config, policy, parallel, initial, run)
             stack.callback(sampler.close)
         grader = stack.enter_context(grader)
         parts = Parts(
@@ -92,13 +92,8 @@ def open_parts(
         changes = _prepare_folder(parts, newest, resume, stack)
         stack.callback(parts.recording.close)
         with together(comm, "opening the trackers"):
-            parts.trackers = open_trackers(
-                parallel.accelerator,
-                config.output.trackers,
-                run.path,
-                settings_of(config),
-                step=learner.steps,
-            )
+            trackers = open_trackers(parallel.accelerator, config, run.path, learner.steps)
+            parts.trackers = trackers
         stack.callback(parts.trackers.close)
         facts = {
             f"from step {learner.steps + 1}": f"{path} {before} → {now}"

@@ -286,12 +286,7 @@ def _short_enough(
 
 
 def sampler(
-    config: RunConfig,
-    policy: Policy,
-    parallel: Parallel,
-    initial: InitialPolicy,
-    autocast: torch.dtype | None,
-    run: RunDirectory,
+    config: RunConfig, policy: Policy, parallel: Parallel, initial: InitialPolicy, run: RunDirectory
 ) -> Sampler:
     """The engine that draws responses, as configured.
 
@@ -300,7 +295,6 @@ def sampler(
         policy: the policy, before training.
         parallel: the processes.
         initial: the policy before training; weights come with the first sync.
-        autocast: arithmetic of forward passes.
         run: takes the lease of a server.
     """
     settings = config.sampling
@@ -315,7 +309,7 @@ def sampler(
             initial.frozen() if apart else policy.model,
             policy.tokenizer,
             batch_tokens=settings.batch_tokens,
-            autocast=autocast,
+            autocast=arithmetic(config.model),
             own_copy=apart,
         )
     from rlobj.models.vllm import vllm_sampler

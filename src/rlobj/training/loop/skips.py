@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import torch
 from safetensors.torch import save
@@ -21,21 +21,23 @@ from rlobj.training.storage.run_directory import RunDirectory, step_name
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class Skips:
     """Counts updates that were not finite and steps without an update, each in a row.
 
-    Args:
+    Attributes:
         run: the folder nonfinite/ in it holds the mini-batches that were not finite.
         comm: the process group.
         limit: the number in a row at which the run stops.
+        nonfinite: updates in a row that were not finite.
+        idle: steps in a row without an update.
     """
 
-    def __init__(self, run: RunDirectory, comm: Comm, limit: int) -> None:
-        self._run = run
-        self._comm = comm
-        self._limit = limit
-        self.nonfinite = 0
-        self.idle = 0
+    run: RunDirectory
+    comm: Comm
+    limit: int
+    nonfinite: int = 0
+    idle: int = 0
 
     def state(self) -> dict[str, int]:
         """The counts, for a checkpoint."""
@@ -63,23 +65,23 @@ class Skips:
             self.nonfinite = 0
             return
         self.nonfinite += 1
-        name = f"nonfinite/{step_name(step + 1)}-update-{index + 1}-rank-{self._comm.rank}"
+        name = f"nonfinite/{step_name(step + 1)}-update-{index + 1}-rank-{self.comm.rank}"
         columns = {field.name: getattr(batch.table, field.name) for field in fields(batch.table)}
         tensors = {key: x for key, x in columns.items() if isinstance(x, torch.Tensor)}
         rest = {key: x for key, x in columns.items() if key not in tensors and x is not None}
-        with together(self._comm, "keeping a batch that was not finite"):
-            (self._run.path / "nonfinite").mkdir(exist_ok=True)
+        with together(self.comm, "keeping a batch that was not finite"):
+            (self.run.path / "nonfinite").mkdir(exist_ok=True)
             ids = [(list(prompt), list(response)) for prompt, response in batch.sequences]
             text = json.dumps({"columns": rest, "sequences": ids})
-            write_whole(self._run.path / f"{name}.json", text.encode())
+            write_whole(self.run.path / f"{name}.json", text.encode())
             whole = {key: x.detach().cpu().clone().contiguous() for key, x in tensors.items()}
-            write_whole(self._run.path / f"{name}.safetensors", save(whole))
+            write_whole(self.run.path / f"{name}.safetensors", save(whole))
         name += ".safetensors"
         logger.warning("step %d: an update was not finite and was skipped; see %s", step + 1, name)
-        if self.nonfinite >= self._limit:
+        if self.nonfinite >= self.limit:
             raise RunError(
                 f"log-probs, loss or gradient were not finite in {self.nonfinite} updates in a "
-                f"row. Lower training.learning_rate. The last batch is in {self._run.path / name}",
+                f"row. Lower training.learning_rate. The last batch is in {self.run.path / name}",
                 finding="learning-rate-too-high",
             )
 
@@ -107,10 +109,10 @@ class Skips:
             f"{metrics['reward/undecided']:.0f} responses undecided{reasons}"
         )
         logger.warning(facts)
-        if self.idle >= self._limit:
+        if self.idle >= self.limit:
             raise RunError(
                 f"{self.idle} steps in a row without an update; {facts}. Look at the rewards "
-                f"in {self._run.path / 'samples'}; sampling.dynamic.by=reward keeps every group "
+                f"in {self.run.path / 'samples'}; sampling.dynamic.by=reward keeps every group "
                 "whose rewards differ.",
                 finding=None if metrics["reward/groups"] else "groups-without-signal",
             )

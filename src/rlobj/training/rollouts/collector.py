@@ -142,10 +142,11 @@ class Rollout:
         return Counter(grade.reason for grade in grades if grade.correct is None)
 
 
+@dataclass
 class Collector:
     """Samples groups of responses and grades them; dynamic sampling replaces groups without signal.
 
-    Args:
+    Attributes:
         config: the run.
         policy: encodes problems.
         sampler: draws responses.
@@ -154,21 +155,12 @@ class Collector:
         comm: the process group.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        policy: Policy,
-        sampler: Sampler,
-        grader: Grader,
-        stream: ProblemStream,
-        comm: Comm,
-    ) -> None:
-        self.config = config
-        self.policy = policy
-        self.sampler = sampler
-        self.grader = grader
-        self.stream = stream
-        self.comm = comm
+    config: RunConfig
+    policy: Policy
+    sampler: Sampler
+    grader: Grader
+    stream: ProblemStream
+    comm: Comm
 
     def collect(self, step: int) -> Rollout:
         """The step's groups with rewards; with dynamic sampling only groups with a signal.

@@ -16,7 +16,7 @@ import shutil
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,38 +32,37 @@ from rlobj.training.storage.run_directory import RunDirectory, step_name, step_o
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class Journal:
     """The rollouts of a run that no checkpoint covers yet.
 
-    Args:
+    Attributes:
         run: the run directory, the same for all ranks.
         comm: the process group.
-
-    Attributes:
         since: the step that the run was resumed from.
         key: the `rollout_key` of the run. A rollout whose key differs after its first word is only
             read if its weights are not newer than the checkpoint.
     """
 
-    def __init__(self, run: RunDirectory, comm: ProcessGroup) -> None:
-        self._run = run
-        self._comm = comm
-        self.since, self.key = 0, ""
+    run: RunDirectory
+    comm: ProcessGroup
+    since: int = 0
+    key: str = ""
 
     @property
     def folder(self) -> Path:
         """RUN/rollouts."""
-        return self._run.path / "rollouts"
+        return self.run.path / "rollouts"
 
     def write(self, step: int, rollout: Rollout) -> None:
         """Write this rank's part of a step's rollout."""
         folder = f"rollouts/{step_name(step)}"
-        name = f"{folder}/rank-{self._comm.rank}-of-{self._comm.size}.json"
-        with together(self._comm, "writing a rollout"):
-            (self._run.path / folder).mkdir(parents=True, exist_ok=True)
+        name = f"{folder}/rank-{self.comm.rank}-of-{self.comm.size}.json"
+        with together(self.comm, "writing a rollout"):
+            (self.run.path / folder).mkdir(parents=True, exist_ok=True)
             # After a power cut an incomplete file is sampled again: no need to wait for the disk.
             content = pack_rollout(rollout, self.key)
-            write_whole(self._run.path / name, content, durable=False)
+            write_whole(self.run.path / name, content, durable=False)
 
     def read(self, step: int) -> Rollout | None:
         """This rank's part of a step's rollout; None if any part is missing or unreadable.
@@ -71,9 +70,9 @@ class Journal:
         If it was written by another number of ranks, the groups are divided again.
         """
         files = self._files(step)
-        divided_again = len(files) != self._comm.size
-        rollouts = self._load(step, files if divided_again else files[self._comm.rank :][:1])
-        if any_rank(not rollouts, self._comm):
+        divided_again = len(files) != self.comm.size
+        rollouts = self._load(step, files if divided_again else files[self.comm.rank :][:1])
+        if any_rank(not rollouts, self.comm):
             return None
         if not divided_again:
             return rollouts[0]
@@ -108,7 +107,7 @@ class Journal:
         whole = [size for size, ranks in found.items() if set(ranks) == set(range(size))]
         if not whole:
             return []
-        size = self._comm.size if self._comm.size in whole else max(whole)
+        size = self.comm.size if self.comm.size in whole else max(whole)
         return [found[size][rank] for rank in range(size)]
 
     def _own_groups(self, responses: Iterable[Response]) -> list[Response]:
@@ -116,7 +115,7 @@ class Journal:
         groups: dict[int, list[Response]] = {}
         for response in responses:
             groups.setdefault(response.group, []).append(response)
-        own = sorted(groups)[self._comm.rank :: self._comm.size]
+        own = sorted(groups)[self.comm.rank :: self.comm.size]
         return [response for group in own for response in groups[group]]
 
     def drop(self, step: int) -> None:

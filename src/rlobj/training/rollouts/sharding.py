@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import torch
 
+from rlobj.config.run_config import RunConfig
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.rewards import Reward
 from rlobj.training.parallel.process_group import ProcessGroup
@@ -99,26 +100,22 @@ class _Response(NamedTuple):
 
 def shard(
     rollout: Rollout,
-    updates: int,
+    config: RunConfig,
     comm: ProcessGroup,
     device: torch.device,
-    *,
-    balance: bool = True,
-    rewards: Reward | None = None,
     judge: Judge | None = None,
 ) -> Share:
     """This rank's share of a step; called by all ranks together.
 
-    The groups of all ranks, in the order of their ids, are cut into `updates` mini-batches as equal
-    as they can be; one that is empty everywhere is left out.
+    The groups of all ranks, in the order of their ids, are cut into `updates_per_step` mini-batches
+    as equal as they can be; one that is empty everywhere is left out. Without `training.balance`,
+    every response stays on the rank that sampled it.
 
     Args:
         rollout: this rank's.
-        updates: mini-batches.
+        config: of the run; names and weighs several rewards.
         comm: the process group.
         device: where the table goes.
-        balance: False leaves every response on the rank that sampled it.
-        rewards: names and weighs several rewards.
         judge: finds spurious tokens; the table then has the column `spurious` of its own: 1 or 0,
             NaN = not judged.
     """
@@ -137,16 +134,17 @@ def shard(
         for r in rollout.responses
     ]
     responses = list(itertools.chain(*comm.gather(own)))
-    parts, last = _parts(responses, updates), _without_gradient(responses)
+    parts = _parts(responses, config.training.updates_per_step)
+    last = _without_gradient(responses)
     owners = {response.id: response.rank for response in responses}
-    for part in parts if balance else ():
+    for part in parts if config.training.balance else ():
         costs, late = [each.cost for each in part], [each.id in last for each in part]
         ranks = spread(costs, late, comm.size)
         owners.update(zip([each.id for each in part], ranks, strict=True))
     mine = [[each for each in part if owners[each.id] == comm.rank] for part in parts]
     sizes = [len(part) for part in mine]
     imbalance = _imbalance(parts, owners, comm.size)
-    return _share(list(itertools.chain(*mine)), sizes, imbalance, device, rewards)
+    return _share(list(itertools.chain(*mine)), sizes, imbalance, device, config.rewards)
 
 
 def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
@@ -218,10 +216,10 @@ def _share(
     sizes: list[int],
     imbalance: float,
     device: torch.device,
-    rewards: Reward | None,
+    rewards: Reward,
 ) -> Share:
     """The table and the token ids of this rank's responses."""
-    names = rewards.names if rewards else None
+    names = rewards.names
     values = torch.tensor([response.rewards for response in held], dtype=torch.float64)
     values = values.reshape(len(held), len(names) if names else 1)
     flat = array("f")
@@ -236,7 +234,7 @@ def _share(
         ids=torch.tensor([response.id for response in held], dtype=torch.int64),
         rewards=values if names else values[:, 0],
         reward_names=names,
-        reward_weights=rewards.weights if rewards else None,
+        reward_weights=rewards.weights,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
         columns={"spurious": torch.tensor(judged)} if judged else {},

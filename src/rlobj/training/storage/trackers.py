@@ -17,6 +17,7 @@ from typing import Any
 
 from rlobj.base.errors import MissingExtra, RunError
 from rlobj.config.layers import flattened
+from rlobj.config.run_config import RunConfig, settings_of
 
 PROJECT = "rlobj"
 """Name of the project or experiment, for trackers that have them."""
@@ -65,36 +66,26 @@ class Trackers:
         self._opened.clear()
 
 
-def open_trackers(
-    accelerator: Any,
-    names: Sequence[str],
-    folder: Path,
-    config: Mapping[str, Any],
-    *,
-    step: int = 0,
-) -> Trackers:
-    """Start trackers on the main process, and send them the run's settings.
+def open_trackers(accelerator: Any, config: RunConfig, folder: Path, step: int = 0) -> Trackers:
+    """Start the trackers of `output.trackers` on the main process, and send them the settings.
 
     Args:
         accelerator: Accelerate's Accelerator, which knows the main process.
-        names: as in `output.trackers`.
+        config: of the run.
         folder: the run directory; its name is the name of the run.
-        config: nested settings, as in the configuration file.
         step: number of steps that a resumed run has finished; TensorBoard hides later ones.
 
     Raises:
         RunError: a tracker cannot be started, for example because its server does not answer.
     """
     opened: list[Any] = []
-    if not (names and accelerator.is_main_process):
-        return Trackers()
-    settings = flat(config)
-    for name in dict.fromkeys(names):
+    names = dict.fromkeys(config.output.trackers) if accelerator.is_main_process else ()
+    for name in names:
         try:
             tracker = _tracker(name, folder, step)
             tracker.start()
             opened.append(tracker)
-            tracker.store_init_configuration(settings)
+            tracker.store_init_configuration(flat(settings_of(config)))
         except Exception as error:
             Trackers(opened).close()
             raise RunError(f"the tracker {name} cannot start: {error}") from error
