@@ -134,9 +134,7 @@ class PromptMean(Divisor):
 
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
         tokens = table.sum_by_response(counted.double())
-        names, start = statistics.gather(table.groups, comm)
-        tokens, _ = statistics.gather(tokens, comm)
-        groups, member = names.unique(return_inverse=True)
-        total = tokens.new_zeros(len(groups)).index_add(0, member, tokens)
+        member, groups = statistics.numbered(table.groups, comm)
+        total = comm.sum(tokens.new_zeros(groups).index_add(0, member, tokens))
         prompts = int((total > 0).sum())
-        return table.spread(prompts * total[member][start : start + len(table.lengths)])
+        return table.spread(prompts * total[member])

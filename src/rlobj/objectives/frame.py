@@ -149,9 +149,7 @@ class Frame(Evaluator):
             longest = int(lengths.max()) if len(lengths) else 0
             member = table.spread(groups.member) * longest + table.positions
             return Units(member, groups.count * longest, self.comm)
-        names, start = statistics.gather(table.groups, self.comm)
-        names, member = names.unique(return_inverse=True)
-        return Units(member[start : start + size], len(names), self.comm)
+        return Units(*statistics.numbered(table.groups, self.comm), self.comm)
 
     def _population(self, of: Expr, within: Rule | None, level: Level) -> tuple[Values, Tensor]:
         """The values of tokens [N] or responses [B], and which of them count."""

@@ -8,8 +8,7 @@ weights. The factor is the importance weight between the two, truncated or maske
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from operator import gt, lt
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -19,9 +18,6 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.functional import MAX_LOG_RATIO
-from rlobj.objectives.rules import Number, Rule
-from rlobj.objectives.rules.nodes import Column
-from rlobj.objectives.rules.operators import exp
 from rlobj.objectives.settings import NonNegative, Positive
 from rlobj.objectives.tokens import TokenBatch
 
@@ -31,8 +27,8 @@ __all__ = ["Mask", "Mismatch", "MismatchField", "Truncate"]
 class Mismatch(Primitive):
     """Base class of mismatch factors."""
 
-    bounds: ClassVar[tuple[tuple[str, Callable[[Any, Any], Any], str], ...]] = ()
-    """What a weight beyond a bound means: the effect, `lt` or `gt`, and the bound's setting."""
+    bounds: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+    """What a weight beyond a bound means: the effect, the side, and the bound's setting."""
 
     level: Literal["token", "sequence", "geometric"] = "token"
     """exp(d) per token; exp(Σ_t d) or exp(mean_t d) for the whole response"""
@@ -56,7 +52,7 @@ class Mismatch(Primitive):
 
     def clauses(
         self, gap: Tensor, table: TokenBatch, settings: Mismatch
-    ) -> Iterator[tuple[str, Rule, Tensor]]:
+    ) -> Iterator[tuple[str, str, Tensor]]:
         """What the correction does at its bounds: effect, clause, and the tokens, bool [N].
 
         Args:
@@ -65,17 +61,12 @@ class Mismatch(Primitive):
             settings: the same correction with expressions in place of their values.
         """
         weight = self.weight(gap, table)
-        for effect, beyond, name in self.bounds:
-            bound = getattr(settings, name)
-            yield effect, beyond(self.ratio, bound), beyond(weight, getattr(self, name))
-
-    @property
-    def ratio(self) -> Number:
-        """The weight as an expression."""
-        gap = Column("sampler_gap")
-        if self.level == "token":
-            return exp(gap)
-        return exp(gap.sum(by="response") if self.level == "sequence" else gap.mean(by="response"))
+        over = {"sequence": ".sum(by='response')", "geometric": ".mean(by='response')"}
+        ratio = f"exp(sampler_gap{over.get(self.level, '')})"
+        for effect, side, name in self.bounds:
+            bound = getattr(self, name)
+            beyond = weight < bound if side == "<" else weight > bound
+            yield effect, f"{ratio} {side} {getattr(settings, name)}", beyond
 
 
 MismatchField = Annotated[SerializeAsAny[Mismatch], BeforeValidator(Mismatch.build)]
@@ -87,7 +78,7 @@ class Truncate(Mismatch):
     Source: truncated importance sampling (TIS), Yao et al. 2025.
     """
 
-    bounds: ClassVar[Any] = (("reweighted", gt, "cap"),)
+    bounds: ClassVar[Any] = (("reweighted", ">", "cap"),)
 
     cap: Positive = 2.0
     """C, absolute"""
@@ -103,7 +94,7 @@ class Mask(Mismatch):
     Source: masked importance sampling (MIS), Liu et al. 2025; IcePop, arXiv:2510.18855.
     """
 
-    bounds: ClassVar[Any] = (("masked", lt, "low"), ("masked", gt, "high"))
+    bounds: ClassVar[Any] = (("masked", "<", "low"), ("masked", ">", "high"))
 
     low: NonNegative = 0.0
     """C_min, absolute"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.rules import Expr, batch_columns
-from rlobj.objectives.rules.nodes import NamedReward
 from rlobj.objectives.settings import expressions
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
@@ -26,17 +24,7 @@ class Needs:
     observe: frozenset[str]
     plan: frozenset[str]
     loss: frozenset[str]
-    rewards: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @staticmethod
-    def rewards_of(expressions: Iterable[tuple[str, Expr]]) -> dict[str, str]:
-        """The rewards that expressions read by name, each with the field that reads it."""
-        return {
-            node.name: who
-            for who, expression in expressions
-            for node in expression.walk()
-            if isinstance(node, NamedReward)
-        }
+    rewards: Mapping[str, str]
 
     @property
     def ever(self) -> frozenset[str]:

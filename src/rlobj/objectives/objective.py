@@ -33,7 +33,7 @@ from rlobj.objectives.needs import Needs, columns_by_stage, expressions_of, pres
 from rlobj.objectives.penalties import PenaltyField, ProxyKL
 from rlobj.objectives.plan import LossOutput, Plan, loss_metrics, token_shares, weighted_sum
 from rlobj.objectives.planning import rollout_advantages
-from rlobj.objectives.rules.nodes import Column, Controlled
+from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.settings import bind
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, SurrogateField
@@ -320,13 +320,13 @@ class Objective(Model):
     def needs(self) -> Needs:
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
         rewards = {"rewards"} | ({"old_logprobs", "ref_logprobs"} if self.reward_kl else set())
-        gates = self.controllers.items()
-        measured = [(name, gate.of) for name, gate in gates if gate.of is not None]
+        gates = [(name, gate.of) for name, gate in self.controllers.items() if gate.of is not None]
+        parts = [(who, part) for who, e in [*expressions_of(self), *gates] for part in e.walk()]
         return Needs(
             observe=frozenset(set(self._columns["observe"]) - {"advantages"}),
             plan=frozenset(rewards | set(self._columns["plan"]) - {"advantages"}),
             loss=frozenset({"logprobs", *self._columns["loss"]}),
-            rewards=Needs.rewards_of([*expressions_of(self), *measured]),
+            rewards={part.name: who for who, part in parts if isinstance(part, NamedReward)},
         )
 
     def reader(self, column: str) -> str | None:

@@ -161,6 +161,13 @@ def gather(table: Tensor, comm: Comm) -> tuple[Tensor, int]:
     return comm.sum(whole), start
 
 
+def numbered(names: Tensor, comm: Comm) -> tuple[Tensor, int]:
+    """The number of each name of this rank, from 0 and the same on all ranks, and how many."""
+    every, start = gather(names, comm)
+    different, number = every.unique(return_inverse=True)
+    return number[start : start + len(names)], len(different)
+
+
 def order_keys(values: Tensor) -> Tensor:
     """Integers in the same order as the values, [N]: int64 for float64, else int32.
 
