@@ -45,14 +45,16 @@ def serve(
       rlobj serve Qwen/Qwen3-8B --set tensor_parallel_size=2 --supervise
     """
     console = Console()
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with working(console):
         from rlobj.config.layers import merged, parse_setting
+        from rlobj.evaluation.engines import find_model
         from rlobj.samplers.vllm import Server
 
         arguments = merged(("--set", parse_setting(text)) for text in settings or [])
     calm_libraries(console)
-    source = _source(console, model)
+    with preparing_policy(console) as progress:  # the embedded policy is made on first use
+        source = find_model(model).locate(progress)
     with working(console, "checking vLLM"):
         server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
     with server:
@@ -63,18 +65,6 @@ def serve(
             server.join()
         except KeyboardInterrupt:
             console.print("\nStopping the server.")
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _source(console: Console, model: str) -> str:
-    """The folder or hub id that vLLM loads; the embedded policy is made on first use."""
-    from rlobj.evaluation.engines import find_model
-
-    with preparing_policy(console) as progress:
-        return find_model(model).locate(progress)
 
 
 def _last_line(log: Path) -> str:

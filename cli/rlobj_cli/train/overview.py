@@ -35,6 +35,7 @@ from rlobj_cli.screen.console import (
     show_yaml,
     table,
 )
+from rlobj_cli.train.progress import clock
 from rlobj_cli.train.touched import show_touched
 
 
@@ -152,19 +153,14 @@ def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
 def show_results(console: Console, config: RunConfig, result: TrainingResult) -> None:
     """Print the numbers before and after, the touched tokens, and the next commands."""
     show_history(console, config, result.path, result.history)
-    minutes, seconds = divmod(round(result.seconds), 60)
-    done = f"{counted(result.steps, 'step')} done, this session took {minutes}:{seconds:02}. Run:"
+    done = f"{counted(result.steps, 'step')} done, this session took {clock(result.seconds)}. Run:"
     say(console, Text.assemble(done, " ", (str(result.path), "bold")))
     if best := result.best_checkpoint:
         accuracy = number(held_out_accuracies(result.path)[best])
         text = f"Best held-out accuracy of a checkpoint: {accuracy}\n  {best}"
         console.print(Text(text), soft_wrap=True)
-    source = config.data.source
-    own = config.model.name is None or config.origin is not None
-    embedded = source if own and source in PROFILES else None
-    evaluated = any("eval/accuracy" in line for line in result.history)
-    on = f" --on {embedded}" if embedded else ("" if evaluated else " --on FILE")
-    samples = 4 if embedded else 32  # a built-in task has thousands of problems
+    on = "" if any("eval/accuracy" in line for line in result.history) else " --on FILE"
+    samples = 4 if config.data.source in PROFILES else 32  # a built-in task has many problems
     found = diagnose(result.path, trust=True).findings if result.steps else ()
     show_findings(console, found)
     ill = any(finding.holds for finding in found)
