@@ -249,7 +249,8 @@ class Frame(Evaluator):
         """The sum (for a mean, too), min or max of each unit, float64."""
         data = data[population]
         if node.by == "update" and node.statistic in ("sum", "mean"):
-            return torch.tensor([statistics.exact_sum(data, self.comm)], dtype=torch.float64)
+            total = statistics.exact_sum(data, self.comm)
+            return torch.tensor([total], dtype=torch.float64, device=data.device)
         units = self._units(node.by)
         unit = self._unit(node.by, level)[population]
         if node.statistic in ("sum", "mean"):
