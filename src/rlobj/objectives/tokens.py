@@ -328,16 +328,12 @@ class TokenBatch:
         self, responses: Tensor | slice, rows: Tensor | slice, index: int | None
     ) -> TokenBatch:
         """The table of these responses and rows; slices share memory with this table."""
-        columns: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
-        columns |= {"lengths": self.lengths[responses], "index": index}
-        for name in (*_PER_RESPONSE, "mask"):
-            value = getattr(self, name)
-            columns[name] = None if value is None else value[responses]
-        for name in (*PER_TOKEN, "advantages"):
-            value = getattr(self, name)
-            columns[name] = None if value is None else value[rows]
-        columns["columns"] = {name: value[rows] for name, value in self.columns.items()}
-        return TokenBatch(**columns, _spread=True)
+        chosen = dict.fromkeys(("lengths", *_PER_RESPONSE, "mask"), responses)
+        chosen |= dict.fromkeys((*PER_TOKEN, "advantages"), rows)
+        given = {name: getattr(self, name) for name in chosen}
+        taken = {name: None if x is None else x[chosen[name]] for name, x in given.items()}
+        own = {name: value[rows] for name, value in self.columns.items()}
+        return dataclasses.replace(self, **taken, columns=own, index=index, _spread=True)
 
     @staticmethod
     def concat(tables: Sequence[TokenBatch]) -> TokenBatch:
