@@ -167,6 +167,7 @@ class Flaky(ThreadingHTTPServer):
         self.seen: list[str] = []
         self.version = -1
         self.page = ""
+        self.about: dict[str, Any] = {}
         self.slow = threading.Event()
         self.slow.set()
 
@@ -188,7 +189,9 @@ class Handler(BaseHTTPRequestHandler):
         asked = json.loads(body) if body else {}
         method = asked.get("method", self.path)
         results = {
-            "rlobj_describe": [{**ABOUT, "shape": dict.fromkeys(extension.SHAPE) | SHAPE}],
+            "rlobj_describe": [
+                {**ABOUT, "shape": dict.fromkeys(extension.SHAPE) | SHAPE, **self.server.about}
+            ],
             "rlobj_status": [{"version": self.server.version}],
         }
         answer: Any = {"results": results.get(method, [1])}
@@ -293,6 +296,36 @@ def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_to_the_other(
     assert fleet.living == [fleet.nodes[1]]
     assert fleet.join() == fleet.nodes  # each sync tries a dead one again
     assert "answers again" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("page", "about", "reason"),
+    [
+        ("", {"shape": {**SHAPE, "hidden_size": 9}}, "hidden_size is 9 there and 8 here"),
+        ("", {"dtype": "bfloat16"}, "computes in bfloat16, and the others in float32"),
+        ("", {"logprobs_mode": "raw_logprobs"}, "returns raw_logprobs"),
+        ("", {"shape": None}, "does not give"),
+        ('{"version": "0.12.0"}', {}, "has vllm 0.12.0; rlobj works with"),
+        ("[]", {}, "does not give"),
+        ("{}", {}, "does not give"),
+        ("<html>", {}, "does not know /version"),
+    ],
+)
+def test_a_server_of_several_that_comes_back_as_another_stays_out(
+    flaky: Flaky,
+    other: Flaky,
+    caplog: pytest.LogCaptureFixture,
+    page: str,
+    about: Any,
+    reason: str,
+) -> None:
+    fleet = fleet_of(flaky, other)
+    flaky.statuses = [503] * 5
+    assert answers(fleet, 4) == [0, 1, 2, 3]
+    flaky.statuses, flaky.page, flaky.about = [], page, about
+    assert fleet.join() == [fleet.nodes[1]]
+    assert reason in caplog.text
+    assert "The run goes on with the other servers" in caplog.text
 
 
 def test_a_server_without_the_weights_is_found(flaky: Flaky, other: Flaky) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ class ServerGone(RunError):
 
 
 class ServerRefuses(ServerGone):
-    """The server refuses the key or the run, or is another program."""
+    """The server refuses the key or the run, has another model, or is another program."""
 
 
 class Connection:
@@ -58,19 +58,36 @@ class Connection:
         self.url, self.timeout, self.holder = url, timeout, holder
         self.about: list[dict[str, Any]] = []
 
-    def join(self, model_config: Any) -> None:
+    def join(self, model_config: Any, dtype: str = "") -> None:
         """Check that the server answers and, if it is new or was gone, that it fits the model.
 
+        Args:
+            model_config: configuration of the trainer's model.
+            dtype: of the other servers; "" = any.
+
         Raises:
-            ServerGone: it does not answer, or another run holds its lease.
-            ConfigError: it cannot sample for this model.
+            ServerGone: it does not answer, another run holds its lease, or it does not fit.
         """
+        try:
+            with self._understood():
+                self._check(model_config, dtype)
+        except ServerGone:
+            raise
+        except RlobjError as error:
+            kind = ServerRefuses if isinstance(error, ConfigError) else ServerGone
+            raise kind(str(error)) from error
+
+    def _check(self, model_config: Any, dtype: str) -> None:
         version = self._ask("GET", "/version", None, min(self.timeout, _QUICK))["version"]
         if self.about:
             return
         versions.check_number(version, f"the server {self.url}")
         workers = self.call("rlobj_describe")
         about, text = workers[0], model_config.get_text_config()
+        if dtype not in ("", about["dtype"]):
+            raise ConfigError(
+                f"the server at {self.url} computes in {about['dtype']}, and the others in {dtype}"
+            )
         if about["logprobs_mode"] != "processed_logprobs":
             raise ConfigError(
                 f"the server at {self.url} returns {about['logprobs_mode']}, not the log-probs "
@@ -92,7 +109,21 @@ class Connection:
 
     def version(self) -> int:
         """Return the version of the workers' weights; -1 if no trainer sent them."""
-        return min(status["version"] for status in self.call("rlobj_status"))
+        with self._understood():
+            return min(int(status["version"]) for status in self.call("rlobj_status"))
+
+    @contextlib.contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Refuse answers in which something is missing: another program gave them."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, RlobjError):
+                raise
+            raise ServerRefuses(
+                f"the server at {self.url} gave an answer that `rlobj serve` does not give "
+                f"({error!r}). Start it with: rlobj serve MODEL"
+            ) from error
 
     def release(self) -> None:
         """End the lease."""

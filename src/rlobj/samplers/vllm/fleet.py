@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -50,7 +51,7 @@ class Fleet:
         self.nodes = [Connection(url, settings.timeout, holder) for url in settings.urls]
         self.living: list[Connection] = []
         self._patience = settings.patience
-        self._model_config = model_config
+        self._model_config, self._dtype = model_config, ""
         self._errors: dict[Connection, ServerGone] = {}
         try:
             self.living = self.join(first=True)
@@ -66,17 +67,20 @@ class Fleet:
             first: the trainer starts, so its input may be wrong: it waits less.
 
         Raises:
-            ConfigError: a server does not fit the model, or refuses a trainer that starts.
+            ConfigError: a server refuses a trainer that starts, or does not fit its model.
             RunError: none answers in time.
         """
 
         def attempt() -> list[Connection]:
-            found = list(self.each(self.nodes, lambda node: node.join(self._model_config)))
+            join = partial(Connection.join, model_config=self._model_config, dtype=self._dtype)
+            found = list(self.each(self.nodes, join))
             refusals = [e for e in self._errors.values() if isinstance(e, ServerRefuses)]
             if first and refusals:
                 raise ConfigError(str(refusals[0]))
-            if len({node.about[0]["dtype"] for node in found}) > 1:
+            dtypes = {node.about[0]["dtype"] for node in found}
+            if len(dtypes) > 1:
                 raise ConfigError("the servers have different dtypes; expected one --dtype")
+            self._dtype = self._dtype or "".join(dtypes)
             return found
 
         return self._wait(attempt, min(self._patience, _START) if first else self._patience)
@@ -132,7 +136,7 @@ class Fleet:
         node.about = []
         if node in self.living:
             self.living.remove(node)
-        known = node in self._errors
+        known = isinstance(self._errors.get(node), type(error))
         self._errors[node] = error
         if not known and len(self._errors) < len(self.nodes):
             logger.warning("%s. The run goes on with the other servers.", error)
