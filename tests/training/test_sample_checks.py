@@ -89,6 +89,20 @@ def test_another_distribution_is_named(arithmetic, change, message, size):
 
 
 @pytest.mark.parametrize(
+    ("gap", "bias", "message"),
+    [
+        (0.022, 0.022, "part of the policy's tokens"),
+        (0.09, 0.05, "Some are lower.*settings are others there"),
+        (7.45, 7.45, "No top_p or top_k does so much.*settings are others there"),
+    ],
+)
+def test_a_bias_that_no_top_p_can_have_is_not_blamed_on_it(gap, bias, message):
+    found = {"sampler/logprob_gap": gap, "sampler/bias": bias, "sampler/ratio_max": 2.0}
+    with pytest.raises(SamplerGap, match=message):
+        check_gap(found, "auto", torch.bfloat16)
+
+
+@pytest.mark.parametrize(
     ("arithmetic", "first", "accepted"),
     [(None, 5e-7, 1e-5), (None, 1e-5, 1e-4), (None, 1.0, 1e-3), (torch.bfloat16, 0.004, 0.04)],
 )

@@ -315,7 +315,7 @@ def sampler(
     from rlobj.models.vllm import vllm_sampler
 
     inner, primary = lora.base(policy.model), parallel.rank == 0
-    holder = f"{run.id} {quote(str(run.path.absolute()))}"
+    holder = f"{run.id} {quote(str(run.path.resolve()))}"
     return vllm_sampler(
         config, initial.source, policy.tokenizer, inner, primary=primary, holder=holder
     )

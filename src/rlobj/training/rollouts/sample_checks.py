@@ -41,8 +41,7 @@ _NOISE = {"float32": 1e-5, "bfloat16": 0.03}
 """Gaps up to this one are rounding, however small the run's first gap was, nats."""
 _TOLD = {
     "bias": "log-probs of fresh samples are {found:.3g} nats higher there on average; expected at "
-    "most {limit:.2g} in {name}. It draws from a part of the policy's tokens only. Remove top_p, "
-    "top_k, min_p and other limits from its sampling settings.",
+    "most {limit:.2g} in {name}. {cause}",
     "slope": "log-probs of fresh samples change by {ratio:.3f} nats there for each nat of the "
     "trainer's; expected 1 ± {limit:.2g} in {name}. Its temperature is about {actual:.2g}; "
     "expected {temperature:g}.",
@@ -63,6 +62,8 @@ _FEW = 20
 """Tokens below which bias and slope are not computed."""
 _ERRORS = 5
 """Standard errors at which a bias, a slope or an excess is significant."""
+_ONE_SIDED, _TRUNCATION = 0.8, 3.0
+"""Smallest share of the gap, and limit in nats, of a bias that comes from top-p, top-k or min-p."""
 
 
 def sampler_gap(
@@ -235,9 +236,21 @@ def check_gap(
             temperature=temperature,
             first=value if math.isinf(first) else first,
             largest=gap["sampler/ratio_max"],
+            cause=_cause(value, found["gap"]),
         )
         raise SamplerGap(
             f"the sampler does not sample from the policy: {what} Arithmetic that is coarser on "
             "purpose: sampling.max_logprob_gap=NUMBER.",
             finding="sampler-drift",
         )
+
+
+def _cause(bias: float, gap: float) -> str:
+    """What a bias comes from: top-p and the like raise every log-prob, by a few nats at most."""
+    if _ONE_SIDED * gap <= bias < _TRUNCATION:
+        return (
+            "It draws from a part of the policy's tokens only. Remove top_p, top_k, min_p and other "
+            "limits from its sampling settings."
+        )
+    seen = "Some are lower" if bias < _ONE_SIDED * gap else "No top_p or top_k does so much"
+    return f"{seen}. The model's settings are others there, or its weights are not all in use."
