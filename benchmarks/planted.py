@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +21,7 @@ from rlobj.samplers.vllm.extension import WeightExtension
 EXTENSION = f"{__name__}.Planted"
 """Value of vLLM's `worker_extension_cls`."""
 
-Weights = Iterator[tuple[str, Tensor]]
+Weights = dict[str, Tensor]
 
 LINEAR = "model.layers.1.mlp.down_proj.weight"
 NORM = "model.norm.weight"
@@ -52,7 +51,7 @@ class Planted(WeightExtension):
         """Plant a fault in place of the one before; "" leaves a sound engine.
 
         Args:
-            kind: head, sampling, sampling raw, or a key of `_LOADERS`.
+            kind: head, sampling, sampling raw, scaled live, or a kind of `_loaded`.
             name: a tensor, or a key of `EXCHANGED` or `SAMPLING`.
             factor: of a scaled tensor.
             unread: the weights that the engine computes with cannot be read, as quantized ones.
@@ -74,14 +73,17 @@ class Planted(WeightExtension):
                 for each in (runner.sampler, runner.sampler.topk_topp_sampler):
                     changed(patch.object(each, "logprobs_mode", "raw_logprobs"))
         elif kind:
-            load = partial(_LOADERS[kind], name=name, factor=factor)
-            if kind == "stale":
-                load = _Stale()
-            sound: Any = self.reload_weights  # pyright: ignore[reportAttributeAccessIssue]
-            model = runner.get_model()
+            reload: Any = self.reload_weights  # pyright: ignore[reportAttributeAccessIssue]
+            before: Weights = {}
 
-            def faulty(weights_iterator: Weights) -> None:
-                load(sound, weights_iterator, model)
+            def faulty(weights_iterator: Iterator[tuple[str, Tensor]]) -> None:
+                nonlocal before
+                now = {each: tensor.clone() for each, tensor in weights_iterator}
+                loaded, before = _loaded(kind, name, factor, now, before), now
+                if loaded:
+                    reload(weights_iterator=iter(loaded.items()))
+                if kind == "scaled live":
+                    _scale(runner.get_model(), name, factor)
 
             changed(patch.object(self, "reload_weights", faulty))
 
@@ -97,40 +99,22 @@ def _asked(add: Callable[[Any], Any], fields: dict[str, float]) -> Callable[[Any
     return add_request
 
 
-def _frozen(sound: Any, weights: Weights, model: Any, **_: Any) -> None:
-    for _each in weights:
-        pass
+def _loaded(kind: str, name: str, factor: float, now: Weights, before: Weights) -> Weights:
+    """What is loaded in place of the weights of now; {} = nothing."""
+    if kind == "frozen":
+        return {}
+    if kind == "stale":
+        return before
+    if kind == "exchanged":
+        one, other = EXCHANGED[name]
+        return now | {one: now[other], other: now[one]}
+    if kind == "reversed":
+        return now | {name: now[name].flip(0)}
+    return now | {name: now[name] * factor} if kind == "scaled" else now
 
 
-class _Stale:
-    """Loads the weights of the sync before; the first sync loads nothing."""
-
-    def __init__(self) -> None:
-        self._before: list[tuple[str, Tensor]] = []
-
-    def __call__(self, sound: Any, weights: Weights, model: Any) -> None:
-        before, self._before = self._before, [(name, each.clone()) for name, each in weights]
-        if before:
-            sound(weights_iterator=iter(before))
-
-
-def _exchanged(sound: Any, weights: Weights, model: Any, name: str, **_: Any) -> None:
-    one, other = EXCHANGED[name]
-    names = {one: other, other: one}
-    sound(weights_iterator=((names.get(each, each), tensor) for each, tensor in weights))
-
-
-def _reversed(sound: Any, weights: Weights, model: Any, name: str, **_: Any) -> None:
-    sound(weights_iterator=((n, t.flip(0) if n == name else t) for n, t in weights))
-
-
-def _scaled(sound: Any, weights: Weights, model: Any, name: str, factor: float) -> None:
-    sound(weights_iterator=((n, t * factor if n == name else t) for n, t in weights))
-
-
-def _scaled_live(sound: Any, weights: Weights, model: Any, name: str, factor: float) -> None:
+def _scale(model: Any, name: str, factor: float) -> None:
     """Scale a parameter in place; a layer that has packed it: what this layer computes."""
-    sound(weights_iterator=weights)
     module, _, kind = name.rpartition(".")
     layer = model.get_submodule(module)
     if getattr(layer, kind).numel():
@@ -138,13 +122,3 @@ def _scaled_live(sound: Any, weights: Weights, model: Any, name: str, factor: fl
         return
     compute = layer.cpu_linear
     layer.cpu_linear = lambda x, weight, bias: factor * compute(x, weight, bias)
-
-
-_LOADERS: dict[str, Callable[..., None]] = {
-    "frozen": _frozen,
-    "exchanged": _exchanged,
-    "reversed": _reversed,
-    "scaled": _scaled,
-    "scaled live": _scaled_live,
-    "stale": lambda *_, **__: None,
-}

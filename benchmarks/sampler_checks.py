@@ -17,6 +17,7 @@ import logging
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from textwrap import shorten
 from typing import Any
 from unittest.mock import patch
 
@@ -37,6 +38,8 @@ PROBLEMS = 512
 """Problems of a run: those of the task take seconds to tokenize."""
 FACTOR = "smallest factor on this layer found in 2 steps, live weights unread"
 FACTORS = (1.001, 1.002, 1.005, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
+WORDS = 60
+"""Most characters of a reason in the table."""
 BEFORE = ROOT / "benchmarks" / "results" / "sampler-checks-before.json"
 """Rows that were measured at an earlier commit."""
 
@@ -85,6 +88,8 @@ def to_table(rows: list[dict[str, Any]], settings: dict[str, Any]) -> Table:
     old = {tuple(row[name] for name in key): row["found"] for row in earlier}
     for row in rows:
         row["before"] = old.get(tuple(row[name] for name in key))
+        reason = (row["message"] or "").partition(": ")[2]
+        row["reason"] = shorten(reason, WORDS, placeholder=" …")
     columns = {
         "engine": ("engine", ""),
         "dtype": ("dtype", ""),
@@ -93,11 +98,12 @@ def to_table(rows: list[dict[str, Any]], settings: dict[str, Any]) -> Table:
         "found": ("steps until the run stopped", ""),
         "gap": ("gap, nats", ".2g"),
         "commit": ("commit", ""),
-        "message": ("message", ""),
+        "reason": ("reason", ""),
     }
     reading = (
         "Steps after the fault until the run stopped, one number a seed; '> N': it did not "
-        "stop. 0: it did not start. The gap is the mean |Δ log-prob| of the faulty steps."
+        "stop. 0: it did not start. The gap is the mean |Δ log-prob| of the faulty steps. The JSON "
+        "file has the messages."
     )
     return Table("sampler-checks", reading, columns, rows, settings)
 

@@ -5,8 +5,8 @@
 Each fault hits a tiny run. The run is then resumed, and its final weights are compared with those
 of a run that nothing happened to. What was measured stays in DIR/outcomes.json and is not measured
 again, unless --only names a part of it. --full adds 20 kills at random moments, the memory of a
-server over 500 syncs, and a run of 2,000 steps with many faults. To measure another version, start
-this module with the Python of its checkout; --before FILE shows its outcomes.json beside this one.
+server over 500 syncs, and a run of 2,000 steps with many faults. --before FILE shows the
+outcomes.json of another version beside this one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 
 from benchmarks.faults import endurance, report, servers, trainers
 from benchmarks.faults.outcome import Outcome, Place
-from benchmarks.faults.programs import save_policy, version_measured
-from benchmarks.harness import note
+from benchmarks.faults.programs import save_policy
+from benchmarks.harness import commit, note
 
 LONG: dict[str, Callable[[Place], dict[str, Any]]] = {
     "20 kills": partial(trainers.kills, count=20),
@@ -86,7 +86,7 @@ def _measured(place: Place, name: str, fault: Callable[[Place], Any]) -> dict[st
         traceback.print_exc()
         outcome = Outcome(final=f"not measured: {error}"[:300])
     facts = asdict(outcome) if isinstance(outcome, Outcome) else outcome
-    return {**facts, "version": version_measured(), "took": round(time.monotonic() - began, 1)}
+    return {**facts, "version": commit(), "took": round(time.monotonic() - began, 1)}
 
 
 if __name__ == "__main__":

@@ -76,27 +76,14 @@ def undisturbed(place: Place, steps: int) -> tuple[Path, dict[str, Any]]:
 
 
 def memory(trainer: Trainer, server: Serving) -> dict[str, float]:
-    """Resident MiB of the trainer and of the server's processes, and weights left in /dev/shm."""
-    used = {"trainer": 0.0, "server": 0.0}
-    with contextlib.suppress(psutil.Error):
-        used["trainer"] = psutil.Process(trainer.process.pid).memory_info().rss / 2**20
-    for number, process in enumerate(server.processes()):
-        with contextlib.suppress(psutil.Error):
-            mib = process.memory_info().rss / 2**20
-            used[f"server process {number}"] = mib
-            used["server"] += mib
-    found = Path("/dev/shm").glob("rlobj-*/*")
-    files = [size for file in found if (size := _size(file))]
-    return {name: round(mib, 2) for name, mib in used.items()} | {
-        "shared files": len(files),
-        "shared": round(sum(files) / 2**20, 2),
-    }
-
-
-def _size(file: Path) -> int:
-    with contextlib.suppress(OSError):
-        return file.stat().st_size
-    return 0
+    """Resident MiB of the trainer and of all of the server's processes."""
+    ids = {"trainer": [trainer.process.pid], "server": [each.pid for each in server.processes()]}
+    used = dict.fromkeys(ids, 0.0)
+    for name in ids:
+        for pid in ids[name]:
+            with contextlib.suppress(psutil.Error):
+                used[name] += psutil.Process(pid).memory_info().rss / 2**20
+    return {name: round(mib, 2) for name, mib in used.items()}
 
 
 def growth(looks: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -104,10 +91,9 @@ def growth(looks: Sequence[dict[str, float]]) -> dict[str, float]:
     late = looks[len(looks) // 2 :]
     steps = [look["step"] for look in late]
     found = {}
-    for name in ("trainer", "server", "shared"):
-        if len(late) > 2:
-            line = statistics.linear_regression(steps, [look[name] for look in late])
-            found[name] = round(100 * line.slope, 3)
+    for name in ("trainer", "server"):
+        line = statistics.linear_regression(steps, [look[name] for look in late])
+        found[name] = round(100 * line.slope, 3)
     return found
 
 
@@ -212,15 +198,13 @@ class Night:
 
 def planned(steps: int, kills: int, draw: random.Random) -> list[tuple[int, str]]:
     """The step and the kind of each fault."""
-    early = ["disk", *["trainer"] * min(2, kills)]
-    late = ["server"] * kills + ["trainer"] * (kills - len(early) + 1)
-    draw.shuffle(early)
-    draw.shuffle(late)
-    plan = []
-    for first, last, faults in ((0, steps // 4, early), (steps // 4, steps // 2, late)):
-        width = (last - first) / len(faults)
-        for number, fault in enumerate(faults):
-            plan.append((int(first + width * (number + 0.2 + 0.6 * draw.random())), fault))
+    early = ["disk", "trainer", "trainer"]
+    late = ["server"] * kills + ["trainer"] * (kills - 2)
+    quarter, plan = steps // 4, []
+    for first, faults in ((1, early), (1 + quarter, late)):
+        draw.shuffle(faults)
+        moments = sorted(draw.sample(range(first, first + quarter), len(faults)))
+        plan += zip(moments, faults, strict=True)
     return plan
 
 

@@ -134,21 +134,12 @@ class Serving:
     Args:
         policy: the model's folder.
         log: file of its output.
-        port: port; default: a free one.
         key: of the server; None = it makes one.
-        options: after `rlobj serve MODEL`.
     """
 
-    def __init__(
-        self,
-        policy: Path,
-        log: Path,
-        port: int | None = None,
-        key: str | None = None,
-        options: Iterable[str] = (),
-    ) -> None:
-        self.policy, self.log, self.key, self.options = policy, log, key, list(options)
-        self.port = port or free_port()
+    def __init__(self, policy: Path, log: Path, key: str | None) -> None:
+        self.policy, self.log, self.key = policy, log, key
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.started = 0
         self.process: subprocess.Popen[bytes] | None = None
@@ -157,15 +148,13 @@ class Serving:
     def start(self) -> None:
         """Start it, again on the same port."""
         self.started += 1
-        given = {**os.environ, "COLUMNS": "400"}
-        given.pop(KEY, None)
-        if self.key is not None:
-            given[KEY] = self.key
+        given = {name: value for name, value in os.environ.items() if name != KEY}
+        given |= {"COLUMNS": "400"} | ({KEY: self.key} if self.key else {})
         words = [sys.executable, "-m", "rlobj_cli", "serve", str(self.policy)]
         words += ["--port", str(self.port), "--set", f"kv_cache_memory_bytes={64 << 20}"]
         with self.log.open("ab") as file:
             self.process = subprocess.Popen(
-                [*words, *self.options],
+                words,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -195,13 +184,11 @@ class Serving:
 
     def engine(self) -> list[psutil.Process]:
         """The processes of vLLM, the first one first."""
-        found = []
         mark = f"--port={self.port}"
         for process in psutil.process_iter(["cmdline"]):
             if mark in (process.info["cmdline"] or []):
-                found = [process, *process.children(recursive=True)]
-                break
-        return found
+                return [process, *process.children(recursive=True)]
+        return []
 
     def processes(self) -> list[psutil.Process]:
         """All of its processes."""
@@ -299,12 +286,3 @@ def weight_versions(run: Path) -> dict[int, set[int]]:
         column = parquet.read_table(file, columns=["weight_version"])["weight_version"]
         found[int(file.stem.rpartition("-")[2])] = set(column.to_pylist())
     return found
-
-
-def version_measured() -> str:
-    """The commit of the checkout that rlobj is imported from, with `-dirty` if files differ."""
-    import rlobj
-
-    words = ["git", "-C", str(Path(rlobj.__file__).parent), "describe", "--always", "--dirty"]
-    done = subprocess.run([*words, "--exclude=*"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"

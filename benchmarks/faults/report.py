@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Table, machine
 
-READING = """Lost: steps that were trained again after the fault, or all of them if the run could
-not be resumed. Final weights: those of the newest checkpoint at the end, beside those of a run that
-nothing happened to. Said: the program's words at the fault, or when the run was resumed."""
-SAID = 160
-"""Characters of a message in the table."""
+READING = (
+    "Program: how the program that was hit ended. Lost: steps that were trained again after the "
+    "fault, or all of them if the run could not be resumed. Final weights: those of the newest "
+    "checkpoint at the end, beside those of a run that nothing happened to. What the programs said "
+    "is in faults.json."
+)
+COLUMNS = {"program": "program", "lost": "lost", "final": "final weights"}
+ENDS = {-9: "killed", 0: "ended well", 1: "stopped", 2: "refused", 130: "interrupted"}
+"""Words for exit codes."""
 
 
 def table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table:
     """One row per fault."""
     sides = {"before": before, "after": after} if before else {"after": after}
-    titles = {"lost": "lost", "final": "final weights", "said": "said"}
     columns = {"fault": ("fault", "")}
     for side in sides:
-        prefix = f"{side}: " if len(sides) > 1 else ""
-        columns |= {f"{side} {key}": (prefix + title, "") for key, title in titles.items()}
+        columns |= {f"{side} {key}": (f"{side}: {title}", "") for key, title in COLUMNS.items()}
     rows = []
-    for name in [*after, *(name for name in before if name not in after)]:
+    for name in after | before:
         row: dict[str, Any] = {"fault": name}
         for side, found in sides.items():
-            if "final" in found.get(name, {}) and "exit" in found[name]:
+            if "exit" in found.get(name, {}):
                 row |= {f"{side} {key}": text for key, text in _cells(found[name]).items()}
         if len(row) > 1:
             rows.append(row)
@@ -36,15 +39,15 @@ def table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table:
         f"rlobj {side}": " ".join(sorted({str(each.get("version")) for each in found.values()}))
         for side, found in sides.items()
     }
-    return Table("faults", READING.replace("\n", " "), columns, rows, versions)
+    return Table("faults", READING, columns, rows, versions)
 
 
 def _cells(outcome: Mapping[str, Any]) -> dict[str, str]:
-    said = outcome["resumed"] or outcome["message"]
-    said = " ".join(said.replace("|", "/").split())
+    ended = ENDS.get(outcome["exit"], "ran on")
+    if failed := re.match(r"exit (\d+)", outcome["resumed"]):
+        ended += f"; {ENDS[int(failed[1])]} when it was resumed"
     lost = "–" if outcome["lost"] is None else str(outcome["lost"])
-    shown = said if len(said) <= SAID else said[:SAID] + "…"
-    return {"lost": lost, "final": outcome["final"], "said": shown}
+    return {"program": ended, "lost": lost, "final": outcome["final"]}
 
 
 def markdown(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,18 @@ from benchmarks.faults.programs import (
     NotSeen,
     Serving,
     Trainer,
-    checkpoints,
     compared,
     kill_tree,
     steps_done,
     until,
+    weights,
 )
-from rlobj.samplers.vllm.settings import ServerSettings
 
 STEPS = 8
 PAUSED = "PAUSED_NEW"
 """What vLLM logs when a trainer pauses it, before it loads weights."""
 SECRET = "a key of the benchmark"
-PATIENT = "patience" in ServerSettings.model_fields
-"""Whether this version waits for a server to come back."""
-_running: dict[str, Serving] = {}
+_running: list[Serving] = []
 
 
 def sections(server: Serving, **settings: Any) -> dict[str, Any]:
@@ -44,24 +43,22 @@ def sections(server: Serving, **settings: Any) -> dict[str, Any]:
     }
 
 
-def serving(place: Place, key: str | None, name: str = "only", *options: str) -> Serving:
+def serving(place: Place, key: str | None) -> Serving:
     """A server that is ready. One with this kind of key that runs is used again."""
-    server = _running.get(name)
-    if server is not None and (server.key != key or server.ended() or not server.engine()):
-        server.kill()
-        server = None
-    if server is None:
-        log = place.folder / f"server-{name}-{time.time():.0f}.log"
-        server = _running[name] = Serving(place.policy, log, key=key, options=options)
+    for server in _running:
+        if server.key == key and not server.ended() and server.engine():
+            return server
+    stop_all()
+    server = Serving(place.policy, place.folder / f"server-{time.time():.0f}.log", key)
+    _running.append(server)
     server.wait_until_ready()
     return server
 
 
 def stop_all() -> None:
-    """Kill the servers."""
-    for server in _running.values():
-        server.kill()
-    _running.clear()
+    """Kill the server that runs."""
+    while _running:
+        _running.pop().kill()
 
 
 def begun(place: Place, server: Serving, run: str = "run", /, **settings: Any) -> Trainer:
@@ -91,64 +88,57 @@ def moment(during: str, trainer: Trainer, server: Serving) -> None:
     until(lambda: server.engine_log().count(PAUSED) > paused, 300, "a sync", pause=0.001)
 
 
-def killed(key: str | None, during: str, place: Place) -> Outcome:
-    """SIGKILL to vLLM; a new server starts when the run has ended, and the run is resumed."""
+def hit(
+    place: Place,
+    key: str | None,
+    during: str,
+    fault: Callable[[Serving], Any],
+    repair: Callable[[Serving], Any] | None = None,
+    **settings: Any,
+) -> Outcome:
+    """Do a fault to the server of a run, and repair the server when the run has ended."""
     server = serving(place, key)
     whole = whole_of(place, server)
-    trainer = begun(place, server, **({"patience": 20} if PATIENT else {}))
+    trainer = begun(place, server, **settings)
     moment(during, trainer, server)
     began = time.monotonic()
-    server.kill_engine()
-    outcome = Outcome(trainer.end(900), message=trainer.message())
-    outcome.more |= {"seconds until it stopped": round(time.monotonic() - began, 1)}
-    outcome.more |= saved_of(trainer.run)
-    outcome.more["seconds of a start"] = round(server.restart(), 1)
-    return finished(place, outcome, trainer.run, whole, **{KEY: key})
+    fault(server)
+    try:
+        outcome = Outcome(trainer.end(900), message=trainer.message())
+        outcome.more["seconds until it ended"] = round(time.monotonic() - began, 1)
+        outcome.more["steps done"] = max(0, steps_done(trainer.run))
+        outcome.more["steps saved"] = weights(trainer.run)[0]
+    finally:
+        if repair is not None:
+            repair(server)
+    return ended(place, outcome, trainer, whole, server)
 
 
-def saved_of(run: Path) -> dict[str, int]:
-    """Steps done, and steps in the newest checkpoint."""
-    saved = checkpoints(run)
-    return {
-        "steps done": max(0, steps_done(run)),
-        "steps saved": int(saved[-1].name[-6:]) if saved else 0,
-    }
+def ended(
+    place: Place, outcome: Outcome, trainer: Trainer, whole: Path, server: Serving
+) -> Outcome:
+    """Compare the weights of a run that was not stopped; resume the others."""
+    if outcome.exit == 0:
+        outcome.lost, outcome.final = 0, compared(trainer.run, whole)
+        return outcome
+    return finished(place, outcome, trainer.run, whole, **{KEY: server.key})
+
+
+def killed(key: str | None, during: str, place: Place) -> Outcome:
+    """SIGKILL to vLLM; a new server starts when the run has ended, and the run is resumed."""
+    return hit(place, key, during, Serving.kill_engine, Serving.restart, patience=20)
 
 
 def restarted(key: str | None, during: str, place: Place) -> Outcome:
     """SIGKILL to vLLM; a new server starts at once on the same port."""
-    server = serving(place, key)
-    whole = whole_of(place, server)
-    trainer = begun(place, server, **({} if PATIENT else {"retries": 8}))
-    moment(during, trainer, server)
-    began = time.monotonic()
-    server.kill_engine()
-    seconds = server.restart()
-    outcome = Outcome(trainer.end(900), message=trainer.message())
-    outcome.more |= {"seconds of a start": round(seconds, 1)}
-    outcome.more |= {"seconds until it ended": round(time.monotonic() - began, 1)}
-    outcome.more |= saved_of(trainer.run)
-    if outcome.exit == 0:
-        outcome.lost, outcome.final = 0, compared(trainer.run, whole)
-        return outcome
-    return finished(place, outcome, trainer.run, whole, **{KEY: key})
+    return hit(place, key, during, Serving.restart)
 
 
 def hung(place: Place) -> Outcome:
     """SIGSTOP to vLLM's processes while it samples, with sampling.server.timeout=5."""
-    server = serving(place, SECRET)
-    whole = whole_of(place, server)
-    trainer = begun(place, server, timeout=5, **({"patience": 20} if PATIENT else {}))
-    moment("sampling", trainer, server)
-    began = time.monotonic()
-    server.signal(signal.SIGSTOP)
-    try:
-        outcome = Outcome(trainer.end(400), message=trainer.message())
-        outcome.more |= {"seconds until it stopped": round(time.monotonic() - began, 1)}
-        outcome.more |= saved_of(trainer.run)
-    finally:
-        server.signal(signal.SIGCONT)
-    return finished(place, outcome, trainer.run, whole, **{KEY: SECRET})
+    stop = methodcaller("signal", signal.SIGSTOP)
+    go_on = methodcaller("signal", signal.SIGCONT)
+    return hit(place, SECRET, "sampling", stop, go_on, timeout=5, patience=20)
 
 
 def second_trainer(place: Place) -> Outcome:
@@ -160,10 +150,7 @@ def second_trainer(place: Place) -> Outcome:
     second = begun(place, server, "second")
     outcome = Outcome(first.end(600), message=first.message())
     outcome.more["second"] = {"exit": second.end(600), "message": second.message()}
-    if outcome.exit == 0:
-        outcome.lost, outcome.final = 0, compared(first.run, whole)
-        return outcome
-    return finished(place, outcome, first.run, whole, **{KEY: SECRET})
+    return ended(place, outcome, first, whole, server)
 
 
 def other_engine(place: Place) -> Outcome:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ import psutil
 import yaml
 
 from benchmarks.faults.outcome import Fault, Outcome, Place, finished
-from benchmarks.faults.programs import NotSeen, checkpoints, compared, kill_tree, steps_done, until
-from rlobj.config.run_config import RunConfig
+from benchmarks.faults.programs import NotSeen, checkpoints, kill_tree, steps_done, until
 
 
 def killed(place: Place) -> Outcome:
@@ -102,55 +102,23 @@ def take_space(file: Path) -> None:
                     pass
 
 
-def full_metrics(place: Place) -> Outcome:
-    """Only metrics.jsonl cannot grow: it is moved to a file system of some pages."""
-    whole, trainer = place.whole(), place.start()
-    disk, metrics = place.path("disk"), trainer.run / "metrics.jsonl"
-    disk.mkdir(exist_ok=True)
-    trainer.wait_for_step(3)
-    trainer.process.send_signal(signal.SIGSTOP)
-    with small_disk(disk, -(-metrics.stat().st_size // 4096) * 4096):
-        (disk / "metrics").write_bytes(metrics.read_bytes())
-        (trainer.run / "link").symlink_to(disk / "metrics")
-        (trainer.run / "link").replace(metrics)
-        trainer.process.send_signal(signal.SIGCONT)
-        outcome = Outcome(trainer.end(120), message=trainer.message())
-        return finished(place, outcome, trainer.run, whole)
-
-
-def damaged(how: str) -> Fault:
-    """The newest checkpoint is damaged after a kill; the run has an older one."""
+def damaged(file: str, damage: Callable[[Path], Any], at_the_end: bool = False) -> Fault:
+    """A file of the newest checkpoint is damaged, after a kill or when all steps are made."""
 
     def fault(place: Place) -> Outcome:
         whole, trainer = place.whole(), place.start()
-        trainer.wait_for_step(7)
-        trainer.process.kill()
+        if not at_the_end:
+            trainer.wait_for_step(7)
+            trainer.process.kill()
         outcome = Outcome(trainer.end())
-        newest = checkpoints(trainer.run)[-1]
-        if how == "bits":
-            flip(newest / "model" / "model.safetensors")
-        elif how == "cut":
-            os.truncate(newest / "optimizer" / "moments.safetensors", 100)
-        elif how == "missing":
-            (newest / "state.json").unlink()
-        else:
-            (newest / "manifest.json").write_text("{")
-        return finished(place, outcome, trainer.run, whole)
+        damage(checkpoints(trainer.run)[-1] / file)
+        more = ("--set", "training.steps=8") if at_the_end else ()
+        return finished(place, outcome, trainer.run, whole, *more)
 
     return fault
 
 
-def damaged_at_the_end(place: Place) -> Outcome:
-    """The newest checkpoint of a run that made all of its steps is damaged."""
-    whole, trainer = place.whole(), place.start()
-    outcome = Outcome(trainer.end())
-    newest = checkpoints(trainer.run)[-1]
-    flip(newest / "model" / "model.safetensors")
-    flipped = newest / "model" / "model.safetensors"
-    finished(place, outcome, trainer.run, whole, "--set", "training.steps=8")
-    kept = flipped.exists() and outcome.final != "bit-identical"
-    outcome.more["the damaged checkpoint is still the newest"] = kept
-    return outcome
+WEIGHTS = "model/model.safetensors"
 
 
 def flip(file: Path) -> None:
@@ -211,61 +179,14 @@ def shared_code(setting: str) -> Fault:
     return fault
 
 
-class Planted:
-    """An object whose unpickling makes a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self):
-        return (open, (str(self.file), "w"))
-
-
-def planted_pickle(place: Place) -> Outcome:
-    """A run folder whose random states and rollouts are pickles that run code."""
-    import pickle
-    import zlib
-
-    import torch
-
-    run, ran = cut_between_checkpoints(place), place.path("it-ran")
-    state = checkpoints(run)[-1] / "random" / "rank-0.pt"
-    state.parent.mkdir(exist_ok=True)
-    torch.save({"python": Planted(ran), "torch": None, "cuda": []}, state)
-    (state.parent.parent / "manifest.json").write_text(manifest(state.parent.parent))
-    content = pickle.dumps(Planted(ran))
-    for folder in (run / "rollouts").glob("step-*"):
-        (folder / "rank-0-of-1.json").write_bytes(b"%08x\n" % zlib.crc32(content) + content)
-        (folder / "rank-0-of-1.pickle").write_bytes(content)
-    trainer = place.resume(run)
-    outcome = Outcome(trainer.end(), message=trainer.message())
-    outcome.final = "its code ran" if ran.exists() else "its code did not run"
-    outcome.resumed = compared(run, place.whole())
-    return outcome
-
-
-def manifest(checkpoint: Path) -> str:
-    """The manifest of a checkpoint as somebody who changed it would write it."""
-    import json
-    import zlib
-
-    files = [f for f in checkpoint.rglob("*") if f.is_file() and f.name != "manifest.json"]
-    listed = {
-        str(f.relative_to(checkpoint)): [f.stat().st_size, zlib.crc32(f.read_bytes())]
-        for f in files
-    }
-    return json.dumps(listed)
-
-
 HUNG_LIMIT = 240
 """Seconds after which a hung rank counts as not found."""
 
 
 def hung_rank(place: Place) -> Outcome:
-    """SIGSTOP to rank 1 of two processes, with training.hang_timeout=30 where there is one."""
-    known = hasattr(RunConfig().training, "hang_timeout")
-    limit = {"hang_timeout": 30} if known else {}
-    trainer = place.start("--processes", "2", sections={"training": {"steps": 200, **limit}})
+    """SIGSTOP to rank 1 of two processes, with training.hang_timeout=30."""
+    sections = {"training": {"steps": 200, "hang_timeout": 30}}
+    trainer = place.start("--processes", "2", sections=sections)
     trainer.wait_for_step(4)
     ranks = [
         child
@@ -291,16 +212,18 @@ FAULTS: dict[str, Fault] = {
     "trainer: SIGTERM": stopped,
     "trainer: Ctrl-C twice": interrupted_twice,
     "disk full (ENOSPC)": full_disk,
-    "disk full for metrics.jsonl only": full_metrics,
-    "newest checkpoint: one bit of the weights": damaged("bits"),
-    "newest checkpoint: moments cut": damaged("cut"),
-    "newest checkpoint: state.json missing": damaged("missing"),
-    "newest checkpoint: manifest damaged": damaged("manifest"),
-    "newest checkpoint of a finished run: one bit": damaged_at_the_end,
+    "newest checkpoint: one bit of the weights": damaged(WEIGHTS, flip),
+    "newest checkpoint: moments cut": damaged(
+        "optimizer/moments.safetensors", lambda file: os.truncate(file, 100)
+    ),
+    "newest checkpoint: state.json missing": damaged("state.json", Path.unlink),
+    "newest checkpoint: manifest damaged": damaged(
+        "manifest.json", lambda file: file.write_text("{")
+    ),
+    "newest checkpoint of a finished run: one bit": damaged(WEIGHTS, flip, at_the_end=True),
     "learning rate edited in config.resolved.yaml": edited_rate,
     "resume with another learning rate": other_rate,
     "shared folder: reward function by path": shared_code("reward"),
     "shared folder: custom rule in the objective": shared_code("rule"),
-    "shared folder: pickles": planted_pickle,
     "a rank hangs (SIGSTOP)": hung_rank,
 }
