@@ -44,7 +44,7 @@ def push(sampler: Sampler, model: Any, version: int) -> None:
     """Sync and check what arrived, as a trainer does."""
     sent = Sent(model.named_parameters(), sampler.dtype)
     sampler.sync(sent, version)
-    compare(sent.checksums, version, sampler.received())
+    compare(sent.digests, version, sampler.received())
 
 
 def prompts(count: int = 12) -> list[list[int]]:

@@ -28,7 +28,7 @@ def table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table:
     for side in sides:
         columns |= {f"{side} {key}": (f"{side}: {title}", "") for key, title in COLUMNS.items()}
     rows = []
-    for name in after | before:
+    for name in {**after, **before}:
         row: dict[str, Any] = {"fault": name}
         for side, found in sides.items():
             if "exit" in found.get(name, {}):

@@ -363,7 +363,7 @@ def test_a_sampler_with_its_own_copy_loads_and_reports_the_sent_weights(tokenize
     assert copying.received().version == -1
     sent = Sent(trained.named_parameters())
     copying.sync(sent, 3)
-    compare(sent.checksums, 3, copying.received())
+    compare(sent.digests, 3, copying.received())
     expected = TransformersSampler(trained, tokenizer).sample(
         PROMPTS, count=2, settings=settings, seeds=seeds(0)
     )

@@ -308,18 +308,18 @@ def test_each_fault_of_a_sync_has_its_own_message(tied: tuple[Any, VllmSampler])
     sent = Sent(model.named_parameters(), sampler.dtype)
     sampler.sync((pair for pair in sent if pair[0] != names[3]), 121)
     with pytest.raises(RunError, match=rf"{names[3]}: did not arrive"):
-        compare(sent.checksums, 121, sampler.received())
+        compare(sent.digests, 121, sampler.received())
 
     sent = Sent(model.named_parameters(), sampler.dtype)
     sampler.sync(swapped(iter(sent), "layers.0.", "layers.1."), 122)
     with pytest.raises(RunError, match=r"layers\.0\..*: arrived with other values"):
-        compare(sent.checksums, 122, sampler.received())
+        compare(sent.digests, 122, sampler.received())
 
     sent = Sent(model.named_parameters(), sampler.dtype)
     list(sent)
     sampler.sync(iter(old), 123)
     with pytest.raises(RunError, match="arrived with other values"):
-        compare(sent.checksums, 123, sampler.received())
+        compare(sent.digests, 123, sampler.received())
 
 
 def test_logprobs_differ_if_the_head_is_not_updated(

@@ -123,8 +123,10 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not() -> None:
         def batch_decode(self, ids: Any, **settings: Any) -> list[str]:
             return [""] * len(ids)
 
+    settings = SamplingSettings(max_tokens=9)
+
     def read(*logprobs: float) -> list[float]:
-        collected = Collected([[1]], count=1, greedy=False, tokenizer=Tokenizer(), version=0)
+        collected = Collected([[1]], 1, settings, Tokenizer(), 0)
         collected.add(0, [Response([7] * len(logprobs), list(logprobs), "stop")])
         [[sample]] = collected.all()
         return list(sample.logprobs)
@@ -133,7 +135,7 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not() -> None:
     for broken in ([math.nan, math.nan, -1.0], [-1.0, -math.inf, -1.0]):
         with pytest.raises(RunError, match="not finite"):
             read(*broken)
-    collected = Collected([[1]] * 99, count=1, greedy=False, tokenizer=Tokenizer(), version=0)
+    collected = Collected([[1]] * 99, 1, settings, Tokenizer(), 0)
     for index in range(63):
         collected.add(index, [Response([7], [math.nan], "stop")])
     with pytest.raises(RunError, match="not finite"):  # before the last response

@@ -12,7 +12,6 @@ from rlobj.samplers.weights import (
     Live,
     Received,
     Sent,
-    checksum,
     compare,
     compare_live,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "SamplingSettings",
     "Sent",
     "TransformersSampler",
-    "checksum",
     "compare",
     "compare_live",
     "derive_seed",

@@ -21,7 +21,7 @@ from rlobj.base.errors import RunError
 from rlobj.base.progress import beat
 from rlobj.objectives.statistics import hash_keys
 from rlobj.samplers.types import NOT_FINITE, Done, Sample, SamplingSettings, check_prompts, packed
-from rlobj.samplers.weights import Received, checksum
+from rlobj.samplers.weights import Digest, Received, digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -157,19 +157,19 @@ class TransformersSampler:
         Raises:
             RunError: the module has no tensor of a given name.
         """
-        checksums: dict[str, int] | None = None
-        if self._received.checksums is not None:
-            checksums = {}
+        digests: dict[str, Digest] | None = None
+        if self._received.digests is not None:
+            digests = {}
             targets = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
             for name, tensor in weights:
                 if name not in targets:
                     raise RunError(f"the sampler's {type(self.model).__name__} has no '{name}'")
                 targets[name].copy_(tensor)
-                checksums[name] = checksum(targets[name])
-        self._received = Received(version, checksums)
+                digests[name] = digest(targets[name])
+        self._received = Received(version, digests)
 
     def received(self) -> Received:
-        """Return the version and, if the module is a copy, the checksums of the copied tensors."""
+        """Return the version and, if the module is a copy, the digests of the copied tensors."""
         return self._received
 
     def sleep(self) -> None:
@@ -212,8 +212,9 @@ class TransformersSampler:
             if not torch.isfinite(logprobs).all():
                 raise RunError(NOT_FINITE, finding="learning-rate-too-high")
             ids = tokens.tolist()
+            texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
             found = zip(
-                *(places.tolist(), ids, logprobs.tolist(), self._texts(ids), stopped.tolist()),
+                *(places.tolist(), ids, logprobs.tolist(), texts, stopped.tolist()),
                 strict=True,
             )
             for place, own, values, text, stop in found:
@@ -272,15 +273,6 @@ class TransformersSampler:
         window = 4 * max(map(len, stop)) + 4
         texts = self.tokenizer.batch_decode(tokens[:, -window:])
         return torch.tensor([any(text in recent for text in stop) for recent in texts])
-
-    def _texts(self, responses: list[list[int]]) -> list[str]:
-        """Decode responses without special tokens; equal responses are decoded once."""
-        distinct = list({tuple(response): None for response in responses})
-        texts = self.tokenizer.batch_decode(
-            [list(response) for response in distinct], skip_special_tokens=True
-        )
-        known = dict(zip(distinct, texts, strict=True))
-        return [known[tuple(response)] for response in responses]
 
 
 class _Context:

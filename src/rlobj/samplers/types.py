@@ -200,14 +200,14 @@ class Sampler(Protocol):
         """Load new weights, and mark later samples with their version.
 
         Args:
-            weights: pairs (name in a Hugging Face checkpoint, whole tensor). Every rank must
-                consume all of them, because the next tensor may require communication.
+            weights: pairs (name in a Hugging Face checkpoint, whole tensor). The next tensor may
+                need all ranks, so the caller takes those that the sampler leaves.
             version: version of these weights.
         """
         ...
 
     def received(self) -> Received:
-        """Ask the engine for the version and the checksums of its weights."""
+        """Ask the engine for the version and the digests of its weights."""
         ...
 
     def sleep(self) -> None:

@@ -2,7 +2,7 @@
 
 sent = Sent(weights)
 sampler.sync(sent, version)
-compare(sent.checksums, version, sampler.received())
+compare(sent.digests, version, sampler.received())
 compare_live(sent.digests, version, sampler.live())
 """
 
@@ -73,23 +73,24 @@ def digest(tensor: Tensor) -> Digest:
     return Digest(flat.numel(), *(each % 2**64 for each in sums.tolist()))
 
 
-def checksum(tensor: Tensor) -> int:
-    """Return `placed` of the tensor's digest."""
-    return digest(tensor).placed
-
-
 @dataclass(frozen=True)
 class Received:
     """The weights that a sampler reports.
 
     Attributes:
         version: version of the weights; -1 if the sampler has received none.
-        checksums: checksum of every received tensor, by name; None if the sampler uses the
-            trainer's own module.
+        digests: digest of every received tensor, by name; None if the sampler uses the trainer's
+            own module.
     """
 
     version: int
-    checksums: Mapping[str, int] | None
+    digests: Mapping[str, Digest] | None
+
+    @staticmethod
+    def of_worker(answer: dict[str, Any]) -> Received:
+        """Read what `WeightExtension.rlobj_received` returned."""
+        found = {name: Digest(*sums) for name, sums in answer["digests"].items()}
+        return Received(answer["version"], found)
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,6 @@ class Sent:
         self._dtype = dtype
         self.digests: dict[str, Digest] = {}
 
-    @property
-    def checksums(self) -> dict[str, int]:
-        """The checksum of every tensor that was sent, by name."""
-        return {name: each.placed for name, each in self.digests.items()}
-
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._weights:
             sent = tensor.detach()
@@ -158,7 +154,7 @@ class Sent:
             pass
 
 
-def compare(sent: Mapping[str, int], version: int, received: Received) -> None:
+def compare(sent: Mapping[str, Digest], version: int, received: Received) -> None:
     """Check that a sampler has the weights that were sent to it.
 
     Raises:
@@ -171,16 +167,14 @@ def compare(sent: Mapping[str, int], version: int, received: Received) -> None:
             "skipped or lost, or the sampling server was restarted.",
             finding="sampler-drift",
         )
-    if received.checksums is None:
+    if received.digests is None:
         return
+    found = received.digests
+    both = sent.keys() & found.keys()
     problems = {
-        "did not arrive": sent.keys() - received.checksums.keys(),
-        "was never sent": received.checksums.keys() - sent.keys(),
-        "arrived with other values": {
-            name
-            for name in sent.keys() & received.checksums.keys()
-            if sent[name] != received.checksums[name]
-        },
+        "did not arrive": sent.keys() - found.keys(),
+        "was never sent": found.keys() - sent.keys(),
+        "arrived with other values": {name for name in both if sent[name] != found[name]},
     }
     _refuse(f"the sampler does not have the trainer's weights of version {version}:", problems)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +14,10 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError, RlobjError, RunError
 from rlobj.base.progress import waiting
-from rlobj.samplers.types import Done, Sample, SamplingSettings
 from rlobj.samplers.vllm.auth import SILENCE
 from rlobj.samplers.vllm.connection import Connection
 from rlobj.samplers.vllm.fleet import Fleet
-from rlobj.samplers.vllm.responses import (
-    SCORING,
-    Collected,
-    Response,
-    check_prompts,
-    request_fields,
-)
+from rlobj.samplers.vllm.responses import Response, VllmBase
 from rlobj.samplers.vllm.settings import ServerSettings
 from rlobj.samplers.vllm.transfer import Transfer
 from rlobj.samplers.weights import Live, Received
@@ -33,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class VllmServerSampler:
+class VllmServerSampler(VllmBase):
     """Samples over HTTP. One rank of the trainer sends the weights; all ranks sample.
 
     The servers are leased to the trainer's run. The primary rank keeps the lease until `close`.
@@ -72,7 +65,7 @@ class VllmServerSampler:
         self._fleet = Fleet(settings, model_config, holder if primary else "")
         self._transfer = Transfer(self._fleet, settings)
         abouts = [node.about[0] for node in self._fleet.living]
-        self._positions = min(about["max_model_len"] for about in abouts)
+        self._context = min(about["max_model_len"] for about in abouts)
         self._vocabulary = abouts[0]["shape"]["vocab_size"]
         self.dtype: torch.dtype | None = getattr(torch, abouts[0]["dtype"])
         self._expected = max(
@@ -103,85 +96,44 @@ class VllmServerSampler:
                     f"rlobj serve {source}"
                 )
 
-    def sample(
+    def _send(
         self,
         prompts: Sequence[Sequence[int]],
-        *,
-        count: int,
-        settings: SamplingSettings,
-        seeds: Sequence[int],
-        done: Done | None = None,
-    ) -> list[list[Sample]]:
-        """Draw `count` responses per prompt; `done` is called when a prompt's responses arrive.
-
-        Raises:
-            ConfigError: a prompt has no tokens, or is too long for the engine with `max_tokens`.
-            WeightsLost: a server was restarted and has no weights.
-            RunError: no server answers in time.
-        """
-        check_prompts(prompts, settings, self._positions, self._vocabulary)
+        fields: Sequence[dict[str, Any]],
+        arrived: Callable[[int, Any], None],
+    ) -> None:
         bodies = [
-            {
-                "prompt": list(prompt),
-                "return_token_ids": True,
-                **request_fields(settings, count, seed, self._eos),
-            }
-            for prompt, seed in zip(prompts, seeds, strict=True)
+            {"prompt": list(prompt), "return_token_ids": True, **each}
+            for prompt, each in zip(prompts, fields, strict=True)
         ]
-        collected = Collected(
-            prompts,
-            count=count,
-            greedy=settings.temperature == 0,
-            tokenizer=self.tokenizer,
-            version=self.version,
-            done=done,
-        )
-
-        def arrived(index: int, answer: Any) -> None:
-            choices = sorted(answer["choices"], key=lambda each: each["index"])
-            collected.add(index, list(map(_response, choices)))
-
         with waiting():  # the servers' patience is the limit
             self._fleet.complete(bodies, arrived, self._expected)
-        return collected.all()
 
-    def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-        """Compute log π at temperature 1 of all response tokens of (prompt, response) pairs."""
-        bodies = [{"prompt": [*prompt, *response], **SCORING} for prompt, response in sequences]
-        found: dict[int, list[float]] = {}
+    def _responses(self, answer: Any) -> list[Response]:
+        return [_response(choice) for choice in sorted(answer["choices"], key=lambda c: c["index"])]
 
-        def arrived(index: int, answer: Any) -> None:
-            prompt, response = sequences[index]
-            entries = answer["choices"][0]["prompt_logprobs"][len(prompt) :]
-            own = zip(response, entries, strict=True)
-            found[index] = [entry[str(token)]["logprob"] for token, entry in own]
-
-        self._fleet.complete(bodies, arrived, self._expected)
-        return [value for index in range(len(bodies)) for value in found[index]]
+    def _scores(self, answer: Any, start: int, tokens: Sequence[int]) -> list[float]:
+        entries = zip(tokens, answer["choices"][0]["prompt_logprobs"][start:], strict=True)
+        return [entry[str(token)]["logprob"] for token, entry in entries]
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.
 
-        Every rank consumes the whole iterator. The primary rank sends the weights; the others do
-        not wait for it, so all ranks should agree that it succeeded before they sample.
+        The primary rank sends the weights; the others do not wait for it, so all ranks should agree
+        that it succeeded before they sample.
 
         Raises:
             WeightsLost: the server was restarted meanwhile.
             RunError: no server answers in time, or one did not load the weights.
         """
-        remaining = iter(weights)
-        try:
-            if self._primary:
-                self._transfer.push(remaining, version)
-        finally:
-            for _ in remaining:  # after an error too: the next tensor may need all ranks
-                pass
-        if not self._primary:
+        if self._primary:
+            self._transfer.push(weights, version)
+        else:
             self._fleet.living = []  # it asks before it samples
         self.version = self._expected = version
 
     def received(self) -> Received:
-        """Ask the servers' workers for the version and the checksums of their weights.
+        """Ask the servers' workers for the version and the digests of their weights.
 
         Ranks that are not the primary leave the question to it.
 
@@ -203,7 +155,7 @@ class VllmServerSampler:
                 f"workers of the server at {urls} have different weights. Restart the server, then "
                 "resume the run."
             )
-        return Received(answers[0]["version"], answers[0]["checksums"])
+        return Received.of_worker(answers[0])
 
     def live(self) -> Live:
         """Read the weights that the workers of a server compute with; all servers have the same.

@@ -13,17 +13,10 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.progress import beat
-from rlobj.samplers.types import Done, Sample, SamplingSettings
 from rlobj.samplers.vllm import versions
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.isolation import default_group_kept, isolated, random_states_kept
-from rlobj.samplers.vllm.responses import (
-    SCORING,
-    Collected,
-    Response,
-    check_prompts,
-    request_fields,
-)
+from rlobj.samplers.vllm.responses import Response, VllmBase
 from rlobj.samplers.vllm.settings import VllmSettings
 from rlobj.samplers.weights import Live, Received
 
@@ -34,7 +27,7 @@ _alive = False
 """Whether this process has an engine. vLLM's process groups are global: one engine at a time."""
 
 
-class VllmSampler:
+class VllmSampler(VllmBase):
     """Samples with vLLM in this process; each rank has its own engine.
 
     No method changes the trainer's random states. The same weights, prompt and seed give the same
@@ -116,88 +109,37 @@ class VllmSampler:
             "use_tqdm_on_load": False,
         }
 
-    def sample(
+    def _send(
         self,
         prompts: Sequence[Sequence[int]],
-        *,
-        count: int,
-        settings: SamplingSettings,
-        seeds: Sequence[int],
-        done: Done | None = None,
-    ) -> list[list[Sample]]:
-        """Draw `count` responses for each prompt, in the order of the prompts.
-
-        `done` is called when a prompt's responses are finished.
-
-        Raises:
-            ConfigError: a prompt has no tokens, or is too long for the engine with `max_tokens`.
-            RunError: the model returned logits that are not finite, or the engine is asleep
-                without weights.
-        """
-        from vllm import SamplingParams
-
-        check_prompts(prompts, settings, self._context, self._vocabulary)
-        self._wake()
-        detokenize = bool(settings.stop)
-        parameters = [
-            SamplingParams(
-                **request_fields(settings, count, seed, self._eos), detokenize=detokenize
-            )
-            for _, seed in zip(prompts, seeds, strict=True)
-        ]
-        collected = Collected(
-            prompts,
-            count=count,
-            greedy=settings.temperature == 0,
-            tokenizer=self.tokenizer,
-            version=self.version,
-            done=done,
-        )
-        with random_states_kept(), self._eager():
-            self._generate(
-                prompts,
-                parameters,
-                lambda index, found: collected.add(index, list(map(_response, found.outputs))),
-            )
-        return collected.all()
-
-    def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-        """Compute log π at temperature 1 of all response tokens of (prompt, response) pairs."""
-        from vllm import SamplingParams
-
-        found: dict[int, list[float]] = {}
-
-        def arrived(index: int, output: Any) -> None:
-            start = len(sequences[index][0])
-            entries = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
-            found[index] = [entry[token].logprob for token, entry in list(entries)[start:]]
-
-        parameters = SamplingParams(**SCORING, detokenize=False)
-        with random_states_kept(), self._eager():
-            whole = [[*prompt, *response] for prompt, response in sequences]
-            self._generate(whole, [parameters] * len(whole), arrived)
-        return [value for index in range(len(sequences)) for value in found[index]]
-
-    def _generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        parameters: Sequence[Any],
-        finished: Callable[[int, Any], None],
+        fields: Sequence[dict[str, Any]],
+        arrived: Callable[[int, Any], None],
     ) -> None:
         """Do what `vllm.LLM.generate` does, and pass on each output when it is finished."""
+        from vllm import SamplingParams
+
+        self._wake()
         engine = self._engine.llm_engine
         inputs = [{"prompt_token_ids": list(each)} for each in prompts]
-        names = self._engine.enqueue(inputs, parameters, use_tqdm=False) if inputs else []
-        places = {name.partition("-")[0]: index for index, name in enumerate(names)}
-        try:
-            while engine.has_unfinished_requests():
-                beat()
-                for output in engine.step():
-                    if output.finished:
-                        index = places.pop(output.request_id)
-                        finished(index, output)
-        finally:  # after an error: the engine can be used again
-            engine.abort_request(list(places))
+        asked = [SamplingParams(**each, detokenize=bool(each.get("stop"))) for each in fields]
+        with random_states_kept(), self._eager():
+            names = self._engine.enqueue(inputs, asked, use_tqdm=False) if inputs else []
+            places = {name.partition("-")[0]: index for index, name in enumerate(names)}
+            try:
+                while engine.has_unfinished_requests():
+                    beat()
+                    for output in engine.step():
+                        if output.finished:
+                            arrived(places.pop(output.request_id), output)
+            finally:  # after an error: the engine can be used again
+                engine.abort_request(list(places))
+
+    def _responses(self, answer: Any) -> list[Response]:
+        return list(map(_response, answer.outputs))
+
+    def _scores(self, answer: Any, start: int, tokens: Sequence[int]) -> list[float]:
+        entries = zip(tokens, answer.prompt_logprobs[start:], strict=True)
+        return [entry[token].logprob for token, entry in entries]
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.
@@ -205,18 +147,14 @@ class VllmSampler:
         Raises:
             RunError: vLLM did not load the weights.
         """
-        remaining = iter(weights)
         if self._asleep:
             torch.cuda.empty_cache()  # torch keeps what the trainer has freed; vLLM needs it
             self._engine.wake_up(tags=["weights"])
         try:
             with random_states_kept(), self._eager(), torch.no_grad():
-                self._call("rlobj_load", remaining, version)
+                self._call("rlobj_load", weights, version)
         except Exception as error:
             raise RunError(f"vLLM did not load weights {version}: {error}") from error
-        finally:
-            for _ in remaining:  # after an error too: the next tensor may need all ranks
-                pass
         if self._asleep:
             self._engine.wake_up(tags=["kv_cache"])
             self._asleep = False
@@ -225,9 +163,8 @@ class VllmSampler:
         self.version = version
 
     def received(self) -> Received:
-        """Ask the engine for the version and the checksums of its weights."""
-        (answer,) = self._call("rlobj_received")
-        return Received(answer["version"], answer["checksums"])
+        """Ask the engine for the version and the digests of its weights."""
+        return Received.of_worker(self._call("rlobj_received")[0])
 
     def live(self) -> Live:
         """Read the weights that the engine computes with; it must not be asleep."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.live import live_digests
-from rlobj.samplers.weights import checksum
+from rlobj.samplers.weights import Sent
 
 EXTENSION = f"{__name__}.WeightExtension"
 """Value of vLLM's `worker_extension_cls`."""
@@ -40,7 +41,7 @@ class WeightExtension:
     """Methods added to vLLM's worker; the prefix `rlobj_` avoids conflicts with its own names."""
 
     rlobj_version = -1
-    rlobj_checksums: dict[str, int] = {}  # noqa: RUF012  # replaced, never mutated
+    rlobj_digests: dict[str, tuple[int, ...]] = {}  # noqa: RUF012  # replaced, never mutated
     rlobj_group: WeightGroup | None = None
 
     def rlobj_describe(self) -> dict[str, Any]:
@@ -60,8 +61,8 @@ class WeightExtension:
         return {"version": self.rlobj_version}
 
     def rlobj_received(self) -> dict[str, Any]:
-        """Return the version and the checksum of every received tensor."""
-        return {"version": self.rlobj_version, "checksums": self.rlobj_checksums}
+        """Return the version and the digest of every received tensor."""
+        return {"version": self.rlobj_version, "digests": self.rlobj_digests}
 
     def rlobj_live(self) -> dict[str, Any]:
         """Return digests of the weights that the model computes with; none if it is quantized."""
@@ -72,12 +73,16 @@ class WeightExtension:
         return live_digests(model, config.dtype)
 
     def rlobj_load(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Load weights from an iterator (in this process only)."""
-        self.rlobj_version, self.rlobj_checksums = -1, {}
-        arrived: dict[str, int] = {}
-        self.reload_weights(weights_iterator=_recorded(weights, arrived))  # pyright: ignore[reportAttributeAccessIssue]
+        """Load weights from an iterator (in this process only), and take all of it."""
+        self.rlobj_version, self.rlobj_digests = -1, {}
+        arrived = Sent(weights)
+        try:
+            self.reload_weights(weights_iterator=iter(arrived))  # pyright: ignore[reportAttributeAccessIssue]
+        finally:
+            arrived.drain()
         refresh_head(self.model_runner.get_model())  # pyright: ignore[reportAttributeAccessIssue]
-        self.rlobj_version, self.rlobj_checksums = version, arrived
+        self.rlobj_version = version
+        self.rlobj_digests = {name: astuple(each) for name, each in arrived.digests.items()}
 
     def rlobj_sees(self, path: str) -> dict[str, bool]:
         """Tell whether this worker can read the trainer's file."""
@@ -95,24 +100,10 @@ class WeightExtension:
         self.rlobj_group = WeightGroup(address, port, rank, size, device, timeout)
 
     def rlobj_receive(self, version: int) -> None:
-        """Load weights from the trainer's broadcast; after an error, receive the rest of it."""
+        """Load weights from the trainer's broadcast."""
         if self.rlobj_group is None:
             raise RuntimeError("no broadcast group is open; the trainer must call rlobj_open first")
-        remaining = self.rlobj_group.receive()
-        try:
-            self.rlobj_load(remaining, version)
-        finally:
-            for _ in remaining:
-                pass
-
-
-def _recorded(
-    weights: Iterable[tuple[str, Tensor]], checksums: dict[str, int]
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights, and add their checksums to `checksums`."""
-    for name, tensor in weights:
-        checksums[name] = checksum(tensor)
-        yield name, tensor
+        self.rlobj_load(self.rlobj_group.receive(), version)
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, Tensor]]:

@@ -1,10 +1,11 @@
-"""Build requests and read responses; used by both vLLM samplers."""
+"""What both vLLM samplers do: build requests and read responses."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
@@ -91,32 +92,28 @@ def request_fields(
     }
 
 
+@dataclass
 class Collected:
     """The samples of one call, converted as vLLM's responses arrive.
 
     Args:
         prompts: token ids.
         count: samples for each prompt.
-        greedy: whether the temperature is 0; then the responses of a prompt are one.
+        settings: with temperature 0, the responses of a prompt are one.
         tokenizer: of the model.
         version: of the engine's weights.
         done: called with a prompt's index and samples.
     """
 
-    def __init__(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        count: int,
-        greedy: bool,
-        tokenizer: Any,
-        version: int,
-        done: Done | None = None,
-    ) -> None:
-        self._prompts, self._count, self._greedy = prompts, count, greedy
-        self._tokenizer, self._version, self._done = tokenizer, version, done
-        self._groups: dict[int, list[Sample]] = {}
-        self._tokens = self._unknown = 0
+    prompts: Sequence[Sequence[int]]
+    count: int
+    settings: SamplingSettings
+    tokenizer: Any
+    version: int
+    done: Done | None = None
+    _groups: dict[int, list[Sample]] = field(default_factory=dict)
+    _tokens: int = 0
+    _unknown: int = 0
 
     def add(self, index: int, responses: Sequence[Response]) -> None:
         """Convert the responses to a prompt.
@@ -137,22 +134,22 @@ class Collected:
         if self._tokens >= _ENOUGH:
             self._check()
         ids = [response.token_ids for response in responses]
-        texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True)
-        shared = packed("i", self._prompts[index])
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        shared, greedy = packed("i", self.prompts[index]), self.settings.temperature == 0
         own = [
             Sample(
                 prompt_ids=shared,
                 token_ids=response.token_ids,
-                logprobs=[0.0] * len(response.token_ids) if self._greedy else response.logprobs,
+                logprobs=[0.0] * len(response.token_ids) if greedy else response.logprobs,
                 text=text,
                 finish="stop" if response.finish == "stop" else "length",
-                weight_version=self._version,
+                weight_version=self.version,
             )
             for response, text in zip(responses, texts, strict=True)
         ]
-        self._groups[index] = own * (self._count // len(own))
-        if self._done is not None:
-            self._done(index, self._groups[index])
+        self._groups[index] = own * (self.count // len(own))
+        if self.done is not None:
+            self.done(index, self._groups[index])
 
     def all(self) -> list[list[Sample]]:
         """The samples of all prompts, in their order.
@@ -161,8 +158,81 @@ class Collected:
             RunError: most log-probabilities are NaN.
         """
         self._check()
-        return [self._groups[index] for index in range(len(self._prompts))]
+        return [self._groups[index] for index in range(len(self.prompts))]
 
     def _check(self) -> None:
         if 2 * self._unknown > self._tokens:  # vLLM has a few where the entropy is nearly 0
             raise RunError(samplers.NOT_FINITE, finding="learning-rate-too-high")
+
+
+class VllmBase(ABC):
+    """A call of a vLLM sampler, without the way to the engine.
+
+    Attributes:
+        tokenizer: of the model.
+        version: of the last `sync`.
+    """
+
+    tokenizer: Any
+    version: int
+    _eos: list[int]
+    _context: int
+    _vocabulary: int
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        count: int,
+        settings: SamplingSettings,
+        seeds: Sequence[int],
+        done: Done | None = None,
+    ) -> list[list[Sample]]:
+        """Draw `count` responses for each prompt, in the order of the prompts.
+
+        `done` is called when a prompt's responses are finished.
+
+        Raises:
+            ConfigError: a prompt has no tokens, or is too long for the engine with `max_tokens`.
+            WeightsLost: a server was restarted and has no weights.
+            RunError: the model returned logits that are not finite, an engine in this process is
+                asleep without weights, or no server answers in time.
+        """
+        check_prompts(prompts, settings, self._context, self._vocabulary)
+        collected = Collected(prompts, count, settings, self.tokenizer, self.version, done)
+
+        def arrived(index: int, answer: Any) -> None:
+            collected.add(index, self._responses(answer))
+
+        fields = [request_fields(settings, count, seed, self._eos) for seed in seeds]
+        self._send(prompts, fields, arrived)
+        return collected.all()
+
+    def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
+        """Compute log π at temperature 1 of all response tokens of (prompt, response) pairs."""
+        found: dict[int, list[float]] = {}
+
+        def arrived(index: int, answer: Any) -> None:
+            prompt, response = sequences[index]
+            found[index] = self._scores(answer, len(prompt), response)
+
+        whole = [[*prompt, *response] for prompt, response in sequences]
+        self._send(whole, [SCORING] * len(whole), arrived)
+        return [value for index in range(len(whole)) for value in found[index]]
+
+    @abstractmethod
+    def _send(
+        self,
+        prompts: Sequence[Sequence[int]],
+        fields: Sequence[dict[str, Any]],
+        arrived: Callable[[int, Any], None],
+    ) -> None:
+        """Have prompts answered, with vLLM's sampling parameters; call `arrived` for each one."""
+
+    @abstractmethod
+    def _responses(self, answer: Any) -> list[Response]:
+        """Read the responses to a prompt."""
+
+    @abstractmethod
+    def _scores(self, answer: Any, start: int, tokens: Sequence[int]) -> list[float]:
+        """Read the log-probabilities of a prompt's tokens from `start` on."""

@@ -27,8 +27,6 @@ from rlobj.samplers.vllm.connection import Connection, ServerGone
 from rlobj.samplers.vllm.fleet import Fleet
 from rlobj.samplers.vllm.settings import ServerSettings
 
-_FILE_BYTES = 1 << 30
-"""Bytes of weights that are collected before a file is written."""
 _DAY = 86400.0
 """Age in seconds at which a folder of weights is what a killed trainer left."""
 
@@ -46,7 +44,7 @@ class Transfer:
         self._settings = settings
         self._group: tuple[list[Connection], WeightGroup] | None = None
 
-    def push(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+    def push(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Send weights to all servers that answer, by files if all of them can read them.
 
         Raises:
@@ -104,7 +102,7 @@ class Transfer:
         return all(each["sees"] for workers in answers for each in workers)
 
     def _broadcast(
-        self, nodes: list[Connection], weights: Iterator[tuple[str, Tensor]], version: int
+        self, nodes: list[Connection], weights: Iterable[tuple[str, Tensor]], version: int
     ) -> None:
         held, self._group = self._group, None  # of no use after a failure
         group = held[1] if held and held[0] == nodes else self._open(nodes)
@@ -181,29 +179,16 @@ class Transfer:
 
 
 def _store(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
-    """Write weights to safetensors files of about 1 GiB with ascending names."""
+    """Write each tensor to a safetensors file; the names of the files ascend."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    held: dict[str, Tensor] = {}
-    size = files = 0
-
-    def flush() -> None:
-        nonlocal size, files
+    for number, (name, tensor) in enumerate(weights):
         try:
-            save_file(held, folder / f"{files:06d}.safetensors")
+            whole = tensor.detach().cpu().contiguous()
+            save_file({name: whole}, folder / f"{number:06d}.safetensors")
         except SafetensorError as error:  # no space
             raise OSError(str(error)) from error
-        held.clear()
-        size, files = 0, files + 1
-
-    for name, tensor in weights:
-        held[name] = tensor.detach().to("cpu", copy=True).contiguous()
-        size += held[name].nbytes
-        if size >= _FILE_BYTES:
-            flush()
-    if held:
-        flush()
 
 
 def _own_address(url: str) -> str:

@@ -1,7 +1,7 @@
 """Weight synchronization from the trainer to the sampler, and the checks of its weights.
 
-Checksums compare every tensor that was sent with the tensor that arrived. Digests compare it with
-the tensor that the engine computes with. Both work at any learning rate.
+Digests compare every tensor that was sent with the tensor that arrived, and with the tensor that
+the engine computes with. They work at any learning rate.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Synchronizer:
         Raises:
             RunError: it does not.
         """
-        compare(self._sent.checksums, self._version, self._sampler.received())
+        compare(self._sent.digests, self._version, self._sampler.received())
         live: Callable[[], Live] | None = getattr(self._sampler, "live", None)
         if live is None:
             return
