@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -268,7 +269,7 @@ def opened(engine: str, dtype: str) -> Iterator[Bench]:
         return
     with patch.object(server, "EXTENSION", planted.EXTENSION):
         started = Server(folder, port=free_port(), dtype=dtype)
-    with started:
+    with patch.dict(os.environ, PYTHONPATH=str(ROOT)), started:  # its workers import `planted`
         started.wait(600)
         settings["sampling"]["server"] = {"url": started.url}
         connection = Connection(started.url, 60.0)
