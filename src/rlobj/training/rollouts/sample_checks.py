@@ -249,8 +249,8 @@ def _cause(bias: float, gap: float) -> str:
     """What a bias comes from: top-p and the like raise every log-prob, by a few nats at most."""
     if _ONE_SIDED * gap <= bias < _TRUNCATION:
         return (
-            "It draws from a part of the policy's tokens only. Remove top_p, top_k, min_p and other "
-            "limits from its sampling settings."
+            "It draws from a part of the policy's tokens only. Remove top_p, top_k, min_p and "
+            "other limits from its sampling settings."
         )
     seen = "Some are lower" if bias < _ONE_SIDED * gap else "No top_p or top_k does so much"
     return f"{seen}. The model's settings are others there, or its weights are not all in use."
