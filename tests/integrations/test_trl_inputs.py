@@ -111,7 +111,7 @@ def test_the_samplers_log_probs_are_read(tmp_path: Path, preset: str) -> None:
 
 
 def test_a_rollout_without_log_probs_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(BatchError, match=r"Truncate.* needs the column 'sampler_logprobs'"):
+    with pytest.raises(ConfigError, match=r"Truncate.* the rollout_func returned None as logprobs"):
         train(tmp_path, "tis")
 
 

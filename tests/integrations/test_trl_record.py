@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -132,6 +133,7 @@ def test_the_configuration_says_only_what_trl_said(whole: Path) -> None:
     assert not {"rewards", "checkpoint"} & set(told)
     assert set(told["data"]) == {"source"}
     assert set(told["evaluation"]) == {"every"}
+    assert told["training"]["schedule"] == "linear"
     assert told["training"]["steps"] == 12
     assert "warmup_steps" not in told["training"]
 
@@ -181,6 +183,16 @@ def test_a_resumed_run_continues_its_record(whole: Path, tmp_path: Path) -> None
     rows, repeated = (read_records(each / "_rlobj").sort_by(PLACE) for each in (whole, folder))
     assert repeated.equals(rows)
     assert metrics(folder / "_rlobj") == metrics(whole / "_rlobj")
+
+
+@pytest.mark.parametrize(("save_steps", "warned"), [(3, True), (4, False)])
+def test_checkpoints_inside_a_rollout_are_announced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, save_steps: int, warned: bool
+) -> None:
+    settings = {"num_iterations": 2, "save_strategy": "steps", "save_steps": save_steps}
+    with caplog.at_level(logging.WARNING):
+        trainer(ObjectiveTrainer, config(tmp_path, **settings), objective="dapo-loss")
+    assert ("Expected a multiple of 2" in caplog.text) == warned
 
 
 def test_a_second_run_in_the_same_output_folder_gets_a_record_of_its_own(tmp_path: Path) -> None:

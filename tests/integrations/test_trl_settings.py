@@ -53,9 +53,9 @@ def test_a_preset_that_is_loaded_is_the_preset_of_that_name(tmp_path: Path) -> N
         (None, "objective=None; expected a preset's name, such as objective='stapo'"),
         ("missing.yaml", "missing.yaml"),
         (3, "objective=3; expected a preset's name"),
-        ("lp-reg", "'proxy_logprobs', .* reads. .* `rlobj train` computes it"),
+        ("lp-reg", "'proxy_logprobs', .* of the preset lp-reg reads. .* `rlobj train` computes it"),
         ("otb", "'collision', which shape"),
-        ("archer", r"KL reads. Set GRPOConfig\(beta=...\)"),
+        ("archer", r"KL of the preset archer reads. Set GRPOConfig\(beta=...\)"),
         (Objective(columns=["turn"], drop=column("turn") > 1), "'turn', which drop"),
     ],
 )
@@ -145,11 +145,9 @@ def test_settings_without_effect_are_named(
     assert "not by sampling.dynamic and rewards of the preset" in caplog.text
 
 
-def test_settings_of_the_record_are_checked_when_the_training_begins(tmp_path: Path) -> None:
-    output = {"table_every": 1}
-    one = trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", output=output)
+def test_settings_of_the_record_are_checked_when_the_trainer_is_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="table_every"):
-        one.train()
+        trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", output={"table_every": 1})
 
 
 def test_the_mixin_goes_first() -> None:
@@ -168,6 +166,16 @@ def test_the_advice_of_an_adaptive_entropy_is_an_objective(tmp_path: Path) -> No
     objective = Objective(**written[0], **written[1])
     gate = AdaptiveGate(target=0.2, start=0.01, step=0.005, low=0.0, high=1.0, off=0.0)
     assert objective.controllers == {"C": gate}
+
+
+@pytest.mark.parametrize("record", [3, "file"])
+def test_a_record_that_is_no_folder_is_refused_when_the_trainer_is_made(
+    tmp_path: Path, record: Any
+) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / record if record == "file" else record
+    with pytest.raises(ConfigError, match=r"record=.*; expected True, False, or the path"):
+        trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", record=place)
 
 
 def test_a_loss_behind_the_mixin_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -63,6 +63,32 @@ def test_a_checkpoint_of_another_objective_or_trainer_is_refused(tmp_path: Path)
         saved(tmp_path, 4, tmp_path / "checkpoint-2")
 
 
+def test_a_resumed_run_that_is_another_one_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path, 2)
+    other = ADAPTIVE.replace(divisor="sequence_mean")
+    one = trainer(ObjectiveTrainer, config(tmp_path), objective=other, record=False)
+    one.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert "objective.divisor was {'kind': 'token_mean'" in caplog.text
+    assert "the run goes on with {'kind': 'sequence_mean'" in caplog.text
+    assert "resume with another GRPOConfig(output_dir=...)" not in caplog.text  # no record
+
+
+def test_a_resumed_record_of_another_objective_says_how_to_keep_the_runs_apart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = {"save_strategy": "steps", "save_steps": 1}
+    trainer(ObjectiveTrainer, config(tmp_path, max_steps=1, **plan), objective="stapo").train()
+    checkpoint = str(tmp_path / "checkpoint-1")
+    first = (tmp_path / "_rlobj" / "config.resolved.yaml").read_text()
+    args = config(tmp_path / "other", max_steps=2)
+    trainer(ObjectiveTrainer, args, objective="20-entropy").train(resume_from_checkpoint=checkpoint)
+    assert "resume with another GRPOConfig(output_dir=...)" in caplog.text
+    assert (tmp_path / "_rlobj" / "config.resolved.yaml").read_text() == first
+    assert (tmp_path / "other" / "_rlobj" / "config.resolved.yaml").exists()
+
+
 def test_an_evaluation_is_an_update_of_its_own_that_changes_nothing(tmp_path: Path) -> None:
     evaluation = {
         "eval_strategy": "steps",

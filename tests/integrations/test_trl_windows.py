@@ -101,9 +101,7 @@ def test_where_the_policy_has_not_moved_the_old_policy_is_it_without_rounding(
 )
 def test_phases_need_rounds(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        trainer(
-            ObjectiveTrainer, config(tmp_path, beta=0.01, **settings), objective="lopti"
-        ).train()
+        trainer(ObjectiveTrainer, config(tmp_path, beta=0.01, **settings), objective="lopti")
     assert message in str(caught.value)
 
 
@@ -115,7 +113,7 @@ def test_a_loop_that_steps_before_the_planned_end_is_an_error(tmp_path: Path) ->
             self.accelerator.gradient_state._set_sync_gradients(True)
             return super().training_step(*arguments, **named)
 
-    with pytest.raises(RunError, match="step does not come after micro-batch 4"):
+    with pytest.raises(RunError, match="planned for 4 micro-batches, but the optimizer's step"):
         trainer(Early, config(tmp_path), objective="dapo-loss", record=False).train()
 
 
@@ -141,3 +139,10 @@ def test_other_responses_than_the_planned_ones_are_an_error(tmp_path: Path) -> N
 
     with pytest.raises(ValueError, match="does not hold the responses that the plan was made for"):
         trainer(Other, config(tmp_path), objective="dapo-loss", record=False).train()
+
+
+def test_a_loop_that_does_not_say_its_batches_is_an_error(tmp_path: Path) -> None:
+    one = trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", record=False)
+    one.model.train()
+    with pytest.raises(RunError, match="did not call get_batch_samples"):
+        one._prepare_inputs([{"prompt": "1+1="}])

@@ -21,6 +21,7 @@ def check_columns(
     provided: Collection[str],
     trainer: str,
     advice: Mapping[str, str] | None = None,
+    preset: str | None = None,
 ) -> None:
     """Refuse an objective that reads a column which the trainer does not provide.
 
@@ -29,6 +30,7 @@ def check_columns(
         provided: the TokenBatch columns that the trainer provides; "logprobs" need not be named.
         trainer: its name, for the message.
         advice: what would provide a column, by column; a sentence; it replaces the general advice.
+        preset: the name of the objective's preset, for the message.
 
     Raises:
         ConfigError: names each missing column, what reads it, and what would provide it.
@@ -36,9 +38,10 @@ def check_columns(
     known = {**_ADVICE, **(advice or {})}
     missing = sorted(objective.needs.ever - {"logprobs", *provided})
     if missing:
+        whose = f" of the preset {preset}" if preset else ""
         lines = [
             f"{trainer} does not provide the column '{column}', which "
-            f"{objective.reader(column)} reads. {known.get(column, _OWN)}"
+            f"{objective.reader(column)}{whose} reads. {known.get(column, _OWN)}"
             for column in missing
         ]
         raise ConfigError("\n".join(lines))

@@ -68,8 +68,10 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Record the update, and the step if its rollout has ended."""
-        trainer, progress, record = self._trainer, self._trainer._progress, self._record
-        assert record is not None
+        trainer, record = self._trainer, self._record
+        progress = trainer._progress
+        if record is None or progress.window is None:
+            return
         before = {**progress.state, "update": progress.state["update"] - 1}
         metrics = {**progress.window.metrics, "train/grad_norm": self.grad_norm}
         if cut := trainer._metrics["train"].get("completions/clipped_ratio"):
@@ -114,12 +116,15 @@ def described(
     rollout = args.steps_per_generation * trainer.num_iterations
     window = args.gradient_accumulation_steps
     groups = args.generation_batch_size // group * math.ceil(window / rollout)
+    schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     sampling = {"temperature": args.temperature, "max_tokens": args.max_completion_length}
     training = {
         "steps": math.ceil(max_steps * min(window, rollout) / rollout),
         "updates_per_step": min(math.ceil(rollout / window), groups),
         "learning_rate": args.learning_rate or None,  # 0 is no value of rlobj's settings
         "max_grad_norm": args.max_grad_norm or None,
+        "schedule": schedule if schedule in ("constant", "linear", "cosine") else None,
+        "weight_decay": args.weight_decay,
     }
     settings: dict[str, Any] = {
         "preset": preset,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.yaml import packaged_table
 from rlobj.config.presets import Preset, load_preset
+from rlobj.config.run_config import RunConfig
 from rlobj.integrations.columns import check_columns
 from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
 from rlobj.objectives.mismatch import Mask, Mismatch, Truncate
@@ -55,6 +57,8 @@ def fitted(
     Raises:
         ConfigError: the objective or a setting cannot be used.
     """
+    name = objective.name if isinstance(objective, Preset) else objective
+    preset = None if isinstance(name, Objective) else str(name)
     objective = _read(objective, settings["max_completion_length"])
     usual = defaults()
     wrong = [
@@ -80,7 +84,7 @@ def fitted(
         objective = objective.replace(mismatch=_correction(settings))
     reference = {"ref_logprobs"} if settings["beta"] else set()
     sampler = {"sampler_logprobs"} if sampler_logprobs else set()
-    check_columns(objective, PROVIDED | reference | sampler, "TRL", _TABLE["advice"])
+    check_columns(objective, PROVIDED | reference | sampler, "TRL", _TABLE["advice"], preset)
     _check_phases(objective, settings)
     return objective
 
@@ -122,12 +126,21 @@ def _correction(settings: Settings) -> Mismatch:
 
 
 def _check_phases(objective: Objective, settings: Settings) -> None:
-    """Each phase is one round over the rollout."""
+    """Each phase is one round over the rollout; a window of updates has one phase."""
     phases, rounds = len(objective.phases), settings["num_iterations"]
+    if phases == 1:
+        return
     if rounds % phases:
         raise ConfigError(
             f"the objective has {phases} phases, each of them one round over the rollout: set "
             f"GRPOConfig(num_iterations={phases}), or a multiple of it; it is {rounds}"
+        )
+    steps, window = settings["steps_per_generation"], settings["gradient_accumulation_steps"]
+    if (steps or window) % window:
+        raise ConfigError(
+            f"GRPOConfig(gradient_accumulation_steps={window}, steps_per_generation={steps}): an "
+            "update would cover two phases of the objective. Expected a steps_per_generation that "
+            "is a multiple of gradient_accumulation_steps"
         )
 
 
@@ -174,6 +187,33 @@ def report_own_loss(loss: Any) -> None:
             "in the class that names ObjectiveMixin, and add it to super()._compute_loss(...)",
             made.__qualname__,
         )
+
+
+def report_checkpoints(settings: Settings) -> None:
+    """Log that checkpoints will lie inside rollouts, of which TRL keeps nothing."""
+    rollout = settings["steps_per_generation"] * settings["num_iterations"]
+    updates = rollout // math.gcd(rollout, settings["gradient_accumulation_steps"])
+    save_steps = settings["save_steps"]
+    if settings["save_strategy"] == "steps" and save_steps >= 1 and save_steps % updates:
+        logger.warning(
+            "GRPOConfig(save_steps=%g): some checkpoints lie inside a rollout. A run that resumes "
+            "from one of them samples a new rollout, and the record lacks the updates before. "
+            "Expected a multiple of %d",
+            save_steps,
+            updates,
+        )
+
+
+def check_record(record: Any, output: Any) -> None:
+    """Check the place of the record, and its settings.
+
+    Raises:
+        ConfigError: the place is no folder, or a setting is unknown.
+    """
+    path = isinstance(record, str | Path)
+    if not isinstance(record, bool) and (not path or Path(record).is_file()):
+        raise ConfigError(f"record={record!r}; expected True, False, or the path of a folder")
+    RunConfig(output=output)
 
 
 def check_rewards(objective: Objective, names: Sequence[str]) -> None:

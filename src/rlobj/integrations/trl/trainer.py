@@ -23,7 +23,7 @@ from rlobj.integrations.trl.recording import Recorder
 from rlobj.integrations.trl.window import Inputs, Progress, Window, decided
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training.loop.metrics import Measured, combine
+from rlobj.training.loop.metrics import combine
 from rlobj.training.parallel.agreement import agree
 from rlobj.training.parallel.process_group import ProcessGroup
 
@@ -79,6 +79,7 @@ class ObjectiveMixin(_Trainer):
         given = named.get("args", arguments[2] if len(arguments) > 2 else None)
         config = settings.defaults() if given is None else vars(given)
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
+        settings.check_record(record, output or {})
         self.objective = settings.fitted(objective, config, sampler_logprobs)
         self._whole = self.objective.replace(split=())
         needs = self.objective.needs
@@ -92,6 +93,7 @@ class ObjectiveMixin(_Trainer):
         settings.check_rewards(self.objective, self.reward_func_names)
         if self.accelerator.is_main_process:
             settings.report_replaced(self.objective, vars(self.args), self._own_advantages)
+            settings.report_checkpoints(vars(self.args))
             settings.report_own_loss(super()._compute_loss)
         self._comm = ProcessGroup(self.accelerator.device)
         self._recorder: Recorder | None = None
@@ -120,6 +122,8 @@ class ObjectiveMixin(_Trainer):
             entropies, progress.entropies = progress.entropies, None
         if entropies and "old_per_token_logps" in output:  # the first pass was the policy's
             output["rlobj_old_entropy"] = entropies[0]
+        if "sampler_logprobs" in self.objective.needs.ever:
+            agree(self._without_sampler(output), "sampling", self._comm)
         training, rewards = self.model.training, progress.rewards
         assert rewards is not None
         size = len(output["completion_ids"])
@@ -138,6 +142,14 @@ class ObjectiveMixin(_Trainer):
         if training:
             progress.rows += len(rewards)
         return output
+
+    def _without_sampler(self, output: Inputs) -> ConfigError | None:
+        if "sampling_per_token_logps" in output:
+            return None
+        return ConfigError(
+            f"{self.objective.reader('sampler_logprobs')} reads the sampler's log-probs, but the "
+            "rollout_func returned None as logprobs: return the log-prob of each sampled token"
+        )
 
     def _get_per_token_logps_and_entropies(self, model: Any, *arguments: Any, **named: Any) -> Any:
         entropies = self._progress.entropies
@@ -174,18 +186,19 @@ class ObjectiveMixin(_Trainer):
             progress.window = window = self._open_window()
             if len(window.inputs) > 1:  # else the plan shares the forward pass of the loss
                 self._plan(window)
+        if progress.window.position == len(progress.window.inputs):
+            raise RunError(
+                f"the update was planned for {progress.window.size}, and the "
+                "training loop asks for one more. It must call get_batch_samples before each update"
+            )
         return progress.window.inputs[progress.window.position]
 
     def _open_window(self) -> Window:
         """The inputs of all micro-batches of the next update, sampled where TRL would sample."""
         batches, first = self._progress.batches, self._step
-        phases, steps = self.objective.phases, range(first, first + len(batches))
-        rounds = {each // self.args.steps_per_generation % self.num_iterations for each in steps}
-        places = {each % len(phases) for each in rounds}
-        if len(places) > 1:
-            raise ConfigError(
-                "an update would cover two phases of the objective. Expected a GRPOConfig("
-                "steps_per_generation=...) that is a multiple of gradient_accumulation_steps"
+        if not batches:
+            raise RunError(
+                "the training loop prepares inputs for which it did not call get_batch_samples"
             )
         inputs, rollouts = [], []
         try:
@@ -196,6 +209,11 @@ class ObjectiveMixin(_Trainer):
                     rollouts.append(self._buffered_inputs)
         finally:
             self._step = first
+        phases, steps = self.objective.phases, range(first, first + len(inputs))
+        rounds = {each // self.args.steps_per_generation % self.num_iterations for each in steps}
+        places = {each % len(phases) for each in rounds}
+        if len(places) > 1:
+            raise RunError("an update covers two phases of the objective; see num_iterations")
         return Window(inputs, rollouts, phases[places.pop()])
 
     def _plan(self, window: Window) -> None:
@@ -256,8 +274,9 @@ class ObjectiveMixin(_Trainer):
         if not self.model.training:  # an update of its own, which changes no state
             window, tables = Window([inputs], [], self._whole), [self._table(inputs, *scores)]
             window.plan = self._whole.plan(tables, progress.state, self._comm)
-        assert window is not None
-        if window.plan is None:  # its only micro-batch: rules and loss share a forward pass
+        elif window is None or window.position == len(window.inputs):
+            raise RunError("a loss is due for which _prepare_inputs was not called")
+        elif window.plan is None:  # its only micro-batch: rules and loss share a forward pass
             window.scored[id(inputs)] = scores
             self._plan(window)
         return window
@@ -272,8 +291,8 @@ class ObjectiveMixin(_Trainer):
         last = window.position == len(window.inputs) - 1
         if self.model.training and self.accelerator.sync_gradients != last:
             raise RunError(
-                f"the optimizer's step does not come after micro-batch {len(window.inputs)}, "
-                "which is the last that was planned"
+                f"the update was planned for {window.size}, but "
+                "the optimizer's step does not come after the last of them"
             )
         assert window.plan is not None
         place = (table, window.plan, window.position)
@@ -282,7 +301,7 @@ class ObjectiveMixin(_Trainer):
         except BatchError as error:  # raised below on all processes together
             window.error = window.error or error
             output = window.phase.loss(*place, check=False)
-        window.measured.append(Measured.of(table, output, torch.arange(len(table))))
+        window.add(table, output)
         if last:
             agree(window.error, "the loss", self._comm)  # before the optimizer's step
             self._log_update(window)
@@ -357,7 +376,7 @@ class ObjectiveMixin(_Trainer):
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial))
             path = folder / f"checkpoint-{self.state.global_step}"
-            self._progress.write(path, record)
+            self._progress.write(path, self.objective, record)
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.base.files import write_whole
+from rlobj.config.presets import difference
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import Plan
+from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.loop.metrics import Measured
+
+logger = logging.getLogger(__name__)
 
 STATE_FILE = "rlobj.json"
 """The file in TRL's checkpoints with the objective's state."""
@@ -55,9 +60,18 @@ class Window:
         """The place of the micro-batch whose loss is due."""
         return len(self.measured)
 
+    @property
+    def size(self) -> str:
+        """The number of micro-batches, in words."""
+        return "1 micro-batch" if len(self.inputs) == 1 else f"{len(self.inputs)} micro-batches"
+
     def samples(self, inputs: Inputs) -> bool:
         """Whether these inputs were sampled for this window, from the policy as it is now."""
         return any(inputs is each for rollout in self.rollouts for each in rollout)
+
+    def add(self, table: TokenBatch, output: LossOutput) -> None:
+        """Keep what the loss of the next micro-batch measured, without its graph."""
+        self.measured.append(Measured.of(table, output, torch.arange(len(table))))
 
 
 @dataclass
@@ -80,10 +94,10 @@ class Progress:
     rewards: Tensor | None = None
     entropies: list[Tensor] | None = None
 
-    def write(self, checkpoint: Path, record: Any) -> None:
+    def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
         """Write what a resumed run needs, beside the state of its record."""
-        saved = {"state": self.state, "rows": self.rows, "record": record}
-        write_whole(checkpoint / STATE_FILE, json.dumps(saved).encode())
+        saved = {"state": self.state, "rows": self.rows, "objective": _settings(objective)}
+        write_whole(checkpoint / STATE_FILE, json.dumps({**saved, "record": record}).encode())
 
     def read(self, checkpoint: Path, objective: Objective) -> Any:
         """Continue from what `write` has written; returns the state of the record.
@@ -94,7 +108,8 @@ class Progress:
         path = checkpoint / STATE_FILE
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
-            state, rows, record = dict(saved["state"]), int(saved["rows"]), saved["record"]
+            state, rows = dict(saved["state"]), int(saved["rows"])
+            own, record = dict(saved["objective"]), saved["record"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{path} cannot be read ({error}): resume from a checkpoint of an ObjectiveTrainer"
@@ -103,8 +118,20 @@ class Progress:
             raise ConfigError(
                 f"{path} is of an objective with other controllers: {', '.join(sorted(others))}"
             )
+        changed = difference(own, _settings(objective))
+        for name, old, new in changed:
+            logger.warning("%s: objective.%s was %s; the run goes on with %s", path, name, old, new)
+        if changed and record is not None:
+            logger.warning(
+                "the record names the new objective for all its steps. To keep the runs apart, "
+                "resume with another GRPOConfig(output_dir=...), and another record= if you set one"
+            )
         self.state, self.rows = state, rows
         return record
+
+
+def _settings(objective: Objective) -> dict[str, Any]:
+    return objective.model_dump(mode="json", by_alias=True)
 
 
 def decided(rewards: Tensor, names: Sequence[str] | None) -> Tensor:
