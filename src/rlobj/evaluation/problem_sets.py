@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, DataError, nearest
 from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.layers import Layer, flattened
 from rlobj.config.run_config import RunConfig, build_config
@@ -196,6 +196,14 @@ def _split(on: str) -> list[str]:
 
 
 def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
+    known = [*BENCHMARKS, *GROUPS, *TASKS, *NAMED_SOURCES]
+    given = is_gym(name) or Path(name).exists() or "/" in name or Path(name).suffix
+    if name not in known and not given:
+        raise DataError(
+            f"--on {name}: there is no '{name}'.{nearest(name, known, spell_out=False)} "
+            f"Benchmarks: {', '.join(BENCHMARKS)}; groups: {', '.join(GROUPS)}; tasks: "
+            f"{', '.join(TASKS)}; or a file, a folder or a hub id owner/name"
+        )
     above = overrides.above(name)
     config = build_config([model, ("--on", _source_settings(name)), *above])
     if name in BENCHMARKS:
