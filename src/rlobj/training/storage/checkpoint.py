@@ -52,9 +52,9 @@ class _Stream(TypedDict):
 
 
 class State(Model):
-    """What `state.json` holds; other entries are kept as they are."""
+    """What `state.json` holds."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="ignore", strict=True)
 
     step: NonNegativeInt
     objective: dict[str, Any]
