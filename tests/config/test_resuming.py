@@ -49,12 +49,10 @@ def test_all_code_that_settings_name_is_listed() -> None:
         "objective": {"surrogate": custom, "penalties": [custom], "drop": "prob < 0.1"},
         "rewards": several,
         "model": {"trust_remote_code": True},
-        "sampling": {
-            "vllm": {"extra": {"logits_processors": ["pkg.mod:Own"], "x": 0.5, "y": True}}
-        },
+        "sampling": {"vllm": {"extra": {"worker_cls": "mine", "x": 0.5, "y": True}}},
     }
-    expected = ["mine.py:Mine", "m:f", "model.trust_remote_code=true", "pkg.mod:Own"]
-    assert named_code(settings) == expected
+    expected = ["mine.py:Mine", "m:f", "model.trust_remote_code=true"]
+    assert named_code(settings) == [*expected, "sampling.vllm.extra.worker_cls=mine"]
     settings["rewards"] = {"kind": "custom", "target": "<Python object: f>"}
     assert named_code(settings["rewards"]) == named_code(settings_of(RunConfig())) == []
 

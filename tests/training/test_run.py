@@ -204,7 +204,7 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named() -> None:
         ({"callbacks": [print]}, "expected a list of rlobj.Callback objects"),
         ({"model": "./nowhere", "data": "addition"}, "no run or model folder './nowhere'"),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
 def test_a_wrong_argument_is_named_with_what_was_expected(
     arguments: dict[str, Any], expected: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -144,8 +143,11 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
         for each in value if isinstance(value, list | tuple) else [value]:
             if isinstance(each, Mapping):
                 found += named_code(each)
-        if name == "extra":  # arguments of vLLM
-            found += re.findall(r"[\w.]+[.:][A-Za-z_]\w*", str(value))
+        if name == "extra" and isinstance(
+            value, Mapping
+        ):  # of vLLM, which imports what many of its arguments name
+            texts = {key: each for key, each in value.items() if not isinstance(each, int | float)}
+            found += [f"sampling.vllm.extra.{key}={each}" for key, each in texts.items()]
     return list(dict.fromkeys(found))
 
 

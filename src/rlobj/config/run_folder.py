@@ -119,7 +119,7 @@ def read_lines(
         for number, line in enumerate(lines, 1):
             done += len(line)
             try:
-                yield json.loads(line)
+                yield _parsed(line)
             except ValueError:
                 if left := sum(1 for _ in lines):
                     what = f"damaged at line {number}; {left + 1} lines were not read"
@@ -129,12 +129,20 @@ def read_lines(
                 progress(done, size)
 
 
+def _parsed(text: bytes) -> Any:
+    """JSON as Python objects; ValueError also if it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def read_stop(path: Path) -> tuple[int, str, str] | None:
     """Step, finding ("" = none) and message of the error that ended a run; None without one."""
     try:
-        told = json.loads((path / STOP_FILE).read_text(encoding="utf-8"))
+        told = _parsed((path / STOP_FILE).read_bytes())
         return int(told["step"]), str(told["finding"] or ""), str(told["message"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError):  # of step 1e999
         return None
 
 
@@ -143,7 +151,7 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
     file, found = path / "sessions.jsonl", []
     for line in file.read_bytes().splitlines() if file.exists() else ():
         with suppress(ValueError):
-            found.append(json.loads(line))
+            found.append(_parsed(line))
     return [each for each in found if isinstance(each, dict) and isinstance(each.get("step"), int)]
 
 
@@ -156,7 +164,8 @@ def read_changes(path: Path) -> list[tuple[int, str, Any, Any]]:
     for session in read_sessions(path):
         step, changed = session["step"], session.get("changed", {})
         found = [each for each in found if each[0] < step]
-        found += [(step, name, before, now) for name, (before, now) in changed.items()]
+        with suppress(ValueError, TypeError, AttributeError):  # no run has written it
+            found += [(step, name, before, now) for name, (before, now) in changed.items()]
     return found
 
 
@@ -202,7 +211,7 @@ def held_out_accuracies(path: Path) -> dict[Path, float]:
     Those from before the settings of the newest evaluation are left out: they do not compare.
     """
     lines = {line["step"]: line.get("eval/accuracy") for line in read_metrics(path)}
-    known = {step: accuracy for step, accuracy in lines.items() if accuracy is not None}
+    known = {step: found for step, found in lines.items() if isinstance(found, int | float)}
     changes = [
         step
         for step, name, _, _ in read_changes(path)
