@@ -156,7 +156,7 @@ def opened(path: Path, profile: Path, rounds: int) -> dict[str, Any]:
             browser.open(path)
             browser.wait("document.querySelector('#group-responses [data-row]')", 60)
             times = {"drawn": browser.run("performance.now()")}
-            browser.wait("store.names.every((name) => store.loaded(name))", 60)
+            _timed(browser, "await store.load(store.names)")
             times["loaded"] = browser.run("performance.now()")
             for name, rule in FILTERS.items():
                 text = json.dumps(rule)

@@ -177,7 +177,7 @@ def test_train_writes_a_run_and_a_log_of_plain_text(
     assert not {character for character in text if ord(character) < 32} - {"\n"}
     for expected in ("STAPO, Liu et al. 2026", "step 4/4", "held-out accuracy after"):
         assert expected in text
-    assert "rlobj eval run -n 32" in text
+    assert "rlobj eval run -n 4" in text
     assert "rlobj diagnose run" in text  # its responses are cut: no advice to train on
 
 

@@ -112,7 +112,7 @@ def test_the_program_stops_with_exit_code_1_and_says_what_to_do(tmp_path: Path) 
     assert "step 5: collapse: the accuracy of samples fell from" in result.output
     assert "Best checkpoint before step 5: none was saved" in result.output
     assert f"rlobj train --resume {out} --set training.learning_rate=" in result.output
-    assert "reward, mean of 1 step " in result.output  # the table of a finished run
+    assert "reward, first/last step" in result.output  # the table of a finished run
     result = runner.invoke(app, ["train", "--resume", str(out)])
     assert result.exit_code == 0, result.output
     assert "collapse  since step 5" in result.output

@@ -159,8 +159,9 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
         accuracy = number(held_out_accuracies(result.path)[best])
         text = f"Best held-out accuracy of a checkpoint: {accuracy}\n  {best}"
         console.print(Text(text), soft_wrap=True)
-    on = "" if any("eval/accuracy" in line for line in result.history) else " --on FILE"
-    samples = 4 if config.data.source in PROFILES else 32  # a built-in task has many problems
+    task = config.data.source in PROFILES  # which has many problems, held-out ones among them
+    evaluated = any("eval/accuracy" in line for line in result.history)
+    on, samples = "" if task or evaluated else " --on FILE", 4 if task else 32
     found = diagnose(result.path, trust=True).findings if result.steps else ()
     show_findings(console, found)
     ill = any(finding.holds for finding in found)
