@@ -158,4 +158,4 @@ class _Rows(Evaluator):
         data = torch.tensor(column.to_numpy(), dtype=self.dtype)  # null is NaN
         unknown = data.isnan()
         values = data if change is None else change(data)
-        return self._finite(node, Values.of(values, unknown))
+        return self._finite(node, Values(values, unknown))

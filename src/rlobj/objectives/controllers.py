@@ -56,7 +56,7 @@ class Controller(Primitive):
             values = frame.number(nodes.Column("old_entropy"))
             return divisor.mean(values, frame.decided, frame.table, frame.comm)
         value = frame.evaluate(self.of)
-        return math.nan if value.undefined else float(value.data)
+        return math.nan if value.undefined is not None and value.undefined else float(value.data)
 
     def init(self) -> dict[str, Any]:
         """The memory before the first rollout; rules read its `value`."""

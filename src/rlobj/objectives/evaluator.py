@@ -83,27 +83,23 @@ class Values:
 
     Attributes:
         data: numbers, or true and false.
-        undefined: where the data mean nothing; a rule's data are False there.
-        wrong: where they are undefined because a number is NaN or infinite.
+        undefined: where the data mean nothing; a rule's data are False there. None = nowhere.
+        wrong: where they are undefined because a number is NaN or infinite. None = nowhere.
     """
 
     data: Tensor
-    undefined: Tensor
-    wrong: Tensor
-
-    @classmethod
-    def of(cls, data: Tensor, undefined: Tensor | None = None) -> Values:
-        """Values that are nowhere wrong, and undefined nowhere or where the mask says so."""
-        nowhere = torch.zeros((), dtype=torch.bool, device=data.device)
-        return cls(data, nowhere if undefined is None else undefined, nowhere)
+    undefined: Tensor | None = None
+    wrong: Tensor | None = None
 
     def __invert__(self) -> Values:
+        if self.undefined is None:
+            return Values(~self.data)
         return Values(~self.data & ~self.undefined, self.undefined, self.wrong)
 
     def __or__(self, other: Values) -> Values:
         data = self.data | other.data
-        undefined, wrong = self.undefined | other.undefined, self.wrong | other.wrong
-        return Values(data, undefined & ~data, wrong & ~data)
+        masks = _joined(self.undefined, other.undefined), _joined(self.wrong, other.wrong)
+        return Values(data, *(None if mask is None else mask & ~data for mask in masks))
 
 
 class Evaluator:
@@ -148,11 +144,14 @@ class Evaluator:
             where: the rows that are checked, bool [N]; None = those of decided responses.
         """
         values = self._at(expression, Level.TOKEN)
+        data = values.data.expand(len(self.table))
+        if values.undefined is None:
+            return data
         if who:
             rows = (self.decided if where is None else where) & values.undefined
             self._check_finite(expression, values.wrong, rows)
             self.refuse(rows, f"{who} '{expression}' has no value: a population is empty")
-        return values.data.masked_fill(values.undefined, 0).expand(len(self.table))
+        return data.masked_fill(values.undefined, 0)
 
     def rule(self, expression: Rule | None) -> Tensor:
         """The tokens of decided responses that a rule selects, bool [N]; None selects all."""
@@ -172,7 +171,8 @@ class Evaluator:
             return node.amount
         values = self.evaluate(node.amount)
         tokens = float(values.data)
-        if bool(values.undefined) or tokens < 0:
+        none = values.undefined is not None and bool(values.undefined)
+        if none or tokens < 0:
             self._error = self._error or (
                 f"'{node.amount}' in '{node}' is {tokens:g}, expected a number of tokens >= 0"
             )
@@ -198,7 +198,7 @@ class Evaluator:
         self._error = f"{message} at {place}"
 
     def _check_finite(
-        self, expression: Expr, wrong: Tensor, where: Tensor, level: Level = Level.TOKEN
+        self, expression: Expr, wrong: Tensor | None, where: Tensor, level: Level = Level.TOKEN
     ) -> None:
         """Refuse rows that depend on a number that is NaN or infinite, and name this number.
 
@@ -208,6 +208,8 @@ class Evaluator:
             where: the tokens [N] or responses [B] that are read.
             level: whether `where` has tokens or responses.
         """
+        if wrong is None:
+            return
         for part in expression.walk():
             if part in self._not_finite and part.level <= level:
                 own = self._not_finite[part]
@@ -223,8 +225,10 @@ class Evaluator:
         values = self.evaluate(node)
         if level != Level.TOKEN or node.level != Level.RESPONSE:
             return values
-        masks = (mask.expand(values.data.shape) for mask in (values.undefined, values.wrong))
-        return Values(*map(self.table.spread, (values.data, *masks)))
+        masks = (values.undefined, values.wrong)
+        each = (None if mask is None else mask.expand(values.data.shape) for mask in masks)
+        spread = (None if mask is None else self.table.spread(mask) for mask in each)
+        return Values(self.table.spread(values.data), *spread)
 
     # Nodes.
 
@@ -238,12 +242,12 @@ class Evaluator:
         return self._populations[node]
 
     def _evaluate_Column(self, node: nodes.Column | nodes.NamedReward) -> Values:
-        return Values.of(self.column(node))
+        return Values(self.column(node))
 
     _evaluate_NamedReward = _evaluate_Column
 
     def _evaluate_Constant(self, node: nodes.Constant) -> Values:
-        return Values.of(torch.tensor(node.value, dtype=self.dtype, device=self.decided.device))
+        return Values(torch.tensor(node.value, dtype=self.dtype, device=self.decided.device))
 
     def _evaluate_Controlled(self, node: nodes.Controlled) -> Values:
         return self._evaluate_Constant(nodes.Constant(self.state[node.name]["value"]))
@@ -253,19 +257,21 @@ class Evaluator:
         values = [self._at(part, node.level) for part in parts]
         return Values(
             function(*(value.data for value in values)),
-            reduce(operator.or_, (value.undefined for value in values)),
-            reduce(operator.or_, (value.wrong for value in values)),
+            _joined(*(value.undefined for value in values)),
+            _joined(*(value.wrong for value in values)),
         )
 
     def _finite(self, node: Expr, values: Values) -> Values:
         """The values, undefined where they are not finite; remembers where that is."""
         if bool(values.data.sum().isfinite()):  # faster than a test of every number
             return values
-        wrong = ~values.data.isfinite() & ~values.undefined
+        wrong = ~values.data.isfinite()
+        if values.undefined is not None:
+            wrong = wrong & ~values.undefined
         if not bool(wrong.any()):
             return values
         self._not_finite[node] = wrong
-        return Values(values.data, values.undefined | wrong, values.wrong | wrong)
+        return Values(values.data, _joined(values.undefined, wrong), _joined(values.wrong, wrong))
 
     def _evaluate_Arithmetic(self, node: nodes.Arithmetic) -> Values:
         function = self.functions[node.operator]
@@ -279,6 +285,8 @@ class Evaluator:
 
     def _evaluate_Compare(self, node: nodes.Compare) -> Values:
         found = self._combine(node, _COMPARE[node.operator], node.left, node.right)
+        if found.undefined is None:
+            return found
         return Values(found.data & ~found.undefined, found.undefined, found.wrong)
 
     def _evaluate_Logic(self, node: nodes.Logic) -> Values:
@@ -293,6 +301,18 @@ class Evaluator:
             self._at(x, node.level) for x in (node.rule, node.then, node.otherwise)
         )
 
-        wrong = rule.wrong | torch.where(rule.data, then.wrong, other.wrong)
-        undefined = wrong | torch.where(rule.data, then.undefined, other.undefined)
+        def chosen(*masks: Tensor | None) -> Tensor | None:
+            if all(mask is None for mask in masks):
+                return None
+            no = torch.zeros_like(rule.data)
+            return torch.where(rule.data, *(no if mask is None else mask for mask in masks))
+
+        wrong = _joined(rule.wrong, chosen(then.wrong, other.wrong))
+        undefined = _joined(wrong, chosen(then.undefined, other.undefined))
         return Values(torch.where(rule.data, then.data, other.data), undefined, wrong)
+
+
+def _joined(*masks: Tensor | None) -> Tensor | None:
+    """Where any of the masks is True; None = nowhere."""
+    given = [mask for mask in masks if mask is not None]
+    return reduce(operator.or_, given) if given else None

@@ -164,8 +164,10 @@ class Frame(Evaluator):
             chosen = self.evaluate(within)
             self._check_finite(within, chosen.wrong, self.decided_responses, level)
             population = self.decided_responses & chosen.data
-        self._check_finite(of, values.wrong, population, level)
-        return values, population & ~values.undefined
+        if values.undefined is not None:
+            self._check_finite(of, values.wrong, population, level)
+            population = population & ~values.undefined
+        return values, population
 
     def _unit(self, by: str, level: Level) -> Tensor:
         """The unit of each token or response."""
@@ -222,7 +224,9 @@ class Frame(Evaluator):
         inside = keys >= cuts if node.side == "top" else keys <= cuts
         selected = population & inside & (places > 0)
         self._note(node, selected, population)
-        return Values.of(selected, values.undefined & self.rule(node.within))
+        if values.undefined is None:
+            return Values(selected)
+        return Values(selected, values.undefined & self.rule(node.within))
 
     def _evaluate_Quantile(self, node: nodes.Quantile) -> Values:
         ranked = self._population(node.value, node.within, Level.TOKEN)
@@ -240,7 +244,7 @@ class Frame(Evaluator):
         else:
             found = self._statistic(node, values.data, population, level)
             found = found / sizes if node.statistic == "mean" else found
-        empty = (sizes == 0) & (node.statistic not in ("sum", "count"))
+        empty = None if node.statistic in ("sum", "count") else sizes == 0
         return self._finite(node, self._per_response(node.by, found.to(self.dtype), empty))
 
     def _statistic(
@@ -263,13 +267,16 @@ class Frame(Evaluator):
         values, population = self._population(node.of, node.within, level)
         wanted = values.data if node.statistic == "any" else ~values.data
         found = self._count(population & wanted, node.by, level) > 0
-        found = found if node.statistic == "any" else ~found
-        return self._per_response(node.by, found, torch.zeros_like(found))
+        return self._per_response(node.by, found if node.statistic == "any" else ~found, None)
 
-    def _per_response(self, by: str, found: Tensor, undefined: Tensor) -> Values:
+    def _per_response(self, by: str, found: Tensor, undefined: Tensor | None) -> Values:
         """The values of units, 0-d for the update, [N] by position, else [B]."""
-        place = 0 if by == "update" else self._units(by).member
-        return Values.of(found[place], undefined[place])
+        if undefined is not None and not bool(undefined.any()):
+            undefined = None
+        if by == "update":
+            return Values(found[0], None if undefined is None else undefined[0])
+        member = self._units(by).member
+        return Values(found[member], None if undefined is None else undefined[member])
 
     def _evaluate_Scan(self, node: nodes.Scan) -> Values:
         values = self._at(node.value, Level.TOKEN)
@@ -286,10 +293,10 @@ class Frame(Evaluator):
                 return statistics.scan(data, positions, decay, longest)
             return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
 
+        if undefined is None:
+            return self._finite(node, Values(along(values.data, node.decay).to(self.dtype)))
         data = along(values.data.masked_fill(undefined, 0), node.decay).to(self.dtype)
-        if undefined.any():
-            undefined = along(undefined.double(), 1.0) > 0
-        return self._finite(node, Values.of(data, undefined))
+        return self._finite(node, Values(data, along(undefined.double(), 1.0) > 0))
 
     def _evaluate_Sample(self, node: nodes.Sample) -> Values:
         candidates = self.rule(node.rule)
@@ -309,7 +316,7 @@ class Frame(Evaluator):
             cut = statistics.kth_smallest(keys, k, self.comm, candidates)
             selected = candidates & (keys <= cut)
         self._note(node, selected, candidates)
-        return Values.of(selected)
+        return Values(selected)
 
     def _evaluate_CustomRule(self, node: nodes.CustomRule) -> Values:
         selected = node.select(self)
@@ -320,7 +327,7 @@ class Frame(Evaluator):
                 f"bool {list(self.decided.shape)}: one value per token"
             )
         self._note(node, selected & self.decided, self.decided)
-        return Values.of(selected)
+        return Values(selected)
 
     def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
         """Remember how many tokens a cut selects, over all ranks."""

@@ -201,38 +201,52 @@ def kth_smallest(keys: Tensor, k: int, comm: Comm, within: Tensor | None = None)
     """
     if comm.size == 1 and len(keys) <= _FEW:
         return int((keys if within is None else keys[within]).kthvalue(k).values)
-    keys = keys if within is None else keys[within]
-    update = torch.zeros(1, dtype=torch.int64, device=keys.device)
-    return int(kth_smallest_by(keys, update + k, update.expand(len(keys)), comm, bits=_DIGIT))
+    shifts = range(torch.iinfo(keys.dtype).bits - _DIGIT, -1, -_DIGIT)
+    prefix = None
+    for shift in shifts:
+        histogram = torch.zeros(1 << _DIGIT, dtype=torch.int64, device=keys.device)
+        for start in range(0, len(keys), _CHUNK):
+            block = keys[start : start + _CHUNK]
+            if within is not None:
+                block = block[within[start : start + _CHUNK]]
+            if prefix is not None:
+                block = block[(block >> (shift + _DIGIT)) == prefix]
+            digits = (block >> shift) & 0xFFFF if prefix is not None else (block >> shift) + 0x8000
+            histogram += torch.bincount(digits, minlength=1 << _DIGIT)
+        below = comm.sum(histogram).cumsum(0)
+        digit = int(torch.searchsorted(below, k))
+        k -= int(below[digit - 1]) if digit else 0
+        prefix = digit - 0x8000 if prefix is None else (prefix << _DIGIT) | digit
+    assert prefix is not None
+    return prefix
 
 
-def kth_smallest_by(keys: Tensor, k: Tensor, unit: Tensor, comm: Comm, bits: int = 8) -> Tensor:
+def kth_smallest_by(keys: Tensor, k: Tensor, unit: Tensor, comm: Comm) -> Tensor:
     """The k-th smallest key of each unit over all ranks, [units]; 0 where k is 0.
 
-    It is found by counting digits from the highest one.
+    It is found by counting digits of 8 bits from the highest one.
 
     Args:
         keys: int32 or int64, [N] on this rank; the same dtype on every rank.
         k: from 1 to the unit's number of keys over all ranks, or 0, int64 [units].
         unit: the unit of each key, from 0, int [N]; the same numbering on all ranks.
         comm: the process group.
-        bits: of a digit.
     """
-    units, digits, highest = len(k), 1 << bits, torch.iinfo(keys.dtype).bits - bits
+    units, bits = len(k), torch.iinfo(keys.dtype).bits
     prefix = torch.zeros_like(k)
-    for shift in range(highest, -1, -bits):
-        sign = digits >> 1 if shift == highest else 0
-        histogram = torch.zeros(units * digits, dtype=torch.int64, device=keys.device)
+    for shift in range(bits - 8, -1, -8):
+        sign = 0x80 if shift + 8 == bits else 0
+        histogram = torch.zeros(units * 256, dtype=torch.int64, device=keys.device)
         for start in range(0, len(keys), _CHUNK):
             block, own = keys[start : start + _CHUNK].long(), unit[start : start + _CHUNK]
-            cells = own * digits + (((block >> shift) & (digits - 1)) ^ sign)
+            cells = own * 256 + (((block >> shift) & 0xFF) ^ sign)
             if not sign:
-                cells = cells[(block >> (shift + bits)) == prefix[own]]
-            histogram += torch.bincount(cells, minlength=units * digits)
-        below = comm.sum(histogram).view(units, digits).cumsum(1)
-        digit = torch.searchsorted(below, k.clamp(min=1)[:, None]).squeeze(1).clamp(max=digits - 1)
+                cells = cells[(block >> (shift + 8)) == prefix[own]]
+            histogram += torch.bincount(cells, minlength=units * 256)
+        below = comm.sum(histogram).view(units, 256).cumsum(1)
+        digit = torch.searchsorted(below, k.clamp(min=1)[:, None]).squeeze(1).clamp(max=255)
         k = k - torch.where(digit > 0, below.gather(1, (digit - 1).clamp(min=0)[:, None])[:, 0], 0)
-        prefix = digit - sign if sign else (prefix << bits) | digit
+        prefix = digit - 0x80 if sign else (prefix << 8) | digit
     return prefix
 
 
