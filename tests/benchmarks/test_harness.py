@@ -43,7 +43,7 @@ def test_the_files_hold_every_number_the_machine_and_the_command(tmp_path: Path)
     found = json.loads((tmp_path / "name.json").read_text("utf-8"))
     assert found["rows"] == TABLE.rows
     assert found["machine"]["torch"]
-    assert "pytest" in found["command"]
+    assert found["command"] == " ".join(sys.orig_argv[1:])
     assert (tmp_path / "name.png").stat().st_size > 5000
 
 
