@@ -260,8 +260,9 @@ def test_the_embedded_policy_trains_on_own_problems_with_an_own_reward(tmp_path:
     (tmp_path / "mine.py").write_text("def score(response, answer, **columns): return 0.25\n")
     own = ["--model", "embedded", "--data", "mine.jsonl", "--reward", "mine.py:score"]
     size = ["--set", "training.steps=1", "--set", "sampling.prompts_per_step=2"]
-    program(["train", "--preset", "grpo", *own, *size, "--out", "run"], tmp_path)
+    done = program(["train", "--preset", "grpo", *own, *size, "--out", "run"], tmp_path)
     assert RunDirectory(tmp_path / "run").lines()[-1]["reward/mean"] == 0.25
+    assert "rlobj train --resume run --set training.steps=2 --trust" in done.stdout
     (tmp_path / "mine.jsonl").write_text('{"prompt": "What is 1+2?", "answer": "3"}\n')
     refused = program(["train", "--preset", "grpo", *own, *size, "--out", "no"], tmp_path, code=2)
     assert "'What is 1+2?' contains 'Whatis?'" in refused.stderr

@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 import rlobj
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.config.run_config import compose
+from rlobj.config.run_folder import read_changes
 from rlobj.data import load_problems
 from rlobj.samplers import TransformersSampler
 from rlobj.training import RunDirectory, run_training
@@ -255,3 +256,16 @@ def test_a_run_from_the_embedded_policy_goes_on_without_its_checkpoint_being_tru
     still = {"training.steps": 1, "training.learning_rate": 1e-12}
     result = rlobj.train(from_run="old", reward="mine.py:score", out="new", settings=still)
     assert distance(weights(result.path), before) < 1e-6
+
+
+def test_a_reward_file_that_was_edited_is_recorded(policy: Path, tmp_path: Path) -> None:
+    file, run = tmp_path / "mine.py", RunDirectory(tmp_path / "run")
+
+    def steps_of(count: int) -> list[str]:
+        file.write_text(f"def score(response, answer): return {count} / 8\n")
+        rewards = {"kind": "custom", "target": f"{file}:score"}
+        config = tiny_config(policy, rewards=rewards, training={"steps": count})
+        run_training(config, run.path, resume=count > 1)
+        return [name for _, name, _, _ in read_changes(run.path)]
+
+    assert [steps_of(1), steps_of(2)] == [[], ["the file of a reward"]]

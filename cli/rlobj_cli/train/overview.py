@@ -14,7 +14,8 @@ from rlobj.base.errors import counted
 from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
 from rlobj.config.presets import difference, load_preset, read_yaml
-from rlobj.config.run_config import RunConfig
+from rlobj.config.resuming import trust_option
+from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import held_out_accuracies
 from rlobj.config.starting import doubts
 from rlobj.insight import diagnose
@@ -166,10 +167,11 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     show_findings(console, found)
     ill = any(finding.holds for finding in found)
     chosen = " --checkpoint best" if ill and best else ""
-    resumed = train_on(result.path, config.training.steps).removeprefix("rlobj ")
+    trust = trust_option(settings_of(config))
+    resumed = train_on(result.path, config.training.steps).removeprefix("rlobj ") + trust
     commands = [
         *looks(result.path, str(result.path)),
-        f"eval {result.path}{on} -n {samples}{chosen}",
+        f"eval {result.path}{on} -n {samples}{chosen}{trust}",
         f"diagnose {result.path}" if ill else resumed,
     ]
     show_next(console, commands)

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.layers import Layer, merged
-from rlobj.config.resuming import refuse_changes
+from rlobj.config.resuming import refuse_changes, trust_option
 from rlobj.config.run_config import RunConfig, build_config
+from rlobj.config.run_folder import read_settings
 from rlobj.training import Callback, RunDirectory, TrainingResult
 from rlobj.training.objects import Objects
 from rlobj.training.parallel.launcher import launch, without
@@ -189,4 +190,5 @@ def _advice(path: Path) -> str:
     saved = f"the newest checkpoint at step {done}" if done else "no checkpoint yet"
     size = os.environ.get("WORLD_SIZE", "1")
     processes = f" --processes {size}" if size != "1" else ""
-    return f"Stopped with {saved}. Continue with:\n  rlobj train --resume {path}{processes}"
+    trust = trust_option(read_settings(path))
+    return f"Stopped with {saved}. Continue with:\n  rlobj train --resume {path}{trust}{processes}"

@@ -151,6 +151,11 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def trust_option(settings: Mapping[str, Any]) -> str:
+    """What a command about a run needs if its settings name code: " --trust"; else ""."""
+    return " --trust" if named_code(settings) else ""
+
+
 def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Check that the caller names all code and all other machines that a run's settings name.
 

@@ -154,7 +154,7 @@ def _prepare_folder(
         parts.stream.restore(state.stream)
         checkpoint.restore_optimizer(newest, parts.parallel, parts.policy.model)
         checkpoint.restore_random(newest, rank)
-    key = rollout_key(settings, str(learner.autocast), learner.steps, key)
+    old, key = key, rollout_key(settings, str(learner.autocast), learner.steps, key)
     parts.journal.since, parts.journal.key = learner.steps, key
     with together(parts.comm, "preparing the run's folder"):
         if rank == 0 and not resume:
@@ -163,6 +163,10 @@ def _prepare_folder(
         elif rank == 0:
             before = stored or read_settings(parts.run.path)
             changes = recorded(changed(before, settings))
+            if old:
+                same = rollout_key(before, "", 0, "").split()[0]  # with the files of today
+                if same != old.split()[0]:
+                    changes["the file of a reward"] = (old.split()[0], same)
             parts.run.write_config(parts.config)
             parts.run.truncate(learner.steps if newest is not None else -1)
             for line in parts.run.lines():

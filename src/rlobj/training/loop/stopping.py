@@ -19,6 +19,8 @@ from typing import Any, Self
 from rlobj.base.errors import RunError
 from rlobj.base.files import step_of, write_whole
 from rlobj.base.progress import ENDING
+from rlobj.config.resuming import trust_option
+from rlobj.config.run_config import settings_of
 from rlobj.config.run_folder import STOP_FILE, best_checkpoint, held_out_accuracies
 from rlobj.insight.diagnosis import Finding
 from rlobj.training.loop import stages
@@ -98,12 +100,13 @@ def _reason(parts: Parts, finding: Finding) -> str:
     found = "none was saved with a held-out accuracy above 0"
     if best is not None:
         found = f"{best}, held-out accuracy {held_out_accuracies(run)[best]:.3f}"
-    advice = f"To go on with the same settings:\n  rlobj train --resume {run}"
+    trust = trust_option(settings_of(parts.config))
+    advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
     if "training.learning_rate" in finding.cure:
         start = f"--resume {run}" if best is None else f"--from {run}@{step_of(best)}"
         advice = (
             "To go on with a lower learning rate:\n"
-            f"  rlobj train {start} --set training.learning_rate={rate:.1g}"
+            f"  rlobj train {start}{trust} --set training.learning_rate={rate:.1g}"
         )
     return (
         f"training.stop_on lists {finding.name}.\n{finding}\n"
