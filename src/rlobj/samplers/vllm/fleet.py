@@ -26,8 +26,6 @@ _PAUSE = 1.0
 """Seconds between two attempts to reach a server that is gone."""
 _SAID = 60.0
 """Seconds between two warnings while the trainer waits."""
-_START = 30.0
-"""Longest wait when the trainer starts: a server that is not there may be a wrong address."""
 
 
 class Fleet:
@@ -64,7 +62,7 @@ class Fleet:
         """Return the servers that answer and fit the model; wait until there is one.
 
         Args:
-            first: the trainer starts, so its input may be wrong: it waits less.
+            first: the trainer starts, so a refusal is an error of its settings.
 
         Raises:
             ConfigError: a server refuses a trainer that starts, or does not fit its model.
@@ -83,7 +81,7 @@ class Fleet:
             self._dtype = self._dtype or "".join(dtypes)
             return found
 
-        return self._wait(attempt, min(self._patience, _START) if first else self._patience)
+        return self._wait(attempt)
 
     def holding(self, version: int) -> list[Connection]:
         """Return the servers that hold these weights; wait until a server answers.
@@ -100,7 +98,7 @@ class Fleet:
                 raise self.lost(held)
             return right
 
-        return self._wait(found, self._patience)
+        return self._wait(found)
 
     def each(
         self, nodes: Iterable[Connection], work: Callable[[Connection], _Result]
@@ -141,7 +139,7 @@ class Fleet:
         if not known and len(self._errors) < len(self.nodes):
             logger.warning("%s. The run goes on with the other servers.", error)
 
-    def _wait(self, attempt: Callable[[], list[Connection]], patience: float) -> list[Connection]:
+    def _wait(self, attempt: Callable[[], list[Connection]]) -> list[Connection]:
         """Repeat an attempt until it finds servers.
 
         Raises:
@@ -150,17 +148,16 @@ class Fleet:
         """
         began = time.monotonic()
         said = began - _SAID + 2 * _PAUSE  # a short failure is not worth a warning
+        start = f"Start one: rlobj serve MODEL --port {urlsplit(self.nodes[0].url).port or 80}"
         with waiting():  # its patience is the limit
             while not (found := attempt()):
                 now = time.monotonic()
                 why = "; ".join(map(str, self._errors.values()))
-                if now - began >= patience:
-                    port = urlsplit(self.nodes[0].url).port or 80
-                    waited = f"Waited {now - began:.0f} s"
-                    raise RunError(f"{why}. {waited}. Start one: rlobj serve MODEL --port {port}")
+                if now - began >= self._patience:
+                    raise RunError(f"{why}. Waited {now - began:.0f} s. {start}")
                 if now - said >= _SAID:
-                    said, left = now, patience - (now - began)
-                    logger.warning("%s. Waiting for it, up to %.0f s more.", why, left)
+                    said, left = now, self._patience - (now - began)
+                    logger.warning("%s. Waiting for it, up to %.0f s more. %s", why, left, start)
                 self._pause()
         return found
 
