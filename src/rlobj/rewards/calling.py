@@ -12,11 +12,9 @@ it.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import ctypes
 import faulthandler
-import functools
 import inspect
 import linecache
 import math
@@ -26,12 +24,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
 _POLL = 1.0
-"""Seconds between two looks at whether the thread of `async` calls still answers."""
+"""Longest single wait, in seconds. A signal that arrives just before a wait is handled after it."""
 
 _STANDSTILL = 30.0
 """Seconds after a deadline at which a process that executes no Python prints where it stands."""
@@ -145,18 +145,17 @@ class Calls:
         with self._lock:
             worker = self._worker = self._worker or _Worker()
             assert isinstance(worker, _Worker)
-            answer: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
+            answer: Future[Outcome] = Future()
             worker.asked.put((work, answer))
             self._watch()
-            try:
-                return answer.result(self.deadline)
-            except TimeoutError:
-                return Outcome(reason="timeout", place=self._give_up(worker))
+            if _within(self.deadline, partial(_settled, answer)):
+                return answer.result()
+            return Outcome(reason="timeout", place=self._give_up(worker))
 
     def _together(self, calls: Sequence[Call]) -> Iterator[Outcome]:
         """Call an `async` function."""
         found, begun = dict[int, Outcome](), set[int]()
-        work: concurrent.futures.Future[None] | None = None
+        work: Future[None] | None = None
         for index in range(len(calls)):
             while index not in found:
                 if work is None or work.done():
@@ -171,8 +170,8 @@ class Calls:
                 answered, known = threading.Event(), len(found)
                 worker.loop.call_soon_threadsafe(answered.set)
                 self._watch()
-                if answered.wait(self.deadline) or len(found) > known:
-                    concurrent.futures.wait([work], min(_POLL, self.deadline))
+                if _within(self.deadline, answered.wait) or len(found) > known:
+                    wait([work], min(_POLL, self.deadline))
                     continue
                 place, work = self._give_up(worker), None  # it never awaits
                 for more, i in enumerate(sorted(begun - found.keys())):
@@ -244,23 +243,39 @@ class _Loop(threading.Thread):
         self.loop.call_soon_threadsafe(self.loop.stop)
 
 
-class _Daemons(concurrent.futures.ThreadPoolExecutor):
+class _Daemons(ThreadPoolExecutor):
     """The threads of `asyncio.to_thread`; the process can end while one of them hangs."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        work = functools.partial(fn, *args, **kwargs)
+        answer: Future[Any] = Future()
+        work = partial(fn, *args, **kwargs)
         threading.Thread(target=_settle, args=(work, answer), daemon=True).start()
         return answer
 
 
-def _settle(work: Callable[[], Any], answer: concurrent.futures.Future[Any]) -> None:
+def _settle(work: Callable[[], Any], answer: Future[Any]) -> None:
     """Set the result of the work, or what it raised."""
     if answer.set_running_or_notify_cancel():
         try:
             answer.set_result(work())
         except BaseException as error:
             answer.set_exception(error)
+
+
+def _within(seconds: float, done: Callable[[float], Any]) -> bool:
+    """Return whether something is done within a time; `done` waits for at most its argument."""
+    end = time.monotonic() + seconds
+    while not done(min(_POLL, max(0.0, end - time.monotonic()))):
+        if time.monotonic() >= end:
+            return False
+    return True
+
+
+def _settled(answer: Future[Any], seconds: float) -> bool:
+    """Wait for an answer."""
+    with contextlib.suppress(TimeoutError):
+        answer.result(seconds)
+    return answer.done()
 
 
 def _awaiting(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
@@ -280,7 +295,7 @@ def place_of(
         frames: where an exception passed, or what is running, with the line numbers. The last line
             in the function's own file counts, and without one the definition of the function.
     """
-    while isinstance(function, functools.partial):
+    while isinstance(function, partial):
         function = function.func
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None) or getattr(function.__call__, "__code__", None)

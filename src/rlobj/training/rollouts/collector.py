@@ -76,6 +76,9 @@ class Grading:
             Exception: grading failed.
         """
         start = time.perf_counter()
+        for result in self._handed.values():
+            while not result.ready():  # a signal that comes just before a wait is handled after it
+                result.wait(1.0)
         early = {index: result.get() for index, result in self._handed.items()}
         self.hidden = max(self._busy - (time.perf_counter() - start), 0.0)
         rest = iter(self._grade([each for each in enumerate(groups) if each[0] not in early]))
