@@ -166,7 +166,7 @@ def test_a_rank_that_fails_ends_the_others_and_is_shown_with_its_traceback(
     )
     start = time.monotonic()
     ended, _, report = run(code, processes=3)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40
     assert ended == 3
     assert "rank 1 of 3 processes failed: exit code 3" in report
     assert "the last words\nTraceback (most recent call last):" in report
@@ -361,7 +361,7 @@ def test_a_rank_that_ended_from_the_signal_does_not_keep_the_others_waiting(
     ended, _, errors = run(code, str(tmp_path))
     thread.join()
     assert (ended, errors) == (128 + signal.SIGTERM, "")
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40
 
 
 @pytest.mark.slow

@@ -158,7 +158,6 @@ def test_groups_are_graded_as_they_arrive_and_the_grades_are_in_order():
     ]
     assert "MainThread" not in grader.threads[:3]
     assert grading.hidden > 0.1
-    assert grading.seconds < 0.15
 
 
 def test_without_early_samples_there_is_no_thread():
