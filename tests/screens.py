@@ -23,3 +23,8 @@ def text_of(screen: Console) -> str:
     """Everything that was printed."""
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue()
+
+
+def shows(part: object, text: str) -> bool:
+    """Whether a text contains a part, wherever its lines are wrapped."""
+    return "".join(str(part).split()) in "".join(text.split())

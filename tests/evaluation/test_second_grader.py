@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from screens import shows
 from typer.testing import CliRunner
 
 from rlobj.base.errors import ConfigError, MissingExtra
@@ -92,7 +93,7 @@ def test_the_command_shows_what_differs(folder: Path) -> None:
     output = runner.invoke(app, ["eval", "regrade", str(folder), "--with", "math-verify"]).output
     assert "right by math-verify only" in output
     assert "4.5e33" in output
-    assert f"wrote {folder / 'regraded' / 'math-verify.json'}" in output.replace("\n", "")
+    assert shows(f"wrote {folder / 'regraded' / 'math-verify.json'}", output)
     wrong = runner.invoke(app, ["eval", "regrade", str(folder), "--all"])
     assert wrong.exit_code == 2
     assert "need --with GRADER" in wrong.output

@@ -17,7 +17,7 @@ import torch
 from forked import wait_until
 from runs import finish, metrics, program, same, wait_for_step, weights, write_config
 from safetensors.torch import load_file
-from screens import console, text_of
+from screens import console, shows, text_of
 from tiny import eight_steps, tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
@@ -82,7 +82,7 @@ def test_a_signal_finishes_the_step_saves_it_and_ends_well(policy, whole, tmp_pa
     assert [path.name for path in RunDirectory(run).saved()] == [f"step-{done:06d}"]
     assert "finishing and saving this step" in text
     if done < 8:
-        assert f"rlobj train --resume {run}" in text.replace("\n", "")
+        assert shows(f"rlobj train --resume {run}", text)
         finish(program(["train", "--resume", run], log), log)
     assert same(weights(run), weights(whole))
 
@@ -129,7 +129,7 @@ def test_the_program_goes_on_from_the_checkpoint_that_counts(policy, whole, tmp_
         assert (copy / "checkpoints" / "step-000008").is_dir()  # looking changes nothing
     screen = console(terminal=terminal)
     resume_on_screen(screen, tmp_path / "bits", (), (), None)
-    assert "from step 6 of 8" in text_of(screen).replace("\n", "")
+    assert shows("from step 6 of 8", text_of(screen))
     assert same(weights(tmp_path / "bits"), weights(whole))
     assert metrics(tmp_path / "bits") == metrics(whole)
 
