@@ -16,6 +16,7 @@ import pytest
 from custom_rewards import forever, graded, opened, problems, reasons
 from forked import wait_until
 from runs import program
+from screens import shows
 
 from rlobj.base.errors import RunError
 
@@ -290,7 +291,7 @@ def test_a_second_signal_ends_a_run_whose_reward_hangs_at_once(tmp_path, monkeyp
     process = program([*write_reward(tmp_path, hang), "--out", tmp_path / "run"], log)
     wait_until((tmp_path / "hangs").exists, 120, process, log)
     process.send_signal(number)
-    wait_until(lambda: "finishing and saving" in log.read_text(), 20, process, log)
+    wait_until(lambda: shows("finishing and saving", log.read_text()), 20, process, log)
     time.sleep(1.2)
     process.send_signal(number)
     assert process.wait(20) == 128 + number, log.read_text()
@@ -315,7 +316,7 @@ def test_a_signal_ends_a_run_whose_reward_hangs_after_its_step(tmp_path, monkeyp
     wait_until((tmp_path / "hangs").exists, 120, process, log)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0, log.read_text()
-    assert "did not return within 3 seconds" in log.read_text()
+    assert shows("did not return within 3 seconds", log.read_text())
     assert (tmp_path / "run" / "checkpoints" / "step-000001").is_dir()
 
 
