@@ -100,8 +100,8 @@ def growth(looks: Sequence[dict[str, float]]) -> dict[str, float]:
 class Night:
     """A run of many steps to which faults are done; it is resumed whenever it has ended.
 
-    In the first quarter, the disk is full once and the trainer is killed twice, which must not
-    change a bit of the weights. The other faults come in the second one, in random order.
+    In the first quarter, the disk is full once and the trainer is killed twice. The other faults
+    come in the second one, in random order.
 
     Args:
         place: of the run.
@@ -111,7 +111,7 @@ class Night:
     """
 
     def __init__(self, place: Place, steps: int, kills: int, seed: int = 0) -> None:
-        self.place, self.steps, self.quarter = place, steps, steps // 4
+        self.place, self.steps = place, steps
         self.server = serving(place, SECRET)
         self.events = place.path("events.jsonl")
         self.disk = place.path("disk")
@@ -130,7 +130,6 @@ class Night:
         with small_disk(self.disk, DISK):
             trainer = self.place.start(name="disk/run", sections=self.words, **{KEY: SECRET})
             while True:
-                self.keep_quarter(trainer.run)
                 if trainer.process.poll() is not None:
                     if trainer.end() == 0 and steps_done(trainer.run) >= self.steps:
                         break
@@ -141,13 +140,6 @@ class Night:
             seconds = round(time.monotonic() - began)
             shutil.copytree(trainer.run, self.place.path("run"))
         return {"seconds": seconds, **judged(self.place.path("run"), self.steps)}
-
-    def keep_quarter(self, run: Path) -> None:
-        """Keep the checkpoint of the first quarter."""
-        kept = self.place.path("quarter") / "checkpoints" / f"step-{self.quarter:06d}"
-        saved = run / "checkpoints" / kept.name
-        if saved.is_dir() and not kept.exists():
-            shutil.copytree(saved, kept)
 
     def told(self, fault: str, trainer: Trainer, **facts: Any) -> None:
         """Write an event to events.jsonl."""
@@ -225,10 +217,9 @@ def judged(run: Path, steps: int) -> dict[str, Any]:
 
 
 def night(place: Place, steps: int, kills: int) -> dict[str, Any]:
-    """The run with faults; its first quarter beside a run without any."""
-    quarter = steps // 4
-    whole, facts = undisturbed(Place(place.folder, place.policy, f"whole-{quarter}"), quarter)
+    """The run with faults, beside a run without any."""
+    whole, facts = undisturbed(Place(place.folder, place.policy, "whole"), steps)
     made = Night(place, steps, kills).run()
-    same = compared(place.path("quarter"), whole)
+    same = compared(place.path("run"), whole)
     events = [json.loads(line) for line in place.path("events.jsonl").read_text().splitlines()]
-    return {**made, f"weights at step {quarter}": same, "memory": facts, "events": events}
+    return {**made, "final weights": same, **facts, "events": events}
