@@ -7,7 +7,7 @@ from typing import Any
 
 from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
-from rlobj.insight.outcomes import Z95, Line, mean, percent, standard_error, total
+from rlobj.insight.outcomes import Line, mean, percent, standard_error, total
 from rlobj.insight.run_report.runs import Run
 
 _TABLE = packaged_table("rlobj.insight.run_report", "tables.yaml")
@@ -98,8 +98,8 @@ def _accuracy(lines: Sequence[Line]) -> str:
     best = max(lines, key=lambda line: line["eval/accuracy"], default=None)
     if best is None:
         return ""
-    width = Z95 * standard_error(best)
-    return f"{best['eval/accuracy']:.3f} ± {width:.3f}, step {best['step']:,.0f}"
+    accuracy, error = best["eval/accuracy"], standard_error(best)
+    return f"{accuracy:.3f} ± {error:.3f}, step {best['step']:,.0f}"
 
 
 def _setting(settings: Mapping[str, Any], path: str) -> str:
