@@ -76,7 +76,9 @@ def measure(quick: bool, rounds: int) -> Table:
     for engine in ENGINES:
         for dtype in DTYPES:
             note(f"{engine}, {dtype}")
-            [found] = harness.ask(__name__, {"engine": engine, "dtype": dtype, **size})
+            [found] = harness.ask(
+                "benchmarks.sampler_checks", {"engine": engine, "dtype": dtype, **size}
+            )
             place = {"engine": ENGINES[engine], "dtype": dtype, "commit": harness.commit()}
             rows += [{**place, **row} for row in found]
     return to_table(rows, size)
