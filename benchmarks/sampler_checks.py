@@ -104,9 +104,9 @@ def to_table(rows: list[dict[str, Any]], settings: dict[str, Any]) -> Table:
         "reason": ("reason", ""),
     }
     reading = (
-        "Steps after the fault until the run stopped, one number a seed; '> N': it did not "
-        "stop. 0: it did not start. The gap is the mean |Δ log-prob| of the faulty steps. The JSON "
-        "file has the messages."
+        "Steps after the fault until the run stopped, one number a seed, or one if all seeds "
+        "agree; '> N': it did not stop. 0: it did not start. The gap is the mean |Δ log-prob| of "
+        "the faulty steps. The JSON file has the messages."
     )
     return Table("sampler-checks", reading, columns, rows, settings)
 
@@ -141,7 +141,7 @@ def row(case: str, runs: list[Run], limit: int = LIMIT) -> dict[str, Any]:
     gaps = [gap for run in runs for gap in run["gaps"]]
     found = {
         "case": case,
-        "found": ", ".join(shown),
+        "found": ", ".join(shown[:1] if len({*shown}) == 1 else shown),
         "message": messages.most_common(1)[0][0] if messages else None,
         "gap": sum(gaps) / len(gaps) if gaps else None,
         "runs": runs,
