@@ -49,7 +49,8 @@ def main() -> None:
             if not any(asked) or (options.only is None and name in _found(file)):
                 continue
             outcome = _measured(place, name, fault)
-            file.write_text(json.dumps(_found(file) | {name: outcome}, indent=1) + "\n")
+            found = json.dumps(_found(file) | {name: outcome}, indent=1) + "\n"
+            file.write_text(found.replace(str(options.runs), "RUNS"))
             note(f"{name}: {json.dumps(outcome)}")
     finally:
         servers.stop_all()
