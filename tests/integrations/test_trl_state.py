@@ -114,6 +114,7 @@ from pathlib import Path
 import torch
 from integrations.test_trl_state import on_processes
 on_processes(Path(sys.argv[1]))
+torch.distributed.destroy_process_group()
 """
 
 
