@@ -158,6 +158,7 @@ def test_groups_are_graded_as_they_arrive_and_the_grades_are_in_order():
     ]
     assert "MainThread" not in grader.threads[:3]
     assert grading.hidden > 0.1
+    assert len(grader.threads) == 4, "three early groups, and the others in one call"
 
 
 def test_without_early_samples_there_is_no_thread():
