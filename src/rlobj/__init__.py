@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from rlobj.insight.page.writing import write_inspection_page
     from rlobj.insight.replaying import Replay, replay
     from rlobj.insight.run_report import report
-    from rlobj.integrations.foreign import convert_log
     from rlobj.objectives import functional
     from rlobj.objectives.advantages import *
     from rlobj.objectives.controllers import *
@@ -65,7 +64,6 @@ _NAMES = {
     "insight.diagnosis": "Diagnosis diagnose",
     "insight.replaying": "Replay replay",
     "insight.run_report": "report",
-    "integrations.foreign": "convert_log",
     "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened Decoupled "
     "GroupCentered GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted PassAtK "
     "QuantileBaseline",
