@@ -158,6 +158,68 @@ ROWS = {
         2+5i: 5i+2 ; 2 + 5 i | 2-5i ; 2+5j ; 7 ; (2,5)
         \frac{4 A}{3+3 i} e^{i t}: \frac{2A(1-i)}{3} e^{it} | \frac{4 A}{3-3 i} e^{i t}
     """,
+    "residue classes": r"""
+        6: x \equiv 6 \pmod 7 ; 2^{100} + 4 \equiv 6 \pmod{14} ; 13 \bmod 7 ; N \bmod 7 = 6 | 6 \pmod 7 ; 6 \pmod{7} ; 6 \mod 7 ; 6 \bmod 7 ; 6 (mod 7) ; 6 \text{ mod } 7 ; 6, 13 \pmod 7 ; \{6 \pmod 7\} ; x \equiv 5 \pmod 7
+        1,3: 3, 1 | 1 \pmod 4, 3 \pmod 4 ; 1, 3 \pmod 4
+        6 \pmod 7: 6 \pmod{7} ; 6 \mod 7 ; 6 \bmod 7 ; x \equiv 6 \pmod 7 ; n \equiv 6 \mod 7 | 6 \pmod 8 ; 5 \pmod 7 ; x \equiv 6 \pmod 8
+    """,
+    "functions of an unknown name": r"""
+        6: \text{Answer: } 6 ; \text{answer} = 6 ; \text{The answer is }(6) ; \text{Answer:} (6) ; \operatorname{lcm}(2,3) ; f(2) = 6 | \operatorname{answer}(6) ; \operatorname{answer}\left(6\right) ; \text{answer}(6) ; \mathrm{value}(6) ; answer(6) ; g(6) ; \mathrm{f}(6) ; \operatorname{answer}(3)+3 ; \text{number}(3) \cdot 2 ; \operatorname{answer}\,(6)
+        66: 66 | answer (66) ; \text{ans}(66) ; \operatorname{id}(66)
+        (1,2): \text{vertex} (1,2) ; \text{Point }(1,2) ; P(1,2) ; \text{Answer: }(1,2) | \operatorname{answer}(1,2) ; \text{answer}(1,2)
+    """,
+    "assignments to different unknowns": r"""
+        1,-2: x=1 \text{ or } x=-2 ; x_1 = 1, x_2 = -2 ; x_{2}=1, x_{1}=-2 ; x = 1, -2 ; r_1 = -2 \text{ and } r_2 = 1 ; \{x=1, x=-2\} | x=1, y=-2 ; y=-2, x=1 ; x=1 \text{ and } y=-2 ; x=1 \text{ or } y=-2 ; a=1; b=-2 ; x_1=1, y_1=-2 ; \alpha=1, \beta=-2 ; x+y=1, x-y=-2 ; \{x=1, y=-2\} ; \begin{cases} x=1 \\ y=-2 \end{cases}
+        3,3: x=3, x=3 | x=3, y=3
+        (1,-2): x=1, y=-2 ; y=-2, x=1 ; (x,y)=(1,-2) | x=-2, y=1
+        x=1, y=-2: y=-2, x=1 | x=-2, y=1 ; a=1, b=-2
+    """,
+    "grouped thousands inside arguments": r"""
+        \frac{20000}{\pi}: \frac{20,000}{\pi} ; \dfrac{20{,}000}{\pi} ; \frac{20\,000}{\pi} ; \frac{2 \cdot 10,000}{\pi} | \frac{20, 000}{\pi} ; \frac{20,00}{\pi} ; \frac{2,0000}{\pi} ; \frac{(20,000)}{\pi} ; \frac{21,000}{\pi}
+        10\sqrt{10}: \sqrt{1,000} ; \sqrt{1000} | \sqrt{1,00} ; \sqrt{(1,000)} ; \sqrt{1, 000} ; \sqrt{1,000,00} ; \sqrt{0,001}
+        1000: \sqrt{1,000,000} ; \mathbf{1,000} ; \frac{2,000}{2} ; \frac{1,000.0}{1} | (1,000) ; \max(1,000) ; \{1,000\} ; \max{1,000} ; [1,000]
+        x_{1000}: x_{1000} | x_{1,000}
+        f(1000): f(1000) | f(1,000) ; \frac{f(1,000)}{1}
+        250: \frac{1,000}{4} | \frac{0,500}{2} ; \frac{0,1000}{4}
+    """,
+    "degrees with the letter o": r"""
+        90^\circ: 90^{\mathrm{o}} ; 90^\mathrm{o} ; 90^{\rm o} ; 90^{o} ; 90^o ; 90^{\text{o}} ; 90^{\textrm{o}} ; 90^{\mathrm{\circ}} ; 90^{{\circ}} ; 90^{\mathrm{o}}\mathrm{C} | 91^{\mathrm{o}} ; 90^{0} ; 90^{oo} ; 90^{o+1} ; 9^{0o} ; 90_{o}
+        45^\circ, 60^\circ: 60^{\mathrm{o}}, 45^{\mathrm{o}} | 45^{\mathrm{o}}, 61^{\mathrm{o}}
+        \frac{270}{7}: \frac{270}{7}^{\mathrm{o}} | \frac{271}{7}^{\mathrm{o}}
+        \frac{1}{2}: \sin 30^{\mathrm{o}} | \sin 31^{\mathrm{o}} ; \cos 30^{\mathrm{o}}
+        x: x | x^{o} ; x^{\mathrm{o}} ; x_1^{o}
+        x_1: x_1 | x_1^{o} ; x_1^{\mathrm{o}}
+    """,
+    "labels before words": r"""
+        \text{Evelyn}: \text{Student: Evelyn} ; \text{The fastest student: Evelyn} ; \text{Name: }\text{Evelyn} ; \textbf{Winner:} Evelyn ; Runner: Evelyn ; \text{Student}: \text{Evelyn} | \text{Student: Bob} ; \text{not Evelyn: Bob} ; \text{Bob: Evelyn} ; \text{Evelyn: Bob} ; \text{Not the student: Evelyn} ; \text{Wrong student: Evelyn} ; \text{Rejected student: Evelyn} ; \text{Other student: Evelyn} ; \text{Student: not Evelyn} ; \text{Student: Evelyn or Bob} ; \text{Students: Evelyn, Bob} ; \text{Perhaps the student: Evelyn} ; \text{No student: Evelyn}
+        \text{east}: \text{Direction: east} ; \text{Heading: east} | \text{Direction: west} ; \text{Opposite direction: east} ; \text{west: east}
+        \text{ellipse}: \text{Type of curve: an ellipse} ; \text{Conic section: ellipse} | \text{parabola: ellipse} ; \text{Type: parabola}
+        \text{even}: \text{Parity: even} | \text{odd: even} ; \text{Parity: not even}
+    """,
+    "units of physics": r"""
+        5: 5 \AA ; 5\,\text{\AA} ; 5\,\mathrm{\mathring{A}} ; 5 Å ; 5 arcsec ; 5\,\mathrm{arcsec} ; 5 \mu m ; 5\,\mu\mathrm{m} ; 5\,\mathrm{\mu m} ; 5 µm ; \lambda = 5\ \mu m ; 5 \text{ $\mu$m} ; 5 M_\odot ; 5\,M_{\odot} ; 5\,\mathrm{M}_\odot ; 5\,\mathrm{M_\odot\,yr^{-1}} ; 5\, R_\odot ; 5\,L_{\odot} ; 5 M_\oplus ; 5 Jy ; 5\text{ mJy} ; 5 dB ; 5\,\mathrm{dB} ; 5\,\mathrm{k\Omega} ; 5\,\mathrm{mA} ; 5\,\mu\mathrm{F} ; 5\,\mathrm{erg\,cm^{-2}\,s^{-1}\,Hz^{-1}} | 6 \mu m ; 5 \mu ; 5 m ; 5\mu g ; 5 \mu N ; 5 \mu m v ; 5^{\mu m} ; 5+\mu m ; 5 M ; 5 M_J ; 5 M_\odot c^2 ; 5 + M_\odot ; 5 M_\odot^2 ; 5 mA ; 5kV ; 5 d B ; 5 J y ; M_\odot ; \frac{5}{M_\odot} ; 6 dB
+        3e5: 3 \times 10^{5} M_\odot ; 3\times10^5\,\mathrm{M_\odot} ; 3 \times 10^{5}\,\mu m ; 300\,000\ \AA | 3 M_\odot ; 3 \times 10^{6} M_\odot ; 3 \times 10^{5} M
+        5 M_\odot: 5 ; 5\,\mathrm{M}_\odot ; M = 5 M_{\odot} | 5 L_\odot ; 5 \text{ kg} ; 6 M_\odot ; 5 M
+        5\,\mu\mathrm{m}: 5 \mu m ; 5 \text{ micrometers} ; 5 | 5\text{ nm} ; 5\text{ m} ; 5 \mu\mathrm{s}
+        5\text{ kg m}: 5\,\mathrm{kg\,m} | 5\text{ kg} ; 5\,\mathrm{kg\,s}
+        \mu m g: \mu m g ; mg\mu | g ; \mu m
+        6 M_\odot c^2: 6 c^2 M_\odot | 6 c^2 ; 6 ; 6 M_\odot
+        \frac{\pi}{3}: \operatorname{arcsec}(2) ; \operatorname{arcsec} 2 | 2\text{ arcsec}
+    """,
+    "letters after a slash": r"""
+        e^{hc/(\lambda kT)}: e^{hc/\lambda kT} ; e^{hc/\lambda k T} ; e^{\frac{hc}{\lambda kT}} ; e^{h c /(\lambda k T)} | e^{hckT/\lambda} ; e^{hcT/\lambda k} ; e^{hc/\lambda k} ; e^{hc/\lambda} kT
+        \frac{E}{kT}: E/kT ; E/(kT) | ET/k ; \frac{E}{k}T ; E/k
+        \frac{E}{k_B T}: E/k_BT ; E/k_B T ; E/k_{\mathrm{B}}T | ET/k_B ; \frac{E}{k_B}T
+        \frac{2\pi}{\omega t}: 2\pi/\omega t | \frac{2\pi}{\omega} t
+        \frac{x}{\lambda} + kT: x/\lambda + kT | x/(\lambda + kT)
+        \frac{1}{\tau} e^{-t/\tau}: 1/\tau e^{-t/\tau} | \frac{1}{\tau e^{-t/\tau}}
+        \frac{x kT}{\lambda}: x/\lambda \cdot kT ; xkT/\lambda | x/\lambda kT
+        \frac{v_0}{r_0} t: v_0/r_0 t | \frac{v_0}{r_0 t}
+        \frac{tx}{RC^2}: t/RC^2 x | \frac{t}{RC^2 x}
+        \frac{x}{2}: 1/2x | \frac{1}{2x}
+        \frac{kT}{2}: 1/2kT | \frac{1}{2kT}
+        \frac{z}{f(y)}: 1/f(y)z | \frac{1}{z f(y)}
+    """,
     "decoration": r"""
         5: \mathbf{5} ; $5$ ; \[5\] ; **5** ; 5. ; \text{5} ; 5\, ; \left(5\right) ; {5} ; 5\\ ; \displaystyle 5 ; \boxed{5} ; \Large 5 ; $\boxed{5}$ | 5' ; 55 ; 5 5 ; ~~5~~ ; \text{not } 5 ; \neq 5 ; 5+
     """,

@@ -235,3 +235,71 @@ def test_answer_as_large_as_the_gold_is_not_refused():
 )
 def test_corrected_answer_is_not_extracted(response, answer):
     assert extract_answer(response) == answer
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        (r"$\boxed 33$", "3"),
+        (r"$\boxed33$", "3"),
+        (r"$\fbox 42$", "4"),
+        (r"$\boxed 12.5$", "1"),
+        (r"$\boxed 2\sqrt3$", None),
+        (r"$\boxed 2\frac13$", None),
+        (r"$\boxed 2^{10}$", None),
+        (r"$\boxed xy$", None),
+        (r"$\boxed 5$", "5"),
+        (r"$\boxed {33}$", "33"),
+        (r"$\boxed~5$.", "5"),
+        (r"$\boxed\pi$", r"\pi"),
+        (r"$\boxed\frac12$", r"\frac12"),
+        (r"$\boxed\frac{20}{3}$", r"\frac{20}{3}"),
+    ],
+)
+def test_box_without_braces_holds_what_tex_would_box(response, answer):
+    assert extract_answer(response) == answer
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        r"If n is odd, \boxed{5}. If n is even, \boxed{6}.",
+        r"When $n$ is odd, the answer is \boxed{5}. When $n$ is even, the answer is \boxed{6}.",
+        r"For n odd: \boxed{5}; for n even: \boxed{6}",
+        "For odd n we get \\boxed{5}.\n\nFor even n we get \\boxed{6}.",
+        r"For $n=3$ the answer is \boxed{5}. For $n=4$ the answer is \boxed{6}.",
+        r"If $a>0$, then $x=\boxed{5}$. Otherwise, $x=\boxed{6}$.",
+        r"If order matters, \boxed{5}. If not, \boxed{6}.",
+        r"\boxed{5} if n is odd. \boxed{6} if n is even.",
+        r"The answer is \boxed{5} unless n is even. If n is even, it is \boxed{6}.",
+        r"Case 1: n odd. Hence \boxed{5}. Case 2: n even. Hence \boxed{6}.",
+        "**Case 1.** $n$ is odd. So\n\n\\boxed{5}\n\n**Case 2.** $n$ is even. So\n\n\\boxed{6}",
+        r"In the first case, \boxed{5}. In the second case, \boxed{6}.",
+        r"If $x>0$, \boxed{5}. If $x=0$, \boxed{6}. If $x<0$, \boxed{7}.",
+        r"It is \boxed{5} if so. On the other hand, if not, it is \boxed{6}.",
+        "If $n$ is odd:\n$$\\boxed{5}$$\n\nIf $n$ is even:\n$$\\boxed{6}$$",
+    ],
+)
+def test_cases_with_a_box_each_give_no_answer(response):
+    assert extract_answer(response) is None
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        (r"If n is odd, \boxed{6}. If n is even, \boxed{6}.", "6"),
+        (r"If n is odd, \boxed{\frac12}. If n is even, \boxed{0.5}.", "0.5"),
+        (r"Case 1: n odd. We get \boxed{5}. Case 2: n even. We get 6. Hence \boxed{11}.", "11"),
+        (r"Case 1: \boxed{5}. Case 2: \boxed{6}. The total is \boxed{11}.", "11"),
+        (r"If n is odd, \boxed{5}. If n is even, 6, for a total of \boxed{11}.", "11"),
+        (r"Case 1 gives \boxed{7}. Case 2 gives 5. The minimum is \boxed{5}.", "5"),
+        (r"If $x = 2$, then $y = \boxed{4}$. Therefore, the answer is \boxed{6}.", "6"),
+        (r"If n were 4, we would get \boxed{5}. But n = 3, so \boxed{6}.", "6"),
+        (r"If we sum, \boxed{5}. No, that is wrong. If we multiply, \boxed{6}.", "6"),
+        ("We have $f(1) = \\boxed{3}$ if $x = 1$.\n\nNow $f(2) = \\boxed{6}$.", "6"),
+        (r"If x is 3, then \boxed{12}.", "12"),
+        (r"<think>If n is odd, \boxed{5}.</think> If n is 4, \boxed{6}.", "6"),
+    ],
+)
+def test_answer_after_cases_is_extracted(response, answer):
+    assert extract_answer(response) == answer

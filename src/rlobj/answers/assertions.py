@@ -212,7 +212,7 @@ _OPERATOR = r"(?:[-+*/^]|\\(?:cdot|times|div|pm)(?![a-z]))"
 _BESIDE_AFTER = re.compile(
     rf"(?:{_OPERATOR}(?! )|\s*(?:[+*/]|\\(?:cdot|times|div|pm)(?![a-z]))\s*)(?!\{{?\\circ|-)"
     r"(?:[0-9({]|[a-z](?![a-z])|\\(?:frac|sqrt|pi)\b)|[a-z](?![a-zA-Z])(?=[$ .^+]|\Z)|\\(?:pi"
-    r"|sqrt)\b"
+    r"|sqrt|frac)(?![a-zA-Z])"
 )
 _BESIDE_BEFORE = re.compile(
     rf"(?:{_OPERATOR}|(?<![=\s$&])[0-9])\s*\Z|(?<=[=(${{])\s*-\s*\Z|[0-9]\Z"

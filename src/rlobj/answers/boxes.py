@@ -12,9 +12,11 @@ import itertools
 import re
 from typing import NamedTuple
 
+from rlobj.answers.assertions import asserted
 from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.guards import refusal
-from rlobj.answers.sentences import plain, sentence_end
+from rlobj.answers.sentences import plain, sentence_end, split_sentences
+from rlobj.answers.vocabulary import LISTS
 
 _COMMAND = r"\\(?:[Bb]oxed|fbox|framebox)(?![A-Za-z])"
 BOX = re.compile(_COMMAND)
@@ -22,9 +24,7 @@ _MARK = re.compile(
     rf"(?P<box>{_COMMAND})\s*(?P<brace>\{{)?|\\[^\\]|\\\\(?!{_COMMAND[2:]})|[{{}}]", re.DOTALL
 )
 _BLANK = re.compile(r"(?:[\s~{}$]|\\[,;:! ]|\\q?quad\b|\\(?:text|mbox)\s*(?=\{))*")
-_UNBRACED = re.compile(
-    r"[\s~]*(?:(?P<number>[0-9]+(?:\.[0-9]+)?)|\\(?P<command>[a-zA-Z]+)|[A-Za-z])"
-)
+_UNBRACED = re.compile(r"[\s~]*(?:\\(?P<command>[a-zA-Z]+)|[A-Za-z0-9])")
 _NAME = r"(?:[A-Za-z]|\\[a-z]+)(?:_(?:\w|\{\w+\}))?'*(?:\(\w+\))?"
 _LABEL = re.compile(rf"(?<![A-Za-z\\])({_NAME})\s*=\s*\Z")
 _CONNECTIVE = (
@@ -41,8 +41,11 @@ _EQUAL = re.compile(
     r")?[\s,]*(?:equivalently|in other words|equal to|simply|the same as)?)[\s,:]*",
     re.IGNORECASE,
 )
+_CASES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in LISTS["cases"].items()}
 _SHORT = 200
 """Limit on the characters of two boxes that are compared by value here."""
+_LONG = 1000
+"""How far before a box the heading of its case may be, in characters."""
 
 
 class Box(NamedTuple):
@@ -97,7 +100,7 @@ def _inside(content: str) -> str:
 
 
 def _end_of_argument(text: str, start: int, groups: dict[int, int]) -> int | None:
-    r"""End of the argument of a box without braces: a number, a letter, \frac12, \sqrt{2}."""
+    r"""End of the argument of a box without braces: a digit, a letter, \frac12, \sqrt{2}."""
     found = _UNBRACED.match(text, start)
     if found is None:
         return None
@@ -171,6 +174,31 @@ def read_boxes(text: str, boxes: list[Box]) -> str | None:
         (r" \approx " if link and link["about"] else " = ") + part
         for link, part in zip(links, contents[1:], strict=True)
     )
+
+
+def in_cases(text: str, earlier: Box, later: Box) -> bool:
+    r"""Return whether two answers are for different cases: "If n is odd, 5. If n is even, 6."
+
+    An answer that adds up the cases, or concludes from them, is the answer of the response.
+    """
+    first, last = _case(text, 0, earlier), _case(text, earlier.end, later)
+    if first is None or last is None or last > first or _same(earlier.content, later.content):
+        return False
+    between = text[earlier.end : later.start].partition(".")[2]
+    return asserted("", earlier.content, between)  # not taken back
+
+
+def _case(text: str, start: int, box: Box) -> int | None:
+    """Return how much a sentence in one of several cases concludes, 0 to 2; None in no case."""
+    before = text[max(start, box.start - _LONG) : box.start]
+    sentence = " ".join(plain([part for part, _ in split_sentences(before)][-1]).split())
+    after = plain(next(split_sentences(text[box.end : box.end + _SHORT]))[0])
+    own = _CASES["before"].search(sentence) or _CASES["after"].match(after)
+    if not own and not _CASES["heading"].search(before):
+        return None
+    if _CASES["sum"].search(sentence):
+        return 2
+    return int(not own and _CASES["result"].match(sentence) is not None)
 
 
 def _same(one: str, other: str) -> bool:

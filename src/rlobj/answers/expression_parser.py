@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import TypeGuard
 
 from rlobj.answers.expressions import Tree, Unsupported, derivative, number
 from rlobj.answers.lexer import NotAnAnswer, Token, Unreadable, closing_bracket, join_text
-from rlobj.answers.vocabulary import CONSTANTS, FUNCTIONS, UNSUPPORTED
+from rlobj.answers.vocabulary import CONSTANTS, FUNCTIONS, GREEK, UNSUPPORTED
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ROUNDING = {"⌊": "floor", "⌈": "ceil"}
@@ -17,6 +18,7 @@ _SYNONYMS = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "log": "ln"}
 _BARE_FACTORS = (("command", "frac"), ("command", "sqrt"))
 _SIGNS = ("+", "-", "±", "∓")
 _INFIX = ("choose", "over", "bmod", "mod")
+_GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _MAX_DEPTH = 60
 
 
@@ -44,6 +46,7 @@ class _Parser:
         self.position = 0
         self.depth = 0
         self.bars = 0
+        self.braced = False
 
     def peek(self) -> str | None:
         """Text of the next token if it is a symbol, else `kind:text`; None at the end."""
@@ -77,10 +80,12 @@ class _Parser:
 
     def sums(self, closing: str) -> list[Tree]:
         """Parse sums between commas, and the bracket after them."""
+        braced, self.braced = self.braced, False
         found = [self.sum()]
         while self.skip(","):
             found.append(self.sum())
         self.expect(closing)
+        self.braced = braced
         return found
 
     def sum(self) -> Tree:
@@ -126,14 +131,23 @@ class _Parser:
                 return tree
 
     def _divisor(self) -> Tree:
-        """Parse a divisor; letters without blanks between them are one: t/RC = t/(R C)."""
-        kind, letters, _ = self.next
-        if kind != "word":
+        r"""Parse a divisor; letters without blanks between them are one: t/RC = t/(R C).
+
+        Blanks after a Greek letter or Boltzmann's constant do not count: hc/\lambda kT.
+        """
+        if self.next.kind not in ("name", "word"):
             return self.signed_power()
-        product = self.power()
-        for _ in letters[1:]:
-            product = ("*", product, self.power())
-        return product
+        product, together = None, False
+        while True:
+            factor = self.atom()
+            together = together or factor[1] == "k_B" or factor[1] in GREEK
+            kind, text, spaced = self.next
+            joined = kind in ("name", "word") and text != "e" and (together or not spaced)
+            joined = joined and factor[0] != "apply"
+            factor = factor if joined else self.postfix(factor)
+            product = factor if product is None else ("*", product, factor)
+            if not joined:
+                return product
 
     def _implicit_product(self, tree: Tree, first: int) -> Tree:
         """Parse a factor without a sign before it: a product, or part of a mixed number."""
@@ -211,10 +225,11 @@ class _Parser:
 
     def group(self) -> Tree:
         opening = self.take().text
-        bars, self.bars = self.bars, 0
-        tree = self.stacked_sums() if opening == "{" else self.sum()
+        outside = self.bars, self.braced
+        self.bars, self.braced = 0, opening == "{"
+        tree = self.stacked_sums() if self.braced else self.sum()
         self.expect(_BRACKETS[opening])
-        self.bars = bars
+        self.bars, self.braced = outside
         return tree
 
     def argument(self) -> Tree:
@@ -234,7 +249,12 @@ class _Parser:
         if kind == "number":
             if self.peek() == "_":
                 raise Unreadable("a numeral in another base inside an expression")
-            return number(text)
+            while self.braced and self.peek() == ",":  # \sqrt{1,000}
+                comma, digits = self.take(), self.take()
+                text += f",{digits.text}" if not (comma.spaced or digits.spaced) else ", "
+            if "," in text and not _GROUPED.fullmatch(text):
+                raise Unreadable("a comma inside an argument")
+            return number(text.replace(",", ""))
         if kind == "name":
             return self.name(text)
         if kind == "word":

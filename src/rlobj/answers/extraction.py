@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator
 
 from rlobj.answers.assertions import asserted
-from rlobj.answers.boxes import BOX, Box, find_boxes, last_sentence, read_boxes
+from rlobj.answers.boxes import BOX, Box, find_boxes, in_cases, last_sentence, read_boxes
 from rlobj.answers.normalization import DELIMITERS, without_delimiters
 from rlobj.answers.sentences import sentence_end
 
@@ -82,11 +82,6 @@ _ALTERNATIVE = re.compile(
     r"[0-9A-Za-z]|\s*(?:\$|\\\()"
     r"|\s*(?:[,;]|(?:[,;]\s*)?(?:or|and)\b)\s*(?:maybe |perhaps |possibly )?(?:\$|\\\(|[-0-9])"
 )
-_LABEL = re.compile(
-    r"\\(?:text\w*|mathrm|mathbf|mbox)\s*\{\s*(?:the\s+)?(?:final\s+"
-    r"|correct\s+)?answer\s*(?:is)?\s*:?\s*\}(?:\\[ ,;:]|[\s:=])*(?=\S)",
-    re.IGNORECASE,
-)
 _PRICE = re.compile(r"\$ ?[0-9][0-9,]*(?:\.[0-9]{2}(?![0-9])|,[0-9]{3}|\.?(?=\s+\S)|\.\s*$)")
 _LEAD = re.compile(r"[ \t\r\n:=*_}]*")
 
@@ -114,11 +109,13 @@ def extract_answer(response: str) -> str | None:
     boxes = [box for box in boxes if box.end <= len(final)]
     if not boxes:
         return _after_phrase(final)
-    boxes = last_sentence(final, boxes)
+    earlier, boxes = boxes, last_sentence(final, boxes)
     answer = read_boxes(final, boxes)
     if answer is None or not asserted(final[: boxes[0].start], answer, final[boxes[-1].end :]):
         return None
-    return bare(_LABEL.sub("", answer, count=1)) or None
+    if len(boxes) < len(earlier) and in_cases(final, earlier[-len(boxes) - 1], boxes[-1]):
+        return None
+    return bare(answer) or None
 
 
 def bare(text: str) -> str:

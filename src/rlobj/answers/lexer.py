@@ -37,7 +37,8 @@ _TOKEN = re.compile(
     r"|(?P<symbol><=|>=|!=|:=|==|\*\*|.)",
     re.DOTALL,
 )
-_UNIT = re.compile(r"(?:[A-Za-z°]+(?:\^\{?-?[0-9]\}?)?|\\[,;:! ]|[ /.*])+")
+_UNIT = re.compile(r"(?:[A-Za-z°ÅμΩ]+(?:\^\{?-?[0-9]\}?)?|\\[,;:! ]|[ /.*])+")
+_APPLIED = re.compile(r"(?:\s|\\[,:;! ]|\\left|\{)*\(")
 _COLOR = re.compile(r"\s*(?!white|transparent|none)[A-Za-z]+(?:![0-9]+)?\s*")
 _DOTTED = frozenset(["dot", "ddot"])
 _VALUE_IN_TEXT = re.compile(r"\$([^$]+)\$|(?<![\w^{-])([-+]?[0-9][0-9.,/]*(?<![.,/]))(?![\w}-])")
@@ -90,7 +91,8 @@ def tokenise(text: str, level: int = 0) -> list[Token]:
         elif kind == "number":
             tokens.append(Token("number", piece, spaced))
         else:
-            tokens.append(Token("symbol", vocabulary.ASCII.get(piece, piece), spaced))
+            kind = "text" if piece == "Å" else "symbol"
+            tokens.append(Token(kind, vocabulary.ASCII.get(piece, piece), spaced))
         spaced = kind == "escape" and piece in ",;:! "
     return _subscripts(_without_empty_groups(tokens) if _EMPTY_GROUP.search(text) else tokens)
 
@@ -188,7 +190,8 @@ def _is_command(token: Token) -> bool:
 
 def _ends_as_time(word: str, tokens: list[Token], text: str, position: int) -> bool:
     """Return whether min and sec are minutes and seconds: after a number, without an argument."""
-    after_number = word in ("min", "sec") and bool(tokens) and tokens[-1].kind == "number"
+    time = word in ("min", "sec", "arcsec") and bool(tokens)
+    after_number = time and (tokens[-1].kind == "number" or tokens[-1].text in "})")
     return after_number and not re.match(r"\s*[\\({_^a-z0-9]", text[position : position + 9])
 
 
@@ -222,7 +225,9 @@ def _command(
             raise Unreadable("text over text")
     elif name in vocabulary.FONTS or name in TEXTS:
         content, position = _argument(text, position)
-        if _ends_as_time(content.strip(" ."), tokens, text, position):
+        if name == "operatorname" and content.isalpha() and _APPLIED.match(text, position):
+            tokens.append(Token("command", content, spaced))
+        elif _ends_as_time(content.strip(" ."), tokens, text, position):
             tokens.append(Token("text", content.strip(" .")))
         else:
             tokens.extend(_wrapped(content, name in TEXTS, spaced, level))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from rlobj.answers.numerals import read_repeating
-from rlobj.answers.vocabulary import table
+from rlobj.answers.vocabulary import LISTS, table
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎", "0123456789+-()", strict=True))
@@ -75,44 +75,23 @@ def _decimal_degrees(run: re.Match[str]) -> str:
     return rf"{int(run[1]) + Fraction(run[2]) / 60 + Fraction(run[3] or 0) / 3600}\circ"
 
 
-_Replacement = str | Callable[[re.Match[str]], str]
-_TABLE: tuple[tuple[str, str, _Replacement], ...] = (
-    ("{", r"(?<![\\a-z])\{\s*([-+:=]|\\(?:times|cdot)\b)\s*\}", r"\1 "),
-    ("{", r"\^\{\s*\}|(?<![A-Za-z\\}\]])\{\s*\}", ""),
-    (
-        "{",  # 4.5\mathrm{e}3
-        r"(?<=[0-9])\\(?:mathrm|text)\{[eE]\}(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))",
-        lambda run: f"e{run[1] or run[2]}",
+_REWRITES: list[tuple[str, str, str | Callable[[re.Match[str]], str]]] = [
+    *(
+        (mark, pattern.replace("VALUE", LISTS["value"]), new)
+        for mark, pattern, new in LISTS["rewrites"]
     ),
-    ("{", r"\\(?:SI|qty)\{([^{}]*)\}\{([^{}]*)\}", r"\1\\text{ \2}"),
-    (
-        "{",  # a fraction of units
-        r"\\frac\{\\(?:text|mathrm)\{([^{}]*)\}\}\{\\(?:text|mathrm)\{([^{}]*)\}(\^\{?[0-9]\}?)?\}",
-        lambda run: rf"\text{{ {run[1]}/{run[2]}{run[3] or ''}}}",
-    ),
-    ("10", r"(?<=[0-9])\s*[xX]\s*(?=10\s*\^)", "*"),
-    ("^", r"(\bunits?\}?)\s*\^\s*(?:[23]|\{[23]\})", r"\1"),
-    ("^", r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)\b)", r"\\circ "),
     (
         "^",
         r"\^\s*(?:\{((?:\s*\\prime\b)+\s*\}|'+\})|((?:\\prime\b)+))",
         lambda run: "'" * (run[0].count("prime") or run[0].count("'")),
     ),
-    (r"\circ", r"\\circ\s*(?:\\(?:text|mathrm|rm)\s*\{\s*[CF]\s*\}|[CF]\b)", r"\\circ "),
     (
         r"\circ",
         r"([0-9]+)\s*\\circ\s*([0-9]+)\s*'(?!')(?:\s*([0-9]+(?:\.[0-9]+)?)\s*(?:''|\"))?",
         _decimal_degrees,
     ),
-    ("p", r"\b(?:per cent|pct)\b", "percent"),
-    (
-        "p",
-        r"(?:\\text\{\s*)?\(\s*(?:\\text\{\s*)?(?:\\approx|approx(?:imately|\.)?|about|roughly)"
-        r"\s*\}?\s*([0-9.]+)\s*\)\s*\}?$",
-        r"\\approx \1",
-    ),
-)
-_RULES = [(mark, re.compile(pattern), replacement) for mark, pattern, replacement in _TABLE]
+]
+_RULES = [(mark, re.compile(pattern), replacement) for mark, pattern, replacement in _REWRITES]
 """A text that must be there, a pattern, and what replaces it; in this order."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from rlobj.answers.lexer import Token, nesting
+from rlobj.answers.lexer import Token, closing_bracket, nesting
 from rlobj.answers.numerals import NUMBER_WORDS, SCALES, read_number_words
 from rlobj.answers.units import is_currency, is_unit, read_unit, split_unit
 from rlobj.answers.vocabulary import FUNCTIONS, LISTS, word_set
@@ -35,6 +35,7 @@ _INTRODUCTION = re.compile(
     r"|point|vector|interval|set|pair|triple|vertex|at|cent(?:er|re)|focus|coordinates|solution),?)",
     re.DOTALL,
 )
+_FUNCTION = re.compile(r"\b(?:answer|ans|number|integer|value|(solution|point|vector|set|pair))\Z")
 _SHORT = word_set(
     """yes no odd even true false none one two six ten all not any men way set sum day bit box egg
     row sq"""
@@ -82,6 +83,9 @@ def _without_introduction(tokens: Tokens) -> Tokens:
     if is_currency(said):
         return [*tokens[end:], Token("text", said)]
     introduces = any(map(is_prose, tokens[:end])) and _INTRODUCTION.fullmatch(said.lower())
+    if tokens[end].text == "(" and (function := _FUNCTION.search(said.lower())):
+        inside = [token.text for token in tokens[end : closing_bracket(tokens, end)]]
+        introduces = introduces and function[1] and "," in inside  # vertex (1, 2)
     if not introduces or _changed(_split_words(said), _CHANGES_BEFORE):
         return tokens
     return tokens[end + colon :]

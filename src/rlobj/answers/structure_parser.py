@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 from rlobj.answers.clauses import condition, last_assertion, without_condition, without_layout
@@ -47,6 +48,7 @@ _LISTS = (frozenset(";"), frozenset((",", "or", "and")))
 _SET_OPERATORS = ("∪", "∩", "∖")
 _AROUND_SETS = frozenset((*_SET_OPERATORS, "∈", "or", "and", "=", "{", "}"))
 _PLAIN_COMMANDS = frozenset(("frac", "sqrt"))
+_MODULO = frozenset(("pmod", "mod", "bmod"))
 
 _ALL_REALS = re.compile(
     r"(?:\\text\s*\{)?\s*(?:the set of )?all (?:the )?real(?:s| numbers| values)"
@@ -119,10 +121,11 @@ def _structure(tokens: Tokens) -> Structure:
             return _list([run for run in runs if run], set(found))
     sides, symbols = split(tokens, RELATIONS)
     if symbols:
-        if tokens[-1].text == "}" and (modular := _modular(tokens, sides[-1])) is not None:
+        named = tokens[-1].text == "}" or any(t.kind in ("name", "word") for t in sides[0])
+        if named and (modular := _modular(sides[-1], "≡ mod")) is not None:
             return modular
         return parse_relation(sides, symbols, _structure)
-    return _modular(tokens, tokens) or _single(tokens)
+    return _modular(tokens, "mod") or _single(tokens)
 
 
 def _unwrapped(tokens: Tokens) -> Tokens:
@@ -214,13 +217,19 @@ def _combined(tokens: Tokens) -> Structure | None:
     return None
 
 
-def _modular(tokens: Tokens, last: Tokens) -> Named | None:
-    r"""Parse `3 \pmod 7` and `x \equiv 3 \pmod 7` as 3 with its modulus as name."""
-    positions = [n for n, token in enumerate(last) if token.text == "pmod"]
-    if len(positions) != 1 or positions[0] == 0 or last[positions[0]].kind != "command":
+def _modular(tokens: Tokens, name: str) -> Named | None:
+    r"""Parse `3 \pmod 7` and `x \equiv 3 \pmod 7` as 3 with its modulus as name.
+
+    `10 \bmod 7` is the number 3, but `3 \bmod 7` is read like `3 \pmod 7`.
+    """
+    found = (n for n, t in enumerate(tokens) if t.text in _MODULO and t.kind == "command")
+    if not (n := next(found, 0)):
         return None
-    modulus = join_text(last[positions[0] + 1 :])
-    return Named(f"mod {modulus}", _structure(last[: positions[0]]))
+    residue, modulus = join_text(tokens[:n]), join_text(tokens[n + 1 :])
+    reduced = (residue + modulus).isdecimal() and int(residue or 0) < int(modulus or 0)
+    if tokens[n].text != "pmod" and not reduced:
+        return None
+    return Named(f"{name} {modulus}", _structure(tokens[:n]))
 
 
 def _inward(tokens: Tokens) -> Tokens:
@@ -290,7 +299,7 @@ def _colon(token: Token) -> Token:
 
 def _set(members: Structure) -> Items:
     if isinstance(members, Items) and not members.braces:
-        return Items(tuple(map(without_name, members.items)), braces=True)
+        return replace(members, braces=True)
     return Items((without_name(members),), braces=True)
 
 

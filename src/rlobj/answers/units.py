@@ -17,7 +17,10 @@ Unit = frozenset[tuple[str, int]]
 """Unit -> exponent, as pairs: m/s^2 is {(m, 1), (s, -2)}."""
 
 _NAMES = {alias: aliases[0] for aliases in table(LISTS["units"]) for alias in aliases}
-_PLAIN_EXCLUDED = frozenset(["mg", "ms", "au", "ly", "pc"])
+_PREFIXED = {
+    prefix + unit: prefix + unit for prefix in ("", *"fpnμmcdkMGT") for unit in LISTS["si"].split()
+}
+_PLAIN_EXCLUDED = _PREFIXED.keys() - _NAMES.keys() | {"mg", "ms", "au", "ly", "pc"}
 """Units that are more likely products of two letters in plain mathematics."""
 PERCENT: Unit = frozenset({("%", 1)})
 _CURRENCIES = {"$": "$", "€": "euro", "£": "pound"}
@@ -25,7 +28,9 @@ _JOINTS = frozenset(["/", "^", "{", "}", "*", "$", "€", "£", "-", "∈", "."]
 _POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
 _SPEED = re.compile(r"m/s(?:\^\{?2\}?)?")
 
-_PIECE = re.compile(r"[A-Za-z°Å]+|\^ ?\{? ?-? ?[0-9]+ ?\}?|(?<! )[0-9]|[/*. $-]|\\[A-Za-z,;! ]+")
+_PIECE = re.compile(
+    r"[A-Za-z°ÅμΩ_]+|\^ ?\{? ?-? ?[0-9]+ ?\}?|(?<! )[0-9]|[/*. $-]|\\(?:[A-Za-z]+|[,;:! ])"
+)
 
 
 def read_unit(text: str) -> Unit | None:
@@ -59,7 +64,8 @@ def read_unit(text: str) -> Unit | None:
                 return None
             found[last] *= int(digits)
         else:
-            name = _NAMES.get(word) or (_NAMES.get(lowered) if len(word) > 1 else None)
+            name = _NAMES.get(word) or _PREFIXED.get(word)
+            name = name or (_NAMES.get(lowered) if len(word) > 1 else None)
             if name is None:
                 return None
             found[name] += sign * power

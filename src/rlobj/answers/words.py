@@ -15,7 +15,7 @@ from rlobj.answers.structures import (
     Words,
     scalar,
 )
-from rlobj.answers.vocabulary import TEXTS, word_set
+from rlobj.answers.vocabulary import LISTS, TEXTS, word_set
 
 _NUMERAL = re.compile(
     r"([+-]?)[({]?([0-9A-Z]*[0-9][0-9A-Z]*)[)}]?"
@@ -33,13 +33,11 @@ _ARTICLE = re.compile(
     r" (?=[(\w])",
     re.IGNORECASE,
 )
-_LETTER = re.compile(r"\(? ?(.) ?\)|\[(.)\]")
+_LETTER = re.compile(r"\(? ?(\D) ?\)|\[(\D)\]")
 _HAS_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}")
-_INTRODUCTION = re.compile(
-    r"(?:(?:(?!not|wrong|opposite|never|if|false|un)[a-z]{2,} ){1,4}(?:is|are):? (?:an? |the )?"
-    r"|(?:(?:the )?(?:final )?answer|ans)[:.] ?)(?=[^0-9]+$)",
-    re.IGNORECASE,
-)
+_INTRODUCTION = re.compile(LISTS["introduction"], re.IGNORECASE)
+_LABEL = re.compile(LISTS["label"], re.IGNORECASE)
+_CHANGES = word_set(LISTS["changes"] + " other opposite")
 _SHORT = word_set("yes no odd even true false none all not any")
 _SENTENCE = re.compile(r"[A-Za-z][A-Za-z0-9 ,.'()-]*")
 _ROMAN = re.compile(r"(?=..)[IVX]+")
@@ -82,6 +80,8 @@ def normalize_words(text: str) -> str:
     text = text.removesuffix(" function")
     if introduction := _INTRODUCTION.match(text):
         text = text[introduction.end() :]
+    elif (label := _LABEL.match(text)) and _CHANGES.isdisjoint(label[1].lower().split()):
+        text = text[label.end() :]
     if choice := _LETTER.fullmatch(text):
         text = choice[1] or choice[2]
     return text if len(text) == 1 else text.casefold()
