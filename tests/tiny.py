@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlobj.config.embedded_profile import PROFILES
+from rlobj.config.embedded_profile import PROFILES, limits
+from rlobj.config.layers import flattened
 from rlobj.config.presets import load_preset, merge
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.models.embedded import build_policy, build_tokenizer
@@ -27,11 +28,9 @@ def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any])
         "output": {"tables_every": 0},
     }
     mine = merge({"model": {"name": str(policy)}, **quick}, sections)
-    layers = [
-        (preset, load_preset(preset).config),
-        ("profile", PROFILES["max-digits"]),
-        ("test", mine),
-    ]
+    recipe = load_preset(preset).config
+    profile = merge(PROFILES["max-digits"], limits(flattened(recipe)))
+    layers = [(preset, recipe), ("profile", profile), ("test", mine)]
     return build_config(layers)
 
 

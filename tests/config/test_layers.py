@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError
+from rlobj.config.dynamic_sampling import DynamicSampling
 from rlobj.config.embedded_profile import DEFAULT_TASK, PROFILES
 from rlobj.config.layers import EMBEDDED_LAYER, Layer, file_layer, layers_of, origins
 from rlobj.config.presets import load_preset
@@ -27,6 +28,23 @@ def test_embedded_profile_replaces_the_scale_of_the_paper_and_keeps_its_objectiv
     assert config.sampling.max_tokens == PROFILES[DEFAULT_TASK]["sampling"]["max_tokens"]
     assert config.sampling.max_tokens != paper.config["sampling"]["max_tokens"]
     assert config.resolved_objective() == paper.objective
+
+
+@pytest.mark.parametrize("preset", ["fipo", "ce-gppo"])
+def test_the_embedded_profile_draws_missing_prompts_instead_of_whole_batches(preset: str) -> None:
+    dynamic = compose(preset).sampling.dynamic
+    assert dynamic is not None
+    assert dynamic == DynamicSampling(max_batches=dynamic.max_batches)
+    [profile] = [layer for name, layer in layers_of(preset, []) if name == EMBEDDED_LAYER]
+    assert profile["sampling"]["dynamic"]["whole_batches"] is False
+    mine = ("--set", {"sampling": {"dynamic": {"whole_batches": True}}})
+    assert compose(preset, [mine]).sampling.dynamic == dynamic.model_copy(
+        update={"whole_batches": True}
+    )
+
+
+def test_the_embedded_profile_adds_no_dynamic_sampling_to_a_preset_without_it() -> None:
+    assert compose("grpo").sampling.dynamic is None
 
 
 def test_a_named_model_keeps_the_scale_of_the_paper() -> None:

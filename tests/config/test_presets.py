@@ -31,6 +31,7 @@ from rlobj import (
     when,
 )
 from rlobj.config.presets import difference, merge, preset_names, read_yaml
+from rlobj.config.run_config import compose
 from rlobj.objectives.advantages import (
     AccurateGroupCentered,
     BatchWhitened,
@@ -259,6 +260,40 @@ def test_a_recipe_has_the_numbers_of_the_released_script(name: str) -> None:
     assert ("dynamic" in sampling) == (name in dynamic)
 
 
+DYNAMIC = {  # prompts of a batch, batches
+    "20-entropy": (1536, 10),
+    "ce-gppo": (256, 1),
+    "clip-cov": (256, 10),
+    "dapo": (1536, 10),
+    "fipo": (2048, 10),
+    "kl-cov": (256, 10),
+    "stare": (192, 10),
+    "stare-c2": (192, 10),
+}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_recipe_draws_the_whole_batches_of_the_released_trainer(name: str) -> None:
+    """Archer's trainer draws one batch of 64 prompts for 64 groups, and trains on what it has."""
+    model = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}
+    sampling = compose(name, [("options", model)]).sampling
+    dynamic = sampling.dynamic
+    assert (dynamic is not None) == (name in {*DYNAMIC, "archer"})
+    if name in DYNAMIC:
+        assert dynamic is not None
+        prompts = sampling.prompts_per_step * dynamic.oversampling
+        assert (prompts, dynamic.max_batches) == DYNAMIC[name]
+        assert dynamic.whole_batches
+        assert dynamic.allow_fewer == (name == "ce-gppo")
+    elif dynamic is not None:
+        assert (dynamic.whole_batches, dynamic.max_batches) == (False, 1)
+
+
+def test_archer_goes_over_each_rollout_three_times() -> None:
+    training = load_preset("archer").config["training"]
+    assert (training["passes"], training["updates_per_step"]) == (3, 2)
+
+
 def test_bases_are_listed_nearest_first_and_their_settings_merge() -> None:
     preset = load_preset("stare-c2")
     assert preset.bases == ("stare", "dapo-loss")
@@ -267,7 +302,12 @@ def test_bases_are_listed_nearest_first_and_their_settings_merge() -> None:
         "prompts_per_step": 64,
         "group_size": 8,
         "max_tokens": 3072,
-        "dynamic": {"by": "accuracy", "max_batches": 10},
+        "dynamic": {
+            "by": "accuracy",
+            "max_batches": 10,
+            "whole_batches": True,
+            "oversampling": 3,
+        },
     }
     assert "sources" not in preset.config
     assert "base" not in preset.config

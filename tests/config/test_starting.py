@@ -29,3 +29,14 @@ def test_doubts_are_about_high_learning_rates_and_stale_samples() -> None:
     assert high.startswith("training.learning_rate=0.02 is far above")
     [stale] = doubts(grpo(sampling={"async_depth": 1}))
     assert stale.startswith("sampling.async_depth=1 without objective.mismatch")
+
+
+def test_settings_of_whole_batches_without_whole_batches_are_doubtful() -> None:
+    def found(**dynamic: object) -> list[str]:
+        return doubts(grpo(sampling={"dynamic": dynamic}))
+
+    for setting in ({"oversampling": 3}, {"oversampling": 0.5}, {"allow_fewer": True}):
+        [doubt] = found(**setting)
+        assert "no effect without whole_batches=true" in doubt
+        assert found(**setting, whole_batches=True) == []
+    assert found(max_batches=3) == []

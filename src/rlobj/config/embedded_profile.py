@@ -1,11 +1,13 @@
 """Settings that fit a run to the embedded policy instead of the paper's models.
 
-A profile is a partial RunConfig. It sets sizes, lengths, learning rates and the reward. The
-objective and the other settings of a preset do not change.
+A profile is a partial RunConfig. It sets sizes, lengths, learning rates and the reward, and limits
+updates per rollout and dynamic sampling. The objective and the other settings of a preset do not
+change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rlobj.data.tasks import TASKS
@@ -50,3 +52,25 @@ OWN_PROBLEMS_PROFILE: dict[str, Any] = {
     "sampling": {**PROFILES[OWN_PROBLEMS_TASK]["sampling"], "max_tokens": 16},
 }
 """RL on a user's own problems: the question alone is the prompt."""
+
+_WHOLE_BATCHES = {"whole_batches": False, "oversampling": 1.0, "allow_fewer": False}
+"""A task that the policy has learned has hardly any group with a signal, and the run goes on."""
+
+
+def limits(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a profile limits in the recipe of a preset.
+
+    Args:
+        settings: of the preset, by dotted path.
+    """
+    found: dict[str, Any] = {}
+    updates, passes = (settings.get(f"training.{x}", 1) for x in ("updates_per_step", "passes"))
+    if isinstance(updates, int) and updates > MOST_UPDATES:
+        found = {"training": {"updates_per_step": MOST_UPDATES}}
+    if isinstance(passes, int) and isinstance(updates, int):  # what else it is, is refused later
+        most = max(MOST_UPDATES // max(updates, 1), 1)
+        if passes > most:
+            found.setdefault("training", {})["passes"] = most
+    if settings.get("sampling.dynamic.whole_batches"):
+        found["sampling"] = {"dynamic": _WHOLE_BATCHES}
+    return found

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
-from rlobj.config.embedded_profile import DEFAULT_TASK, MOST_UPDATES, OWN_PROBLEMS_PROFILE, PROFILES
+from rlobj.config.embedded_profile import DEFAULT_TASK, OWN_PROBLEMS_PROFILE, PROFILES, limits
 from rlobj.config.presets import load_preset, merge
 from rlobj.data.reasoning_gym import REWARD, is_gym, refuse_missing
 from rlobj.data.tasks import TASKS
@@ -51,14 +51,12 @@ def layers_of(
                 "'preset:' belongs in a configuration file (--config)"
             )
         layers.append((f"preset {preset}", {"preset": preset, **config}))
-    updates = flattened(merged(layers)).get("training.updates_per_step")
+    recipe = flattened(merged(layers))
     settings = flattened(merged([*layers, *above]))
     source = settings.get("data.source")
     if profile and settings.get("model.name") in (None, "embedded"):
         chosen = "model.name" in settings or str(source).startswith(PYTHON_OBJECT)
-        embedded = _profile(source, chosen=chosen)
-        if isinstance(updates, int) and updates > MOST_UPDATES:
-            embedded = merge(embedded, {"training": {"updates_per_step": MOST_UPDATES}})
+        embedded = merge(_profile(source, chosen=chosen), limits(recipe))
         layers.append((EMBEDDED_LAYER, embedded))
     elif isinstance(source, str) and source in TASKS and TASKS[source].answer_after:
         layers.append((f"data {source}", {"rewards": PROFILES[source]["rewards"]}))

@@ -43,6 +43,7 @@ RECORDED_SETTINGS = (
     "training.max_grad_norm",
     "evaluation",
     "sampling.engine",
+    "sampling.dynamic",
 )
 """Settings that change the results of later steps: the run records each change."""
 

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import InvalidFields, Model
+from rlobj.config.dynamic_sampling import DynamicSampling
 from rlobj.config.findings import FindingName
 from rlobj.config.layers import Layer, flattened, layers_of, merged
 from rlobj.data import DataConfig
@@ -63,16 +64,6 @@ class ModelConfig(Model):
         return None if name == "embedded" else name
 
 
-class DynamicSampling(Model):
-    """Drop groups without signal and sample new ones (DAPO, arXiv:2503.14476 eq. 11)."""
-
-    by: Literal["accuracy", "reward"] = "accuracy"
-    """keep groups with 0 < accuracy < 1, before reward shaping (accuracy), or groups with unequal
-    rewards (reward)"""
-    max_batches: int = Field(default=10, ge=1)
-    """largest number of rollouts per step; the step then uses the groups it has"""
-
-
 class SamplingConfig(SamplingSettings):
     """How responses are sampled."""
 
@@ -117,6 +108,9 @@ class TrainingConfig(Model):
     """number of rollouts"""
     updates_per_step: int = Field(default=1, ge=1)
     """number of mini-batches of whole groups per rollout"""
+    passes: int = Field(default=1, ge=1)
+    """number of times that a rollout is trained on; each pass has the same mini-batches in the same
+    order"""
     learning_rate: float = Field(default=1e-6, gt=0)
     """peak learning rate of AdamW"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -162,6 +156,11 @@ class TrainingConfig(Model):
     """CPU threads of torch (auto = 1 if the run uses a CPU)"""
     stop_on: tuple[FindingName, ...] = ()
     """findings of the diagnosis that stop the run after a checkpoint, such as collapse"""
+
+    @property
+    def updates(self) -> int:
+        """Optimizer updates per rollout, of each phase of the objective."""
+        return self.updates_per_step * self.passes
 
 
 class EvaluationConfig(Distribution):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlobj.base.errors import ConfigError
+from rlobj.config.dynamic_sampling import DynamicSampling
 from rlobj.config.run_config import RunConfig
 
 HIGHEST_LEARNING_RATE = 0.01
@@ -29,6 +30,7 @@ def refuse_senseless(config: RunConfig) -> None:
 def doubts(config: RunConfig) -> list[str]:
     """Warnings about settings that are allowed and hardly what somebody wants."""
     rate, ahead = config.training.learning_rate, config.sampling.async_depth
+    dynamic = config.sampling.dynamic or DynamicSampling()
     found = {
         f"training.learning_rate={rate:g} is far above what trains a language model: an update "
         f"moves each weight by about this much. Expected at most {HIGHEST_LEARNING_RATE:g}; 1e-6 "
@@ -36,6 +38,9 @@ def doubts(config: RunConfig) -> list[str]:
         f"sampling.async_depth={ahead} without objective.mismatch: samples of older weights are "
         "used without a correction; set objective.mismatch={kind: truncate}": (
             ahead > 0 and config.objective.mismatch is None
+        ),
+        "sampling.dynamic.oversampling and allow_fewer have no effect without whole_batches=true": (
+            not dynamic.whole_batches and (dynamic.oversampling != 1 or dynamic.allow_fewer)
         ),
     }
     return [text for text, holds in found.items() if holds]

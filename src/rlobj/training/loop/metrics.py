@@ -73,7 +73,8 @@ def rollout_metrics(
         "response/length_mean": tokens / count if count else math.nan,
         "response/truncated": cut / count if count else math.nan,
         "sampling/batches": float(rollout.batches),
-        "sampling/dead_groups": groups - kept_groups,
+        "sampling/dead_groups": groups - kept_groups - rollout.surplus,
+        "sampling/surplus_groups": float(rollout.surplus),
         "tokens/sampled": tokens,
         "tokens/step": kept_tokens,
     }

@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 
+from rlobj.base.errors import RunError
 from rlobj.base.progress import beat
+from rlobj.config.dynamic_sampling import DynamicSampling
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
@@ -126,10 +128,11 @@ class Rollout:
     Attributes:
         responses: whole groups, one after another.
         dead: responses of the groups that dynamic sampling left out.
-        batches: sampling rounds that dynamic sampling took (1 without it).
+        batches: batches of prompts that dynamic sampling took (1 without it).
         seconds: time of this process by purpose: `sample`; `grade` after sampling had ended;
             `hidden`, grading while sampling went on; `write`, writing to disk.
         stream: the position of the problem stream after it.
+        surplus: groups of all ranks with a signal that were left out: the step had enough.
     """
 
     responses: list[Response]
@@ -137,6 +140,7 @@ class Rollout:
     batches: int
     seconds: dict[str, float]
     stream: dict[str, Any]
+    surplus: int = 0
 
     @property
     def undecided(self) -> Counter[str]:
@@ -168,36 +172,50 @@ class Collector:
     def collect(self, step: int) -> Rollout:
         """The step's groups with rewards; with dynamic sampling only groups with a signal.
 
+        Which groups these are does not depend on the number of ranks.
+
         Raises:
+            RunError: whole batches of dynamic sampling have too few groups with a signal.
             Exception: sampling or grading failed, here or on another rank. All ranks raise, and the
                 stream is at its old position.
         """
-        dynamic = self.config.sampling.dynamic
-        rounds = dynamic.max_batches if dynamic else 1
-        seconds: dict[str, float] = {"sample": 0.0, "grade": 0.0, "hidden": 0.0, "write": 0.0}
-        kept: list[Response] = []
-        dead: list[Response] = []
         before = self.stream.state()
-        missing, first, used = self.config.sampling.prompts_per_step, 0, 0
-        for _ in range(rounds):
-            problems = self.stream.next(missing)
-            own = list(enumerate(problems, first))[self.comm.rank :: self.comm.size]
-            first += missing
-            used += 1
-            live = 0
-            try:
-                with together(self.comm, "collecting responses", survive=True):
-                    for group in self._groups(step, own, seconds):
-                        alive = dynamic is None or self._live(group)
-                        live += alive
-                        (kept if alive else dead).extend(group)
-            except Exception:
-                self.stream.restore(before)  # the problems are drawn again
-                raise
-            missing -= int(self.comm.sum(torch.tensor(live)))
-            if missing <= 0:
-                break
-        return Rollout(kept, dead, used, seconds, self.stream.state())
+        try:
+            return self._collect(step)
+        except Exception:
+            self.stream.restore(before)  # the problems are drawn again
+            raise
+
+    def _collect(self, step: int) -> Rollout:
+        sampling, wanted = self.config.sampling, self.config.sampling.prompts_per_step
+        dynamic = sampling.dynamic or DynamicSampling(max_batches=1)
+        whole, batch = dynamic.whole_batches, max(round(wanted * dynamic.oversampling), 1)
+        seconds: dict[str, float] = {"sample": 0.0, "grade": 0.0, "hidden": 0.0, "write": 0.0}
+        own: list[Response] = []
+        live: list[int] = []  # ids of all ranks' groups with a signal, in the order of the stream
+        drawn = used = 0
+        while len(live) < wanted and used < dynamic.max_batches:
+            problems = self.stream.next(batch if whole else wanted - len(live))
+            numbered = list(enumerate(problems, drawn))[self.comm.rank :: self.comm.size]
+            marks = torch.zeros(drawn + len(problems))
+            with together(self.comm, "collecting responses", survive=True):
+                for group in self._groups(step, numbered, seconds):
+                    marks[group[0].group] = sampling.dynamic is None or self._live(group)
+                    own += group
+            live += self.comm.sum(marks).nonzero().flatten().tolist()
+            drawn, used = len(marks), used + 1
+        if whole and len(live) < wanted and not dynamic.allow_fewer:
+            raise RunError(
+                f"step {step + 1} needs {wanted:,} groups with a signal, and {used} × {batch:,} "
+                f"prompts gave {len(live):,}. To draw more batches: --set sampling.dynamic."
+                f"max_batches={2 * used}. To draw only the missing prompts, and to train on the "
+                "groups that there are: --set sampling.dynamic.whole_batches=false"
+            )
+        chosen = set(live[:wanted])
+        kept = [response for response in own if response.group in chosen]
+        dead = [response for response in own if response.group not in chosen]
+        state = self.stream.state()
+        return Rollout(kept, dead, used, seconds, state, surplus=len(live) - len(chosen))
 
     def _groups(
         self,

@@ -150,6 +150,7 @@ def pack_rollout(rollout: Rollout, key: str) -> bytes:
     facts = {
         "key": key,
         "batches": rollout.batches,
+        "surplus": rollout.surplus,
         "stream": rollout.stream,
         "responses": [_packed(response) for response in rollout.responses],
         "dead": [_packed(response) for response in rollout.dead],
@@ -173,8 +174,8 @@ def unpack_rollout(data: bytes) -> tuple[Rollout, str]:
         [_unpacked(stored, prompts) for stored in facts[kind]] for kind in ("responses", "dead")
     )
     seconds: dict[str, float] = {"sample": 0.0, "grade": 0.0, "hidden": 0.0, "write": 0.0}
-    rollout = Rollout(responses, dead, facts["batches"], seconds, facts["stream"])
-    return rollout, str(facts.get("key", ""))
+    counts = (facts["batches"], seconds, facts["stream"], facts.get("surplus", 0))
+    return Rollout(responses, dead, *counts), str(facts.get("key", ""))
 
 
 def _packed(response: Response) -> list[Any]:

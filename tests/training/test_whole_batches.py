@@ -1,0 +1,199 @@
+"""Dynamic sampling with whole batches, as in released recipes, and what too few groups do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+import pytest
+from runs import distance, metrics, ranks, same, weights, write_config
+from tiny import tiny_config
+
+import rlobj
+from rlobj.base.errors import RunError
+from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import read_changes, read_stop
+from rlobj.training import RunDirectory, run_training
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.rollouts.journal import pack_rollout, unpack_rollout
+
+STEPS, FAILS, NEEDED, SEED = 5, 3, 6, 4
+"""Step 3 of the run needs six batches of six prompts; the others need fewer."""
+
+
+def config_of(policy: Path, dynamic: dict[str, Any], **sections: Any) -> RunConfig:
+    sampling = {
+        "prompts_per_step": 4,
+        "group_size": 4,
+        "dynamic": {"whole_batches": True, "oversampling": 1.5, **dynamic},
+        **sections.pop("sampling", {}),
+    }
+    training = {"steps": STEPS, "adam_epsilon": 1e-3, **sections.pop("training", {})}
+    config = tiny_config(policy, "dapo", sampling=sampling, training=training, **sections)
+    return config.model_copy(update={"seed": SEED})
+
+
+def group_ids(responses: Any) -> list[int]:
+    return list(dict.fromkeys(response.group for response in responses))
+
+
+@pytest.fixture(scope="module")
+def enough(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose cap is high enough."""
+    folder = tmp_path_factory.mktemp("enough") / "run"
+    run_training(config_of(policy, {"max_batches": 2 * NEEDED}), folder)
+    return folder
+
+
+@pytest.mark.parametrize("oversampling", [0.5, 1, 3])
+def test_the_first_live_groups_of_whole_batches_are_trained_on(
+    policy: Path, tmp_path: Path, oversampling: float
+) -> None:
+    """They are those that a run without dynamic sampling draws from the same prompts."""
+    dynamic = {"oversampling": oversampling, "max_batches": 99}
+    with open_parts(config_of(policy, dynamic), tmp_path / "whole") as parts:
+        rollout = parts.pipeline.take(0)
+    drawn = int(rollout.batches * 4 * oversampling)
+    plain = config_of(policy, {}, sampling={"dynamic": None, "prompts_per_step": drawn})
+    with open_parts(plain, tmp_path / "plain") as parts:
+        every = parts.pipeline.take(0)
+        assert every.stream == rollout.stream
+    verdicts: dict[int, set[Any]] = {}
+    for response in every.responses:
+        verdicts.setdefault(response.group, set()).add(response.grade.correct)
+    live = [group for group, found in verdicts.items() if len(found) == 2]
+    assert group_ids(rollout.responses) == live[:4]
+    assert rollout.surplus == len(live) - 4
+    assert sorted(group_ids(rollout.dead)) == sorted(set(verdicts) - set(live[:4]))
+    before = [each for each in live if each < drawn - 4 * oversampling]
+    assert len(before) < 4  # no batch was drawn without need
+    texts = {each.id: each.sample.text for each in every.responses}
+    assert all(texts[each.id] == each.sample.text for each in rollout.responses + rollout.dead)
+
+
+def test_surplus_groups_are_counted_apart_from_groups_without_signal(
+    policy: Path, tmp_path: Path
+) -> None:
+    config = config_of(policy, {"oversampling": 12, "max_batches": 3}, training={"steps": 1})
+    [line] = run_training(config, tmp_path / "run").history
+    surplus, dead = line["sampling/surplus_groups"], line["sampling/dead_groups"]
+    assert surplus > 0
+    assert dead == line["groups/without_signal"]
+    assert 4 + surplus + dead == line["response/count"] / 4 == 48 * line["sampling/batches"]
+    samples = parquet.read_table(tmp_path / "run/samples/step-000001.parquet").to_pydict()
+    assert sum(samples["kept"]) == 16
+    assert len(samples["id"]) == line["response/count"]
+
+
+def test_surplus_groups_are_kept_in_the_journal(policy: Path, tmp_path: Path) -> None:
+    config = config_of(policy, {"oversampling": 12, "max_batches": 3})
+    with open_parts(config, tmp_path / "run") as parts:
+        rollout = parts.pipeline.take(0)
+    assert rollout.surplus > 0
+    assert unpack_rollout(pack_rollout(rollout, ""))[0].surplus == rollout.surplus
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_too_few_groups_stop_the_run_after_a_checkpoint_and_more_batches_continue_it(
+    policy: Path, tmp_path: Path, depth: int
+) -> None:
+    """The continued run is that of a cap that was high enough from the start.
+
+    A rollout ahead is sampled from the present weights, because the older ones are gone.
+    """
+    mismatch = {"objective": {"mismatch": {"kind": "truncate"}}} if depth else {}
+
+    def config(batches: int) -> RunConfig:
+        sections = {"sampling": {"async_depth": depth}, **mismatch}
+        return config_of(policy, {"max_batches": batches}, **sections)
+
+    run_training(config(99), tmp_path / "enough")
+    needed = [line["sampling/batches"] for line in RunDirectory(tmp_path / "enough").lines()]
+    cap = int(max(needed)) - 1
+    fails = needed.index(cap + 1)
+    assert fails > 1
+    run = tmp_path / "cut"
+    with pytest.raises(RunError) as caught:
+        run_training(config(cap), run)
+    message = str(caught.value)
+    found = rf"step {fails + 1} needs 4 groups with a signal, and {cap} × 6 prompts gave [0-3]\."
+    assert re.match(found, message)
+    assert f"--set sampling.dynamic.max_batches={2 * cap}" in message
+    assert "--set sampling.dynamic.whole_batches=false" in message
+    assert RunDirectory(run).steps_saved() == fails
+    stop = read_stop(run)
+    assert stop is not None
+    assert stop[2] == message
+    result = rlobj.resume(run, settings={"sampling.dynamic.max_batches": 99})
+    assert result.steps == STEPS
+    equal = fails if depth else STEPS
+    assert metrics(run)[:equal] == metrics(tmp_path / "enough")[:equal]
+    assert depth or same(weights(run), weights(tmp_path / "enough"))
+    assert read_changes(run) == [(fails, "sampling.dynamic.max_batches", cap, 99)]
+
+
+def test_a_run_continues_without_whole_batches_as_the_message_says(
+    policy: Path, tmp_path: Path, enough: Path
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(RunError, match=f"step {FAILS} needs 4 groups"):
+        run_training(config_of(policy, {"max_batches": NEEDED - 1}), run)
+    assert RunDirectory(run).steps_saved() == FAILS - 1
+    result = rlobj.resume(run, settings={"sampling.dynamic.whole_batches": False})
+    assert result.steps == STEPS
+    assert metrics(run)[: FAILS - 1] == metrics(enough)[: FAILS - 1]
+    assert result.history[-1]["response/count"] < 4 * 6 * NEEDED
+
+
+def test_a_first_step_with_too_few_groups_can_be_repeated(
+    policy: Path, tmp_path: Path, enough: Path
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(RunError, match="step 1 needs 4 groups"):
+        run_training(config_of(policy, {"max_batches": 1}), run)
+    rlobj.resume(run, settings={"sampling.dynamic.max_batches": 2 * NEEDED})
+    assert metrics(run) == metrics(enough)
+
+
+def test_too_few_groups_are_trained_on_if_a_recipe_allows_fewer(
+    policy: Path, tmp_path: Path
+) -> None:
+    dynamic = {"max_batches": 3, "allow_fewer": True}
+    config = config_of(policy, dynamic, training={"steps": 2})
+    history = run_training(config, tmp_path / "run").history
+    assert [line["response/count"] for line in history] == [72, 72]
+    assert 0 < history[0]["reward/groups"] < 4
+
+
+@pytest.mark.slow
+def test_two_processes_train_on_the_groups_of_one(
+    policy: Path, tmp_path: Path, enough: Path
+) -> None:
+    file = write_config(config_of(policy, {"max_batches": 2 * NEEDED}), tmp_path / "run.yaml")
+    ranks(["train", "--config", file, "--out", tmp_path / "run"])
+    for step in range(1, STEPS + 1):
+        one, two = (
+            parquet.read_table(run / f"samples/step-{step:06d}.parquet").sort_by("id").to_pydict()
+            for run in (enough, tmp_path / "run")
+        )
+        assert [one[name] for name in ("id", "response", "kept")] == [
+            two[name] for name in ("id", "response", "kept")
+        ]
+    names = ("sampling/batches", "sampling/surplus_groups", "sampling/dead_groups")
+    for one, two in zip(metrics(enough), metrics(tmp_path / "run"), strict=True):
+        assert [one[name] for name in names] == [two[name] for name in names]
+    assert distance(weights(enough), weights(tmp_path / "run")) < 2e-6
+
+
+@pytest.mark.slow
+def test_two_processes_stop_together_after_a_checkpoint_and_continue(
+    policy: Path, tmp_path: Path, enough: Path
+) -> None:
+    run, file = tmp_path / "run", tmp_path / "run.yaml"
+    write_config(config_of(policy, {"max_batches": NEEDED - 1}), file)
+    ranks(["train", "--config", file, "--out", run], code=1)
+    assert RunDirectory(run).steps_saved() == FAILS - 1
+    ranks(["train", "--resume", run, "--set", f"sampling.dynamic.max_batches={2 * NEEDED}"])
+    assert distance(weights(enough), weights(run)) < 2e-6
