@@ -147,7 +147,10 @@ def recipes_table() -> str:
         "prompt tokens": "data.max_prompt_tokens",
         "temperature": "sampling.temperature",
         "dynamic by": "sampling.dynamic.by",
+        "batches": "sampling.dynamic.max_batches",
+        "oversampling": "sampling.dynamic.oversampling",
         "updates": "training.updates_per_step",
+        "passes": "training.passes",
         "learning rate": "training.learning_rate",
         "warm-up": "training.warmup_steps",
         "weight decay": "training.weight_decay",
@@ -167,13 +170,14 @@ def preset_sections() -> str:
 
 
 def _preset_section(preset: Preset) -> str:
-    updates = preset.config.get("training", {}).get("updates_per_step")
+    training = preset.config.get("training", {})
+    updates = training.get("updates_per_step", 0) * training.get("passes", 1)
     parts = [
         f"## {preset.name}",
         f"{preset.summary[0].upper()}{preset.summary[1:]}. {_cited(preset.paper)}.",
         _block("yaml", preset.text),
         "Formula:",
-        _block("text", str(preset.objective.explain(updates))),
+        _block("text", str(preset.objective.explain(updates or None))),
         "Recipe:",
         recipe_table(preset),
     ]

@@ -149,6 +149,8 @@ def test_explain_shows_settings_at_their_defaults() -> None:
         (["ar-lopti"], "4 optimizer updates per rollout: 2 phases of 2"),
         (["ar-lopti", "--updates", "1"], "2 optimizer updates per rollout: 2 phases of 1"),
         (["ar"], "2 optimizer updates per rollout\n"),
+        (["archer"], "6 optimizer updates per rollout\n"),
+        (["archer", "--updates", "1"], "1 optimizer update per rollout\n"),
         (["stapo", "--updates", "1"], "1 optimizer update per rollout\n"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -128,7 +128,7 @@ def check(file: str) -> None:
     console = Console()
     valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
     console.print(valid, soft_wrap=True)
-    show_explanation(console, config.resolved_objective().explain(config.training.updates_per_step))
+    show_explanation(console, config.resolved_objective().explain(config.training.updates))
 
 
 def explain(preset: str, updates: int | None = None) -> None:
@@ -143,7 +143,7 @@ def explain(preset: str, updates: int | None = None) -> None:
     title, layers = _read(preset)
     config = _build(layers)
     objective = config.resolved_objective()
-    updates, phases = updates or config.training.updates_per_step, len(objective.phases)
+    updates, phases = updates or config.training.updates, len(objective.phases)
     counted = (
         f"{updates * phases} optimizer update{'s' if updates * phases > 1 else ''} per rollout"
     )

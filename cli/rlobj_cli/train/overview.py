@@ -90,8 +90,7 @@ def show_dry_run(
     say(console, Text(f"\n# layers: {order}", style="dim"))
     show_yaml(console, annotated_yaml(dump_config(config), known))
     console.print()
-    updates = config.training.updates_per_step
-    show_explanation(console, config.resolved_objective().explain(updates))
+    show_explanation(console, config.resolved_objective().explain(config.training.updates))
     _show_memory(console, config, processes or int(os.environ.get("WORLD_SIZE", "1")))
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {doubt}", style="yellow"))

@@ -343,7 +343,7 @@ class Objective(Model):
         """Describe the objective in words: formula, rules, and settings without effect.
 
         Args:
-            updates_per_step: optimizer updates per rollout; None = unknown.
+            updates_per_step: optimizer updates per rollout, of each phase; None = unknown.
         """
         return explain(self, (updates_per_step or 0) * len(self.phases))
 

@@ -145,7 +145,7 @@ class History:
 
 
 def _inert(config: RunConfig) -> tuple[str, ...]:
-    return config.resolved_objective().explain(config.training.updates_per_step).inert
+    return config.resolved_objective().explain(config.training.updates).inert
 
 
 def _mean(values: list[float]) -> float:

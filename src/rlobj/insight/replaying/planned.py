@@ -36,14 +36,21 @@ Phase = tuple[Objective, TokenBatch, Mapping[str, Any]]
 
 
 def rollouts(updates: Iterable[UpdateTable]) -> Iterator[list[MiniBatch]]:
-    """The recorded mini-batches of each step."""
+    """The recorded mini-batches of each pass over a step's rollout."""
     for _, found in groupby(updates, lambda update: update.step):
-        batches: dict[Any, list[UpdateTable]] = {}
+        passes: list[dict[Any, list[UpdateTable]]] = []
         for update in found:
             ids = update.table.ids
             key = update.update if ids is None else tuple(ids.tolist())
-            batches.setdefault(key, []).append(update)
-        yield list(batches.values())
+            had = [
+                any(each.objective == update.objective for each in batches.get(key, ()))
+                for batches in passes
+            ]
+            if all(had):  # a phase that the mini-batch has had begins the next pass
+                passes.append({})
+            passes[(*had, False).index(False)].setdefault(key, []).append(update)
+        for batches in passes:
+            yield list(batches.values())
 
 
 @dataclass
@@ -121,10 +128,10 @@ class Replayed:
     """
 
     def __init__(self, objective: Objective) -> None:
-        self.objective, self.state = objective, objective.init()
+        self.objective, self.state, self._step = objective, objective.init(), 0
 
     def phases(self, batches: Sequence[MiniBatch]) -> list[list[Phase]]:
-        """The phases of each mini-batch of a rollout, on tables with the objective's advantages.
+        """The phases of each mini-batch of a pass, on tables with the objective's advantages.
 
         If no rewards were recorded, these are the recorded advantages.
 
@@ -141,8 +148,9 @@ class Replayed:
             tables = self.objective.with_advantages(tables)
             if i == 0 and self.objective.controllers == first.objective.controllers:
                 self.state = dict(first.state)
-            elif i == 0:
+            elif i == 0 and self._step != first.step:  # a further pass is no further rollout
                 self.state = self.objective.observe(tables, self.state)
+            self._step = first.step
             for phases, table, update in zip(found, tables, updates, strict=True):
                 number = update.state.get("update", 0)
                 phases.append((part, table, {**self.state, "update": number}))

@@ -124,7 +124,7 @@ class _Replay:
     # Full tables.
 
     def rollout(self, batches: list[plans.MiniBatch]) -> None:
-        """Replay the mini-batches of a step."""
+        """Replay the mini-batches of a pass."""
         first = batches[0][0]
         self.steps[first.step] = None
         if self.replayed is None:

@@ -115,12 +115,15 @@ def described(
     args, group = trainer.args, trainer.num_generations
     rollout = args.steps_per_generation * trainer.num_iterations
     window = args.gradient_accumulation_steps
+    # An update may cover parts of two rounds; then they are no passes.
+    rounds = 1 if args.steps_per_generation % window else trainer.num_iterations
     groups = args.generation_batch_size // group * math.ceil(window / rollout)
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     sampling = {"temperature": args.temperature, "max_tokens": args.max_completion_length}
     training = {
         "steps": math.ceil(max_steps * min(window, rollout) / rollout),
-        "updates_per_step": min(math.ceil(rollout / window), groups),
+        "updates_per_step": min(math.ceil(rollout / rounds / window), groups),
+        "passes": max(rounds // len(trainer.objective.phases), 1),
         "learning_rate": args.learning_rate or None,  # 0 is no value of rlobj's settings
         "max_grad_norm": args.max_grad_norm or None,
         "schedule": schedule if schedule in ("constant", "linear", "cosine") else None,

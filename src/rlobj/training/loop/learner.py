@@ -94,7 +94,7 @@ class Learner:
         self._proxy = next((p for p in objective.penalties if isinstance(p, ProxyKL)), ProxyKL())
         needs = objective.needs
         self._reads_reference = "ref_logprobs" in needs.ever
-        self._one_update = training.updates_per_step * len(objective.phases) == 1
+        self._one_update = training.updates * len(objective.phases) == 1
         read = needs.observe | needs.plan | (needs.loss & {"proxy_logprobs"})
         if not self._one_update:  # later updates need l0, if only for their metrics
             read |= {"old_logprobs"}

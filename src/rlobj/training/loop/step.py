@@ -2,6 +2,7 @@
 
     run_step   collect a rollout -> train on it -> sync the sampler -> evaluate, write, checkpoint
     train_on   shard -> score -> advantages and controllers -> one update per phase and mini-batch
+               in each pass
     update     plan -> loss and backward per micro-batch -> optimizer step
 
 What is called here is in `stages.py` and `learner.py`, which also keep the time. `failures.py` says
@@ -72,7 +73,7 @@ def train_on(
     table = learner.observe(table)
     gap = learner.compare(table)
     updates: list[Metrics] = []
-    for phase in learner.objective.phases:
+    for phase in learner.objective.phases * learner.config.training.passes:
         for batch in share.mini_batches(table):
             batch = learner.refresh(batch, first=not updates)
             observed, metrics = update(learner, phase, batch)

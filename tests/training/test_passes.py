@@ -1,0 +1,202 @@
+"""Several passes over a rollout: what they compute, resume and record."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import distance, metrics, ranks, same, weights, write_config
+from tiny import tiny_config
+
+import rlobj
+from rlobj.base.errors import ConfigError
+from rlobj.config.run_config import RunConfig, compose
+from rlobj.integrations.trl import recording
+from rlobj.records import read_tables
+from rlobj.scoring import score_samples
+from rlobj.training import run_training
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import run_step
+from rlobj.training.rollouts.collector import Rollout
+
+
+def config_of(policy: Path, preset: str = "dapo-loss", **sections: Any) -> RunConfig:
+    training = {
+        "steps": 4,
+        "updates_per_step": 2,
+        "passes": 2,
+        "adam_epsilon": 1e-3,
+        **sections.pop("training", {}),
+    }
+    sampling = {"prompts_per_step": 7, "max_tokens": 3, "dynamic": None}
+    if preset == "lopti":  # so that tokens of a random policy are in both phases
+        sections["objective"] = {"split": "old_prob < 0.05"}
+    return tiny_config(policy, preset, sampling=sampling, training=training, **sections)
+
+
+def by_hand(model: Any, rollout: Rollout, config: RunConfig) -> None:
+    """The updates of one step in a plain loop: passes, phases, mini-batches."""
+    objective, training = config.resolved_objective(), config.training
+    groups = [r.group for r in rollout.responses]
+    sequences = [(list(r.sample.prompt), list(r.sample.tokens)) for r in rollout.responses]
+    settings = {"temperature": config.sampling.temperature, "entropy": True}
+    with torch.no_grad():
+        old = score_samples(model, sequences, **settings)
+    whole = rlobj.TokenBatch(
+        lengths=torch.tensor([len(tokens) for _, tokens in sequences]),
+        groups=torch.tensor(groups),
+        rewards=torch.tensor([r.reward for r in rollout.responses], dtype=torch.float64),
+        logprobs=old.logprobs,
+        old_logprobs=old.logprobs,
+        entropy=old.entropy,
+    )
+    if "ref_logprobs" in objective.needs.ever:  # the policy is not trained yet
+        whole = whole.replace(ref_logprobs=old.logprobs)
+    [whole] = objective.with_advantages([whole])
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=training.learning_rate,
+        betas=training.betas,
+        eps=training.adam_epsilon,
+        weight_decay=training.weight_decay,
+    )
+    order = list(dict.fromkeys(groups))
+    halves = [set(order[:4]), set(order[4:])]
+    for _ in range(training.passes):
+        for phase in objective.phases:
+            for half in halves:
+                rows = [i for i, group in enumerate(groups) if group in half]
+                few = [sequences[i] for i in rows]
+                now = score_samples(model, few, **settings)
+                current = {"logprobs": now.logprobs, "entropy": now.entropy}
+                table = whole.select(rows).replace(**current)
+                still = table.replace(**{name: x.detach() for name, x in current.items()})
+                loss = phase.loss(table, phase.plan([still], {}), 0).loss
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
+                optimizer.step()
+
+
+@pytest.mark.parametrize("passes", [1, 2, 3])
+@pytest.mark.parametrize("preset", ["dapo-loss", "20-entropy", "lopti"])
+def test_passes_make_the_updates_of_a_plain_loop(
+    policy: Path, tmp_path: Path, preset: str, passes: int
+) -> None:
+    config = config_of(policy, preset, training={"passes": passes, "warmup_steps": 0})
+    with open_parts(config, tmp_path / "run") as parts:
+        taken = parts.pipeline.take(0)
+        graded = [dataclasses.replace(r, reward=float(r.id % 3 == 0)) for r in taken.responses]
+        rollout = dataclasses.replace(taken, responses=graded)
+        parts.pipeline.take = lambda _: rollout
+        model = copy.deepcopy(parts.policy.model)
+        before = {name: x.clone() for name, x in model.state_dict().items()}
+        run_step(parts)
+        found = {name: x.detach() for name, x in parts.policy.model.state_dict().items()}
+        line = parts.metrics
+    by_hand(model, rollout, config)
+    moved = distance(found, before)
+    assert moved > 1e-4
+    assert distance(found, model.state_dict()) < 1e-3 * moved
+    phases = len(config.objective.phases)
+    assert line["policy/ratio_max"] > 1
+    assert parts.learner.state["update"] == 2 * phases * passes
+
+
+@pytest.mark.parametrize("preset", ["20-entropy", "lopti"])
+def test_a_run_with_passes_continues_exactly(policy: Path, tmp_path: Path, preset: str) -> None:
+    config = config_of(policy, preset)
+    run_training(config, tmp_path / "whole")
+    run_training(config_of(policy, preset, training={"steps": 2}), tmp_path / "cut")
+    rlobj.resume(tmp_path / "cut", settings={"training.steps": 4})
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_passes_of_one(policy: Path, tmp_path: Path) -> None:
+    config = config_of(policy, "20-entropy")
+    run_training(config, tmp_path / "alone")
+    file = write_config(config, tmp_path / "run.yaml")
+    ranks(["train", "--config", file, "--out", tmp_path / "run"])
+    assert distance(weights(tmp_path / "alone"), weights(tmp_path / "run")) < 2e-6
+
+
+@pytest.mark.parametrize("preset", ["dapo-loss", "lopti"])
+def test_each_pass_is_recorded_and_replayed_by_itself(
+    policy: Path, tmp_path: Path, preset: str
+) -> None:
+    config = config_of(policy, preset, training={"steps": 2}, output={"tables_every": 1})
+    run_training(config, tmp_path / "run")
+    updates = list(read_tables(tmp_path / "run"))
+    phases = len(config.objective.phases)
+    assert [u.update for u in updates if u.step == 1] == list(range(1, 4 * phases + 1))
+    first, again = vars(updates[0].table), vars(updates[2 * phases].table)
+    assert torch.equal(first["ids"], again["ids"])
+    assert torch.equal(first["old_logprobs"], again["old_logprobs"])
+    assert not torch.equal(first["logprobs"], again["logprobs"])
+    found = rlobj.replay(tmp_path / "run", {"same": config.resolved_objective()})
+    own = [u.table.decided.sum() for u in updates if u.objective == updates[0].objective]
+    assert found.reproduced == found.population == sum(own)
+    recorded, replayed = found.objectives.to_pylist()
+    assert replayed["gradient"] == pytest.approx(recorded["gradient"])
+
+
+def test_settings_that_cannot_act_know_passes() -> None:
+    def inert(**training: int) -> list[str]:
+        config = compose("grpo", [("here", {"training": training})])
+        return list(config.resolved_objective().explain(config.training.updates).inert)
+
+    [bounds] = inert()
+    assert bounds.startswith("the bounds of")
+    assert inert(passes=2) == inert(updates_per_step=2) == []
+
+
+def test_the_embedded_profile_limits_updates_and_passes_together() -> None:
+    def limited(preset: str, **recipe: Any) -> tuple[int, int]:
+        training = compose(preset, [("--set", recipe)] if recipe else []).training
+        return training.updates_per_step, training.passes
+
+    assert limited("archer") == (2, 1)
+    assert limited("archer", training={"passes": 3}) == (2, 3)
+    assert limited("grpo") == (1, 1)
+    for passes in (0, 1.5, "two"):
+        with pytest.raises(ConfigError, match=r"training\.passes"):
+            limited("grpo", training={"passes": passes})
+
+
+def test_iterations_of_trl_are_passes() -> None:
+    from types import SimpleNamespace
+
+    def passes(preset: str, steps: int, iterations: int, window: int) -> tuple[int, int]:
+        args = SimpleNamespace(
+            steps_per_generation=steps,
+            gradient_accumulation_steps=window,
+            generation_batch_size=64,
+            lr_scheduler_type="constant",
+            temperature=1.0,
+            max_completion_length=8,
+            learning_rate=1e-6,
+            max_grad_norm=1.0,
+            weight_decay=0.0,
+            seed=0,
+        )
+        trainer = SimpleNamespace(
+            args=args,
+            num_generations=4,
+            num_iterations=iterations,
+            objective=rlobj.load_preset(preset).objective,
+            model=SimpleNamespace(config=SimpleNamespace()),
+        )
+        training = recording.described(trainer, preset, 8, {}).training
+        return training.updates_per_step, training.passes
+
+    assert passes("dapo-loss", 4, 1, 2) == (2, 1)
+    assert passes("dapo-loss", 4, 3, 2) == (2, 3)
+    assert passes("lopti", 4, 2, 2) == (2, 1)
+    assert passes("lopti", 4, 6, 2) == (2, 3)
+    assert passes("dapo-loss", 2, 3, 4) == (2, 1)  # an update has parts of two rounds
