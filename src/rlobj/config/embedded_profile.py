@@ -53,7 +53,7 @@ OWN_PROBLEMS_PROFILE: dict[str, Any] = {
 }
 """RL on a user's own problems: the question alone is the prompt."""
 
-_WHOLE_BATCHES = {"whole_batches": False, "oversampling": 1.0, "allow_fewer": False}
+_WHOLE_BATCHES = {"whole_batches": False, "oversampling": 1, "allow_fewer": False}
 """A task that the policy has learned has hardly any group with a signal, and the run goes on."""
 
 

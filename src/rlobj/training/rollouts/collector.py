@@ -205,10 +205,11 @@ class Collector:
             live += self.comm.sum(marks).nonzero().flatten().tolist()
             drawn, used = len(marks), used + 1
         if whole and len(live) < wanted and not dynamic.allow_fewer:
+            enough = 2 * used * wanted // (len(live) or wanted)  # if prompts stay as they were
             raise RunError(
                 f"step {step + 1} needs {wanted:,} groups with a signal, and {used} × {batch:,} "
                 f"prompts gave {len(live):,}. To draw more batches: --set sampling.dynamic."
-                f"max_batches={2 * used}. To draw only the missing prompts, and to train on the "
+                f"max_batches={enough}. To draw only the missing prompts, and to train on the "
                 "groups that there are: --set sampling.dynamic.whole_batches=false"
             )
         chosen = set(live[:wanted])
