@@ -105,6 +105,7 @@ def awkward_batch(
         "sampler_logprobs": old + draw(-0.5, 0.5, 0.25, total),
         "proxy_logprobs": draw(-6, 0, 0.25, total),
         "collision": draw(0, 1, 0.125, total),
+        "old_collision": draw(0, 1, 0.125, total),
     }
     columns["proxy_logprobs"][torch.rand(total, generator=random) < 0.3] = -1e4
     undecided = rewards.isnan().repeat_interleave(lengths)
@@ -286,7 +287,9 @@ def objectives() -> dict[str, Objective]:
 
 
 def fitting(objective: Objective, table: TokenBatch) -> TokenBatch:
-    """The table, with two rewards if the objective reads rewards by their names."""
+    """The table with rewards that the objective takes: two with names, or none below 0."""
+    if objective.advantage.nonnegative and table.rewards is not None:
+        return table.replace(rewards=table.rewards.clamp(min=0))
     rules = (objective.keep_rule, objective.drop_rule, objective.weight)
     nodes = [node for rule in rules if rule is not None for node in rule.walk()]
     named = any(isinstance(node, NamedReward) for node in nodes)
@@ -299,7 +302,7 @@ constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False
 levels = st.sampled_from(["update", "group", "position", "response"])
 cut_levels = st.sampled_from(["update", "group", "response"])
 decays = st.sampled_from([1, 1.0, 0.9, 0.5]) | st.floats(0, 1, exclude_min=True)
-roundings = st.sampled_from(["ceil", "floor"])
+roundings = st.sampled_from(["ceil", "floor", "linear"])
 
 
 def _cut(side: str) -> Any:
@@ -366,7 +369,7 @@ def larger_rules(expressions: tuple[Any, Any]) -> Any:
             st.integers(0, 99) | st.floats(0, 1),
             st.integers(-5, 5),
             st.sampled_from(["rule", "all"]),
-            roundings,
+            st.sampled_from(["ceil", "floor"]),
             counts,
         ),
         *_aggregates(rules, st.none() | rules, "any", "all"),

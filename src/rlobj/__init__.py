@@ -65,19 +65,19 @@ _NAMES = {
     "insight.replaying": "Replay replay",
     "insight.run_report": "report",
     "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened Decoupled "
-    "GroupCentered GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted PassAtK "
-    "QuantileBaseline",
+    "GroupCentered GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted "
+    "MaximumLikelihood PassAtK QuantileBaseline",
     "objectives.controllers": "AdaptiveGate Controller Gate",
     "objectives.divisors": "Divisor FixedLength PromptMean SequenceMean SequenceSum TokenMean",
     "objectives.functional": "functional",
     "objectives.mismatch": "Mask Mismatch Truncate",
     "objectives.objective": "Objective",
-    "objectives.penalties": "KL EntropyBonus Penalty ProxyKL",
+    "objectives.penalties": "KL EntropyBonus NegativeLogLikelihood Penalty ProxyKL",
     "objectives.plan": "LossOutput Plan",
     "objectives.rules": "CustomRule Expr parse",
     "objectives.rules.names": "advantage collision covariance entropy gradient_norm length logprob "
-    "old_entropy old_logprob old_prob old_surprisal position prob proxy_gap ratio ref_gap "
-    "reward sampler_gap surprisal",
+    "old_collision old_entropy old_logprob old_prob old_surprisal position prob proxy_gap ratio "
+    "ref_gap reward sampler_gap surprisal",
     "objectives.rules.operators": "clip column exp log maximum minimum sign sqrt when",
     "objectives.surrogates": "Cispo Clip DppoTv GeometricMean Reinforce SoftGate Surrogate Switch "
     "Unclipped Vespo",

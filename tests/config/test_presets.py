@@ -12,7 +12,6 @@ from rlobj import (
     Objective,
     advantage,
     clip,
-    collision,
     covariance,
     entropy,
     exp,
@@ -21,6 +20,7 @@ from rlobj import (
     log,
     logprob,
     minimum,
+    old_collision,
     old_logprob,
     old_prob,
     prob,
@@ -41,13 +41,14 @@ from rlobj.objectives.advantages import (
     GroupNormalized,
     LeaveOneOut,
     LengthWeighted,
+    MaximumLikelihood,
     PassAtK,
     QuantileBaseline,
 )
 from rlobj.objectives.controllers import Gate
 from rlobj.objectives.divisors import FixedLength, SequenceMean, SequenceSum, TokenMean
 from rlobj.objectives.mismatch import Mask, Truncate
-from rlobj.objectives.penalties import KL, EntropyBonus, ProxyKL
+from rlobj.objectives.penalties import KL, EntropyBonus, NegativeLogLikelihood, ProxyKL
 from rlobj.objectives.surrogates import (
     Cispo,
     Clip,
@@ -70,18 +71,19 @@ AR_BASE = Objective(
     divisor=ALL,
     penalties=[KL(coefficient=0.001, max_gap=5, max_value=10)],
 )
-LOPTI = AR_BASE.split(old_prob < 0.5)
 UP = surprisal.top(0.1, within=advantage > 0, at_least=1)
 DOWN = surprisal.top(0.1, within=advantage < 0, at_least=1)
 W, M = Gate(target=0.3, on=1.1), Gate(target=0.3, on=0.9)
 WORST = logprob.bottom(0.01, within=advantage < 0, round="floor", none_below=2) & (proxy_gap > 0)
 ODD = (covariance > 1) & (covariance < 5) & ~((advantage > 0) & (ratio > 2))
-ENERGY = (1 - 2 * old_prob + collision).prefix_sum()
-LOW = entropy.bottom(0.8, by="response")
+ENERGY = (1 - 2 * old_prob + old_collision).prefix_sum()
+LOW = entropy.bottom(0.8, round="linear", by="response")
 BOUND = when(LOW, 0.2, 0.5)
+SIGNAL = (advantage > 0) | (advantage < 0)
 BELOW, ABOVE = (advantage < 0) & (ratio < 0.8), (advantage > 0) & (ratio > 1.2)
 FAR = (advantage < 0) & (ratio > 10)
-FUTURE = when(ratio > 10, 0, logprob - old_logprob)
+SHRINK = exp(old_logprob - logprob)
+FUTURE = when(ratio > 10, 0, clip(logprob - old_logprob, -20, 20))
 BINARY_KL = old_prob * (old_logprob - logprob) + (1 - old_prob) * log(
     (1 - old_prob + 1e-8) / (1 - minimum(prob, 1) + 1e-8)
 )
@@ -90,7 +92,7 @@ TOP_COVARIANCE = covariance.top(2e-4, round="floor", at_least=1)
 DEFINITIONS = {
     "20-entropy": JUSTRL.keep(entropy.top(0.2)),
     "ar": AR_BASE.reweight(0.2 * old_prob + 0.8),
-    "ar-lopti": LOPTI.reweight(0.3 * old_prob + 0.7),
+    "ar-lopti": AR_BASE.split(old_prob < 0.5).reweight(0.3 * old_prob + 0.7),
     "archer": Objective(
         surrogate=Clip(low=BOUND, high=BOUND, dual=10),
         penalties=[KL(coefficient=0.001, max_value=10, where=LOW, divisor=TokenMean())],
@@ -98,8 +100,9 @@ DEFINITIONS = {
     "ce-gppo": Objective(
         surrogate=Switch(
             BELOW | ABOVE, Unclipped(max_log_ratio=None), Clip(dual=10, max_log_ratio=None)
-        )
-    ).reweight(when(BELOW, 0.6 / ratio, when(ABOVE, 1.2 / ratio, 1))),
+        ),
+        penalties=[NegativeLogLikelihood(coefficient=0.1, where=reward > 0.5, divisor=TokenMean())],
+    ).reweight(when(BELOW, 0.6 * SHRINK, when(ABOVE, 1.2 * SHRINK, 1))),
     "cispo": Objective(surrogate=Cispo(max=5.0)),
     "clip-cov": Objective(surrogate=Clip(low=1.0, high=1.0, max_log_ratio=None), divisor=ALL).drop(
         ODD.sample(2e-4, seed=0, of="all", round="floor", at_least=1)
@@ -135,8 +138,8 @@ DEFINITIONS = {
         surrogate=Unclipped(max_log_ratio=None),
         penalties=[KL(estimator="abs", against="old", where=TOP_COVARIANCE)],
     ),
-    "lite-ppo": Objective(advantage=GroupNormalized(scale="batch")),
-    "lopti": LOPTI,
+    "lite-ppo": Objective(advantage=GroupNormalized(scale="batch", epsilon=1e-4)),
+    "lopti": AR_BASE.split(old_prob < 0.4),
     "lp-reg": Objective(
         surrogate=Switch(
             WORST, Unclipped(max_log_ratio=None), Clip(low=1.0, high=9.0, max_log_ratio=None)
@@ -147,9 +150,7 @@ DEFINITIONS = {
         surrogate=Clip(low=2e-3, high=2.5e-3, ratio="sequence", max_log_ratio=None),
         divisor=SequenceSum(),
     ),
-    "maxrl": Objective(
-        advantage=GroupCentered(), shape=advantage / (reward.mean(by="group") + 1e-6)
-    ),
+    "maxrl": Objective(advantage=MaximumLikelihood()),
     "mis": DAPO.replace(mismatch=Mask(level="sequence", low=0.5, high=2)),
     "opo": PLAIN.replace(advantage=LengthWeighted()),
     "opsm": GRPO.replace(surrogate=Clip(max_log_ratio=None), divisor=SequenceMean(over="all")).drop(
@@ -168,7 +169,16 @@ DEFINITIONS = {
     "prime-rl": Objective(
         advantage=GroupCentered(),
         surrogate=DppoTv(low=0.2, high=0.2, cap=None, against="sampler", max_log_ratio=None),
-        penalties=[KL(estimator="k2", against="sampler", coefficient=2e-3)],
+        keep=SIGNAL,
+        penalties=[
+            KL(
+                estimator="k2",
+                against="sampler",
+                coefficient=2e-3,
+                where=SIGNAL,
+                divisor=TokenMean(),
+            )
+        ],
     ),
     "qae": DAPO.replace(advantage=QuantileBaseline(K=0.4)),
     "reinforce-pp": Objective(advantage=BatchWhitened(), reward_kl=0.01),

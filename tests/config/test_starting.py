@@ -23,6 +23,17 @@ def test_one_response_per_prompt_needs_an_advantage_over_the_batch() -> None:
     refuse_senseless(grpo())
 
 
+def test_a_penalty_that_makes_rewards_negative_is_refused_where_they_must_not_be() -> None:
+    overlong = {"rewards": {"overlong": {"cache": 0.2}}}
+    with pytest.raises(ConfigError, match=r"rewards\.overlong: .* Type rewards\.overlong=null"):
+        refuse_senseless(compose("maxrl", [("here", overlong)]))
+    with pytest.raises(ConfigError, match="maximum_likelihood takes rewards of 0 or more"):
+        rlobj.train("dapo", settings={"objective.advantage": "maximum_likelihood"})
+    none = {"rewards": {"overlong": {"cache": 0.2, "penalty": 0}}}
+    refuse_senseless(compose("maxrl", [("here", none)]))
+    refuse_senseless(compose("dapo"))
+
+
 def test_doubts_are_about_high_learning_rates_and_stale_samples() -> None:
     assert [doubts(compose(name)) for name in preset_names()] == [[]] * len(preset_names())
     [high] = doubts(grpo(training={"learning_rate": 0.02}))

@@ -120,6 +120,7 @@ def random_update(place: tuple[int, int], responses: int, seed: int) -> UpdateTa
         ref_logprobs=-draw(tokens, 3).abs(),
         sampler_logprobs=-draw(tokens, 3).abs(),
         collision=draw(tokens).abs().clamp(max=1),
+        old_collision=draw(tokens).abs().clamp(max=1),
         advantages=draw(tokens),
         columns={"turn": draw(tokens).round()},
     )
@@ -155,7 +156,7 @@ COLUMNS = ("turn", "logprobs", "old_logprobs", "entropy", "old_entropy", "ref_lo
 
 def frame_of(update: UpdateTable) -> PageFrame:
     """The evaluation of rules on a whole update."""
-    names = (*COLUMNS, "sampler_logprobs", "collision", "advantages", "rewards")
+    names = (*COLUMNS, "sampler_logprobs", "collision", "old_collision", "advantages", "rewards")
     return PageFrame([update.table], dict.fromkeys(names, "test"), SingleProcess(), update.state)
 
 
@@ -164,7 +165,9 @@ TOKEN_COLUMNS = (
     *("logprob", "surprisal", "old_logprob", "old_surprisal", "sampler_gap"),
 )
 OF_RECORDS = tuple(name for name in OWN_COLUMNS if name != "schema_version")
-OF_UPDATES = ("old_entropy", "length", "covariance", "ref_gap", "collision", "turn", "W")
+OF_UPDATES = (
+    *("old_entropy", "length", "covariance", "ref_gap", "collision", "old_collision", "turn", "W"),
+)
 
 
 class Rules:

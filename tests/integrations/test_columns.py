@@ -15,7 +15,7 @@ USUAL = {"rewards", "old_logprobs", "entropy", "old_entropy"}
     ("preset", "message"),
     [
         ("lp-reg", "'proxy_logprobs', which surrogate 'logprob.bottom"),
-        ("otb", "'collision', which shape 'reward - when"),
+        ("otb", "'old_collision', which shape 'reward - when"),
         ("reinforce-pp", "'ref_logprobs', which reward_kl 0.01 reads. It needs a reference"),
         ("archer", "'ref_logprobs', which KL reads"),
         ("tis", "'sampler_logprobs', which the mismatch correction Truncate"),

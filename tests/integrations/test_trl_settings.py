@@ -54,7 +54,7 @@ def test_a_preset_that_is_loaded_is_the_preset_of_that_name(tmp_path: Path) -> N
         ("missing.yaml", "missing.yaml"),
         (3, "objective=3; expected a preset's name"),
         ("lp-reg", "'proxy_logprobs', .* of the preset lp-reg reads. .* `rlobj train` computes it"),
-        ("otb", "'collision', which shape"),
+        ("otb", "'old_collision', which shape"),
         ("archer", r"KL of the preset archer reads. Set GRPOConfig\(beta=...\)"),
         (Objective(columns=["turn"], drop=column("turn") > 1), "'turn', which drop"),
     ],

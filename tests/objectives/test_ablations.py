@@ -226,7 +226,7 @@ GATES: dict[str, Callable[[], float]] = {  # the number of the rollout
 }
 MEDIAN = sorted(x.old_prob for x in TOKENS)[math.ceil(len(TOKENS) / 2) - 1]
 PHASES: dict[str, list[Test]] = {
-    "lopti/eta": [lambda x: x.old_prob < 0.4],
+    "lopti/eta": [lambda x: x.old_prob < 0.5],
     "lopti/reverse": [lambda x: x.old_prob >= 0.5],
     "lopti/portion": [lambda x: x.old_prob < MEDIAN],
     "lopti/portion-reverse": [lambda x: x.old_prob >= MEDIAN],

@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import NAN
+from strategies import NAN, tokens
 
-from rlobj import ConfigError, Objective, TokenBatch
+from rlobj import BatchError, ConfigError, Objective, TokenBatch, load_preset
 from rlobj.objectives.advantages import (
     AccurateGroupCentered,
     Advantage,
@@ -23,6 +23,7 @@ from rlobj.objectives.advantages import (
     GroupNormalized,
     LeaveOneOut,
     LengthWeighted,
+    MaximumLikelihood,
     PassAtK,
     QuantileBaseline,
 )
@@ -40,6 +41,7 @@ FAMILY = [
     GroupNormalized(scale="none"),
     LeaveOneOut(),
     LengthWeighted(),
+    MaximumLikelihood(),
     PassAtK(),
     QuantileBaseline(),
 ]
@@ -48,9 +50,11 @@ by_name = pytest.mark.parametrize("estimate", FAMILY, ids=str)
 
 
 def run(estimate: Advantage, rewards: Any, groups: Any = None, lengths: Any = None) -> list[float]:
+    """A; an advantage that refuses rewards below 0 gets their sizes."""
     groups = [0] * len(rewards) if groups is None else groups
     lengths = [1] * len(rewards) if lengths is None else lengths
     column = torch.tensor(rewards, dtype=torch.float64)
+    column = column.abs() if estimate.nonnegative else column
     return estimate(column, torch.tensor(groups), torch.tensor(lengths)).tolist()
 
 
@@ -63,7 +67,8 @@ def run(estimate: Advantage, rewards: Any, groups: Any = None, lengths: Any = No
         (GroupNormalized(scale="none"), [0, -1, 1]),
         (GroupCentered(), [0, -1, 1]),
         (LeaveOneOut(), [0, -1.5, 1.5]),
-        (AccurateGroupCentered(), [0, -1.5, 1.5]),  # 3 responses, 2 with a reward
+        (AccurateGroupCentered(), [0, -1, 1]),  # no group of equal rewards
+        (MaximumLikelihood(epsilon=0.25), [0, -0.8, 0.8]),
         (LengthWeighted(), [1 - 7 / 6, -7 / 6, 2 - 7 / 6]),
         (QuantileBaseline(epsilon=0), [0, -1, 1]),  # F(0) = 1/3 < 0.4 <= F(1)
         (QuantileBaseline(epsilon=0, K=1 / 3), [1, 0, 2]),
@@ -123,7 +128,8 @@ def test_groups_with_fewer_than_two_decided_responses_have_advantage_zero(
         (GroupNormalized(epsilon=0.25), 3 / 1.25),
         (GroupCentered(), 3),
         (LeaveOneOut(), 3),
-        (AccurateGroupCentered(), 3),
+        (AccurateGroupCentered(), 9),  # the other two of three responses have equal rewards
+        (MaximumLikelihood(epsilon=0.5), 3 / 3.5),
         (LengthWeighted(), 3),
         (QuantileBaseline(epsilon=0.5), 2),
         (PassAtK(), 0),
@@ -141,6 +147,48 @@ def test_an_advantage_compares_a_group_unless_equal_groups_have_one() -> None:
     assert [each.group_relative for each in [*FAMILY, *batch]] == [
         each not in batch for each in [*FAMILY, *batch]
     ]
+
+
+def test_gpg_multiplies_by_the_share_of_responses_in_groups_that_differ() -> None:
+    """B/(B - M) of the release; verl's B/#{R != 0} would be 8/5 here."""
+    rewards, groups = [1, 0, 0, 1, 1, 1, 1, NAN, 0], [0, 0, 0, 1, 1, 2, 2, 2, 3]
+    expected = [8 / 4 * x for x in (2 / 3, -1 / 3, -1 / 3)] + [0] * 6
+    assert run(AccurateGroupCentered(), rewards, groups) == pytest.approx(expected, rel=1e-14)
+    assert run(AccurateGroupCentered(), [1, 1, 0, 0], [0, 0, 1, 1]) == [0] * 4
+
+
+@pytest.mark.parametrize("rewards", [[1, -1, -1, -1], [0.0, NAN, -0.25, 1.0]])
+def test_a_reward_below_0_is_refused_where_it_would_turn_the_sign(rewards: list[float]) -> None:
+    batch = tokens([1] * 4, [-1.0] * 4, rewards=rewards, groups=[7] * 4)
+    row = next(i for i, reward in enumerate(rewards) if reward < 0)
+    message = f"column 'rewards' is {rewards[row]:g} at response {row} of group 7; expected 0"
+    with pytest.raises(BatchError, match=message):
+        load_preset("maxrl").objective.plan([batch])
+    with pytest.raises(BatchError, match=message):
+        MaximumLikelihood()(torch.tensor(rewards), torch.tensor([7] * 4), torch.tensor([1] * 4))
+
+
+def test_a_refused_sum_of_rewards_names_each_reward() -> None:
+    rewards = torch.tensor([[1.0, 0.0], [1.0, -1.5]])
+    batch = tokens([1, 1], [-1.0] * 2, rewards=rewards, reward_names=("right", "overlong"))
+    with pytest.raises(BatchError, match=r"is -0\.5 at .* \(right 1, overlong -1\.5\); expected 0"):
+        Objective(advantage=MaximumLikelihood()).plan([batch])
+    one = batch.replace(reward_weights=(1.0, 0.5))
+    assert Objective(advantage=MaximumLikelihood()).plan([one]).kept == 2
+
+
+def test_a_reward_that_a_kl_takes_below_0_is_refused() -> None:
+    batch = tokens([1, 1], [-1.0] * 2, rewards=[1.0, 0.0], ref_logprobs=[-2.0, -2.0])
+    with pytest.raises(BatchError, match=r"is -0\.5 at response 1 .* reward_kl"):
+        Objective(advantage=MaximumLikelihood(), reward_kl=0.5).plan([batch])
+
+
+def test_a_sum_of_rewards_below_0_by_rounding_alone_is_0() -> None:
+    rewards = [0.3 - 0.1 - 0.2, 0.0, 1.0]
+    assert rewards[0] < 0
+    column = torch.tensor(rewards, dtype=torch.float64)
+    found = MaximumLikelihood()(column, torch.tensor([0] * 3), torch.tensor([1] * 3)).tolist()
+    assert found == pytest.approx([-1, -1, 2], rel=1e-5)
 
 
 def test_pass_at_k_gives_zero_if_two_responses_share_the_best_reward() -> None:

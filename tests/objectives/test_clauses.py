@@ -18,7 +18,7 @@ from rlobj.objectives.statistics import SingleProcess
 OBJECTIVES = objectives()
 READ = (
     *("advantages", "logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "rewards"),
-    *("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "turn"),
+    *("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "old_collision", "turn"),
 )
 TABLE = {
     "lengths": [3, 3],

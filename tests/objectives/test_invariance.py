@@ -24,7 +24,7 @@ from strategies import NAN, awkward_batch, fitting, gradients, leaf, objectives
 from torch import Tensor
 
 from rlobj import BatchError, Objective, TokenBatch, covariance, entropy
-from rlobj.objectives.advantages import Decoupled
+from rlobj.objectives.advantages import Decoupled, MaximumLikelihood
 from rlobj.objectives.controllers import Gate
 from rlobj.objectives.penalties import KL
 from rlobj.objectives.surrogates import Clip
@@ -184,6 +184,11 @@ def faults() -> dict[str, Fault]:
             top.replace(reward_kl=0.1),
             on(1, spoil("ref_logprobs")),
             "'ref_logprobs' is nan",
+        ),
+        "reward below 0": (
+            top.replace(advantage=MaximumLikelihood()),
+            lambda me, tables: [t.replace(rewards=0 * t.rewards - 0.5 * me) for t in tables],  # type: ignore[operator]
+            "column 'rewards' is -0.5 at response 0 of group",
         ),
         "column absent": (top, alone(without("entropy")), "needs the column 'entropy'"),
         "rewards absent": (top, alone(without("rewards")), "needs the column 'rewards'"),

@@ -133,7 +133,7 @@ def test_needs_lists_exactly_the_columns_that_are_read(name: str) -> None:
     needs = objective.needs
     whole = fitting(objective, awkward_batch(2))
     optional = {"old_logprobs", "entropy", "old_entropy", "ref_logprobs", "sampler_logprobs"}
-    optional |= {"proxy_logprobs", "collision"}
+    optional |= {"proxy_logprobs", "collision", "old_collision"}
     unread = optional - needs.observe - needs.plan - needs.loss
     least = whole.replace(**dict.fromkeys(unread))
     assert torch.equal(objective(least).loss, objective(whole).loss)

@@ -7,8 +7,9 @@ import pickle
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
-from strategies import expressions
+from strategies import expressions, tokens
 
 from rlobj import (
     ConfigError,
@@ -321,6 +322,10 @@ def test_an_error_is_raised_for_a_controller_that_the_objective_lacks() -> None:
         ({"fraction": 0.01, "round": "floor", "at_least": 1}, 11, 1),
         ({"fraction": 0.01, "round": "floor", "none_below": 2}, 199, 0),
         ({"fraction": 0.01, "round": "floor", "none_below": 2}, 200, 2),
+        ({"fraction": 0.8, "round": "linear"}, 4, 3),  # 0.8 * 3 = 2.4: values 1 to 3
+        ({"fraction": 0.8, "round": "linear"}, 6, 5),  # 0.8 * 5 = 4: the quantile is value 5
+        ({"fraction": 0, "round": "linear"}, 6, 1),
+        ({"fraction": 0.8, "round": "linear"}, 0, 0),
         ({"fraction": 0.5, "at_least": 9}, 4, 4),
         ({"fraction": 0}, 4, 0),
         ({"fraction": 1}, 4, 4),
@@ -329,6 +334,28 @@ def test_an_error_is_raised_for_a_controller_that_the_objective_lacks() -> None:
 )
 def test_the_size_of_a_cut_equals_values_by_hand(settings: Any, population: int, size: int) -> None:
     assert Cut("top", entropy, **settings).size(population) == size
+
+
+@pytest.mark.parametrize("fraction", [0, 0.07, 0.2, 0.5, 0.8, 0.99, 1])
+def test_linear_cuts_end_at_the_quantile_of_torch(fraction: float) -> None:
+    """Also with ties: `bottom` up to the quantile of the fraction, `top` from that of the rest."""
+    for n in (1, 2, 3, 4, 5, 6, 7, 11, 50):
+        numbers = torch.randint(0, 1 + n // 2, (n,), generator=torch.Generator().manual_seed(n))
+        batch = tokens([n], [-1.0] * n, entropy=numbers.double() / 8, advantages=[1.0])
+        for side, q in (("bottom", fraction), ("top", 1 - fraction)):
+            cut = batch.entropy.quantile(q)  # pyright: ignore[reportOptionalMemberAccess]
+            expected = batch.entropy <= cut if side == "bottom" else batch.entropy >= cut
+            rule = f"entropy.{side}({fraction}, round='linear', by='response')"
+            kept = Objective(keep=rule).plan([batch]).weights[0] != 0
+            assert torch.equal(kept, expected), (n, rule)
+
+
+@pytest.mark.parametrize(
+    "rule", ["entropy.top(0.2, round='near')", "(prob < 1).sample(0.2, round='linear')"]
+)
+def test_other_roundings_are_refused(rule: str) -> None:
+    with pytest.raises(ConfigError, match=r"round='(near|linear)': expected one of ceil, floor"):
+        parse(rule)
 
 
 def test_share_computes_with_the_fraction_as_a_decimal() -> None:

@@ -25,6 +25,7 @@ COLUMNS = (
     "sampler_logprobs",
     "proxy_logprobs",
     "collision",
+    "old_collision",
     "advantages",
 )
 
@@ -90,6 +91,9 @@ def test_defaults_are_those_of_an_on_policy_table() -> None:
     assert batch.column("old_entropy", "me").tolist() == [0.25]
     with pytest.raises(BatchError, match="gate needs the column 'old_entropy'"):
         batch.replace(old_logprobs=[-0.5]).column("old_entropy", "gate")
+    with pytest.raises(BatchError, match="needs the column 'old_collision'"):
+        batch.replace(old_logprobs=[-0.5], collision=[0.5]).column("old_collision", "a rule")
+    assert batch.replace(collision=[0.5]).column("old_collision", "me").tolist() == [0.5]
 
 
 @pytest.mark.parametrize(

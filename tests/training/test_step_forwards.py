@@ -12,6 +12,7 @@ from forked import run_ranks
 from tiny import tiny_config
 
 from rlobj.config.presets import preset_names
+from rlobj.records import read_tables
 from rlobj.scoring import PolicyScorer, score_samples
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
@@ -28,13 +29,12 @@ RULES_READ_THE_POLICY = {
     "kl-cov",
     "lp-reg",
     "opsm",
-    "otb",
     "stapo",
     "stare",
     "stare-c2",
     "topr",
 }
-READ_THE_OLD_POLICY = {"ar", "icepop", "mis", "reinforce-pp", "tis"}
+READ_THE_OLD_POLICY = {"ar", "icepop", "mis", "otb", "reinforce-pp", "tis"}
 KL_TO_A_REFERENCE = {"ar", "archer", "reinforce-pp", "reinforce-pp-baseline"}
 TWO_PHASES = {"ar-lopti", "lopti"}
 
@@ -244,3 +244,17 @@ def test_a_run_packs_where_it_is_told_to_and_trains_the_same(policy, tmp_path, m
     for one, other in zip(lines[True], lines[False], strict=True):
         for name in ("loss/total", "train/grad_norm", "policy/entropy"):
             assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6)
+
+
+def test_later_updates_read_the_collision_of_the_rollouts_policy(policy, tmp_path):
+    """Both columns are those of the first update there, and only one of them moves."""
+    objective = {"keep": "abs(old_collision - collision) < 2"}
+    training = {"steps": 1, "updates_per_step": 2, "learning_rate": 1e-2}
+    output = {"tables_every": 1}
+    config = tiny_config(policy, "grpo", objective=objective, training=training, output=output)
+    run_training(config, tmp_path / "run")
+    first, second = [update.table for update in read_tables(tmp_path / "run")]
+    assert torch.equal(first.old_collision, first.collision)
+    assert not torch.equal(second.old_collision, second.collision)
+    gap = (second.old_collision - second.collision).abs().max()
+    assert 0 < gap < 0.5

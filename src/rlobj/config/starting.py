@@ -12,10 +12,11 @@ models are about 0.02. A higher rate is warned about."""
 
 
 def refuse_senseless(config: RunConfig) -> None:
-    """Check settings with which a run would learn nothing.
+    """Check settings with which a run would learn nothing, or end at its first long response.
 
     Raises:
-        ConfigError: one response per prompt, and an advantage that compares those of a prompt.
+        ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
+            a penalty with an advantage that refuses rewards below 0.
     """
     advantage = config.objective.advantage
     if config.sampling.group_size == 1 and advantage.group_relative:
@@ -24,6 +25,11 @@ def refuse_senseless(config: RunConfig) -> None:
             "responses of a prompt with one another. Expected at least 2, such as "
             "sampling.group_size=8; or an advantage that compares the whole batch: "
             "objective.advantage=batch_whitened"
+        )
+    if advantage.nonnegative and config.rewards.overlong and config.rewards.overlong.penalty:
+        raise ConfigError(
+            f"rewards.overlong: its penalty makes rewards negative, and {advantage.kind} takes "
+            "rewards of 0 or more. Type rewards.overlong=null or objective.advantage=group_centered"
         )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from rlobj.base.errors import ConfigError
 from rlobj.objectives.objective import Objective
 
+_WHOLE = "It needs the whole distribution of each token; `rlobj train` computes it"
 _ADVICE = {
-    "proxy_logprobs": "It needs the whole distribution of each token; `rlobj train` computes it",
-    "collision": "It needs the whole distribution of each token; `rlobj train` computes it",
+    **dict.fromkeys(("proxy_logprobs", "collision", "old_collision"), _WHOLE),
     "sampler_logprobs": "It must come from a sampler that returns log-probs, such as vLLM",
     "ref_logprobs": "It needs a reference model",
 }

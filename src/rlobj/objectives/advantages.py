@@ -35,6 +35,7 @@ __all__ = [
     "GroupNormalized",
     "LeaveOneOut",
     "LengthWeighted",
+    "MaximumLikelihood",
     "PassAtK",
     "QuantileBaseline",
 ]
@@ -101,6 +102,7 @@ class Advantage(Primitive):
 
     relative: ClassVar[bool] = True  # a group with constant rewards gets exactly 0
     decoupled: ClassVar[bool] = False  # reads every reward, not only their sum
+    nonnegative: ClassVar[bool] = False  # refuses a reward below 0
 
     def __call__(
         self, rewards: Tensor, groups: Tensor, lengths: Tensor, weights: Weights = None
@@ -117,6 +119,8 @@ class Advantage(Primitive):
         device = given.device
         rewards = several.total(given, weights).detach().double().cpu()
         groups = torch.as_tensor(groups).long().cpu()
+        if self.nonnegative:
+            several.check_sign(rewards, groups, given)
         lengths = torch.as_tensor(lengths).double().cpu()
         decided = (~rewards.isnan()).nonzero().squeeze(1)
         for column in (lengths, rewards, groups):
@@ -185,11 +189,30 @@ class GroupCentered(Advantage):
 
 
 class AccurateGroupCentered(Advantage):
-    """A = (B / #{R ≠ 0})·(R − mean_g). Source: GPG, arXiv:2504.02546 (accurate estimation)."""
+    """A = B/(B − M)·(R − mean_g), M = number of responses in groups with equal rewards.
+
+    B and M count the decided responses of the rollout. A group of one response is not in M.
+    Source: GPG, arXiv:2504.02546 (accurate estimation), as released in AMAP-ML/GPG.
+    """
 
     def estimate(self, groups: Groups) -> Tensor:
-        nonzero = int((groups.rewards.abs() > _ROUNDING).sum())
-        return len(groups.rewards) / max(nonzero, 1) * groups.centred()
+        with_signal = int((~groups.constant).sum())
+        return len(groups.rewards) / max(with_signal, 1) * groups.centred()
+
+
+class MaximumLikelihood(Advantage):
+    """A = (R − mean_g) / (mean_g + ε). A reward below 0 would turn the sign of A: it is refused.
+
+    Source: MaxRL, arXiv:2602.02710.
+    """
+
+    nonnegative: ClassVar[bool] = True
+
+    epsilon: float = Field(default=1e-6, gt=0)
+    """ε added to the mean"""
+
+    def estimate(self, groups: Groups) -> Tensor:
+        return groups.centred() / (groups.sum(groups.rewards) / groups.size + self.epsilon)
 
 
 class LeaveOneOut(Advantage):

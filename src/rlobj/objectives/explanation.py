@@ -133,6 +133,8 @@ def _meaning(node: Expr) -> str:
         case nodes.Cut():
             which = "largest" if node.side == "top" else "smallest"
             k = f"k = {node.round}({node.fraction}·n)"
+            if node.round == "linear":
+                k = f"k = floor({node.fraction}·(n − 1)) + 1"
             k += f", at least {node.at_least}" if node.at_least else ""
             k += f", none if k < {node.none_below}" if node.none_below else ""
             tokens = _population(node.by, node.within)

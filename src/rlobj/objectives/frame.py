@@ -44,7 +44,7 @@ class Units:
 
 _OPTIONAL = (
     *("ref_logprobs", "sampler_logprobs", "proxy_logprobs"),
-    *("collision", "entropy_sensitivity"),
+    *("collision", "old_collision", "entropy_sensitivity"),
 )
 
 

@@ -21,7 +21,7 @@ from rlobj.objectives.rules.nodes import Constant
 from rlobj.objectives.settings import OptionalPositive
 from rlobj.objectives.surrogates import Terms
 
-__all__ = ["KL", "EntropyBonus", "Penalty", "PenaltyField", "ProxyKL"]
+__all__ = ["KL", "EntropyBonus", "NegativeLogLikelihood", "Penalty", "PenaltyField", "ProxyKL"]
 
 _ESTIMATORS = {"k1": functional.k1, "abs": functional.abs_log_ratio, "k2": functional.k2}
 
@@ -153,3 +153,10 @@ class EntropyBonus(Penalty):
 
     def __call__(self, terms: Terms) -> Tensor:
         return -terms.table.column("entropy", "EntropyBonus")
+
+
+class NegativeLogLikelihood(Penalty):
+    """P = −l. Source: the term on correct responses in CE-GPPO's release, arXiv:2509.20712."""
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return -terms.logprobs

@@ -24,6 +24,7 @@ from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.plan import Plan, token_shares
+from rlobj.objectives.rewards import check_sign
 from rlobj.objectives.rules import Number, Rule
 from rlobj.objectives.rules.nodes import Column
 from rlobj.objectives.settings import bind, expressions
@@ -89,6 +90,8 @@ def _rewards(table: TokenBatch, advantage: Advantage, reward_kl: float) -> Tenso
         old = table.finite("old_logprobs", "reward_kl").double()
         reference = table.finite("ref_logprobs", "reward_kl").double()
         rewards = rewards - reward_kl * table.sum_by_response(old - reference)
+    if advantage.nonnegative:
+        check_sign(rewards, table.groups, column, table.reward_names or ())
     return rewards.cpu().unsqueeze(1)
 
 

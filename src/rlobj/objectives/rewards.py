@@ -53,6 +53,29 @@ def total(rewards: Tensor, weights: Sequence[float] | None) -> Tensor:
     return sum(terms[1:], start=terms[0])
 
 
+def check_sign(rewards: Tensor, groups: Tensor, parts: Tensor, names: Sequence[str] = ()) -> None:
+    """Check that no reward is below 0, but for rounding.
+
+    Args:
+        rewards: R, [B]; NaN = undecided.
+        groups: int [B].
+        parts: the rewards that R is made of, [B] or [B, K].
+        names: of the K rewards, for the message.
+
+    Raises:
+        BatchError: a reward is below 0; names the response, its group and its rewards.
+    """
+    for row in (rewards < -1e-9).nonzero().flatten().tolist():
+        each = zip(names, parts[row].flatten().tolist(), strict=False)
+        found = ", ".join(f"{name} {reward:g}" for name, reward in each)
+        raise BatchError(
+            f"column 'rewards' is {rewards[row].item():g} at response {row} of group "
+            f"{int(groups[row])}{found and f' ({found})'}; expected 0 or more: division by a mean "
+            "below 0 trains against the better responses. Give 1 and 0, not 1 and -1, without "
+            "penalties (rewards.overlong, reward_kl), or use advantage: group_centered"
+        )
+
+
 def named(rewards: Tensor, names: Sequence[str] | None, name: str) -> Tensor:
     """The reward with this name, [B].
 

@@ -22,8 +22,9 @@ from rlobj.objectives import joining, rewards
 _PER_RESPONSE = ("groups", "ids", "rewards")
 PER_TOKEN = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "ref_logprobs", "sampler_logprobs"),
-    *("proxy_logprobs", "collision", "entropy_sensitivity"),
+    *("proxy_logprobs", "collision", "old_collision", "entropy_sensitivity"),
 )
+_OLD = ("old_logprobs", "old_entropy", "old_collision")
 _SHARED = ("reward_names", "reward_weights")  # the same in all tables of an update
 COLUMN_NAMES = (
     *("lengths", *_PER_RESPONSE, *_SHARED, *PER_TOKEN),
@@ -54,6 +55,8 @@ class TokenBatch:
             read as `old_logprobs`.
         proxy_logprobs: [N] or None, log-probabilities under Lp-Reg's min-p proxy.
         collision: [N] or None, Σ_k π_k² over the vocabulary.
+        old_collision: [N] or None, the same of π_old; default: `collision`, if `old_logprobs` is
+            None too.
         entropy_sensitivity: [N] or None, as in `TokenScores`, nats; no stage reads it.
         advantages: [B] or [N] or None, stored as [N] (if B = N, read as [B]); None =
             `Objective.plan` computes them from rewards.
@@ -82,6 +85,7 @@ class TokenBatch:
     sampler_logprobs: Tensor | None = None
     proxy_logprobs: Tensor | None = None
     collision: Tensor | None = None
+    old_collision: Tensor | None = None
     entropy_sensitivity: Tensor | None = None
     advantages: Tensor | None = None
     index: int | None = None
@@ -228,10 +232,9 @@ class TokenBatch:
             BatchError: the table has no such column.
         """
         value = self.columns[name] if name in self.columns else getattr(self, name, None)
-        if value is None and name == "old_logprobs":
-            return self.logprobs.detach()
-        if value is None and name == "old_entropy" and self.old_logprobs is None:
-            value = None if self.entropy is None else self.entropy.detach()
+        if value is None and self.old_logprobs is None and name in _OLD:
+            value = getattr(self, name.removeprefix("old_"))
+            value = None if value is None else value.detach()
         if value is not None and name == "sampler_logprobs":
             return torch.where(value.isnan(), self.column("old_logprobs", who), value)
         if value is None:

@@ -45,9 +45,9 @@ class PageRows:
 
     Attributes:
         rows: a pyarrow table with the columns of the record, and for whole updates also logprob,
-            old_logprob, old_entropy, collision, ref_gap, proxy_gap, length, prompt, `reward:NAME`,
-            and an objective's own columns. A response without tokens has one row, whose position
-            is -1.
+            old_logprob, old_entropy, collision, old_collision, ref_gap, proxy_gap, length, prompt,
+            `reward:NAME`, and an objective's own columns. A response without tokens has one row,
+            whose position is -1.
         updates: the whole updates: step, update, and the values of controllers as `state`.
         notes: what is left out or shown in another way than the reader may expect, in sentences.
     """
@@ -177,6 +177,7 @@ def _more_columns(observed: Observed) -> tuple[dict[str, torch.Tensor], dict[str
         "old_logprob": old,
         "old_entropy": observed.entropy if table.old_entropy is None else table.old_entropy,
         "collision": observed.collision,
+        "old_collision": observed.collision if table.old_collision is None else table.old_collision,
     }
     if table.ref_logprobs is not None:
         found["ref_gap"] = table.ref_logprobs - current

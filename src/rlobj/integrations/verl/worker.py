@@ -36,6 +36,7 @@ from rlobj.training.parallel.process_group import ProcessGroup
 
 ROW = "rlobj_row"  # the field with each response's row in the rollout's table
 _CURRENT = {"logprobs", "entropy", "collision"}
+_COLLISIONS = {"collision", "old_collision"}
 
 
 class ObjectiveWorker(TrainingWorker):
@@ -117,8 +118,9 @@ class ObjectiveWorker(TrainingWorker):
         different = not torch.equal(values(data["response_mask"]), values(data["loss_mask"]))
         if any_rank(different or "rollout_is_weights" in data, self.comm):
             objective, table = correct(objective, table, data)
-        if "collision" in objective.needs.observe | objective.needs.plan:
-            table = table.replace(collision=self._scores(data, loaded=False)["collision"])
+        if _COLLISIONS & objective.needs.ever:
+            scores = self._scores(data, loaded=False)
+            table = table.replace(**dict.fromkeys(_COLLISIONS, scores["collision"]))
         [table] = objective.with_advantages([table], self.comm)
         self.state = objective.observe([table], self.state, self.comm)
         self._objective, self._rollout, self._responses = objective, table, 0
@@ -166,7 +168,8 @@ class ObjectiveWorker(TrainingWorker):
             "micro_batch_size_per_gpu": config.micro_batch_size_per_gpu,
         }  # verl's defaults for an update
         settings = {key: value for key, value in settings.items() if key not in data}
-        settings["calculate_sum_pi_squared"] = "collision" in self._settings.objective.needs.ever
+        reads = self._settings.objective.needs.ever
+        settings["calculate_sum_pi_squared"] = bool(_COLLISIONS & reads)
         tensordict_utils.assign_non_tensor(batch, **settings, calculate_entropy=True)
         with torch.no_grad(), self.engine.eval_mode(disable_auto_offload=loaded):
             output = self.engine.infer_batch(batch, loss_function=None)["model_output"]

@@ -9,13 +9,18 @@ from typing import Literal
 
 from rlobj.base.errors import ConfigError
 
-Rounding = Literal["ceil", "floor"]
+Rounding = Literal["ceil", "floor", "linear"]
 
 
 def share(fraction: float, n: int, rounding: Rounding) -> int:
-    """round(fraction·n), computed with the fraction as a decimal: 0.07·100 is 7."""
-    exact = Fraction(repr(float(fraction))) * n
-    return math.ceil(exact) if rounding == "ceil" else math.floor(exact)
+    """round(fraction·n), computed with the fraction as a decimal: 0.07·100 is 7.
+
+    "linear" is floor(fraction·(n − 1)) + 1: the number of values up to the quantile if it is
+    interpolated between two values, as `torch.quantile` does.
+    """
+    linear = rounding == "linear"
+    exact = Fraction(repr(float(fraction))) * (n - linear)
+    return math.ceil(exact) if rounding == "ceil" else math.floor(exact) + linear
 
 
 def plain(value: float) -> float:

@@ -26,6 +26,7 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ref_gap": ("l_ref − l, nats", ("ref_logprobs", "logprobs")),
     "sampler_gap": ("l0 − l_sampler, nats", ("old_logprobs", "sampler_logprobs")),
     "collision": ("Σ π² over the vocabulary", ("collision",)),
+    "old_collision": ("Σ π_old², of the rollout's policy", ("old_collision",)),
     "gradient_norm": ("|A|·sqrt(1 − 2π + Σ π²), of the logits", ("logprobs", "collision")),
 }
 

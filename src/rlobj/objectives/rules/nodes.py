@@ -187,7 +187,7 @@ class Sample(Rule):
     amount: float | Number
     seed: int = 0
     of: Literal["rule", "all"] = "rule"
-    round: checks.Rounding = "ceil"
+    round: Literal["ceil", "floor"] = "ceil"
     at_least: int = 0
     level: ClassVar[Level] = Level.TOKEN
 
@@ -204,7 +204,7 @@ class Sample(Rule):
             raise ConfigError(f"sample(seed={self.seed!r}): expected a whole number of 64 bits")
         checks.check_size("sample(at_least=...)", self.at_least)
         checks.check_choice("sample(): of", self.of, ("rule", "all"))
-        checks.check_choice("round", self.round, get_args(checks.Rounding))
+        checks.check_choice("round", self.round, ("ceil", "floor"))
         if not isinstance(amount, Number):
             object.__setattr__(self, "amount", checks.plain(amount))
 

@@ -98,7 +98,8 @@ class Number(Expr):
         Args:
             fraction: share of the population, in [0, 1].
             within: the population; None = all tokens.
-            round: "ceil" or "floor" of fraction·n (exact: 0.07·100 is 7).
+            round: "ceil" or "floor" of fraction·n (exact: 0.07·100 is 7); "linear":
+                floor(fraction·(n − 1)) + 1, as many as lie up to `torch.quantile`.
             at_least: k is raised to this (and lowered to n).
             none_below: nothing is selected if k is below this.
             by: one population for the update, or one for each group or response.
@@ -189,7 +190,7 @@ class Rule(Expr):
         size: float | Number | str,
         seed: int = 0,
         of: Literal["rule", "all"] = "rule",
-        round: Rounding = "ceil",
+        round: Literal["ceil", "floor"] = "ceil",
         at_least: int = 0,
     ) -> Rule:
         """A random subset of the rule's tokens, the same for any split of the update.

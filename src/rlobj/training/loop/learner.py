@@ -29,8 +29,8 @@ from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sample_checks import SampleChecks
 from rlobj.training.rollouts.sharding import Judge, MiniBatch, Sequences, Share, shard
 
-_SCORED = {"logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "proxy_logprobs"}
 _CURRENT = {"logprobs", "entropy", "collision"}
+_SCORED = {*_CURRENT, *(f"old_{name}" for name in _CURRENT), "proxy_logprobs"}
 _ALL = {"entropy": True, "collision": True, "sensitivity": True}
 
 SKIPPED: Mapping[str, float] = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
@@ -134,7 +134,7 @@ class Learner:
             scores = self._columns(sequences, proxy="proxy_logprobs" in self._scored)
         if keep_graph:
             return table.replace(**scores)
-        old = {"old_logprobs": scores["logprobs"], "old_entropy": scores["entropy"]}
+        old = {f"old_{name}": scores[name] for name in _CURRENT}
         return table.replace(**scores, **old)
 
     def _serves_update(self, sequences: Sequences) -> bool:

@@ -48,8 +48,10 @@
     },
   };
 
-  // ceil or floor of fraction·n, with the fraction as the decimal that it is written as.
+  // ceil or floor of fraction·n, with the fraction as the decimal that it is written as; "linear" is
+  // floor(fraction·(n − 1)) + 1.
   function share(fraction, n, rounding) {
+    if (rounding === "linear") return share(fraction, n - 1, "floor") + 1;
     const [digits, exponent] = fraction.toExponential().split("e");
     const [first, rest = ""] = digits.split(".");
     const places = rest.length - Number(exponent);

@@ -377,7 +377,8 @@ const rules = (() => {
       check(typeof fraction === "number" && fraction >= 0 && fraction <= 1,
         `${name}(): the fraction must lie in [0, 1], got ${fraction}`);
       const round = value("round", "ceil");
-      check(round === "ceil" || round === "floor", `round='${round}': expected 'ceil' or 'floor'`);
+      check(["ceil", "floor", "linear"].includes(round),
+        `round='${round}': expected 'ceil', 'floor' or 'linear'`);
       const fields = { name, by, within, fraction, parts, isRule: name !== "quantile" };
       if (name === "quantile") return this.node("quantile", owner.from, { ...fields, level: levels[by] });
       const sizes = { round, at_least: size("at_least"), none_below: size("none_below") };

@@ -1,0 +1,343 @@
+"""Presets equal their sources, written as plain loops over responses and tokens.
+
+Each equation is read from the code of the release that the preset names. The rollouts have groups
+without signal, undecided rewards, empty responses, a group of one, and ties.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from strategies import NAN, awkward_batch, tokens
+from torch import Tensor
+
+from rlobj import Objective, TokenBatch, load_preset
+from rlobj.objectives.statistics import Comm
+
+
+@dataclass
+class Response:
+    """A decided response.
+
+    `l` are log-probs with gradient. `several` says that its group has further responses.
+    """
+
+    group: int
+    reward: float
+    several: bool
+    l: list[Tensor]  # noqa: E741
+    l0: list[float]
+    sampler: list[float]
+    reference: list[float]
+    entropy: list[float]
+    collision: list[float]
+    advantage: float = 0.0
+
+    @property
+    def ratios(self) -> list[Tensor]:
+        return [(new - old).clamp(-20, 20).exp() for new, old in zip(self.l, self.l0, strict=True)]
+
+
+Rollout = list[Response]
+
+
+def responses(batch: TokenBatch, logprobs: Tensor) -> Rollout:
+    assert batch.rewards is not None
+    groups, rewards = batch.groups.tolist(), batch.rewards.tolist()
+    rows = torch.arange(len(batch)).split(batch.lengths.tolist())
+    old = ("old_logprobs", "sampler_logprobs", "ref_logprobs", "entropy", "old_collision")
+    return [
+        Response(
+            *(groups[i], rewards[i], groups.count(groups[i]) > 1, list(logprobs[rows[i]])),
+            *(getattr(batch, name)[rows[i]].tolist() for name in old),
+        )
+        for i in range(len(groups))
+        if not math.isnan(rewards[i])
+    ]
+
+
+def of_group(rollout: Rollout, group: int) -> list[float]:
+    return [each.reward for each in rollout if each.group == group]
+
+
+def mean(response: Response, rollout: Rollout) -> float:
+    """The mean of the group, and 0 for a group of one."""
+    rewards = of_group(rollout, response.group)
+    return math.fsum(rewards) / len(rewards) if response.several else 0.0
+
+
+def std(rewards: Sequence[float]) -> float:
+    middle = math.fsum(rewards) / len(rewards)
+    return math.sqrt(math.fsum((x - middle) ** 2 for x in rewards) / max(len(rewards) - 1, 1))
+
+
+def equal(response: Response, rollout: Rollout) -> bool:
+    return response.several and len(set(of_group(rollout, response.group))) == 1
+
+
+# Advantages of a response in its rollout.
+
+
+def centred(response: Response, rollout: Rollout) -> float:
+    return response.reward - mean(response, rollout)
+
+
+def normalized(response: Response, rollout: Rollout) -> float:
+    scale = std(of_group(rollout, response.group)) if response.several else 1.0
+    return centred(response, rollout) / (scale + 1e-6)
+
+
+def by_the_batch(response: Response, rollout: Rollout) -> float:
+    """TRL, grpo_trainer.py, scale_rewards="batch"."""
+    return centred(response, rollout) / (std([each.reward for each in rollout]) + 1e-4)
+
+
+def gpg(response: Response, rollout: Rollout) -> float:
+    """AMAP-ML/GPG, gpg_trainer.py: the loss is divided by the share of groups with a signal."""
+    valid = sum(not equal(each, rollout) for each in rollout)
+    return centred(response, rollout) * len(rollout) / valid if valid else 0.0
+
+
+def maxrl(response: Response, rollout: Rollout) -> float:
+    """tajwarfahim/maxrl, core_algos.py; a group of one is divided by its own reward here."""
+    own = of_group(rollout, response.group)
+    return centred(response, rollout) / (math.fsum(own) / len(own) + 1e-6)
+
+
+# Losses of an update. `count` is the number of its tokens.
+
+
+def clipped(
+    ratio: Tensor, advantage: float, bounds: tuple[float, float], dual: float = 0
+) -> Tensor:
+    loss = torch.maximum(-ratio * advantage, -ratio.clamp(*bounds) * advantage)
+    return loss.clamp(max=-dual * advantage) if dual and advantage < 0 else loss
+
+
+def total(values: Sequence[Any], count: float | None = None) -> Any:
+    """The mean over `count` tokens, 0 without tokens."""
+    return sum(values) / ((len(values) if count is None else count) or 1)
+
+
+def reinforce(update: Rollout) -> Any:
+    return total([-new * each.advantage for each in update for new in each.l])
+
+
+def ppo(update: Rollout) -> Any:
+    found = [clipped(r, each.advantage, (0.8, 1.2)) for each in update for r in each.ratios]
+    return total(found)
+
+
+def prime_rl(update: Rollout) -> Any:
+    """orchestrator/train_sink.py, _prune_zero_advantages, and trainer/rl/loss.py."""
+    losses = []
+    for each in update:
+        for new, sampler in zip(each.l, each.sampler, strict=True):
+            if each.advantage == 0.0:
+                continue
+            moved = float(new.detach().exp()) - math.exp(sampler)
+            masked = moved > 0.2 if each.advantage > 0 else moved < -0.2
+            log_ratio = new - sampler
+            losses.append(
+                (0 if masked else -1) * each.advantage * log_ratio.exp() + 1e-3 * log_ratio**2
+            )
+    return total(losses)
+
+
+def archer(update: Rollout) -> Any:
+    """dp_actor.py: `entropy <= torch.nanquantile(entropy, 0.8)`, with linear interpolation."""
+    policy, penalty = [], []
+    for each in update:
+        if not each.l:
+            continue
+        ranked = [*sorted(map(Fraction, each.entropy)), 0]
+        place = Fraction(8, 10) * (len(each.l) - 1)
+        low = math.floor(place)
+        cut = ranked[low] + (place - low) * (ranked[low + 1] - ranked[low])
+        for i, ratio in enumerate(each.ratios):
+            certain = each.entropy[i] <= cut
+            width = 0.2 if certain else 0.5
+            policy.append(clipped(ratio, each.advantage, (1 - width, 1 + width), dual=10))
+            if certain:
+                gap = each.reference[i] - each.l[i]
+                penalty.append((gap.exp() - gap - 1).clamp(-10, 10))
+    return total(policy) + 0.001 * total(penalty)
+
+
+def ce_gppo(update: Rollout) -> Any:
+    """compute_gppo_loss_general_beta, and positive_loss in dp_actor.py."""
+    policy, positive = [], []
+    for each in update:
+        a = each.advantage
+        for new, old in zip(each.l, each.l0, strict=True):
+            ratio = (new - old).exp()
+            loss = -ratio * a
+            if a < 0 and ratio < 0.8:
+                loss = -0.75 * 0.8 / ratio.detach() * ratio * a
+            elif a > 0 and ratio > 1.2:
+                loss = -1.2 / ratio.detach() * ratio * a
+            policy.append(loss.clamp(max=-10 * a) if a < 0 else loss)
+            if each.reward == 1:
+                positive.append(-new)
+    return total(policy) + 0.1 * total(positive)
+
+
+def fipo(update: Rollout) -> Any:
+    """compute_policy_loss_future_kl with the numbers of run_fipo_qwen2.5_32b.sh."""
+    losses = []
+    for each in update:
+        a, ratios = each.advantage, each.ratios
+        gaps = [float(ratio.detach().log()) for ratio in ratios]
+        if sum(a < 0 and ratio > 10 for ratio in ratios) > 1:
+            continue
+        for t, ratio in enumerate(ratios):
+            future = math.fsum(
+                2 ** (-(s - t) / 32) * gaps[s] for s in range(t, len(gaps)) if ratios[s] <= 10
+            )
+            weight = min(max(math.exp(min(future, 50)), 1.0), 1.2)
+            weight = 1.0 if a < 0 and ratio > 10 else weight
+            losses.append(clipped(ratio, weight * a, (0.8, 1.28), dual=10))
+    return total(losses)
+
+
+def otb(update: Rollout) -> Any:
+    """compute_optimal_token_baseline_advantage of verl, in the columns of the rollout's policy."""
+    losses, energies = [], {}
+    for each in update:
+        steps = [1 - 2 * math.exp(l) + c for l, c in zip(each.l0, each.collision, strict=True)]  # noqa: E741
+        energies[id(each)] = [math.fsum(steps[: t + 1]) for t in range(len(steps))]
+    for each in update:
+        for t, ratio in enumerate(each.ratios):
+            group = [x for x in update if x.group == each.group and len(x.l) > t]
+            weights = [energies[id(x)][t] for x in group]
+            baseline = math.fsum(w * x.reward for w, x in zip(weights, group, strict=True))
+            baseline = baseline / (math.fsum(weights) + 1e-8) if len(group) > 1 else 0.0
+            losses.append(clipped(ratio, each.reward - baseline, (0.8, 1.2)))
+    return total(losses)
+
+
+SOURCES: dict[str, tuple[Callable[..., float], Callable[[Rollout], Any]]] = {
+    "gpg": (gpg, reinforce),
+    "prime-rl": (centred, prime_rl),
+    "maxrl": (maxrl, ppo),
+    "archer": (normalized, archer),
+    "ce-gppo": (normalized, ce_gppo),
+    "lite-ppo": (by_the_batch, ppo),
+    "fipo": (normalized, fipo),
+    "otb": (centred, otb),
+}
+
+
+def rollout_of(seed: int, kind: str) -> TokenBatch:
+    """A rollout whose policy has moved far on some tokens."""
+    batch = awkward_batch(seed, groups=5, longest=9)
+    assert batch.rewards is not None
+    random = torch.Generator().manual_seed(seed)
+    rewards = batch.rewards.clone()
+    if kind == "binary":
+        rewards = torch.where(rewards.isnan(), NAN, (rewards > 0).double())
+    elif kind == "equal":  # no group has a signal
+        rewards = torch.where(rewards.isnan(), NAN, (batch.groups % 2).double())
+    else:
+        rewards = rewards.abs()
+    far = torch.tensor([0.0, 3.0, -30.0])[torch.randint(0, 3, (len(batch),), generator=random)]
+    moved = far * (torch.rand(len(batch), generator=random) < 0.2)
+    old = batch.column("old_logprobs", "the test") - 4  # log-probs of at most 0 after the move
+    new = batch.logprobs - 4 + moved
+    return batch.replace(rewards=rewards, logprobs=new, old_logprobs=old)
+
+
+def updates_of(batch: TokenBatch, number: int) -> list[list[int]]:
+    """The responses of each update: whole groups, in turn."""
+    groups = batch.groups.unique().tolist()
+    return [
+        [i for i, group in enumerate(batch.groups.tolist()) if groups.index(group) % number == k]
+        for k in range(number)
+    ]
+
+
+def loss_of(
+    objective: Objective, update: TokenBatch, parts: int, seed: int, comm: Comm | None = None
+) -> tuple[Tensor, Tensor]:
+    """The loss and the gradient of each row, over micro-batches of permuted responses."""
+    order = torch.randperm(len(update.lengths), generator=torch.Generator().manual_seed(seed))
+    tables = []
+    for index, part in enumerate(order.tensor_split(parts)):
+        table = update.select(part, index)
+        tables.append(table.replace(logprobs=table.logprobs.detach().requires_grad_()))
+    plan = objective.plan(tables, objective.observe(tables, comm=comm), comm)
+    losses = [objective.loss(table, plan).loss for table in tables]
+    loss = torch.stack(losses).sum()
+    loss.backward()
+    gradient = torch.zeros(len(update), dtype=torch.float64)
+    for table, part in zip(tables, order.tensor_split(parts), strict=True):
+        if len(table):
+            assert table.logprobs.grad is not None
+            gradient[update.rows(part)] = table.logprobs.grad
+    return loss.detach(), gradient
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+@pytest.mark.parametrize("kind", ["coarse", "binary", "equal"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_preset_equals_its_source_in_plain_loops(name: str, kind: str, seed: int) -> None:
+    advantage, source = SOURCES[name]
+    objective = load_preset(name).objective
+    rollout, moved = rollout_of(seed, kind), 0
+    [table] = objective.with_advantages([rollout])
+    everything = responses(rollout, rollout.logprobs)
+    for chosen in updates_of(rollout, number=1 + seed % 2):
+        loss, gradient = loss_of(objective, table.select(chosen), parts=1 + 2 * seed, seed=seed)
+        leaf = rollout.select(chosen).logprobs.detach().requires_grad_()
+        mine = responses(rollout.select(chosen), leaf)
+        for each in mine:
+            each.advantage = 0.0 if equal(each, everything) else advantage(each, everything)
+        expected = torch.as_tensor(source(mine), dtype=torch.float64)
+        slope = torch.zeros_like(leaf)
+        if expected.requires_grad:
+            [slope] = torch.autograd.grad(expected, [leaf])
+        torch.testing.assert_close(gradient, slope, rtol=1e-10, atol=1e-13)
+        if name != "prime-rl":  # it writes r*A where the preset writes sg(r)*A*l
+            torch.testing.assert_close(loss, expected.detach(), rtol=1e-10, atol=1e-13)
+        moved += int(gradient.count_nonzero())
+    assert moved or kind == "equal"
+
+
+@pytest.mark.parametrize(("name", "eta"), [("lopti", 0.4), ("ar-lopti", 0.5)])
+def test_each_phase_of_lopti_has_the_tokens_of_its_own_script(name: str, eta: float) -> None:
+    probabilities = torch.tensor([0.3, 0.399, 0.4, 0.45, 0.499, 0.5, 0.9]).double()
+    batch = tokens([7], probabilities.log().tolist(), advantages=[1.0])
+    first, second = load_preset(name).objective.replace(penalties=()).phases
+    unlikely = probabilities < eta
+    assert torch.equal(first.plan([batch]).weights[0] != 0, unlikely)
+    assert torch.equal(second.plan([batch]).weights[0] != 0, ~unlikely)
+
+
+def test_an_update_of_prime_rl_without_a_signal_is_skipped() -> None:
+    """Also its KL: prime-rl ships no batch without a token that has an advantage."""
+    batch = rollout_of(1, "equal")
+    batch = batch.select(range(len(batch.lengths) - 1))
+    plan = load_preset("prime-rl").objective.plan([batch])
+    assert plan.empty
+    assert plan.kept == 0
+
+
+def test_verls_gpg_is_an_expression_of_its_comment() -> None:
+    """compute_gpg_outcome_advantage: alpha = B / max(#{R != 0}, 1)."""
+    shape = "advantage * (length >= 0).count() / maximum(abs(sign(reward)).sum(), 1)"
+    comment = " ".join(load_preset("gpg").text.replace("#", " ").split())
+    assert f"shape: {shape}" in comment
+    for kind in ("coarse", "equal"):
+        rollout = rollout_of(3, kind)
+        own = responses(rollout, rollout.logprobs)
+        alpha = len(own) / max(sum(each.reward != 0 for each in own), 1)
+        expected = [0.0 if equal(x, own) else alpha * centred(x, own) for x in own for _ in x.l]
+        plan = Objective(advantage="group_centered", shape=shape).plan([rollout])  # type: ignore[arg-type]
+        found = plan.advantages[0][rollout.decided]
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
