@@ -341,3 +341,22 @@ def test_verls_gpg_is_an_expression_of_its_comment() -> None:
         plan = Objective(advantage="group_centered", shape=shape).plan([rollout])  # type: ignore[arg-type]
         found = plan.advantages[0][rollout.decided]
         torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_fipo_counts_a_token_that_has_become_impossible_as_20_nats() -> None:
+    """Twelve tokens with r = exp(2) before it outweigh it, as its release clamps l - l0."""
+    gaps = [2.0] * 12 + [-60.0, 0.0] + [0.0] * 14
+    old = [-70.0] * 28
+    batch = tokens([14, 14], [x + gap for x, gap in zip(old, gaps, strict=True)], old_logprobs=old)
+    batch = batch.replace(rewards=torch.tensor([0.0, 1.0]).double())
+    rest = dict.fromkeys(("sampler_logprobs", "ref_logprobs", "entropy", "old_collision"), old)
+    leaf = batch.logprobs.requires_grad_()
+    mine = responses(batch.replace(**rest), leaf)
+    for each in mine:
+        each.advantage = normalized(each, mine)
+    [slope] = torch.autograd.grad(fipo(mine), [leaf])
+    objective = load_preset("fipo").objective
+    plan = objective.plan([batch])
+    assert float(plan.weights[0][0]) * 28 == pytest.approx(1.2)
+    _, gradient = loss_of(objective, batch, parts=2, seed=0)
+    torch.testing.assert_close(gradient, slope, rtol=1e-10, atol=1e-13)

@@ -46,6 +46,7 @@ def whole_table(model: torch.nn.Module, data: TensorDict) -> TokenBatch:
         **scores,
         old_logprobs=scores["logprobs"],
         old_entropy=scores["entropy"],
+        old_collision=scores["collision"],
         sampler_logprobs=torch.cat(sampler),
     )
 
