@@ -239,7 +239,7 @@ class Rules:
         fraction = self.pick("0.2", "0.8", "0.5", "0", "1", "0.07", "1e-3", "0.999", "0.3", "1.0")
         options = self.options(
             within,
-            "round=" + self.pick("'ceil'", "'floor'"),
+            "round=" + self.pick("'ceil'", "'floor'", "'linear'"),
             f"at_least={self.pick('0', '1', '3', '40')}",
             f"none_below={self.pick('0', '1', '2', '5')}",
             "by=" + self.pick("'update'", "'group'", "'response'"),
