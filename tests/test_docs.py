@@ -336,6 +336,13 @@ def test_metrics_named_on_pages_are_written(tmp_path: Path) -> None:
     config = tiny_config(policy, "stare", training={"steps": 1}, objective=gated)
     more = {name for line in run_training(config, tmp_path / "other").history for name in line}
     assert {"controller/W", "loss/entropy_bonus"} <= more
+    (tmp_path / "mine.py").write_text("def number(response, answer, **_): return 0.5\n")
+    rewards = {"kind": "custom", "target": f"{tmp_path / 'mine.py'}:number"}
+    named = {"evaluation": {"every": 1, "problems": 4}, "training": {"steps": 1}}
+    config = tiny_config(policy, rewards=rewards, **named)
+    without = {name for x in run_training(config, tmp_path / "numbers").history for name in x}
+    assert not {name for name in without if "accuracy" in name}
+    written |= without
     assert {name for name in written | more if not _documented(name)} == {"step"}
     vllm = {"sampler/lag", "sampler/lag_error"}  # test_sync_guard.py
     groups = "reward|eval|policy|objective|tokens|time|train|response|sampler|advantage|clip|prob"

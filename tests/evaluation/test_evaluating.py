@@ -155,12 +155,13 @@ def test_notes_are_logged_without_a_callback(policy, caplog) -> None:
 
 
 def test_a_function_grades_the_rows(policy) -> None:
-    def grade(response: str, answer: str, level: int) -> bool:
-        return level > 1
+    def grade(response: str, answer: str, level: int) -> dict[str, float]:
+        return {"reward": level, "correct": level > 1}
 
     rows = ({**row, "level": level} for level, row in enumerate(ROWS))
     result = rlobj.evaluate(policy, rows, **{**QUICK, "reward": grade})
     assert [row["accuracy"] for row in result.rows] == [0, 0, 1, 1]
+    assert [row["rewards"][0] for row in result.rows] == [0, 1, 2, 3]
     reward = result.settings["benchmarks"]["problems"]["reward"]
     assert reward["target"].endswith("grade>")
 

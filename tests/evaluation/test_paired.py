@@ -19,7 +19,8 @@ def evaluation(right: dict[str, str], gold: str = "1", prompt: str = "?") -> Gra
     problems = []
     for name, samples in right.items():
         verdicts = [{"+": True, "-": False, "?": None}[sample] for sample in samples]
-        grades = tuple(Graded(0.0, verdict, "", "1") for verdict in verdicts)
+        rewards = [math.nan if verdict is None else float(verdict) for verdict in verdicts]
+        grades = tuple(map(lambda reward, right: Graded(reward, right, "", "1"), rewards, verdicts))
         responses = tuple(ResponseRecord(i, i, "", None, None) for i in range(len(samples)))
         problems.append(GradedProblem(Problem(name, prompt, gold), responses, grades))
     return GradedBenchmark("set", tuple(problems))

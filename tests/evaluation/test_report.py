@@ -41,7 +41,7 @@ def evaluation(name: str, *problems: str, text: str = "text") -> GradedBenchmark
     for i, letters in enumerate(problems):
         verdicts = [{"+": True, "-": False, "?": None}[letter] for letter in letters]
         grades = [
-            Graded(0.0, right, "timeout" if right is None else "integers", "4")
+            Graded(math.nan, None, "timeout", "4") if right is None else Graded(0.0, right, "", "4")
             for right in verdicts
         ]
         responses = [
@@ -171,10 +171,8 @@ def test_equal_shares_show_their_interval_and_no_error_of_zero() -> None:
     ],
 )
 def test_every_response_has_one_verdict(correct, finish, reason, letter) -> None:
-    assert (
-        verdict(ResponseRecord(0, 0, "", None, finish), Graded(0.0, correct, reason, None))
-        == letter
-    )
+    grade = Graded(math.nan if correct is None else 0.0, correct, reason, None)
+    assert verdict(ResponseRecord(0, 0, "", None, finish), grade) == letter
 
 
 HOSTILE = "</script><!-- <script> & \ud800 \u2028 \x00 \\"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def answered(
         reason = "timeout" if correct is None else "no answer" if answer is None else "integers"
         end = "length" if finish == "length" else "stop"
         responses.append(ResponseRecord(i, 2**62 + i, text, 10 + i, end))
-        grades.append(Graded(0.0, correct, reason, answer))
+        grades.append(Graded(math.nan if correct is None else 0.0, correct, reason, answer))
     return GradedProblem(Problem(name, prompt, gold), tuple(responses), tuple(grades))
 
 

@@ -210,6 +210,25 @@ def test_responses_may_be_cut_if_they_are_right_all_the_same() -> None:
     assert names(watched(lambda step: {**other, "reward/accuracy": 0.2})) == {"truncation"}
 
 
+def test_a_run_without_accuracy_is_not_told_one() -> None:
+    """The checks that compare shares of right responses are silent, and texts name the reward."""
+    number = {"reward/accuracy": None, "response/truncated_right": None}
+    assert names(watched(lambda step: number, steps=150)) == set()
+    cut = {**number, "response/truncated": 0.9}
+    assert names(watched(lambda step: cut)) == set()
+    assert names(watched(lambda step: {**number, "groups/without_signal_share": 0.7})) == set()
+    equal = {**number, "groups/without_signal_share": 1.0, "reward/mean": -0.25}
+    [found] = watched(lambda step: equal).findings.values()
+    assert found.evidence.endswith("so that their advantages are 0; mean reward -0.25")
+    assert "right" not in found.cure
+    assert found.numbers == {"share": 1.0}
+    stuck = {**number, "reward/mean": 0.4}
+    falling = watched(lambda step: {**stuck, "policy/entropy": 1 / step}).findings
+    assert "the reward did not rise (mean reward 0.4)" in falling["entropy-falling"].evidence
+    rising = watched(lambda step: {**stuck, "policy/entropy": 1.0 + step}).findings
+    assert "and the reward did not (mean reward 0.4)" in rising["entropy-exploding"].evidence
+
+
 def test_a_solved_task_needs_no_signal() -> None:
     solved = {"groups/without_signal_share": 0.9, "reward/accuracy": 0.97}
     assert names(watched(lambda step: solved)) == set()

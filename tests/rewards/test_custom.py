@@ -141,7 +141,7 @@ def test_old_failures_are_forgotten(monkeypatch):
         return 1 / int(response)
 
     rare = ["0", *"11111"] * 6
-    assert sum(each.correct is None for each in graded(score, rare, max_failures=1)) == 6
+    assert sum(each.undecided for each in graded(score, rare, max_failures=1)) == 6
     with pytest.raises(RunError, match="2 of the last 2 calls failed"):
         graded(score, ["0", "0"], max_failures=1)
 
@@ -159,7 +159,7 @@ def test_an_exception_that_ends_programs_is_one_like_any_other(error, kind):
 
     function = {"plain": plain, "async": asynchronous}[kind]
     grades = graded(function, ["a", "bad", "b"])
-    assert [each.correct for each in grades] == [True, None, True]
+    assert [each.undecided for each in grades] == [False, True, False]
     name = "RuntimeError" if (error, kind) == (StopIteration, "async") else error.__name__
     assert reasons(grades)[1] == f"error: {name}"
     with pytest.raises(RunError, match=name):
@@ -196,7 +196,7 @@ def test_a_batched_function_gets_all_responses_in_one_call():
         assert grader.score([], []) == []
     [call] = calls
     assert call == (["a", "b", "c"], ["x", "y", "z"], [2, 2, 2], {"topic": [None, "sums", None]})
-    assert [each.correct for each in grades] == [True, None, True]
+    assert [each.undecided for each in grades] == [False, True, False]
 
 
 @pytest.mark.parametrize("made", ["array", "tensor", "tuple"])

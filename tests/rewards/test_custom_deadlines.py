@@ -36,7 +36,7 @@ def test_a_call_that_hangs_is_undecided_at_the_deadline_and_the_others_are_grade
     start = time.monotonic()
     grades = graded(score, ["a", "hang", "bc"], deadline=0.3)
     assert time.monotonic() - start < 5
-    assert [each.correct for each in grades] == [True, None, True]
+    assert [each.undecided for each in grades] == [False, True, False]
     assert [grades[0].reward, grades[2].reward] == [1, 2]
     assert math.isnan(grades[1].reward)
     assert reasons(grades)[1] == "timeout"

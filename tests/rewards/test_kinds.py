@@ -100,7 +100,7 @@ def test_custom_function_of_a_file_receives_the_extra_columns(tmp_path):
     target = write(tmp_path, "def score(response, answer, level): return level - len(response)\n")
     with Custom(target=target).open() as grader:
         graded = grader.score(["ab", "abcd"], [problem("x", level=3)] * 2)
-    assert [(grade.reward, grade.correct) for grade in graded] == [(1.0, True), (-1.0, False)]
+    assert [(grade.reward, grade.correct) for grade in graded] == [(1.0, None), (-1.0, None)]
 
 
 def test_custom_function_of_a_module():

@@ -131,13 +131,18 @@ def test_objects_give_the_run_of_the_names_they_replace(
         out="names", settings=common,
     )  # fmt: skip
     model, tokenizer = loaded
+
+    def exact(response: str, answer: str, **columns: Any) -> dict[str, bool]:
+        right = response.strip() == answer
+        return {"reward": right, "correct": right}
+
     result = rlobj.train(
         "stapo",
         model=model,
         tokenizer=tokenizer,
         data=iter(ROWS),
         eval_on=ROWS,
-        reward=lambda response, answer, **columns: response.strip() == answer,
+        reward=exact,
         sampler=TransformersSampler(model, tokenizer),
         out="objects",
         settings=common,

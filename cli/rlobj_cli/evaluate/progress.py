@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.verdicts import WORDS
 from rlobj.evaluation import EvaluationCallback, EvaluationResult, GradeChange
 from rlobj.evaluation.report.tables import UNKNOWN
 from rlobj_cli.screen import console as screen
@@ -105,7 +104,7 @@ def show_changes(
     for each in changes[:MOST_CHANGES]:
         benchmark, problem, sample = each.key
         texts = (benchmark, problem, str(sample), (each.after.answer or UNKNOWN)[:60])
-        verdicts = (WORDS[each.before.correct], WORDS[each.after.correct], each.after.reason[:60])
+        verdicts = (each.before.verdict, each.after.verdict, each.after.reason[:60])
         found.add_row(*map(Text, (*texts, *verdicts)))
     if changes:
         console.print(found)

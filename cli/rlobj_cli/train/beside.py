@@ -67,13 +67,13 @@ def show_beside(console: Console, a: Path, b: Path) -> None:
     for name in dict.fromkeys([*first, *second]):
         shown.add_row(*(Text(each) for each in (name, first.get(name, "–"), second.get(name, "–"))))
     console.print(shown)
-    ends = [run.accuracies() for run in runs]
-    if all(ends):
+    ends, measures = [run.held_out() for run in runs], {run.measure for run in runs}
+    if all(ends) and len(measures) == 1:
         (after, width), (other, its_width) = (each[-1] for each in ends)
         gap, both = after - other, math.hypot(width, its_width)
         console.print(
             Text(
-                f"held-out accuracy after, {' − '.join(names)}: {gap:+.3f}  "
+                f"{measures.pop().name} after, {' − '.join(names)}: {gap:+.3f}  "
                 f"[{gap - both:+.3f}, {gap + both:+.3f}] at 95%, one seed"
             )
         )

@@ -16,7 +16,7 @@ from rlobj.config.layers import EMBEDDED_LAYER, Layer, flattened, merged, origin
 from rlobj.config.presets import difference, load_preset, read_yaml
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import held_out_accuracies
+from rlobj.config.run_folder import MEASURES, held_out
 from rlobj.config.starting import doubts
 from rlobj.insight import diagnose
 from rlobj.insight.outcomes import Line, Outcome
@@ -156,11 +156,11 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     done = f"{counted(result.steps, 'step')} done, this session took {clock(result.seconds)}. Run:"
     say(console, Text.assemble(done, " ", (str(result.path), "bold")))
     if best := result.best_checkpoint:
-        accuracy = number(held_out_accuracies(result.path)[best])
-        text = f"Best held-out accuracy of a checkpoint: {accuracy}\n  {best}"
+        measure, known = held_out(result.path)
+        text = f"Best {measure.name} of a checkpoint: {number(known[best])}\n  {best}"
         console.print(Text(text), soft_wrap=True)
     task = config.data.source in PROFILES  # which has many problems, held-out ones among them
-    evaluated = any("eval/accuracy" in line for line in result.history)
+    evaluated = any(each.key in line for line in result.history for each in MEASURES)
     on, samples = "" if task or evaluated else " --on FILE", 4 if task else 32
     found = diagnose(result.path, trust=True).findings if result.steps else ()
     show_findings(console, found)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from rlobj.insight.outcomes import standard_error
+from rlobj.config.run_folder import measure_of
 from rlobj.reporting import visible
 from rlobj.training import Callback
 from rlobj_cli.screen.console import Stages, facts_grid, number, say, working
@@ -27,7 +27,6 @@ ONE_THREAD = "; small policies are fastest on one (change with --set training.th
 
 MEASURES = (
     ("reward", "reward {}", "reward/mean", 3),
-    ("held-out accuracy", "held-out accuracy {}", "eval/accuracy", 3),
     ("entropy, nats", "entropy {}", "policy/entropy", 3),
     ("tokens kept", "kept {}", "objective/kept_fraction", 4),
     ("tokens clipped", "clipped {}", "objective/clip_fraction", 4),
@@ -127,13 +126,14 @@ class Screen(Stages, Callback):
 
     @property
     def measures(self) -> list[tuple[str, str, str, int]]:
-        """As `MEASURES`, with the means of several rewards after that of their sum."""
+        """`MEASURES`, and after the reward the means of several ones, and the held-out measure."""
         keys = self.history[-1] if self.history else ()
         several = [key for key in keys if key.startswith("reward/") and key.count("/") == 2]
         names = [f"reward {visible(key.split('/')[1])}" for key in several]
         texts = [f"{name.replace('{', '{{').replace('}', '}}')} {{}}" for name in names]
         own = [(*each, 3) for each in zip(names, texts, several, strict=True)]
-        return [MEASURES[0], *own, *MEASURES[1:]]
+        key, name = measure_of(self.history)
+        return [MEASURES[0], *own, (name, f"{name} {{}}", key, 3), *MEASURES[1:]]
 
     def series(self, key: str) -> list[float]:
         """All values of a metric so far."""
@@ -177,9 +177,10 @@ class PlainScreen(Screen):
     def add(self, line: Mapping[str, Any]) -> None:
         """Print a line after each twentieth of the run and after each evaluation."""
         super().add(line)
+        key, name = measure_of([line])
         if self.done == 0:
-            self._line(f"{self._name()}  held-out accuracy {held_out(line)}")
-        elif self.done % self._every == 0 or self.done == self.steps or "eval/accuracy" in line:
+            self._line(f"{self._name()}  {name} {held_out(line)}")
+        elif self.done % self._every == 0 or self.done == self.steps or key in line:
             self.show()
 
     def show(self) -> None:
@@ -187,7 +188,7 @@ class PlainScreen(Screen):
         line, self._newest = self.history[-1], self.done
         parts = [self._name()]
         for _, text, key, digits in self.measures:
-            if key != "eval/accuracy":
+            if not key.startswith("eval/"):
                 parts.append(text.format(number(line.get(key), digits)))
             elif key in line:
                 parts.append(text.format(held_out(line)))
@@ -276,9 +277,10 @@ class LiveScreen(Screen):
 
 
 def held_out(line: Mapping[str, Any]) -> str:
-    """The held-out accuracy ± its standard error over samples, or else over problems."""
-    accuracy, error = number(line.get("eval/accuracy")), standard_error(line, math.nan)
-    return accuracy if math.isnan(error) else f"{accuracy} ± {number(error)}"
+    """The held-out accuracy or reward ± its standard error over samples, or over problems."""
+    measure = measure_of([line])
+    value, error = number(line.get(measure.key)), measure.error(line, math.nan)
+    return value if math.isnan(error) else f"{value} ± {number(error)}"
 
 
 def clock(seconds: float) -> str:

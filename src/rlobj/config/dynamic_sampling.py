@@ -13,8 +13,8 @@ class DynamicSampling(Model):
     """Drop groups without signal and sample new ones (DAPO, arXiv:2503.14476 eq. 11)."""
 
     by: Literal["accuracy", "reward"] = "accuracy"
-    """keep groups with 0 < accuracy < 1, before reward shaping (accuracy), or groups with unequal
-    rewards (reward)"""
+    """keep groups with 0 < accuracy < 1, before reward shaping (accuracy; the reward says what is
+    right), or groups with unequal rewards (reward)"""
     max_batches: int = Field(default=10, ge=1)
     """largest number of batches of prompts per step"""
     whole_batches: bool = False

@@ -192,8 +192,8 @@ def merge(below: Any, above: Any) -> Any:
 
 
 def _primitive(value: Any, other: Mapping[str, Any]) -> Any:
-    """A text, or a list where the other is a reward with a length penalty, as a mapping."""
-    if isinstance(value, list) and not other.keys().isdisjoint(_KEPT_KEYS):
+    """A text, or a list where the other has settings of several rewards, as a mapping."""
+    if isinstance(value, list) and not other.keys().isdisjoint((*_KEPT_KEYS, "correct")):
         return {"kind": "several", "of": value}
     return {"kind": value} if isinstance(value, str) else value
 

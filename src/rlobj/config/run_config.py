@@ -182,8 +182,8 @@ class CheckpointConfig(Model):
     keep: int = Field(default=2, ge=1)
     """number of newest checkpoints to keep"""
     best: bool = True
-    """also save the policy when its held-out accuracy is the highest so far, and keep this
-    checkpoint beside the newest; not with every = 0"""
+    """also save the policy when its held-out accuracy, or reward where nothing says what is right,
+    is the highest so far, and keep this checkpoint beside the newest; not with every = 0"""
 
 
 class OutputConfig(Model):

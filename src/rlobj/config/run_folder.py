@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.files import step_of
@@ -23,6 +23,36 @@ CONFIG_FILE = "config.resolved.yaml"
 
 STOP_FILE = "stopped.json"
 """Why a run ended with an error: `step`, `finding` (or null) and `message`."""
+
+
+class Measure(NamedTuple):
+    """What a run measures on held-out problems: one of `MEASURES`.
+
+    Attributes:
+        key: its name in metrics.jsonl.
+        name: its name on screens.
+    """
+
+    key: str
+    name: str
+
+    def error(self, line: Mapping[str, Any], unknown: float = 0.0) -> float:
+        """The standard error in a line of metrics: for other samples on the same problems, or with
+        one sample per problem for other problems."""
+        errors = [line.get(f"{self.key}_se_{over}") for over in ("samples", "problems")]
+        known = [error for error in errors if error is not None and not math.isnan(error)]
+        return known[0] if known else unknown
+
+
+ACCURACY = Measure("eval/accuracy", "held-out accuracy")
+MEASURES = (ACCURACY, Measure("eval/reward", "held-out reward"))
+"""The mean reward takes the place of the accuracy where nothing says which responses are right."""
+
+
+def measure_of(lines: Sequence[Mapping[str, Any]]) -> Measure:
+    """What the newest evaluation in lines of metrics measured; the accuracy before the first."""
+    found = (each for line in reversed(lines) for each in MEASURES if each.key in line)
+    return next(found, ACCURACY)
 
 
 def is_run(path: Path) -> bool:
@@ -179,7 +209,7 @@ def named_checkpoint(path: Path, name: str | None) -> Path:
 
     Args:
         path: the run.
-        name: "newest", also for None; "best", with the highest held-out accuracy; or a step.
+        name: "newest", also for None; "best", see `best_checkpoint`; or a step.
 
     Raises:
         ConfigError: the run has no such checkpoint.
@@ -205,13 +235,15 @@ def newest_checkpoint(path: Path) -> Path | None:
     return next(reversed(checkpoints(path)), None)
 
 
-def held_out_accuracies(path: Path) -> dict[Path, float]:
-    """The held-out accuracy of each checkpoint whose step was evaluated, oldest first.
+def held_out(path: Path) -> tuple[Measure, dict[Path, float]]:
+    """What a run measures, and its value for each checkpoint that was evaluated, oldest first.
 
     Those from before the settings of the newest evaluation are left out: they do not compare.
     """
-    lines = {line["step"]: line.get("eval/accuracy") for line in read_metrics(path)}
-    known = {step: found for step, found in lines.items() if isinstance(found, int | float)}
+    metrics = read_metrics(path)
+    measure = measure_of(metrics)
+    lines = {line["step"]: line.get(measure.key) for line in metrics}
+    known = {step: float(x) for step, x in lines.items() if isinstance(x, int | float)}
     changes = [
         step
         for step, name, _, _ in read_changes(path)
@@ -219,14 +251,17 @@ def held_out_accuracies(path: Path) -> dict[Path, float]:
     ]
     since = max((step for step in changes if step < max(known, default=0)), default=-1)
     steps = {each: step_of(each) for each in checkpoints(path)}
-    return {each: known[step] for each, step in steps.items() if step in known and step > since}
+    found = {each: known[step] for each, step in steps.items() if step in known and step > since}
+    return measure, found
 
 
 def best_checkpoint(path: Path, before: float = math.inf) -> Path | None:
-    """The checkpoint with the highest held-out accuracy, the earliest of equals.
+    """The checkpoint with the highest held-out accuracy or reward, the earliest of equals.
 
-    None if none of those before that step has a held-out accuracy above 0.
+    None if none of those before that step was evaluated, or has an accuracy above 0.
     """
-    known = held_out_accuracies(path).items()
-    measured = {each: value for each, value in known if value > 0 and step_of(each) < before}
+    measure, known = held_out(path)
+    lowest = 0.0 if measure is ACCURACY else -math.inf
+    found = {each: value for each, value in known.items() if value > lowest}
+    measured = {each: value for each, value in found.items() if step_of(each) < before}
     return max(measured, key=measured.__getitem__, default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlobj.base.errors import ConfigError
 from rlobj.config.dynamic_sampling import DynamicSampling
 from rlobj.config.run_config import RunConfig
+from rlobj.rewards.custom import MAPPING
 
 HIGHEST_LEARNING_RATE = 0.01
 """AdamW moves each weight by about the learning rate in an update, and the weights of language
@@ -30,6 +31,25 @@ def refuse_senseless(config: RunConfig) -> None:
         raise ConfigError(
             f"rewards.overlong: its penalty makes rewards negative, and {advantage.kind} takes "
             "rewards of 0 or more. Type rewards.overlong=null or objective.advantage=group_centered"
+        )
+
+
+def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
+    """Check that dynamic sampling gets what it compares.
+
+    Args:
+        config: the run.
+        says_right: that of the grader, after its `check`.
+
+    Raises:
+        ConfigError: it compares accuracies, and the reward gives none.
+    """
+    dynamic = config.sampling.dynamic
+    if dynamic is not None and dynamic.by == "accuracy" and not says_right:
+        raise ConfigError(
+            "sampling.dynamic.by is accuracy, and the reward does not say which responses are "
+            "right: its function returns numbers. Keep the groups with unequal rewards with --set "
+            f"sampling.dynamic.by=reward; or let the function return mappings such as {MAPPING}"
         )
 
 

@@ -35,7 +35,8 @@ class EvaluationCallback:
     def graded(self, benchmark: str, done: int, total: int, accuracy: float) -> None:
         """`done` of `total` responses are graded.
 
-        `accuracy` is the share of right ones; nan before the first.
+        `accuracy` is the share of right ones; nan before the first verdict, and where nothing says
+        which responses are right.
         """
 
     def interrupted(self, stored: int, total: int) -> None:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
 from rlobj.evaluation.identity import differences
-from rlobj.evaluation.report.tables import UNKNOWN, percent, percent_signed
+from rlobj.evaluation.report.tables import number, number_range, percent_signed
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
 from rlobj.reporting.markdown import escaped, markdown_table
@@ -32,11 +33,11 @@ MOST_CHANGES = 20
 
 @dataclass(frozen=True)
 class Change:
-    """A problem on which the two models' shares of right responses differ.
+    """A problem on which the two models' shares of right responses, or mean rewards, differ.
 
     Attributes:
         id: of the problem.
-        share_a: of right responses of A; share_b: of B.
+        share_a: of right responses of A, or their mean reward; share_b: of B.
     """
 
     id: str
@@ -58,11 +59,14 @@ class Change:
 class Comparison:
     """d_i = p_i^A − p_i^B over the problems that both answered; undecided responses are wrong.
 
+    Where nothing says which responses are right, p_i is the mean reward of decided responses.
+
     Attributes:
         benchmark: its name.
         differences: d_i.
-        accuracy_a: avg@n of A, over these problems only.
-        accuracy_b: avg@n of B, over these problems only.
+        accuracy_a: avg@n of A, over these problems only; nan of rewards.
+        accuracy_b: avg@n of B, over these problems only; nan of rewards.
+        means: of p_i^A and p_i^B.
         difference: mean of d_i; above 0 if A is better.
         p_value: of equally good models, two-sided.
         interval: of the difference, at 95%, from the same sign-flip test. See `SignFlips`.
@@ -76,6 +80,7 @@ class Comparison:
     differences: tuple[float, ...] = field(repr=False)
     accuracy_a: float
     accuracy_b: float
+    means: tuple[float, float]
     difference: float
     p_value: float
     interval: estimators.Interval
@@ -90,9 +95,14 @@ class Comparison:
         return len(self.differences)
 
     @property
+    def shares(self) -> bool:
+        """Whether p_i are shares of right responses, and not rewards."""
+        return not math.isnan(self.accuracy_a)
+
+    @property
     def flips(self) -> tuple[Change, ...]:
-        """The changes of problems that only one side solves."""
-        return tuple(each for each in self.changes if each.is_flip)
+        """The changes of problems that only one side solves; none of rewards."""
+        return tuple(each for each in self.changes if each.is_flip and self.shares)
 
     @property
     def stderr(self) -> float:
@@ -108,10 +118,18 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
         b: the other side.
 
     Raises:
-        DataError: an id has another question or gold answer on the other side, or no problem is
-            left to compare.
+        DataError: an id has another question or gold answer on the other side, no problem is left
+            to compare, or only one side says which responses are right.
     """
-    left, right = ({each.problem.id: each for each in side.problems} for side in (a, b))
+    if (known := a.says_right) != b.says_right:
+        raise DataError(
+            f"{a.benchmark}: the reward says which responses are right on one side only. Grade "
+            "both with the same reward, such as: rlobj eval regrade DIR --reward math"
+        )
+    left, right = (
+        {each.problem.id: each for each in side.problems if known or each.rewards}
+        for side in (a, b)
+    )
     shared = [name for name in left if name in right]
     _check_same(left, right, shared)
     if not shared:
@@ -120,26 +138,28 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
             f"{b.benchmark!r}, none has the same id. Compare evaluations of the same benchmark."
         )
     n, pairs = len(shared), [(left[name], right[name]) for name in shared]
-    changes = [Change(one.problem.id, one.share, other.share) for one, other in pairs]
+    changes = [Change(x.problem.id, x.value(known), y.value(known)) for x, y in pairs]
     differences = tuple(each.difference for each in changes)
     open_a, open_b = (
         sum(each.undecided / len(each.grades) for each in side) / n
         for side in zip(*pairs, strict=True)
     )
     mean = sum(differences) / n
+    means = fmean(each.share_a for each in changes), fmean(each.share_b for each in changes)
     return Comparison(
         benchmark=a.benchmark,
         differences=differences,
-        accuracy_a=sum(each.share_a for each in changes) / n,
-        accuracy_b=sum(each.share_b for each in changes) / n,
+        accuracy_a=means[0] if known else math.nan,
+        accuracy_b=means[1] if known else math.nan,
+        means=means,
         difference=mean,
-        **estimators.sign_flip_test(differences)._asdict(),
+        **estimators.sign_flip_test(differences, largest=1 if known else math.inf)._asdict(),
         changes=tuple(
             sorted((each for each in changes if each.difference), key=lambda c: -abs(c.difference))
         ),
         only_a=tuple(name for name in left if name not in right),
         only_b=tuple(name for name in right if name not in left),
-        bounds=(mean - open_b, mean + open_a),
+        bounds=(mean - open_b * known, mean + open_a * known),
     )
 
 
@@ -237,25 +257,31 @@ def _side(
 
 def _markdown(comparisons: Sequence[Comparison]) -> str:
     """The paired differences of each benchmark, and the problems with the largest ones."""
+    rewards = ", ".join(each.benchmark for each in comparisons if not each.shares)
+    flips = any(each.shares for each in comparisons)
+    what = f"Mean rewards of {rewards}" + ", else percent of right responses" * flips
     notes = [
-        "Percent of right responses, over the problems that both answered. p and the interval are "
+        f"{what if rewards else 'Percent of right responses'}, over the problems that both "
+        "answered. p and the interval are "
         "of one paired sign-flip permutation test: p is below 0.05 exactly if the interval does "
         "not contain 0. The test assumes that the differences are symmetric around their mean.",
         "A problem is solved if more than half of its responses are right. A flip is a problem "
-        "that only one side solves.",
+        "that only one side solves." * flips,
         *chain.from_iterable(map(_notes, comparisons)),
     ]
     header = ["benchmark", "problems", "A", "B", "A − B", "95% interval", "p"]
-    parts = [markdown_table(header, list(map(_row, comparisons))), *map(escaped, notes)]
-    changes = [(each.benchmark, change) for each in comparisons for change in each.changes]
+    parts = [markdown_table(header, list(map(_row, comparisons)))]
+    parts += map(escaped, filter(None, notes))
+    changes = [(each, change) for each in comparisons for change in each.changes]
     if changes:
         changes.sort(key=lambda pair: -abs(pair[1].difference))
         shown = [
             [
-                *(f"{name} {each.id}", percent(each.share_a), percent(each.share_b)),
-                *(percent_signed(each.difference), "flip" if each.is_flip else ""),
+                *(f"{of.benchmark} {each.id}", number(each.share_a, of.shares)),
+                *(number(each.share_b, of.shares), number(each.difference, of.shares, "+")),
+                "flip" if each in of.flips else "",
             ]
-            for name, each in changes[:MOST_CHANGES]
+            for of, each in changes[:MOST_CHANGES]
         ]
         parts.append(f"Problems with different shares ({len(shown)} of {len(changes):,}):")
         parts.append(markdown_table(["problem", "A", "B", "A − B", ""], shown))
@@ -269,8 +295,9 @@ def _notes(comparison: Comparison) -> list[str]:
     flips = [flip.difference > 0 for flip in comparison.flips]
     notes = [
         f"{name}: A is better on {better:,} problems, B on {worse:,}, and "
-        f"{comparison.problems - better - worse:,} are equal. Flips: only A solves {sum(flips):,}, "
-        f"only B solves {len(flips) - sum(flips):,}."
+        f"{comparison.problems - better - worse:,} are equal."
+        + f" Flips: only A solves {sum(flips):,}, only B solves {len(flips) - sum(flips):,}."
+        * comparison.shares
     ]
     for side, ids in (("A", comparison.only_a), ("B", comparison.only_b)):
         if ids:
@@ -287,13 +314,12 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def _row(comparison: Comparison) -> list[str]:
     """The numbers of a comparison as text, shares in percent."""
-    low, high = comparison.interval[:2]
+    shares = comparison.shares
     return [
         comparison.benchmark,
         f"{comparison.problems:,}",
-        percent(comparison.accuracy_a),
-        percent(comparison.accuracy_b),
-        percent_signed(comparison.difference),
-        UNKNOWN if math.isnan(low) else f"{percent_signed(low)} to {percent_signed(high)}",
+        *(number(mean, shares) for mean in comparison.means),
+        number(comparison.difference, shares, "+"),
+        number_range(*comparison.interval[:2], shares, "+"),
         f"{comparison.p_value:.3f}" if comparison.p_value >= 0.001 else "< 0.001",
     ]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from statistics import NormalDist, stdev
+from statistics import NormalDist, fmean, stdev, variance
 from typing import NamedTuple
 
 import torch
@@ -33,7 +33,7 @@ _CELLS = 2**22
 
 
 class StandardErrors(NamedTuple):
-    """Standard errors of a mean accuracy; nan if there are too few values.
+    """Standard errors of a mean accuracy or reward; nan if there are too few values.
 
     Attributes:
         sampling: of this model on these very problems.
@@ -67,13 +67,15 @@ class SignFlips(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of one value in [0, 1] per problem, with its uncertainty.
+    """The mean of one value per problem, with its uncertainty.
 
     Attributes:
         values: one for each problem that has the value; pass@k needs k samples.
+        shares: they are shares in [0, 1], and not rewards.
     """
 
     values: tuple[float, ...] = field(repr=False)
+    shares: bool = True
 
     @property
     def problems(self) -> int:
@@ -92,8 +94,8 @@ class Estimate:
 
     @cached_property
     def interval(self) -> Interval:
-        """See `share_interval`."""
-        return share_interval(self.values)
+        """See `share_interval`; of rewards `bootstrap_interval`."""
+        return (share_interval if self.shares else bootstrap_interval)(self.values)
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
@@ -122,11 +124,17 @@ def standard_errors(correct: Sequence[int], samples: Sequence[int]) -> StandardE
     sampling: this model on these very problems, sqrt(Σ p_i(1 − p_i)/(k_i − 1)) / n.
     problems: this model on problems like these, sd(p_i)/sqrt(n) (Miller, arXiv:2411.00640).
     """
-    shares = [c / k for c, k in zip(correct, samples, strict=True)]
-    n = len(shares)
-    inner = [p * (1 - p) / (k - 1) for p, k in zip(shares, samples, strict=True) if k > 1]
-    sampling = math.sqrt(sum(inner)) / n if len(inner) == n and n else math.nan
-    return StandardErrors(sampling, standard_error(shares))
+    return reward_errors([[1] * c + [0] * (k - c) for c, k in zip(correct, samples, strict=True)])
+
+
+def reward_errors(rewards: Sequence[Sequence[float]]) -> StandardErrors:
+    """As `standard_errors`, for the mean over problems of the mean of their k_i rewards.
+
+    sampling: sqrt(Σ s_i²/k_i) / n with the variance s_i² of the rewards of problem i.
+    """
+    inner = [variance(each) / len(each) if len(each) > 1 else math.nan for each in rewards]
+    sampling = math.sqrt(sum(inner)) / len(inner) if inner else math.nan
+    return StandardErrors(sampling, standard_error([fmean(each) for each in rewards]))
 
 
 def share_interval(values: Sequence[float]) -> Interval:
@@ -202,7 +210,9 @@ def bootstrap_interval(values: Sequence[float]) -> Interval:
     return Interval(low, high, "bootstrap over problems (BCa)")
 
 
-def sign_flip_test(differences: Sequence[float], *, flips: int = FLIPS) -> SignFlips:
+def sign_flip_test(
+    differences: Sequence[float], *, largest: float = 1.0, flips: int = FLIPS
+) -> SignFlips:
     """Paired permutation test of "the mean of d_i is δ", for δ = 0 and for every other δ.
 
     If two models are equally good, they can be exchanged on each problem, so that d_i may as well
@@ -220,7 +230,8 @@ def sign_flip_test(differences: Sequence[float], *, flips: int = FLIPS) -> SignF
     problems and −0.9 on 10% in 79%, with p < 0.05 in 21%; 1 on 10% of the problems, else 0, in 82%.
 
     Args:
-        differences: d_i in [−1, 1], at least one.
+        differences: d_i, at least one.
+        largest: possible |d_i|, which bounds the interval: 1 for shares.
         flips: number of sampled sign vectors. The observed one is one more (arXiv:1603.05766).
     """
     counts = Counter(round(each, 12) for each in differences)
@@ -253,7 +264,7 @@ def sign_flip_test(differences: Sequence[float], *, flips: int = FLIPS) -> SignF
         """The smallest end with 5% of the sign vectors at it or below."""
         ends, order = ends.sort()
         below = weights[order].cumsum(0) < every * (1 - LEVEL) * (1 - 1e-9)
-        return max(float(ends[below.sum()]), -1.0) + 0.0  # no negative 0
+        return max(float(ends[below.sum()]), -largest) + 0.0  # no negative 0
 
     return SignFlips(p_value, Interval(edge(low), -edge(-high) + 0.0, "sign flips"))
 

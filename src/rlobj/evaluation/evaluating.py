@@ -80,16 +80,17 @@ def evaluate(
             below change single ones.
         n: responses for each problem. Default: the protocol's, else 4.
         tokenizer: of a model object.
-        checkpoint: of a run: "newest" (the default), "best" (highest held-out accuracy during
-            training), or a step such as "100".
+        checkpoint: of a run: "newest" (the default), "best" (highest held-out accuracy or reward
+            during training), or a step such as "100".
         temperature: of sampling; 0 is greedy. Default: the protocol's, else the run's, else 1.
         top_p: nucleus. Default: the protocol's, else the run's, else 1.
         max_tokens: longest response. Default: the protocol's, else the run's; 20480 on benchmarks,
             or what the model's context leaves; else 1024.
         template: text around a problem, with {prompt} in it.
         reward: "math", "exact", "file.py:function", or a function `f(response, answer, **columns)`
-            that returns a number, a bool, or None for undecided; above 0 is right. Default: math
-            for benchmarks and files, exact for tasks.
+            that returns a number, None for undecided, or `{"reward": 0.2, "correct": False}`. With
+            numbers, mean rewards take the place of accuracies. Default: math for benchmarks and
+            files, exact for tasks.
         limit: ask only the first problems of each benchmark, so many.
         seed: of sampling. Default: 0.
         sampler: "transformers", "vllm" or "vllm-server". Default: transformers.

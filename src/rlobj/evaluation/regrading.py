@@ -62,7 +62,7 @@ def regrade(
     changes = tuple(
         GradeChange(key, old, samples.grades[key])
         for key, old in before.items()
-        if key in samples.grades and samples.grades[key].correct != old.correct
+        if key in samples.grades and samples.grades[key].verdict != old.verdict
     )
     return publish(samples, callback, changes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,8 @@ class GradeChange:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Accuracies, intervals and graded responses of one model. A notebook shows it as a table.
+    """Accuracies or mean rewards, intervals and graded responses of one model. A notebook shows it
+    as a table.
 
     Attributes:
         benchmarks: name -> summary, graded responses and settings.
@@ -40,8 +42,10 @@ class EvaluationResult:
     changes: tuple[GradeChange, ...] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        found = {name: round(value, 4) for name, value in self.accuracies.items()}
-        return f"EvaluationResult(model={self.model!r}, accuracies={found}, path={self.path})"
+        means = {name: each.summary.estimate.mean for name, each in self.benchmarks.items()}
+        found = {name: round(mean, 4) for name, mean in means.items()}
+        what = "accuracies" if self._says_right else "rewards"
+        return f"EvaluationResult(model={self.model!r}, {what}={found}, path={self.path})"
 
     @property
     def model(self) -> str:
@@ -50,12 +54,12 @@ class EvaluationResult:
 
     @property
     def accuracies(self) -> dict[str, float]:
-        """Benchmark -> avg@n in [0, 1]."""
+        """Benchmark -> avg@n in [0, 1]; nan where nothing says which responses are right."""
         return {name: each.summary.accuracy for name, each in self.benchmarks.items()}
 
     @property
     def intervals(self) -> dict[str, Interval]:
-        """Benchmark -> 95% interval of avg@n, for problems like these."""
+        """Benchmark -> 95% interval of avg@n, or of the mean reward, for problems like these."""
         return {name: each.summary.interval for name, each in self.benchmarks.items()}
 
     @property
@@ -65,20 +69,32 @@ class EvaluationResult:
 
     @property
     def accuracy(self) -> float:
-        """avg@n in [0, 1]; of several benchmarks the mean, each counting once."""
-        return self.average.mean
+        """avg@n in [0, 1]; of several benchmarks the mean, each counting once. nan where nothing
+        says which responses are right."""
+        return self.average.mean if self._says_right else math.nan
+
+    @property
+    def reward(self) -> float:
+        """The mean reward where nothing says which responses are right, else nan; of several
+        benchmarks the mean, each counting once."""
+        return math.nan if self._says_right else self.average.mean
+
+    @property
+    def _says_right(self) -> bool:
+        return all(each.summary.says_right for each in self.benchmarks.values())
 
     @property
     def interval(self) -> Interval:
-        """The 95% interval of `accuracy`, for problems like these."""
+        """The 95% interval of `accuracy`, or else of `reward`, for problems like these."""
         return self.average.interval
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One dict for each problem, with the texts, answers and verdicts of its responses.
 
-        `accuracy` is the share of right responses. In `correct`, None stands for an undecided
-        response, which counts as wrong.
+        `accuracy` is the share of right responses; nan where nothing says which are right. In
+        `correct`, None stands for an undecided response, which counts as wrong, or for one of which
+        nothing says it. In `rewards`, nan stands for an undecided response.
         """
         return [
             {
@@ -86,8 +102,9 @@ class EvaluationResult:
                 "id": each.problem.id,
                 "prompt": each.problem.prompt,
                 "gold": each.problem.answer,
-                "accuracy": each.share,
+                "accuracy": each.share if benchmark.summary.says_right else math.nan,
                 "correct": [grade.correct for grade in each.grades],
+                "rewards": [grade.reward for grade in each.grades],
                 "answers": [grade.answer for grade in each.grades],
                 "responses": [response.text for response in each.responses],
             }

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from rlobj.base.errors import ConfigError, DataError, RunError
@@ -71,12 +72,21 @@ class GradedProblem:
     @property
     def undecided(self) -> int:
         """Number of responses that the grader could not decide; they count as wrong."""
-        return sum(grade.correct is None for grade in self.grades)
+        return sum(grade.undecided for grade in self.grades)
 
     @property
     def share(self) -> float:
         """The share of right responses."""
         return self.correct / len(self.grades)
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """The rewards of the decided responses."""
+        return tuple(grade.reward for grade in self.grades if not grade.undecided)
+
+    def value(self, says_right: bool) -> float:
+        """The share of right responses, or else the mean of `rewards`; nan without any."""
+        return self.share if says_right else fmean(self.rewards or [math.nan])
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,12 @@ class GradedBenchmark:
 
     benchmark: str
     problems: tuple[GradedProblem, ...]
+
+    @property
+    def says_right(self) -> bool:
+        """Whether each grade that has a reward says whether the response is right."""
+        grades = [grade for each in self.problems for grade in each.grades]
+        return all(each.undecided or each.correct is not None for each in grades)
 
     @property
     def verifiers(self) -> tuple[str, ...]:

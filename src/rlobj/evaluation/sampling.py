@@ -101,10 +101,10 @@ def grade_stored(
     """
 
     def report() -> None:
-        right = [
-            each.correct is True for key, each in samples.grades.items() if key[0] == benchmark
-        ]
-        callback.graded(benchmark, len(right), total, fmean(right) if right else math.nan)
+        graded = [each.correct for key, each in samples.grades.items() if key[0] == benchmark]
+        known = any(each is not None for each in graded)
+        accuracy = fmean(each is True for each in graded) if known else math.nan
+        callback.graded(benchmark, len(graded), total, accuracy)
 
     own = (key for key in samples.responses if key[0] == benchmark and key[1] in problems)
     waiting = [key for key in own if key not in samples.grades]

@@ -205,6 +205,11 @@ def regrade_with(
     ]
     if not questions:
         raise ConfigError(f"{path} has no graded responses yet")
+    if not all(each.says_right for each in benchmarks.values()):
+        raise ConfigError(
+            f"{path}: the reward does not say which responses are right, so there is no verdict to "
+            f"compare. Grade them with one that does: rlobj eval regrade {path} --reward math"
+        )
     if not grader.startswith(JUDGE) and (template or sampler):
         raise ConfigError(f"--judge-template and --sampler are for judge:MODEL, not {grader}")
     if grader.startswith(JUDGE):

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 from rlobj.answers.extraction import last_box
@@ -16,6 +17,7 @@ from rlobj.evaluation.estimators import (
     Interval,
     StandardErrors,
     pass_at_k,
+    reward_errors,
     standard_errors,
 )
 from rlobj.evaluation.samples import GradedBenchmark
@@ -41,7 +43,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class BenchmarkSummary:
-    """The numbers of one benchmark. Undecided responses count as wrong.
+    """The numbers of one benchmark. Undecided responses count as wrong, and enter no mean reward.
 
     Attributes:
         benchmark: its name.
@@ -55,6 +57,9 @@ class BenchmarkSummary:
         no_answer: share of responses that are wrong because they have no answer that can be read.
         undecided_reasons: number of responses without a verdict, by reason.
         lengths: tokens per response.
+        rewards: of the decided responses of each problem that has any.
+        says_right: the grader says which responses are right. Otherwise the numbers of right
+            responses mean nothing, and `estimate` is the mean reward.
     """
 
     benchmark: str
@@ -68,25 +73,31 @@ class BenchmarkSummary:
     no_answer: float
     undecided_reasons: Mapping[str, int]
     lengths: Lengths
+    rewards: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
+    says_right: bool = True
 
     @cached_property
     def estimate(self) -> Estimate:
-        """avg@n: the mean over problems of their share of right responses."""
+        """avg@n: the mean over problems of their share of right responses; or the mean reward."""
+        if not self.says_right:
+            return Estimate(tuple(map(fmean, self.rewards)), shares=False)
         return Estimate(tuple(right / count for count, right, _ in self.counts))
 
     @property
     def accuracy(self) -> float:
-        """avg@n; nan without problems."""
-        return self.estimate.mean
+        """avg@n; nan without problems, or if nothing says which responses are right."""
+        return self.estimate.mean if self.says_right else math.nan
 
     @property
     def interval(self) -> Interval:
-        """95% interval of avg@n, for problems like these."""
+        """95% interval of `estimate`, for problems like these."""
         return self.estimate.interval
 
     @property
     def standard_errors(self) -> StandardErrors:
-        """(sampling, problems) of avg@n."""
+        """(sampling, problems) of `estimate`."""
+        if not self.says_right:
+            return reward_errors(self.rewards)
         return standard_errors([c for _, c, _ in self.counts], [k for k, *_ in self.counts])
 
     @property
@@ -117,8 +128,9 @@ class BenchmarkSummary:
 
     @cached_property
     def pass_at(self) -> dict[int, Estimate]:
-        """pass@k by k = 1, 2, 4, ... and n."""
-        return {k: found for k in self.sizes if (found := self.pass_at_k(k)).values}
+        """pass@k by k = 1, 2, 4, ... and n; empty if nothing says which responses are right."""
+        sizes = self.sizes if self.says_right else ()
+        return {k: found for k in sizes if (found := self.pass_at_k(k)).values}
 
     @cached_property
     def maj_at(self) -> dict[int, Estimate]:
@@ -137,11 +149,11 @@ class BenchmarkSummary:
 
     def metrics(self) -> dict[str, float]:
         """Flat names for metrics.jsonl."""
-        errors = self.standard_errors
+        errors, name = self.standard_errors, "accuracy" if self.says_right else "reward"
         return {
-            "eval/accuracy": self.accuracy,
-            "eval/accuracy_se_samples": errors.sampling,
-            "eval/accuracy_se_problems": errors.problems,
+            f"eval/{name}": self.estimate.mean,
+            f"eval/{name}_se_samples": errors.sampling,
+            f"eval/{name}_se_problems": errors.problems,
             "eval/undecided": float(self.undecided),
             "eval/length_mean": self.lengths.mean,
             "eval/truncated": self.truncated,
@@ -165,11 +177,11 @@ class BenchmarkResult:
 
 @dataclass(frozen=True)
 class MacroAverage:
-    """The mean of several benchmarks' accuracies; each counts once, whatever its size.
+    """The mean of several benchmarks' accuracies or rewards; each counts once, whatever its size.
 
     Attributes:
         benchmarks: their names.
-        mean: of avg@n.
+        mean: of avg@n, or of the mean reward; nan if benchmarks have both.
         standard_errors: sqrt(Σ se²)/B: the benchmarks are independent.
         interval: at 95%.
     """
@@ -185,12 +197,15 @@ class MacroAverage:
         return self.standard_errors.problems
 
 
-def summarise(graded: GradedBenchmark, *, equal: Equal | None = None) -> BenchmarkSummary:
+def summarise(
+    graded: GradedBenchmark, *, equal: Equal | None = None, says_right: bool | None = None
+) -> BenchmarkSummary:
     """Compute the numbers of one benchmark.
 
     Args:
         graded: problems with their graded responses.
         equal: whether two wrong answers are the same, for maj@k; None = equal as text.
+        says_right: the grader says which responses are right; None = if its grades do.
     """
     problems = graded.problems
     pairs = [
@@ -199,7 +214,7 @@ def summarise(graded: GradedBenchmark, *, equal: Equal | None = None) -> Benchma
         for response, grade in zip(each.responses, each.grades, strict=True)
     ]
     has_answers = any(grade.answer is not None for _, grade in pairs)
-    reasons = Counter(grade.reason for _, grade in pairs if grade.correct is None)
+    reasons = Counter(grade.reason for _, grade in pairs if grade.undecided)
     finishes = [response.finish for response, _ in pairs if response.finish is not None]
     tokens = [(response.tokens, grade.correct) for response, grade in pairs]
     return BenchmarkSummary(
@@ -214,11 +229,13 @@ def summarise(graded: GradedBenchmark, *, equal: Equal | None = None) -> Benchma
         no_answer=_mean([grade.no_answer for _, grade in pairs]),
         undecided_reasons=dict(reasons.most_common()),
         lengths=_lengths([(count, correct) for count, correct in tokens if count is not None]),
+        rewards=tuple(each.rewards for each in problems if each.rewards),
+        says_right=graded.says_right if says_right is None else says_right,
     )
 
 
 def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
-    """The mean of the benchmarks' means.
+    """The mean of the benchmarks' accuracies, or of their mean rewards.
 
     Its interval comes from those of the benchmarks: each half-width, divided by their number, is
     added in quadrature, the lower ones and the upper ones by themselves (MOVER: Zou & Donner 2008).
@@ -227,7 +244,8 @@ def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
         summaries: at least one.
     """
     count = len(summaries)
-    accuracy = sum(summary.accuracy for summary in summaries) / count
+    alike = len({summary.says_right for summary in summaries}) == 1
+    mean = sum(summary.estimate.mean for summary in summaries) / count if alike else math.nan
 
     def combined(part: Callable[[BenchmarkSummary], float]) -> float:
         return math.sqrt(sum(part(summary) ** 2 for summary in summaries)) / count
@@ -235,14 +253,14 @@ def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
     methods = dict.fromkeys(summary.interval.method for summary in summaries)
     return MacroAverage(
         benchmarks=tuple(summary.benchmark for summary in summaries),
-        mean=accuracy,
+        mean=mean,
         standard_errors=StandardErrors(
             combined(lambda each: each.standard_errors.sampling),
             combined(lambda each: each.standard_errors.problems),
         ),
         interval=Interval(
-            accuracy - combined(lambda each: each.accuracy - each.interval.low),
-            accuracy + combined(lambda each: each.interval.high - each.accuracy),
+            mean - combined(lambda each: each.estimate.mean - each.interval.low),
+            mean + combined(lambda each: each.interval.high - each.estimate.mean),
             ", ".join(methods),
         ),
     )

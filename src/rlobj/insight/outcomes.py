@@ -1,4 +1,4 @@
-"""What came out of a run: accuracy, entropy, dropped and spurious tokens."""
+"""What came out of a run: accuracy or reward, entropy, dropped and spurious tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import read_metrics, read_settings
+from rlobj.config.run_folder import ACCURACY, Measure, measure_of, read_metrics, read_settings
 
 Line = Mapping[str, Any]
 Z95 = 1.959964
@@ -57,18 +57,21 @@ class Outcome:
         """The number of steps at the beginning and at the end that are compared."""
         return max(1, min(10, len(self.steps) // 4))
 
-    def accuracies(self) -> tuple[tuple[float, float], ...]:
-        """(held-out accuracy, half-width of its 95% interval), before and after; () without.
+    @property
+    def measure(self) -> Measure:
+        """What the run measures on held-out problems."""
+        return measure_of(self.lines)
+
+    def held_out(self) -> tuple[tuple[float, float], ...]:
+        """(value of `measure`, half-width of its 95% interval), before and after; () without.
 
         The interval is for other samples on the same problems; with one sample per problem, for
         other problems.
         """
-        known = [line for line in self.lines if line.get("eval/accuracy") is not None]
-        if not known:
-            return ()
-        return tuple(
-            (line["eval/accuracy"], Z95 * standard_error(line)) for line in (known[0], known[-1])
-        )
+        key, error = self.measure.key, self.measure.error
+        known = [line for line in self.lines if line.get(key) is not None]
+        ends = (known[0], known[-1]) if known else ()
+        return tuple((line[key], Z95 * error(line)) for line in ends)
 
     def measures(self, window: int) -> dict[str, str]:
         """The numbers of the run as texts, by their names on the screen.
@@ -77,9 +80,11 @@ class Outcome:
             window: the first and the last so many steps are compared.
         """
         found: dict[str, str] = {}
-        for when, (value, width) in zip(("before", "after"), self.accuracies(), strict=False):
-            low, high = max(value - width, 0), min(value + width, 1)
-            found[f"held-out accuracy {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
+        for when, (value, width) in zip(("before", "after"), self.held_out(), strict=False):
+            low, high = value - width, value + width
+            if self.measure is ACCURACY:
+                low, high = max(low, 0), min(high, 1)
+            found[f"{self.measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
         steps = self.steps
         first, last = steps[:window], steps[-window:]
         when = f"first/last {window} steps" if window > 1 else "first/last step"
@@ -132,11 +137,3 @@ def _trend(first: Sequence[Line], last: Sequence[Line]) -> str:
     noise = 2 * math.hypot(*(math.sqrt(a) / b for a, b in zip(found, tokens, strict=True)))
     word = "shrank" if after < before - noise else "grew" if after > before + noise else ""
     return f"{percent(before)} → {percent(after)}, {word or 'hardly changed'}"
-
-
-def standard_error(line: Line, unknown: float = 0.0) -> float:
-    """The standard error of the held-out accuracy; for other samples on the same problems, or with
-    one sample per problem for other problems."""
-    errors = [line.get(f"eval/accuracy_se_{over}") for over in ("samples", "problems")]
-    known = [error for error in errors if error is not None and not math.isnan(error)]
-    return known[0] if known else unknown

@@ -6,14 +6,14 @@ import inspect
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from rlobj.base.errors import ConfigError, RunError, counted
+from rlobj.base.errors import ConfigError, RunError, counted, nearest
 from rlobj.base.progress import beat
 from rlobj.base.targets import import_target
 from rlobj.rewards.calling import Call, Calls, Outcome, place_of, shown
@@ -27,15 +27,18 @@ logger = logging.getLogger(__name__)
 RECENT = 1000
 """The last calls, among which failures are counted."""
 _DAY = 86_400.0
+_KEYS = ("reward", "correct")
+MAPPING = '{"reward": 0.2, "correct": False}'
+"""What a function returns to say whether a response is right, as an example in messages."""
 
 
 class Custom(Reward):
-    """The result of your function `f(response, answer, **columns) -> float | bool | None`.
+    """The result of your function `f(response, answer, **columns)`: a number, or a mapping.
 
     `answer` is the gold answer of the problem and `columns` holds the other columns of its row.
-    None and NaN mean undecided. A response counts as correct if its reward is above 0. The function
-    may be `async`. Before a run starts, it is called once, with the answer of the first problem as
-    the response.
+    None and NaN mean undecided. A number does not say whether the response is right, so there is no
+    accuracy; `{"reward": 0.2, "correct": False}` does. The function may be `async`. Before a run
+    starts, it is called once, with the answer of the first problem as the response.
     """
 
     target: str
@@ -72,7 +75,7 @@ def function_grader(
     """Return a grader that calls a function, as `Custom` does.
 
     Args:
-        function: `f(response, answer, **columns) -> float | bool | None`.
+        function: `f(response, answer, **columns)`; see `Custom`.
         name: name of the function, for error messages.
         settings: deadline, batched, ...; other rewards than `Custom` have none. Default: those of
             `Custom`.
@@ -92,6 +95,11 @@ class _CustomGrader(Grader):
         self._calls = Calls(function, settings.deadline, settings.concurrency)
         self._failed: deque[bool] = deque(maxlen=RECENT)
         self._warned: set[str] = set()
+        self._mapped = self._known = False  # whether it returns mappings, and whether it showed it
+
+    @property
+    def says_right(self) -> bool:
+        return self._mapped
 
     def __exit__(self, *_: object) -> None:
         self._calls.close()
@@ -109,6 +117,7 @@ class _CustomGrader(Grader):
                     f"{self._failure(outcome, *part)}\nIt was called before the run, with the "
                     "answer of the first problem as the response."
                 )
+            self._known = True
 
     def _check_parameters(self, problems: Sequence[Problem]) -> None:
         function = self._calls.function
@@ -161,10 +170,7 @@ class _CustomGrader(Grader):
         """
         self._failed.append(bool(outcome.reason) and outcome.counts)
         if not outcome.reason:
-            return [
-                Graded(reward, None if math.isnan(reward) else reward > 0, "custom", None)
-                for reward in outcome.value
-            ]
+            return outcome.value
         if isinstance(outcome.error, _WrongResult):
             raise outcome.error
         message = self._failure(outcome, responses, problems)
@@ -196,8 +202,8 @@ class _CustomGrader(Grader):
 
     def _rewards(
         self, responses: Sequence[str], problems: Sequence[Problem], result: Any
-    ) -> list[float]:
-        """The rewards that a call returned. This runs in the thread of the call.
+    ) -> list[Graded]:
+        """The grades that a call returned. This runs in the thread of the call.
 
         Raises:
             _WrongResult: the call returned something else.
@@ -208,21 +214,49 @@ class _CustomGrader(Grader):
                 f"Reward {self._name} returned {shown(result)} for {counted(count, 'response')}; "
                 f"expected a list of {counted(count, 'reward')}, in the order of the responses."
             )
-        rewards: list[float] = []
+        grades: list[Graded] = []
         for value, response, problem in zip(values, responses, problems, strict=True):
             try:
-                rewards.append(math.nan if value is None else float(value))
-            except (TypeError, ValueError, OverflowError):
-                rewards.append(math.inf)
-            if math.isinf(rewards[-1]):
+                grades.append(self._grade(value))
+            except _WrongResult as error:
                 raise _WrongResult(
                     f"Reward {self._name} returned {shown(value)} on problem {problem.id!r}; "
-                    "expected a finite number, True, False, or None for undecided."
+                    f"{error}"
                     + " Set batched: true if it grades all responses in one call."
                     * isinstance(value, list)
                     + f"\n  response: {shown(response)}"
+                ) from None
+        return grades
+
+    def _grade(self, value: Any) -> Graded:
+        """The grade that a value stands for. Values have the same form in every call.
+
+        Raises:
+            _WrongResult: the value is no reward, or of another form than those before.
+        """
+        mapped = isinstance(value, Mapping)
+        given = value if mapped else {"reward": value}
+        if unknown := [key for key in given if key not in _KEYS]:
+            raise _WrongResult(f"{unknown[0]!r} is no key.{nearest(str(unknown[0]), _KEYS)}")
+        try:
+            reward = math.nan if (found := given["reward"]) is None else float(found)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            reward = math.inf
+        undecided, right = math.isnan(reward), given.get("correct")
+        says = type(right).__name__ in ("bool", "bool_")  # also that of numpy
+        if math.isinf(reward) or (mapped and not (undecided or says)):
+            number = "a finite number, True, False, or None for undecided"
+            mapping = f'a mapping such as {MAPPING}, or {{"reward": None}} for undecided'
+            raise _WrongResult(f"expected {mapping if mapped else number}.")
+        if mapped or not undecided:  # None and NaN fit both forms
+            if self._known and mapped != self._mapped:
+                raise _WrongResult(
+                    "the calls before returned another form, or None in the call before the run. "
+                    f"Return a number in every call; or in every call a mapping such as {MAPPING}, "
+                    'and {"reward": None} for undecided.'
                 )
-        return rewards
+            self._mapped, self._known = mapped, True
+        return Graded(reward, bool(right) if says and not undecided else None, "custom", None)
 
 
 def _listed(result: Any) -> list[Any]:

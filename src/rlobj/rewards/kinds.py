@@ -21,7 +21,7 @@ from torch import Tensor
 from rlobj.answers import MathVerifier, Verdict, verifier_version
 from rlobj.base.primitive import Primitive
 from rlobj.base.validation import InvalidFields, Model
-from rlobj.base.verdicts import best_of_golds
+from rlobj.base.verdicts import WORDS, best_of_golds
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
@@ -89,7 +89,7 @@ class Graded:
     reward: float
     """NaN = undecided."""
     correct: bool | None
-    """None = undecided; accuracy ignores undecided responses."""
+    """None = undecided, or nothing says whether the response is right: accuracy ignores it."""
     reason: str
     """What decided, or why the response is undecided."""
     answer: str | None
@@ -98,6 +98,17 @@ class Graded:
     """Each of several rewards; `reward` is their weighted sum."""
     verifier: str | None = None
     """`rlobj.answers.verifier_version()`, if the verifier graded it."""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the response has no reward; then nothing says whether it is right either."""
+        return math.isnan(self.reward)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict as a word; the reward where nothing says whether the response is right."""
+        known = self.undecided or self.correct is not None
+        return WORDS[self.correct] if known else f"reward {self.reward:.3g}"
 
     @property
     def no_answer(self) -> bool:
@@ -113,6 +124,11 @@ class Grader:
     """
 
     batched = False
+
+    @property
+    def says_right(self) -> bool:
+        """Whether grades say which responses are right; a function shows it in its first call."""
+        return True
 
     def check(self, problems: Sequence[Problem]) -> None:
         """Find what is wrong with a function of the user before it is needed.

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import InvalidFields
-from rlobj.rewards.custom import function_grader
+from rlobj.rewards.custom import MAPPING, function_grader
 from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig
 
 if TYPE_CHECKING:
@@ -29,12 +30,14 @@ OVERLONG = "overlong"
 class Several(Reward):
     """Σ of several rewards with weights; `rewards: [...]` is short for it.
 
-    A response is undecided if any of its rewards is. Accuracy is that of the first reward. The
-    length penalty is one more reward, with the name `overlong` and weight 1.
+    A response is undecided if any of its rewards is. The length penalty is one more reward, with
+    the name `overlong` and weight 1.
     """
 
     of: tuple[RewardConfig, ...]
     """a list of {name, weight, kind, ...}"""
+    correct: str | None = None
+    """name of the reward that says what is right; null = the first in the list that does"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -46,6 +49,10 @@ class Several(Reward):
             if each.overlong:
                 text = "belongs beside the list: {kind: several, of: [...], overlong: ...}"
                 problems.append((f"of.{i}.overlong", text))
+        names = [each.name for each in self.of if each.name]
+        if self.correct not in (None, *names):
+            text = f"no reward '{self.correct}'.{nearest(self.correct, names)}"
+            problems.append(("correct", text))
         if problems:
             raise InvalidFields(problems)
         return self
@@ -73,12 +80,14 @@ class Several(Reward):
             function_grader(given[name], name, each) if name in given else each.open()
             for name, each in pairs
         ]
-        return _SeveralGrader(self.of, graders)
+        return _SeveralGrader(self, graders)
 
 
 class _SeveralGrader(Grader):
-    def __init__(self, of: Sequence[Reward], graders: Sequence[Grader]) -> None:
-        self._of, self._graders, self._stack = of, graders, ExitStack()
+    def __init__(self, settings: Several, graders: Sequence[Grader]) -> None:
+        self._of, self._graders, self._stack = settings.of, graders, ExitStack()
+        self._correct, pairs = settings.correct, enumerate(zip(settings.of, graders, strict=True))
+        self._able = [(i, one) for i, (of, one) in pairs if self._correct in (None, of.name)]
         self.batched = any(grader.batched for grader in graders)
 
     def __enter__(self) -> Self:
@@ -92,6 +101,15 @@ class _SeveralGrader(Grader):
     def check(self, problems: Sequence[Problem]) -> None:
         for grader in self._graders:
             grader.check(problems)
+        if self._correct and not self.says_right:
+            raise ConfigError(
+                f"rewards.correct is {self._correct}, which does not say what is right: its "
+                f"function has to return mappings such as {MAPPING}"
+            )
+
+    @property
+    def says_right(self) -> bool:
+        return any(grader.says_right for _, grader in self._able)
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response by all rewards."""
@@ -101,7 +119,9 @@ class _SeveralGrader(Grader):
     def _joined(self, parts: Sequence[Graded]) -> Graded:
         rewards = tuple(part.reward for part in parts)
         total = sum(each.weight * reward for each, reward in zip(self._of, rewards, strict=True))
-        whole = replace(parts[0], reward=total, rewards=rewards)
+        place = next((i for i, grader in self._able if grader.says_right), None)
+        correct = None if place is None else parts[place].correct
+        whole = replace(parts[place or 0], reward=total, rewards=rewards, correct=correct)
         for each, part in zip(self._of, parts, strict=True):
             if math.isnan(part.reward):
                 whole = replace(whole, correct=None, reason=f"{each.name}: {part.reason}")

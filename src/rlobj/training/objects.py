@@ -114,7 +114,8 @@ class Objects:
         if isinstance(reward, Reward):
             return {"rewards": reward.model_dump(mode="json")}
         if (several := _entries(reward)) is not None:
-            return {"rewards": [_settings(each) for each in several]}
+            of = [_settings(each) for each in several]
+            return {"rewards": {**reward, "of": of} if _is_several(reward) else of}
         if isinstance(reward, Mapping):
             return {"rewards": dict(reward)}
         return {"rewards": reward_settings(reward if isinstance(reward, str) else _text(reward))}
@@ -168,7 +169,12 @@ def _entries(reward: Any) -> list[Any] | None:
     """Several rewards as a list of mappings; None = one reward."""
     if isinstance(reward, Mapping) and reward and all(map(callable, reward.values())):
         return [{"name": name, "target": function} for name, function in reward.items()]
-    return list(reward) if isinstance(reward, list | tuple) else None
+    of = reward["of"] if _is_several(reward) else reward
+    return list(of) if isinstance(of, list | tuple) else None
+
+
+def _is_several(reward: Any) -> bool:
+    return isinstance(reward, Mapping) and isinstance(reward.get("of"), list | tuple)
 
 
 def _settings(entry: Any) -> Any:

@@ -54,8 +54,8 @@ class TrainingResult:
 
     @property
     def best_checkpoint(self) -> Path | None:
-        """The checkpoint with the highest held-out accuracy, the earliest of equals; None if none
-        of the run's checkpoints was evaluated."""
+        """The checkpoint with the highest held-out accuracy, or reward where nothing says what is
+        right; the earliest of equals, None if none of the run's checkpoints was evaluated."""
         return best_checkpoint(self.path)
 
     @property

@@ -26,7 +26,7 @@ from rlobj.config.presets import difference, merge, read_yaml
 from rlobj.config.resuming import refuse_changes, require_trust
 from rlobj.config.run_config import RunConfig, build_config, settings_of
 from rlobj.config.run_folder import how_to_continue, in_another_trainer, read_settings
-from rlobj.config.starting import refuse_senseless
+from rlobj.config.starting import refuse_senseless, refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.data.sources import NAMED_SOURCES, require_source
@@ -86,7 +86,8 @@ def train(
             `data`.
         reward: a kind, such as "math" or "exact"; "file.py:function" or "package.module:function";
             a mapping with `kind`; or a function `f(response, answer, **columns)` that returns a
-            number, a bool, or None for undecided. `columns` are the other columns of the row.
+            number or None for undecided, or a mapping that also says whether the response is right:
+            `{"reward": 0.2, "correct": False}`. `columns` are the other columns of the row.
         sampler: "transformers", "vllm", "vllm-server", or a `Sampler` object.
         out: new folder for the run. Default: runs/NAME-TIME.
         settings: single settings by dotted name.
@@ -260,11 +261,14 @@ def check_functions(config: RunConfig) -> None:
     """Check the reward functions that a configuration names, as the start of its run does.
 
     Raises:
-        ConfigError: a function cannot be imported, or cannot grade the first problem.
+        ConfigError: a function cannot be imported or cannot grade the first problem, or it gives no
+            accuracy and dynamic sampling compares accuracies.
         DataError: the problems cannot be read.
     """
     if any(hasattr(each, "target") for each in getattr(config.rewards, "of", [config.rewards])):
-        config.rewards.open().check(load_problems(config.data, "train"))
+        grader = config.rewards.open()
+        grader.check(load_problems(config.data, "train"))
+        refuse_unknown_accuracy(config, grader.says_right)
 
 
 def default_folder(config: RunConfig) -> Path:

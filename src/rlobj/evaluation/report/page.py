@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -25,6 +26,7 @@ VERDICTS = {
     "t": "truncated",
     "n": "ended without an answer",
     "u": "undecided",
+    "g": "graded, without a verdict",
 }
 """Letter in the data -> verdict."""
 
@@ -64,7 +66,8 @@ def write_page(
     benchmarks = [
         {
             "name": each.summary.benchmark,
-            "problems": [problem_data(problem) for problem in each.graded.problems],
+            "measure": "percent right" if each.summary.says_right else "mean reward",
+            "problems": [problem_data(p, each.summary.says_right) for p in each.graded.problems],
         }
         for each in results
     ]
@@ -88,14 +91,13 @@ def _summary_table(results: Sequence[BenchmarkResult]) -> str:
 
 
 def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[str]:
-    lines = ["Percent of n responses per problem. The interval is for similar problems."]
+    lines = tables.reading_notes([each.summary for each in results])
     if any(each.summary.truncated > 0 for each in results):
         lines.append(
             "Below, each response has one verdict: one that was cut and is not right is truncated, "
             "with an answer or without. The table counts every response that was cut, and every "
             "one without an answer."
         )
-    lines += tables.undecided_note([each.summary for each in results])
     if kept < total:
         lines.append(
             f"The page holds the texts of {kept:,} of {total:,} responses, the first ones of each "
@@ -116,6 +118,7 @@ def _verdict_boxes(results: Sequence[BenchmarkResult]) -> str:
         f"<span class='cell {letter}' aria-hidden=true></span>{name} "
         f"<small>{counts[letter]:,}</small></label>"
         for letter, name in VERDICTS.items()
+        if counts[letter] or letter in ("tug" if counts["g"] else "rwtnu")
     )
 
 
@@ -129,22 +132,26 @@ def _section(index: int, result: BenchmarkResult, common: Mapping[str, str]) -> 
 
 def verdict(response: ResponseRecord, grade: Graded) -> str:
     """The letter of a response; one that was cut and is not right is truncated."""
-    if grade.correct is None:
+    if grade.undecided:
         return "u"
     if grade.correct:
         return "r"
     if response.finish == "length":
         return "t"
+    if grade.correct is None:
+        return "g"
     return "n" if grade.no_answer else "w"
 
 
-def problem_data(each: GradedProblem) -> Mapping[str, Any]:
+def problem_data(each: GradedProblem, says_right: bool = True) -> Mapping[str, Any]:
     """Everything about a problem but the texts of its responses."""
+    share = each.value(says_right)
     return {
         "id": each.problem.id,
         "prompt": each.problem.prompt,
         "gold": each.problem.answer,
-        "share": each.share,
+        "share": None if math.isnan(share) else share,
+        "rewards": [grade.reward if not grade.undecided else None for grade in each.grades],
         "verdicts": "".join(map(verdict, each.responses, each.grades)),
         "answers": [grade.answer for grade in each.grades],
         "reasons": [grade.reason for grade in each.grades],

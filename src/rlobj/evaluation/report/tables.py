@@ -14,8 +14,13 @@ from rlobj.config.layers import flattened
 from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, MacroAverage, macro_average
 from rlobj.reporting.markdown import escaped, markdown_table
+from rlobj.rewards.custom import MAPPING
 
 UNKNOWN = "–"
+OF_RIGHT = (" right", "tokens, wrong", "without an answer")
+"""The ends of the rows that mean nothing where nothing says which responses are right."""
+OF_RIGHT_JSON = ("_all", "_none", "no_answer", "_bounds", "pass@k", "length_right", "length_wrong")
+"""The same of the names in results.json."""
 COUNTS = ("solve_all", "solve_none", "truncated", "format", "no_answer", "undecided")
 Value = TypeVar("Value")
 
@@ -23,9 +28,9 @@ Value = TypeVar("Value")
 def summary_table(summaries: Sequence[BenchmarkSummary]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: benchmarks across and the average of several; their numbers down."""
     texts = {summary.benchmark: _measures(summary) for summary in summaries}
-    if len(summaries) > 1:
-        macro = macro_average(summaries)
-        texts[f"mean of {len(summaries)}"] = _headline(macro, macro.standard_errors.sampling)
+    if len(summaries) > 1 and math.isfinite((macro := macro_average(summaries)).mean):
+        sampling, shares = macro.standard_errors.sampling, summaries[0].says_right
+        texts[f"mean of {len(summaries)}"] = _headline(macro, sampling, shares)
     most_first = sorted(texts.values(), key=len, reverse=True)
     names = dict.fromkeys(name for own in most_first for name in own)
     return ["", *texts], [[name, *(own.get(name, "") for own in texts.values())] for name in names]
@@ -36,10 +41,10 @@ def _measures(summary: BenchmarkSummary) -> dict[str, str]:
     right = {"avg@n if undecided ones were right": percent(summary.bounds[1])}
     estimates = {f"pass@{k}": each for k, each in summary.pass_at.items() if k > 1}
     estimates |= {f"maj@{k}": each for k, each in summary.maj_at.items()}
-    return {
+    rows = {
         "problems": f"{summary.problems:,}",
         "n": f"{summary.samples_per_problem:,}",
-        **_headline(summary.estimate, summary.standard_errors.sampling),
+        **_headline(summary.estimate, summary.standard_errors.sampling, summary.says_right),
         **(right if summary.undecided else {}),
         **{name: _estimated(each, summary.problems) for name, each in estimates.items()},
         "problems, all responses right": f"{summary.solve_all:,}",
@@ -53,41 +58,69 @@ def _measures(summary: BenchmarkSummary) -> dict[str, str]:
             for name, value in asdict(summary.lengths).items()
         },
     }
+    return {k: v for k, v in rows.items() if summary.says_right or not k.endswith(OF_RIGHT)}
 
 
-def _headline(found: Estimate | MacroAverage, sampling: float) -> dict[str, str]:
-    """avg@n with its interval and errors; an error of 0 says only that all shares are equal."""
+def _headline(found: Estimate | MacroAverage, sampling: float, shares: bool) -> dict[str, str]:
+    """avg@n or the mean reward, with its interval and errors; an error of 0 says only that all
+    values are equal."""
     return {
-        "avg@n": percent(found.mean),
-        "95% interval": percent_range(*found.interval[:2]),
-        "standard error, similar problems": percent(found.stderr or math.nan),
-        "standard error, same problems": percent(sampling or math.nan),
+        "avg@n" if shares else "mean reward": number(found.mean, shares),
+        "95% interval": number_range(*found.interval[:2], shares),
+        "standard error, similar problems": number(found.stderr or math.nan, shares),
+        "standard error, same problems": number(sampling or math.nan, shares),
     }
+
+
+def number(value: float, shares: bool, sign: str = "") -> str:
+    """A share in percent with one decimal, or a reward; a dash if it is not finite.
+
+    Args:
+        value: the share or the reward.
+        shares: it is a share.
+        sign: "+" for a difference.
+    """
+    text = f"{100 * value:{sign}.1f}" if shares else f"{value:{sign}.3f}"
+    return (text.replace("-", "−") if sign else text) if math.isfinite(value) else UNKNOWN
+
+
+def number_range(low: float, high: float, shares: bool, sign: str = "") -> str:
+    """Two numbers; a dash if they are not finite."""
+    ends = (number(each, shares, sign) for each in (low, high))
+    return " to ".join(ends) if math.isfinite(low) else UNKNOWN
 
 
 def percent(value: float) -> str:
     """A share in percent with one decimal; a dash for nan."""
-    return UNKNOWN if math.isnan(value) else f"{100 * value:.1f}"
-
-
-def percent_range(low: float, high: float) -> str:
-    """Two shares in percent."""
-    return UNKNOWN if math.isnan(low) else f"{percent(low)} to {percent(high)}"
+    return number(value, True)
 
 
 def percent_signed(value: float) -> str:
     """A difference of shares in percent points, with its sign."""
-    return UNKNOWN if math.isnan(value) else f"{100 * value:+.1f}".replace("-", "−")
+    return number(value, True, "+")
 
 
-def undecided_note(summaries: Sequence[BenchmarkSummary]) -> list[str]:
-    """A note on how many responses are undecided and why, if there are any."""
+def reading_notes(summaries: Sequence[BenchmarkSummary]) -> list[str]:
+    """What the main numbers are, why some are missing, and what is undecided."""
+    methods = dict.fromkeys(summary.interval.method for summary in summaries)
+    rewarded = ", ".join(each.benchmark for each in summaries if not each.says_right)
+    about = (
+        f"The reward of {rewarded} does not say which responses are right: mean rewards take the "
+        "place of avg@n, and pass@k, maj@k and other numbers of right responses are left out. A "
+        f"function says what is right with a mapping such as {MAPPING}."
+    )
     parts = [
         f"{summary.benchmark} {count:,} ({reason})"
         for summary in summaries
         for reason, count in summary.undecided_reasons.items()
     ]
-    return [f"Undecided responses count as wrong: {', '.join(parts)}."] if parts else []
+    counted = "enter no mean reward" if rewarded else "count as wrong"
+    return [
+        f"{'Means' if rewarded else 'Percent'} of n responses per problem. The interval is for "
+        f"similar problems: {', '.join(methods)}.",
+        *([about] if rewarded else []),
+        *([f"Undecided responses {counted}: {', '.join(parts)}."] if parts else []),
+    ]
 
 
 def shared(settings: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
@@ -131,7 +164,8 @@ def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -
     `X_stderr` is over problems, sd/sqrt(n); `avg@n_stderr_sampling` is for these very problems.
     Intervals are at 95%. Undecided responses count as wrong everywhere; `avg@n_bounds` is avg@n if
     all of them are wrong, and if all are right. `pass@k_problems` is the number of problems with at
-    least k responses, if it is not all of them.
+    least k responses, if it is not all of them. Where nothing says which responses are right,
+    `reward` takes the place of `avg@n`, and there are no numbers of right responses.
 
     Args:
         results: one per benchmark.
@@ -142,12 +176,13 @@ def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -
         "settings": shared([each.settings for each in results]),
         "results": {each.summary.benchmark: _benchmark(each) for each in results},
     }
-    if len(results) > 1:
-        macro = macro_average([each.summary for each in results])
+    summaries = [each.summary for each in results]
+    if len(results) > 1 and math.isfinite((macro := macro_average(summaries)).mean):
+        name = "avg" if results[0].summary.says_right else "reward"
         found["macro_average"] = {
             "benchmarks": list(macro.benchmarks),
-            **_numbers("avg", macro),
-            "avg_stderr_sampling": macro.standard_errors.sampling,
+            **_numbers(name, macro),
+            f"{name}_stderr_sampling": macro.standard_errors.sampling,
         }
     return from_json(to_json(found, inf_nan_mode="null"))
 
@@ -160,11 +195,8 @@ def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any
         about: as for `results_json`.
     """
     summaries = [each.summary for each in results]
-    methods = dict.fromkeys(summary.interval.method for summary in summaries)
     notes = [
-        "Percent of n responses per problem. The interval is for similar "
-        f"problems: {', '.join(methods)}.",
-        *undecided_note(summaries),
+        *reading_notes(summaries),
         *_settings(results),
         *([f"{_listed(facts(about))}."] if about else []),
     ]
@@ -185,14 +217,15 @@ def _listed(settings: Mapping[str, str]) -> str:
 
 def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
     summary, n = result.summary, result.summary.samples_per_problem
+    main = f"avg@{n}" if summary.says_right else "reward"
     numbers: dict[str, Any] = {
         "problems": summary.problems,
         "samples": n,
         "responses": summary.responses,
-        **_numbers(f"avg@{n}", summary.estimate),
-        f"avg@{n}_stderr_sampling": summary.standard_errors.sampling,
-        f"avg@{n}_interval_method": summary.interval.method,
-        f"avg@{n}_bounds": list(summary.bounds),
+        **_numbers(main, summary.estimate),
+        f"{main}_stderr_sampling": summary.standard_errors.sampling,
+        f"{main}_interval_method": summary.interval.method,
+        f"{main}_bounds": list(summary.bounds),
     }
     for name, estimates in (("pass", summary.pass_at), ("maj", summary.maj_at)):
         for k, estimate in estimates.items():
@@ -200,13 +233,15 @@ def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
             if estimate.problems < summary.problems:
                 numbers[f"{name}@{k}_problems"] = estimate.problems
     every = [summary.pass_at_k(k) for k in range(1, n + 1)]
-    return numbers | {
+    numbers |= {
         "pass@k": [estimate.mean for estimate in every if estimate.values],
         **{name: getattr(summary, name) for name in COUNTS},
         "undecided_reasons": dict(summary.undecided_reasons),
         **{f"length_{name}": value for name, value in asdict(summary.lengths).items()},
         "settings": dict(result.settings),
     }
+    known = summary.says_right
+    return {k: v for k, v in numbers.items() if known or not k.endswith(OF_RIGHT_JSON)}
 
 
 def _numbers(name: str, estimate: Estimate | MacroAverage) -> dict[str, Any]:

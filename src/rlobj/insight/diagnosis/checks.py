@@ -85,10 +85,10 @@ def groups_without_signal(h: History) -> Found | None:
     if len(h.steps) < WINDOW or not (share == 1 or (share >= NO_SIGNAL and accuracy < SOLVED)):
         return None
     text = "groups-without-signal"
-    if not 0 < accuracy < 1:  # also NaN
+    if accuracy <= 0 or accuracy >= 1:
         text = "groups-all-wrong" if accuracy <= 0 else "groups-all-right"
-    numbers = {"share": share, "accuracy": accuracy}
-    return Found.of(text, numbers, reward=h.mean("reward/mean"))
+    level = dict.fromkeys([_level(h), f"mean reward {h.mean('reward/mean'):.3g}"])
+    return Found.of(text, {"share": share, "accuracy": accuracy}, level=", ".join(level))
 
 
 def entropy_falling(h: History) -> Found | None:
@@ -99,7 +99,7 @@ def entropy_falling(h: History) -> Found | None:
         return None
     what = "almost nothing is explored" if spent else "the reward did not rise"
     numbers = {"early": early, "now": now, "accuracy": accuracy}
-    return Found.of("entropy-falling", numbers, what=what)
+    return Found.of("entropy-falling", numbers, what=what, level=_level(h))
 
 
 def entropy_exploding(h: History) -> Found | None:
@@ -109,13 +109,20 @@ def entropy_exploding(h: History) -> Found | None:
         return None
     bonus = any(each.kind == "entropy_bonus" for each in h.config.objective.penalties)
     numbers = {"early": early, "now": now, "accuracy": accuracy}
-    return Found.of("bonus-exploding" if bonus else "entropy-exploding", numbers)
+    return Found.of("bonus-exploding" if bonus else "entropy-exploding", numbers, level=_level(h))
 
 
 def _entropy(h: History) -> tuple[float, float, float]:
     """Entropy now and early, and the accuracy now; NaN before there are enough steps."""
     now = h.mean("policy/entropy") if len(h.steps) >= 2 * WINDOW else math.nan
     return now, h.early("policy/entropy"), h.mean("reward/accuracy")
+
+
+def _level(h: History) -> str:
+    """The accuracy now, or the mean reward where nothing says which responses are right."""
+    accuracy = h.mean("reward/accuracy")
+    reward = f"mean reward {h.mean('reward/mean'):.3g}"
+    return reward if math.isnan(accuracy) else f"accuracy {accuracy:.3f}"
 
 
 def ratio_spike(h: History) -> Found | None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.yaml import packaged_table
+from rlobj.config.run_folder import measure_of
 from rlobj.insight.diagnosis.checks import CHECKS
-from rlobj.insight.outcomes import Z95, standard_error
+from rlobj.insight.outcomes import Z95
 from rlobj.insight.run_report.runs import Run, is_number, parts_of
 from rlobj.reporting import Figure, Line, Mark, Target, visible
 
@@ -22,7 +23,7 @@ _MOST_LINES = 12
 
 
 def _held_out(line: MetricLine) -> float:
-    return Z95 * standard_error(line)
+    return Z95 * measure_of([line]).error(line)
 
 
 def _sampled(line: MetricLine) -> float:
@@ -125,9 +126,10 @@ def _curve(plot: Plot, run: Run, metric: str) -> dict[str, Any]:
         return curve
     if plot.interval is not None:
         widths = [0.0 if y is None else _WIDTHS[plot.interval](line) for line, y in found]
+        lowest, highest = (0.0, 1.0) if metric.endswith("accuracy") else (-math.inf, math.inf)
         ends = list(zip(y, widths, strict=True))
-        curve["low"] = [None if y is None else max(y - width, 0.0) for y, width in ends]
-        curve["high"] = [None if y is None else min(y + width, 1.0) for y, width in ends]
+        curve["low"] = [None if y is None else max(y - width, lowest) for y, width in ends]
+        curve["high"] = [None if y is None else min(y + width, highest) for y, width in ends]
     if plot.band is not None:
         ends = zip(("low", "high"), plot.band, strict=True)
         curve |= {end: [line.get(name) for line, _ in found] for end, name in ends}

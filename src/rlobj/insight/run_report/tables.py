@@ -7,7 +7,8 @@ from typing import Any
 
 from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
-from rlobj.insight.outcomes import Line, mean, percent, standard_error, total
+from rlobj.config.run_folder import MEASURES, Measure
+from rlobj.insight.outcomes import Line, mean, percent, total
 from rlobj.insight.run_report.runs import Run
 
 _TABLE = packaged_table("rlobj.insight.run_report", "tables.yaml")
@@ -69,13 +70,11 @@ def different_settings(runs: Sequence[Run]) -> Table:
 def _numbers(run: Run) -> dict[str, str]:
     """The same rows for each run; "" where it has no number."""
     steps = run.steps
-    evaluated = [line for line in run.lines if line.get("eval/accuracy") is not None]
     rewarded = [line for line in steps if line.get("reward/mean") is not None]
     best = max(rewarded, key=lambda line: line["reward/mean"], default=None)
     found = {
         "steps": f"{steps[-1]['step']:,.0f}" if steps else "0",
-        "held-out accuracy, last": _accuracy(evaluated[-1:]),
-        "held-out accuracy, best": _accuracy(evaluated),
+        **{name: text for each in MEASURES for name, text in _held_out(run, each).items()},
         "reward of the best step": (
             f"{best['reward/mean']:.3f}, step {best['step']:,.0f}" if best else ""
         ),
@@ -93,13 +92,16 @@ def _numbers(run: Run) -> dict[str, str]:
     return found
 
 
-def _accuracy(lines: Sequence[Line]) -> str:
-    """The highest held-out accuracy of some lines."""
-    best = max(lines, key=lambda line: line["eval/accuracy"], default=None)
-    if best is None:
-        return ""
-    accuracy, error = best["eval/accuracy"], standard_error(best)
-    return f"{accuracy:.3f} ± {error:.3f}, step {best['step']:,.0f}"
+def _held_out(run: Run, measure: Measure) -> dict[str, str]:
+    """The last and the highest value of a run."""
+    lines = [line for line in run.lines if line.get(measure.key) is not None]
+    best = max(lines, key=lambda line: line[measure.key], default=None)
+    return {
+        f"{measure.name}, {which}": ""
+        if line is None
+        else f"{line[measure.key]:.3f} ± {measure.error(line):.3f}, step {line['step']:,.0f}"
+        for which, line in (("last", lines[-1] if lines else None), ("best", best))
+    }
 
 
 def _setting(settings: Mapping[str, Any], path: str) -> str:

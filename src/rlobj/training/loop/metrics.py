@@ -38,6 +38,7 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Reward, accuracy and length of all sampled responses, and how many of them are trained on.
 
+    There is no accuracy where no grade says which responses are right.
     Responses that dynamic sampling left out count too: it keeps groups with an accuracy between 0
     and 1, so that the kept groups alone would hide progress.
 
@@ -51,6 +52,7 @@ def rollout_metrics(
     local = [_sums(kind, len(names), decoupled) for kind in (every, rollout.responses)]
     whole, kept = comm.sum(torch.tensor(local, dtype=torch.float64)).tolist()
     count, groups, silent, decided, reward, square, judged, right, tokens, cut, *rest = whole
+    accuracy = {"reward/accuracy": right / judged} if judged else {}
     unanswered, *rewards = rest
     kept_groups, kept_tokens = kept[1], kept[8]
     mean = reward / decided if decided else math.nan
@@ -58,9 +60,9 @@ def rollout_metrics(
     return {
         "reward/mean": mean,
         "reward/std": spread,
-        "reward/accuracy": right / judged if judged else math.nan,
-        "reward/undecided": count - judged,
-        "reward/undecided_share": (count - judged) / count if count else math.nan,
+        **accuracy,
+        "reward/undecided": count - decided,
+        "reward/undecided_share": (count - decided) / count if count else math.nan,
         "reward/no_answer_share": unanswered / count if count else math.nan,
         "reward/groups": kept_groups,
         **{

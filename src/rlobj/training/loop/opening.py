@@ -16,7 +16,7 @@ from rlobj.base.files import refuse_links
 from rlobj.config.resuming import changed, recorded, refuse_changes, rollout_key
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import is_run, read_settings
-from rlobj.config.starting import doubts
+from rlobj.config.starting import doubts, refuse_unknown_accuracy
 from rlobj.data import ProblemStream
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop import setup, stages
@@ -66,6 +66,7 @@ def open_parts(
         with together(comm, "checking the reward"):
             grader = given.grader or config.rewards.open()
             grader.check([*train, *test])
+            refuse_unknown_accuracy(config, grader.says_right)
         initial = InitialPolicy(config, given.policy, parallel, callbacks, stack)
         newest = _newest(run, comm) if resume else None
         objective = config.resolved_objective()

@@ -15,7 +15,7 @@ import torch
 
 from rlobj.base.progress import waiting
 from rlobj.config.run_config import settings_of
-from rlobj.config.run_folder import best_checkpoint, held_out_accuracies
+from rlobj.config.run_folder import best_checkpoint, held_out, measure_of
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
 from rlobj.records.observed import Observed
 from rlobj.samplers import Sample, derive_seed
@@ -194,7 +194,8 @@ def _draw(parts: Parts) -> list[Sample]:
 
 
 def evaluate(parts: Parts) -> None:
-    """Held-out accuracy if it is due: after some steps, after the last, and before the first."""
+    """Evaluate on the test problems if it is due: after some steps, the last, and before the
+    first."""
     evaluation, comm, done = parts.config.evaluation, parts.comm, parts.learner.steps
     due = _due(done, evaluation.every) or done == parts.config.training.steps
     if not (due and evaluation.every and parts.test_problems):
@@ -216,7 +217,8 @@ def evaluate(parts: Parts) -> None:
 
     ranks = comm.gather(repeated(parts, own))
     whole = [ranks[i % comm.size][i // comm.size] for i in range(len(parts.test_problems))]
-    summary = summarise(GradedBenchmark("evaluation", tuple(whole)))
+    graded = GradedBenchmark("evaluation", tuple(whole))
+    summary = summarise(graded, says_right=parts.grader.says_right)
     for callback in parts.callbacks:
         callback.evaluated(done, summary)
     parts.metrics |= summary.metrics()
@@ -295,12 +297,13 @@ def save(parts: Parts, *, now: bool = False) -> None:
 
 
 def _is_best(parts: Parts) -> bool:
-    """Whether this step has a higher held-out accuracy than every checkpoint; on all ranks."""
-    settings, accuracy = parts.config.checkpoint, parts.metrics.get("eval/accuracy", math.nan)
-    if math.isnan(accuracy) or not (settings.best and settings.every):
+    """Whether this step's evaluation is better than that of every checkpoint; on all ranks."""
+    settings = parts.config.checkpoint
+    value = parts.metrics.get(measure_of([parts.metrics]).key, math.nan)
+    if math.isnan(value) or not (settings.best and settings.every):
         return False
-    measured = held_out_accuracies(parts.run.path).values()
-    return parts.comm.broadcast(all(accuracy > other for other in measured))
+    _, measured = held_out(parts.run.path)
+    return parts.comm.broadcast(all(value > other for other in measured.values()))
 
 
 def _due(step: int, every: int) -> bool:

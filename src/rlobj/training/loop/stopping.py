@@ -21,7 +21,7 @@ from rlobj.base.files import step_of, write_whole
 from rlobj.base.progress import ENDING
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import settings_of
-from rlobj.config.run_folder import STOP_FILE, best_checkpoint, held_out_accuracies
+from rlobj.config.run_folder import ACCURACY, STOP_FILE, best_checkpoint, held_out
 from rlobj.insight.diagnosis import Finding
 from rlobj.training.loop import stages
 from rlobj.training.loop.parts import Parts
@@ -96,10 +96,10 @@ def stop_on_findings(parts: Parts) -> None:
 def _reason(parts: Parts, finding: Finding) -> str:
     """Why the run stops, its best checkpoint before that, and what to type."""
     run, rate = parts.run.path, parts.config.training.learning_rate / 10
-    best = best_checkpoint(run, before=finding.since)
-    found = "none was saved with a held-out accuracy above 0"
+    best, (measure, known) = best_checkpoint(run, before=finding.since), held_out(run)
+    found = f"none was saved with a {measure.name}{' above 0' * (measure is ACCURACY)}"
     if best is not None:
-        found = f"{best}, held-out accuracy {held_out_accuracies(run)[best]:.3f}"
+        found = f"{best}, {measure.name} {known[best]:.3f}"
     trust = trust_option(settings_of(parts.config))
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
     if "training.learning_rate" in finding.cure:

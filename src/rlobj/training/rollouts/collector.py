@@ -146,7 +146,7 @@ class Rollout:
     def undecided(self) -> Counter[str]:
         """The reasons of responses without a verdict, with their numbers."""
         grades = [each.grade for each in (*self.responses, *self.dead)]
-        return Counter(grade.reason for grade in grades if grade.correct is None)
+        return Counter(grade.reason for grade in grades if grade.undecided)
 
 
 @dataclass

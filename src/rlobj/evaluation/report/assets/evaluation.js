@@ -27,7 +27,12 @@
     }
   });
 
-  function buildRow(b, p, problem, name) {
+  function shareText(share, measure) {
+    if (share === null) return "–";
+    return measure === "percent right" ? (100 * share).toFixed(0) : share.toFixed(3);
+  }
+
+  function buildRow(b, p, problem, name, measure) {
     const cells = [...problem.verdicts].map((letter, s) =>
       make("span", {
         role: "gridcell",
@@ -42,7 +47,7 @@
       "div",
       { class: "head", role: "rowheader" },
       make("span", { class: "id one-line", title: problem.id }, name),
-      make("span", { class: "share", title: "percent right" }, (100 * problem.share).toFixed(0)),
+      make("span", { class: "share", title: measure }, shareText(problem.share, measure)),
     );
     const snippet = problem.prompt.replace(/\s+/g, " ").slice(0, 300);
     const element = make(
@@ -72,7 +77,8 @@
       const shared = ids.every((id) => id.startsWith(folder)) ? folder.length : 0;
       const names = ids.map((id) => id.slice(shared).replace(/^.+(?=.{31}$)/s, "…"));
       grid.style.setProperty("--name", `${Math.max(...names.map((name) => name.length))}ch`);
-      grid.append(...benchmark.problems.map((problem, p) => buildRow(b, p, problem, names[p])));
+      const rowOf = (problem, p) => buildRow(b, p, problem, names[p], benchmark.measure);
+      grid.append(...benchmark.problems.map(rowOf));
       grid.querySelector(".cell")?.setAttribute("tabindex", 0);
       grid.addEventListener("keydown", (event) => moveInGrid(event, b));
       grid.addEventListener("focusin", (event) => {
@@ -174,6 +180,7 @@
       ["verdict", make("span", { class: `badge ${letter}` }, verdicts[letter])],
       ["answer", answerElement(problem.answers[s], true)],
       ["gold", answerElement(problem.gold, true)],
+      ["reward", String(problem.rewards[s] ?? "none")],
       ["reason", problem.reasons[s]],
       ["tokens", length === null ? "unknown" : length.toLocaleString("en")],
       ["end", { stop: "stopped", length: "cut at the limit" }[problem.finishes[s]] ?? "unknown"],

@@ -1,0 +1,175 @@
+"""Evaluations with a reward that does not say which responses are right."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from statistics import fmean, variance
+from typing import Any
+
+import pytest
+
+import rlobj
+from rlobj.base.errors import ConfigError, DataError
+from rlobj.data import Problem
+from rlobj.evaluation import compare, regrade_with, summarise
+from rlobj.evaluation.comparing import compare_benchmark
+from rlobj.evaluation.report import results_json, results_markdown
+from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
+from rlobj.evaluation.summary import BenchmarkResult, macro_average
+from rlobj.rewards import Graded
+
+ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(3) for b in range(4)]
+OF_RIGHT = "avg@|pass@|maj@|right|accuracy|solve|wrong"
+
+
+def benchmark(rewards: dict[str, list[float]], right: bool = False) -> GradedBenchmark:
+    """Problems by id with the rewards of their responses; nan = undecided."""
+    problems = []
+    for name, values in rewards.items():
+        verdicts = [each > 0 if right and not math.isnan(each) else None for each in values]
+        grades = [Graded(r, v, "custom", None) for r, v in zip(values, verdicts, strict=True)]
+        responses = tuple(ResponseRecord(i, i, "", 3, "stop") for i in range(len(values)))
+        problems.append(GradedProblem(Problem(name, "?", "1"), responses, tuple(grades)))
+    return GradedBenchmark("mine", tuple(problems))
+
+
+A = {"a": [1.0, -3.0, 0.2], "b": [0.2, math.nan, 0.4], "c": [math.nan] * 3, "d": [5.0, 5.0, 6.0]}
+B = {"a": [2.0, 2.0, 2.0], "b": [0.0, 0.0, 0.0], "c": [1.0] * 3, "d": [1.0, 1.0, 1.0]}
+
+
+def test_the_mean_reward_is_over_problems_and_decided_responses() -> None:
+    summary = summarise(benchmark(A))
+    decided = [[1.0, -3.0, 0.2], [0.2, 0.4], [5.0, 5.0, 6.0]]
+    means = [fmean(each) for each in decided]
+    sampling = math.sqrt(sum(variance(each) / len(each) for each in decided)) / 3
+    problems = math.sqrt(variance(means) / 3)
+    assert math.isnan(summary.accuracy)
+    assert summary.metrics() == pytest.approx(
+        {
+            "eval/reward": fmean(means),
+            "eval/reward_se_samples": sampling,
+            "eval/reward_se_problems": problems,
+            "eval/undecided": 4.0,
+            "eval/length_mean": 3.0,
+            "eval/truncated": 0.0,
+        }
+    )
+    assert summary.interval.low < fmean(means) < summary.interval.high
+    assert summary.pass_at == {}
+
+
+def test_standard_errors_of_rewards_0_and_1_are_those_of_verdicts() -> None:
+    values = {"a": [1.0, 0.0, 1.0], "b": [0.0, 0.0, 1.0]}
+    numbers, verdicts = summarise(benchmark(values)), summarise(benchmark(values, right=True))
+    assert numbers.standard_errors == pytest.approx(verdicts.standard_errors)
+    assert numbers.estimate.mean == verdicts.accuracy
+    assert (numbers.says_right, verdicts.says_right) == (False, True)
+
+
+def test_nobody_averages_accuracies_with_rewards() -> None:
+    numbers, verdicts = (summarise(benchmark(B, right=right)) for right in (False, True))
+    assert macro_average([numbers, numbers]).mean == pytest.approx(1.0)
+    assert math.isnan(macro_average([numbers, verdicts]).mean)
+    mixed = [BenchmarkResult(benchmark(B), each, {}) for each in (numbers, verdicts)]
+    assert "mean of 2" not in results_markdown(mixed, {})
+    assert "macro_average" not in results_json(mixed, {})
+
+
+def number(response: str, answer: str, **_: Any) -> float:
+    return 1.0 if response == answer else 0.2 * (len(response) == 1)
+
+
+def told(response: str, answer: str, **_: Any) -> dict[str, Any]:
+    return {"reward": number(response, answer), "correct": response == answer}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("evals")
+    for name, reward in (("number", number), ("told", told)):
+        rlobj.evaluate("embedded", on=ROWS, n=4, reward=reward, out=found / name)
+    return found
+
+
+def test_results_have_the_mean_reward_and_nothing_of_right_responses(folder: Path) -> None:
+    [found] = json.loads((folder / "number" / "results.json").read_text())["results"].values()
+    names = [name for name in found if name != "settings"]
+    assert not [name for name in names if re.search(OF_RIGHT, name)]
+    assert found["reward_interval"][0] <= found["reward"] <= found["reward_interval"][1]
+    assert found["reward_stderr"] > 0
+    assert found["reward_stderr_sampling"] > 0
+    table, *notes = (folder / "number" / "results.md").read_text().split("\n\n")
+    assert f"| mean reward | {found['reward']:.3f} |" in table
+    assert not re.search(OF_RIGHT, table)
+    assert "does not say which responses are right" in notes[1]
+    assert '{"reward": 0.2, "correct": False}' in notes[1]
+    [told] = json.loads((folder / "told" / "results.json").read_text())["results"].values()
+    assert told["avg@4"] < found["reward"]
+    assert {"pass@4", "solve_all", "length_right"} <= told.keys()
+
+
+def test_the_page_shows_rewards_in_place_of_verdicts(folder: Path) -> None:
+    page = (folder / "number" / "report.html").read_text()
+    script = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert script is not None
+    [found] = json.loads(script[1])["benchmarks"]
+    assert found["measure"] == "mean reward"
+    for problem in found["problems"]:
+        assert set(problem["verdicts"]) <= {"g", "t"}
+        assert problem["share"] == pytest.approx(fmean(problem["rewards"]))
+    boxes = re.findall(r"name=verdict value=(\w)", page)
+    assert boxes == ["t", "u", "g"]
+    assert "<th scope=row>avg@n" not in page
+
+
+def test_the_result_of_python_has_a_reward_and_no_accuracy(folder: Path) -> None:
+    result = rlobj.evaluate("embedded", on=ROWS, n=4, reward=number)
+    assert math.isnan(result.accuracy)
+    assert result.interval.low <= result.reward <= result.interval.high
+    assert f"rewards={{'problems': {round(result.reward, 4)}}}" in repr(result)
+    row = result.rows[0]
+    assert math.isnan(row["accuracy"])
+    assert row["correct"] == [None] * 4
+    assert set(row["rewards"]) <= {0.0, 0.2, 1.0}
+    again = rlobj.evaluate("embedded", on=ROWS, n=4, reward=told)
+    assert math.isnan(again.reward)
+    assert again.accuracy == fmean(each["accuracy"] for each in again.rows)
+
+
+# Comparisons.
+
+
+def test_rewards_are_compared_where_both_sides_have_one() -> None:
+    found = compare_benchmark(benchmark(A), benchmark(B))
+    differences = [fmean([1.0, -3.0, 0.2]) - 2, 0.3, fmean([5, 5, 6.0]) - 1]
+    assert found.differences == pytest.approx(differences)
+    assert found.only_b == ("c",)
+    assert found.means == pytest.approx((found.difference + 1, 1.0))
+    assert math.isnan(found.accuracy_a)
+    assert found.flips == ()
+    assert found.bounds == (found.difference, found.difference)
+
+
+def test_the_interval_of_rewards_is_not_bounded_by_1() -> None:
+    names = [str(i) for i in range(8)]
+    a = {name: [10.0 + i] for i, name in enumerate(names)}
+    found = compare_benchmark(benchmark(a), benchmark({name: [0.0] for name in names}))
+    assert 10 < found.interval.low < found.difference < found.interval.high < 17
+    assert found.p_value == pytest.approx(2 / 2**8)
+
+
+def test_a_comparison_of_rewards_says_what_it_compares(folder: Path) -> None:
+    text = compare(folder / "number", folder / "number").to_markdown()
+    assert "Mean rewards of problems, over the problems that both answered." in text
+    assert "Percent" not in text
+    assert "flip" not in text.lower().replace("sign-flip", "")
+    with pytest.raises(DataError, match="says which responses are right on one side only"):
+        compare(folder / "number", folder / "told")
+
+
+def test_a_second_grader_needs_verdicts(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no verdict to compare"):
+        regrade_with(folder / "number", "math-verify")

@@ -1,0 +1,235 @@
+"""What says whether a response is right: kinds of rewards, mappings, several rewards."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from custom_rewards import graded, opened, problems
+
+import rlobj
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.config.run_config import RunConfig, compose
+from rlobj.rewards import Exact, Math, ReasoningGym, Reward
+from rlobj.training.run import check_functions
+
+ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
+
+
+def tidy(response: str, answer: str, **_: Any) -> float:
+    """1 for right and 0.2 for a tidy length."""
+    return 1.0 if response == answer else 0.2 * (len(response) == 2)
+
+
+def told(response: str, answer: str, **_: Any) -> dict[str, Any]:
+    return {"reward": tidy(response, answer), "correct": response == answer}
+
+
+# The results of a function.
+
+
+@pytest.mark.parametrize("value", [1, 0.2, -3.0, True, False, np.bool_(True), np.float32(0.5)])
+def test_a_number_does_not_say_what_is_right(value: Any) -> None:
+    [grade] = graded(lambda response, answer: value, ["a"])
+    assert (grade.correct, grade.undecided) == (None, False)
+    assert grade.reward == pytest.approx(float(value))
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "batched"])
+def test_a_mapping_says_what_is_right_whatever_its_reward_is(kind: str) -> None:
+    found = {
+        "right": {"reward": -1.0, "correct": True},
+        "wrong": {"reward": 0.2, "correct": np.bool_(False)},
+        "open": {"reward": None, "correct": True},
+        "lost": {"reward": math.nan},
+    }
+
+    async def asynchronous(response: str, answer: str) -> Any:
+        await asyncio.sleep(0)
+        return found[response]
+
+    functions = {
+        "plain": lambda response, answer: found[response],
+        "async": asynchronous,
+        "batched": lambda responses, answers: [found[each] for each in responses],
+    }
+    with opened(functions[kind], batched=kind == "batched") as grader:
+        assert not grader.says_right  # before the first call
+        grades = grader.score(list(found), problems(*"xxxx"))
+        assert grader.says_right
+    assert [each.correct for each in grades] == [True, False, None, None]
+    assert [each.undecided for each in grades] == [False, False, True, True]
+    assert [each.reward for each in grades[:2]] == [-1.0, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"reward": 1, "corect": True}, "'corect' is no key. Did you mean 'correct'?"),
+        ({"Reward": 1, "correct": True}, "'Reward' is no key. Did you mean 'reward'?"),
+        ({"reward": 1, "correct": True, 3: 4}, "3 is no key. Known: correct, reward."),
+        ({"reward": 1}, 'expected a mapping such as {"reward": 0.2, "correct": False}'),
+        ({"reward": 1, "correct": None}, "expected a mapping such as"),
+        ({"reward": 1, "correct": 0.7}, "expected a mapping such as"),
+        ({"reward": 1, "correct": "yes"}, "expected a mapping such as"),
+        ({"correct": True}, '{"reward": None} for undecided'),
+        ({"reward": math.inf, "correct": True}, "expected a mapping such as"),
+        ({"reward": "good", "correct": True}, "expected a mapping such as"),
+        ({}, "expected a mapping such as"),
+    ],
+)
+def test_a_mapping_with_something_else_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(RunError) as caught:
+        graded(lambda response, answer: value, ["a"])
+    assert message in str(caught.value)
+    with pytest.raises(ConfigError, match="before the run"):
+        opened(lambda response, answer: value).check(problems("x"))
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second"), [(1.0, {"reward": 1, "correct": True}), ({"reward": None}, False)]
+)
+def test_a_function_returns_the_same_form_in_every_call(
+    first: Any, second: Any, batched: bool
+) -> None:
+    values = {"a": first, "b": second, "c": None, "d": math.nan}
+
+    def score(given: Any, answer: Any) -> Any:
+        return [values[each] for each in given] if batched else values[given]
+
+    with opened(score, batched=batched) as grader:
+        grader.score(["a", "c", "d", "a"], problems(*"xxxx"))  # None and NaN fit both
+        with pytest.raises(RunError) as caught:
+            grader.score(["b"], problems("x"))
+    assert f"returned {second!r} on problem 'p0'; the calls before returned" in str(caught.value)
+    assert "Return a number in every call; or in every call a mapping" in str(caught.value)
+
+
+def test_the_call_before_the_run_shows_the_form() -> None:
+    for function, says in ((tidy, False), (told, True)):
+        grader = opened(function)
+        grader.check(problems("x"))
+        assert grader.says_right is says
+    late = opened(lambda response, answer: told(response, answer) if response == "y" else None)
+    late.check(problems("x"))
+    with late, pytest.raises(RunError, match="or None in the call before the run"):
+        late.score(["y"], problems("x"))
+
+
+def test_a_call_that_fails_has_no_form() -> None:
+    def score(response: str, answer: str) -> Any:
+        if response == "bad":
+            raise ValueError
+        return time.sleep(100) if response == "late" else told(response, answer)
+
+    grades = graded(score, ["bad", "late", "x"], deadline=0.1)
+    assert [each.correct for each in grades] == [None, None, True]
+
+
+# Kinds, and several rewards.
+
+
+def test_rewards_of_rlobj_say_what_is_right() -> None:
+    for reward in (Exact(), Math(workers=1), ReasoningGym()):
+        assert reward.open().says_right
+
+
+def several(*rewards: Any, correct: str | None = None) -> Reward:
+    return RunConfig(rewards={"kind": "several", "of": rewards, "correct": correct}).rewards
+
+
+NUMBER = {"name": "number", "kind": "custom", "target": "x:y"}
+FIRST = {"name": "first", "kind": "custom", "target": "x:y"}
+LAST = {"name": "last", "kind": "exact"}
+FUNCTIONS = {
+    "number": lambda response, answer, **_: 0.5,
+    "first": lambda response, answer, **_: {"reward": 0.0, "correct": response == "ab"},
+}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "correct", "expected"),
+    [
+        ([NUMBER, FIRST, LAST], None, [True, False]),
+        ([NUMBER, LAST, FIRST], None, [False, True]),
+        ([NUMBER, FIRST, LAST], "last", [False, True]),
+        ([NUMBER, {**NUMBER, "name": "first", "target": "x:z"}], None, [None, None]),
+    ],
+)
+def test_the_first_of_several_rewards_that_says_what_is_right_decides_or_the_named_one(
+    rewards: list[Any], correct: str | None, expected: list[bool | None]
+) -> None:
+    functions = FUNCTIONS if expected[0] is not None else dict.fromkeys(FUNCTIONS, tidy)
+    with several(*rewards, correct=correct).open(functions) as grader:
+        grader.check(problems("x"))
+        grades = grader.score(["ab", "x"], problems("x", "x"))
+    assert grader.says_right is (expected[0] is not None)
+    assert [each.correct for each in grades] == expected
+    assert not any(each.undecided for each in grades)
+
+
+def test_a_named_reward_that_does_not_say_what_is_right_is_refused() -> None:
+    grader = several(NUMBER, LAST, correct="number").open(FUNCTIONS)
+    with pytest.raises(ConfigError, match=r'correct is number, which .* \{"reward": 0.2, "c'):
+        grader.check(problems("x"))
+    with grader:  # also without the check, nothing else decides
+        assert [each.correct for each in grader.score(["x"], problems("x"))] == [None]
+
+
+@pytest.mark.parametrize("name", ["lost", "overlong", ""])
+def test_a_name_that_no_reward_has_is_refused_with_the_nearest_one(name: str) -> None:
+    rewards = {"kind": "several", "of": [LAST], "overlong": {"cache": 0.2}, "correct": name}
+    with pytest.raises(ConfigError, match=r"rewards.correct \(from x\): no reward .* Known: last"):
+        compose("grpo", [("x", {"rewards": rewards})])
+
+
+def test_the_name_can_be_set_over_a_list_and_a_new_list_forgets_it() -> None:
+    layers = [
+        ("list", {"rewards": [LAST, {**LAST, "name": "b"}]}),
+        ("--set", {"rewards": {"correct": "b"}}),
+    ]
+    assert compose("grpo", layers).rewards.correct == "b"
+    again = compose("grpo", [*layers, ("list", {"rewards": [LAST]})]).rewards
+    assert (again.names, again.correct) == (("last",), None)
+
+
+# Dynamic sampling.
+
+
+@pytest.mark.parametrize("rewards", [tidy, {"a": tidy, "b": tidy}])
+def test_dynamic_sampling_by_accuracy_needs_a_reward_that_says_what_is_right(
+    rewards: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any) -> None:
+        raise AssertionError("the model is loaded")
+
+    monkeypatch.setattr("rlobj.training.loop.setup.InitialPolicy.trained", load)
+    with pytest.raises(ConfigError, match=r"--set sampling\.dynamic\.by=reward"):
+        rlobj.train("dapo", data=ROWS, reward=rewards, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    for reward, settings in ((told, {}), (rewards, {"sampling.dynamic.by": "reward"})):
+        with pytest.raises(AssertionError, match="is loaded"):
+            rlobj.train("dapo", data=ROWS, reward=reward, settings=settings, out=tmp_path / "run")
+
+
+def test_a_dry_run_refuses_it_too(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def number(response, answer, **_): return 1\n")
+    file.write_text(
+        file.read_text() + "def told(*_, **__): return {'reward': 1, 'correct': True}\n"
+    )
+    layer = {"data": {"source": "addition"}, "sampling": {"dynamic": {"by": "accuracy"}}}
+
+    def config(name: str) -> RunConfig:
+        rewards = {"kind": "custom", "target": f"{file}:{name}"}
+        return compose("grpo", [("x", {**layer, "rewards": rewards})])
+
+    check_functions(config("told"))
+    with pytest.raises(ConfigError, match="does not say which responses are right"):
+        check_functions(config("number"))

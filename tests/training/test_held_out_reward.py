@@ -1,0 +1,149 @@
+"""Runs whose reward does not say what is right: the mean reward takes the place of the accuracy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+import pytest
+from screens import console, text_of
+
+import rlobj
+from rlobj.config.run_folder import MEASURES, best_checkpoint, held_out, measure_of
+from rlobj.insight import Outcome
+from rlobj.training import RunDirectory, TrainingResult
+from rlobj_cli.train.beside import show_beside
+from rlobj_cli.train.progress import LiveScreen, PlainScreen
+
+ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]
+SETTINGS = {
+    "training.steps": 3,
+    "data.test_fraction": 0.3,
+    "evaluation.every": 1,
+    "checkpoint.every": 1,
+    "checkpoint.keep": 5,
+}
+
+
+def tidy(response: str, answer: str, **_: Any) -> float:
+    """At most -1: 0.2 more for a tidy length, which pays also where the response is wrong."""
+    return -1.0 if response == answer else -3.0 + 0.2 * (len(response) == 1)
+
+
+def told(response: str, answer: str, **_: Any) -> dict[str, Any]:
+    return {"reward": tidy(response, answer), "correct": response == answer}
+
+
+def trained(reward: Any, folder: Path, *screens: Any) -> TrainingResult:
+    named = {"settings": SETTINGS, "out": folder, "callbacks": screens}
+    return rlobj.train("grpo", data=ROWS, reward=reward, **named)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainingResult]:
+    folder = tmp_path_factory.mktemp("runs")
+    return {name: trained(f, folder / name) for name, f in (("number", tidy), ("told", told))}
+
+
+def accuracies(names: Sequence[str]) -> list[str]:
+    return [name for name in names if "accuracy" in name]
+
+
+def test_a_run_with_numbers_has_the_held_out_reward_and_no_accuracy(
+    runs: dict[str, TrainingResult],
+) -> None:
+    for line, other in zip(runs["number"].history, runs["told"].history, strict=True):
+        assert accuracies([*line]) == []
+        assert line["eval/reward"] < -1
+        for over in ("samples", "problems"):
+            assert line[f"eval/reward_se_{over}"] > 0
+            assert 0 <= other[f"eval/accuracy_se_{over}"] < 0.5
+        assert "eval/reward" not in other
+        if line["step"]:
+            assert line["reward/mean"] == pytest.approx(other["reward/mean"])
+            assert 0 <= other["reward/accuracy"] < 1
+
+
+def test_samples_leave_correct_empty_where_nothing_says_it(
+    runs: dict[str, TrainingResult],
+) -> None:
+    tables = {
+        name: parquet.read_table(run.path / "samples" / "step-000001.parquet").to_pylist()
+        for name, run in runs.items()
+    }
+    assert {row["correct"] for row in tables["number"]} == {None}
+    assert [row["correct"] for row in tables["told"]] == [r["reward"] == -1 for r in tables["told"]]
+
+
+def test_the_best_checkpoint_has_the_highest_reward_also_below_0(
+    runs: dict[str, TrainingResult],
+) -> None:
+    run = runs["number"]
+    measure, found = held_out(run.path)
+    measured = {line["step"]: line["eval/reward"] for line in run.history if line["step"]}
+    assert (measure.key, list(found.values())) == ("eval/reward", list(measured.values()))
+    assert run.best_checkpoint is not None
+    best = max(measured, key=measured.__getitem__)
+    assert run.best_checkpoint.name == f"step-{best:06d}"
+
+
+def test_screens_and_the_report_name_the_reward(
+    runs: dict[str, TrainingResult], tmp_path: Path
+) -> None:
+    for name, shown, other in (
+        ("number", "held-out reward", "accuracy"),
+        ("told", "held-out accuracy", "held-out reward"),
+    ):
+        lines = runs[name].history
+        plain, live = console(100, terminal=False), console(100, terminal=True)
+        with PlainScreen(plain, 3, 0, []) as screen:
+            for line in lines:
+                screen.add(line)
+        live.print(LiveScreen(live, 3, 0, lines).panel())
+        page = rlobj.report(runs[name].path, tmp_path / "report.html").read_text("utf-8")
+        rows = page.partition("Settings")[0].partition("<table")[2].partition("</table")[0]
+        ended = str(Outcome.read(runs[name].path).measures(1))
+        for text in (text_of(plain), text_of(live), ended, rows):
+            assert shown in text
+            assert other not in text
+        value = lines[0][measure_of(lines).key]
+        assert f"step 0/3  {shown} {value:.3f} ± " in text_of(plain)
+
+
+def test_two_runs_beside_each_other_compare_their_rewards(
+    runs: dict[str, TrainingResult],
+) -> None:
+    out = console(120, terminal=False)
+    show_beside(out, runs["number"].path, runs["number"].path)
+    text = text_of(out)
+    assert "held-out reward after, grpo − grpo: +0.000" in text
+    assert "accuracy" not in text
+
+
+def test_the_newest_evaluation_says_what_a_folder_measures(tmp_path: Path) -> None:
+    """A function that returned numbers says what is right since the run was resumed."""
+    lines = [{"step": 0, "eval/reward": 9.0}, {"step": 1, "eval/reward": 9.0}]
+    lines += [{"step": 2, "eval/accuracy": 0.2}, {"step": 3, "eval/accuracy": 0.0}, {"step": 4}]
+    for step in range(1, 5):
+        (tmp_path / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+    for count, best in ((2, 1), (3, 2), (5, 2)):
+        text = "".join(json.dumps(line) + "\n" for line in lines[:count])
+        (tmp_path / "metrics.jsonl").write_text(text)
+        found = best_checkpoint(tmp_path)
+        assert found is not None
+        assert found.name == f"step-{best:06d}"
+    assert measure_of(lines) is MEASURES[0]
+    assert measure_of(lines[:2]) is MEASURES[1]
+
+
+def test_undecided_responses_of_a_function_with_numbers_are_no_accuracy(tmp_path: Path) -> None:
+    result = trained(lambda response, answer, **_: None if response else 1.0, tmp_path / "run")
+    last = result.history[-1]
+    assert accuracies([*last]) == []
+    assert last["reward/undecided_share"] == 1
+    assert last["eval/reward"] is None or last["eval/reward"] != last["eval/reward"]
+    assert RunDirectory(tmp_path / "run").lines()[-1]["eval/reward"] is None
+    assert result.best_checkpoint is None
