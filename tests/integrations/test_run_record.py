@@ -114,7 +114,7 @@ def test_a_line_counts_each_response_of_a_step_once(tmp_path: Path) -> None:
     assert line["groups/without_signal"] == sum(n > 1 and len(each) < 2 for n, each in known)
     assert line["tokens/sampled"] == len(whole)
     assert line["loss/total"] == 0.5
-    assert "reward/accuracy" not in line  # rewards are no verdicts
+    assert "reward/accuracy" not in line  # nothing says what is right
 
 
 def test_silenced_tokens_are_a_share_of_the_tokens_of_all_updates(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import rlobj
 from rlobj import Objective, read_records, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import is_locked
-from rlobj.integrations.trl import ObjectiveTrainer
+from rlobj.integrations.trl import ObjectiveTrainer, recording
 from rlobj_cli.watch import following
 
 PLACE = [(name, "ascending") for name in ("step", "update", "response", "position")]
@@ -107,16 +107,40 @@ def test_a_run_is_inspected_replayed_diagnosed_and_reported(whole: Path) -> None
     run = whole / "_rlobj"
     lines = metrics(run)
     assert [line["step"] for line in lines] == list(range(1, 13))
-    for name in ("policy/entropy", "train/grad_norm", "train/learning_rate", "reward/accuracy"):
+    for name in ("policy/entropy", "train/grad_norm", "train/learning_rate", "reward/mean"):
         assert all(isinstance(line[name], float) for line in lines), name
+    assert not any("reward/accuracy" in line for line in lines)  # 0 and 1 may mean anything
     found = rlobj.inspect(run, dropped=True)
     assert found.count == sum(line["tokens/dropped"] for line in lines) > 0
     replayed = rlobj.replay(run, ["stapo", "prob < 0.1"])
     assert replayed.reproduced == replayed.population == sum(line["tokens/step"] for line in lines)
     [diagnosis] = rlobj.diagnose(run).runs
     assert diagnosis.steps == 12
-    assert diagnosis.unchecked == ("sampler-drift",)  # no log-probs of a sampler
+    no_accuracy = {"truncation", "wrong-group-size"}
+    assert {*diagnosis.unchecked} == {"sampler-drift", *no_accuracy}  # no log-probs of a sampler
     assert "entropy.top(0.2)" in rlobj.report(run, whole / "report.html").read_text()
+
+
+def test_the_verifier_alone_says_what_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands in for `accuracy_reward`, and every other completion is undecided."""
+
+    def verdicts(completions: Any, **_: Any) -> list[float | None]:
+        found = reward(completions)
+        return [None if i % 2 else each for i, each in enumerate(found)]
+
+    monkeypatch.setattr(recording, "accuracy_reward", verdicts)
+    functions = [lambda completions, **_: [0.5] * len(completions), verdicts]
+    named = {"objective": "grpo", "reward_funcs": functions, **RECORDED}
+    one = trainer(ObjectiveTrainer, config(tmp_path), **named)
+    one.train()
+    lines = metrics(tmp_path / "_rlobj")
+    logged = [each for each in one.state.log_history if "rewards/verdicts/mean" in each]
+    assert [line["reward/accuracy"] for line in lines] == pytest.approx(
+        [each["rewards/verdicts/mean"] for each in logged]
+    )
+    assert any(0 < line["reward/accuracy"] < line["reward/mean"] for line in lines)
 
 
 def test_the_learning_rate_of_a_step_is_that_of_its_update(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float
     }
     if not known:
         return counts
-    found = {
+    return {
         **counts,
         "reward/mean": float(mean),
         "reward/std": float((decided - mean).square().mean().sqrt()),
@@ -234,6 +234,3 @@ def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float
         "groups/without_signal": float(silent),
         "groups/without_signal_share": silent / max(len(every), 1),
     }
-    if ((decided == 0) | (decided == 1)).all():  # verdicts
-        found["reward/accuracy"] = found["reward/mean"]
-    return found

@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run
+from rlobj.integrations.rewards import accuracy_reward
 from rlobj.integrations.run_record import RunRecord, observed_update
 from rlobj.integrations.trl.window import Inputs, Window
 from rlobj.records.observed import Observed
@@ -92,7 +93,12 @@ class Recorder(TrainerCallback):
 
     def _end_step(self) -> None:
         assert self._record is not None
-        self._record.end_step({"train/learning_rate": self.learning_rate})
+        metrics = {"train/learning_rate": self.learning_rate}
+        functions, rewards = self._trainer.reward_funcs, self._trainer._progress.rewards
+        if accuracy_reward in functions:  # of functions of TRL, this one alone says what is right
+            right = rewards[:, functions.index(accuracy_reward)]
+            metrics["reward/accuracy"] = float(right.nanmean())
+        self._record.end_step(metrics)
         self._updates = 0
 
     def state(self) -> dict[str, Any] | None:
