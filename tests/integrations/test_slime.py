@@ -61,3 +61,10 @@ def test_an_entropy_bonus_is_refused_because_its_gradient_would_be_lost(tmp_path
 def test_a_micro_batch_that_was_not_planned_is_an_error() -> None:
     with pytest.raises(BatchError, match="does not belong to one step that was planned"):
         slime.loss(Namespace(), {"advantages": [torch.zeros(3)]}, torch.zeros(1, 3, 4), sum)
+
+
+def test_a_mask_with_a_weight_is_refused() -> None:
+    """A custom generate function may return any loss mask."""
+    data = {"loss_masks": [torch.tensor([1, 0]), torch.tensor([1.0, 0.25])]}
+    with pytest.raises(BatchError, match=r"mask is 0\.25 at position 1; expected 1 at trained"):
+        slime._masks(data)

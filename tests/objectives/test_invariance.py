@@ -26,6 +26,7 @@ from torch import Tensor
 from rlobj import BatchError, Objective, TokenBatch, covariance, entropy
 from rlobj.objectives.advantages import Decoupled, MaximumLikelihood
 from rlobj.objectives.controllers import Gate
+from rlobj.objectives.mismatch import Truncate
 from rlobj.objectives.penalties import KL
 from rlobj.objectives.surrogates import Clip
 
@@ -192,6 +193,13 @@ def faults() -> dict[str, Fault]:
         ),
         "column absent": (top, alone(without("entropy")), "needs the column 'entropy'"),
         "rewards absent": (top, alone(without("rewards")), "needs the column 'rewards'"),
+        "no log-prob of the sampler is known": (
+            Objective(mismatch=Truncate()),
+            lambda me, tables: [
+                t.replace(sampler_logprobs=torch.full_like(t.logprobs, NAN)) for t in tables
+            ],
+            "'sampler_logprobs' is NaN at all",
+        ),
         "half a column": (top, on(1, without("entropy")), "in some tables but absent in"),
         "half the advantages": (top, alone(brought), "'advantages' is in some tables"),
         "infinite weight": (

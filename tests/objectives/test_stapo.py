@@ -64,7 +64,7 @@ def test_the_preset_equals_the_formula_of_the_paper_for_each_token(seed: int) ->
             lengths=lengths,
             groups=torch.arange(16) // 4,
             rewards=torch.tensor([1.0, 0, 0, 1] * 3 + [1.0] * 4, dtype=torch.float64),
-            logprobs=(old + torch.randn(total, generator=random, dtype=torch.float64) * 0.3),
+            logprobs=(old + torch.randn(total, generator=random).double() * 0.3).clamp(max=0),
             old_logprobs=old,
             # coarse: several tokens share the entropy at the cut
             entropy=torch.randint(0, 8, (total,), generator=random).double() / 4,

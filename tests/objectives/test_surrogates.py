@@ -166,7 +166,8 @@ def test_clipping_equals_values_by_hand() -> None:
     """r = 2, 0.5, 1.25 with A = 1 and A = -1; low 0.2, high 0.28, dual 1.5."""
     ratios = torch.tensor([2, 0.5, 1.25, 2, 0.5, 1.25], dtype=torch.float64)
     advantages = torch.tensor([1.0, 1, 1, -1, -1, -1], dtype=torch.float64)
-    table = terms(ratios.log(), old_logprobs=torch.zeros(6).double(), advantages=advantages)
+    old = torch.full((6,), -1.0, dtype=torch.float64)
+    table = terms(old + ratios.log(), old_logprobs=old, advantages=advantages)
     plain, dual = Clip(low=0.2, high=0.28), Clip(low=0.2, high=0.28, dual=1.5)
     assert plain(table).tolist() == pytest.approx([1.28, 0.5, 1.25, -2, -0.8, -1.25])
     assert dual(table).tolist() == pytest.approx([1.28, 0.5, 1.25, -1.5, -0.8, -1.25])
@@ -209,7 +210,7 @@ def test_extreme_log_ratios_stay_finite() -> None:
     for surrogate in (Clip(), Unclipped(), Cispo(), SoftGate(), GeometricMean(), DppoTv(), Vespo()):
         (gradient,) = torch.autograd.grad(surrogate(terms(logprobs)).sum(), logprobs)
         assert gradient.isfinite().all(), surrogate
-        far = surrogate(terms(-logprobs.detach(), old_logprobs=OLD))
+        far = surrogate(terms(OLD, old_logprobs=logprobs.detach()))
         assert far.isfinite().all(), surrogate
 
 
@@ -412,3 +413,29 @@ def test_an_unknown_sampler_log_prob_has_gap_0_and_is_counted(
     assert found.loss.item() == expected.loss.item()
     assert objective.plan([absent]).metrics["sampler/nan_tokens"] == 2
     assert "sampler/nan_tokens" not in objective.plan([known]).metrics
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        {"mismatch": Truncate()},
+        {"mismatch": Mask(level="sequence")},
+        {"surrogate": DppoTv(against="sampler")},
+        {"penalties": [KL(against="sampler")]},
+        {"drop": "sampler_gap > 1"},
+    ],
+    ids=str,
+)
+def test_a_sampler_column_without_any_known_log_prob_is_refused(reader: dict[str, Any]) -> None:
+    """One known log-prob in any table of the update is enough; an undecided one is not."""
+    objective = Objective(**reader)
+    table = batch(OLD, sampler_logprobs=OLD, rewards=[1.0, 0.0, 1.0, math.nan])
+    unknown = table.replace(sampler_logprobs=torch.full((6,), math.nan))
+    undecided = table.replace(sampler_logprobs=torch.where(table.decided, math.nan, OLD))
+    for column in (unknown, undecided):
+        with pytest.raises(BatchError, match=r"'sampler_logprobs' is NaN at all \d tokens .* reads it"):
+            objective.plan(column.split(2))
+    assert objective.plan([unknown.replace(ids=[1, 2, 3, 4]), table.replace(ids=[5, 6, 7, 8])])
+    assert Objective().plan([unknown]).tokens == 5
+    nobody = unknown.replace(rewards=[math.nan] * 4)
+    assert objective.plan([nobody]).empty

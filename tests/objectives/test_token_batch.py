@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import NAN, awkward_batch, fitting, leaf, objectives, tokens
 
-from rlobj import BatchError, Objective, TokenBatch
+from rlobj import BatchError, Objective, TokenBatch, load_preset
 
 COLUMNS = (
     "lengths",
@@ -173,7 +174,8 @@ def test_to_padded_restores_the_positions_of_from_padded(data: st.DataObject) ->
     bits = data.draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
     mask = torch.tensor(bits, dtype=torch.bool).reshape(height, width)
     padded = torch.arange(height * width, dtype=torch.float64).reshape(height, width) - 99
-    batch = TokenBatch.from_padded(mask, padded, entropy=-padded, rewards=torch.zeros(height))
+    columns = {"rewards": torch.zeros(height), "groups": torch.zeros(height)}
+    batch = TokenBatch.from_padded(mask, padded, entropy=-padded, **columns)
     assert batch.lengths.tolist() == mask.sum(1).tolist()
     expected = torch.where(mask, padded, 7.0)
     assert batch.to_padded(batch.logprobs, fill=7.0).tolist() == expected.tolist()
@@ -236,6 +238,7 @@ def test_several_rewards_pass_through_split_select_concat_replace_and_from_padde
     padded = TokenBatch.from_padded(
         torch.ones(4, 2),  # as wide as there are rewards
         torch.zeros(4, 2),
+        groups=table.groups,
         rewards=table.rewards,
         reward_names=table.reward_names,
         reward_weights=table.reward_weights,
@@ -328,3 +331,134 @@ def test_what_reads_one_reward_reads_the_weighted_sum_of_several() -> None:
     assert plans[0].advantages[0].tolist() == plans[1].advantages[0].tolist()
     assert plans[0].weights[0].tolist() == plans[1].weights[0].tolist()
     assert plans[0].kept == 2
+
+
+TWO: dict[str, Any] = {"lengths": [2, 1], "groups": [0, 0], "logprobs": [-1.0, -2.0, -3.0]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"groups": ["a", "b"]}, "column 'groups' is 'a' at response 0; expected a number"),
+        ({"groups": [0, "b"]}, "column 'groups' is 'b' at response 1; expected a number"),
+        ({"groups": "ab"}, "column 'groups' is 'ab'; expected a tensor or a list of numbers"),
+        ({"groups": None}, "column 'groups' is None; expected a tensor"),
+        ({"groups": [0, 1.5]}, "'groups' must hold integers, got 1.5 at response 1"),
+        ({"groups": [0, NAN]}, "'groups' must hold integers, got nan at response 1"),
+        ({"groups": [1e30, 0]}, "'groups' must hold integers, got 1.0.*e.30 at response 0"),
+        ({"groups": [True, False]}, "column 'groups' must hold numbers, got torch.bool"),
+        ({"groups": np.array(["a", "b"])}, "column 'groups' is 'a' at response 0"),
+        ({"groups": [[0], [0, 1]]}, "column 'groups' is .0, 1. at response 1; expected 1 numbers"),
+        ({"ids": [0, 2**70]}, "column 'ids' is 1180591620717411303424 at response 1"),
+        ({"ids": {0: 1}}, "column 'ids' is {0: 1}; expected a tensor or a list"),
+        ({"lengths": [2, None]}, "column 'lengths' is None at response 1"),
+        ({"lengths": None}, "column 'lengths' is None; expected"),
+        ({"lengths": 3}, r"column 'lengths' must be \[B\], got \[\]"),
+        ({"rewards": [1.0, "0"]}, "column 'rewards' is '0' at response 1; expected a number"),
+        ({"rewards": [[1.0, 0.5], [1.0, None]]}, r"'rewards' is \[1.0, None\] at response 1"),
+        ({"rewards": [[1.0, 0.5], [1.0]]}, "at response 1; expected 2 numbers as in the row"),
+        ({"rewards": [1.0, 1j]}, "column 'rewards' must hold real numbers, got torch.complex"),
+        ({"rewards": [1.0, 0.0], "reward_weights": (NAN,)}, "reward_weights must be finite"),
+        ({"rewards": [1.0, 0.0], "reward_weights": "a"}, "reward_weights must be finite"),
+        ({"logprobs": [-1.0, None, -3.0]}, "column 'logprobs' is None at row 1; expected a number"),
+        ({"logprobs": np.array([-1.0, None, 0])}, "column 'logprobs' is None at row 1"),
+        ({"logprobs": [[-1.0, -2.0], [-3.0]]}, r"column 'logprobs' is \[-3.0\] at row 1"),
+        ({"logprobs": None}, "column 'logprobs' is None; expected"),
+        ({"old_logprobs": [-1.0, -1.0, "x"]}, "column 'old_logprobs' is 'x' at row 2"),
+        ({"entropy": [True, False, True]}, "column 'entropy' must hold numbers, got torch.bool"),
+        ({"advantages": [1.0, None]}, "column 'advantages' is None at row 1"),
+        ({"columns": {"turn": [1, "x", 2]}}, "column 'turn' is 'x' at row 1; expected a number"),
+    ],
+)
+def test_what_is_not_a_number_is_named_with_its_column_and_row(
+    columns: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BatchError, match=message):
+        TokenBatch(**{**TWO, **columns})
+
+
+def test_numbers_of_other_libraries_are_columns() -> None:
+    rewards = np.array([True, False])
+    batch = TokenBatch(np.array([2, 1]), range(2), np.float32([-1, -2, 0]), rewards=rewards)  # type: ignore[arg-type]
+    assert batch.groups.tolist() == [0, 1]
+    assert batch.rewards.tolist() == [1, 0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", [name for name in COLUMNS if name.endswith("logprobs")])
+def test_a_log_prob_above_zero_is_refused_with_column_and_row(name: str) -> None:
+    with pytest.raises(BatchError, match=rf"'{name}' is 0.002 at row 2 \(response 1, token 0\)"):
+        TokenBatch(**{**TWO, name: [-1.0, NAN if name == "sampler_logprobs" else -1.0, 0.002]})
+    padded = torch.tensor([[-1.0, 9.0], [0.5, 9.0]])  # 9.0 is padding
+    columns: Any = {"logprobs": -torch.ones(2, 2), name: padded}
+    with pytest.raises(BatchError, match=f"'{name}' is 0.5 at row 1"):
+        TokenBatch.from_padded([[1, 0], [1, 0]], **columns)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name in COLUMNS if name.endswith("logprobs")])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_log_prob_that_rounding_lifts_above_zero_is_zero(name: str, dtype: torch.dtype) -> None:
+    given = torch.tensor([-1.0, 9e-4, 2e-7], dtype=dtype, requires_grad=True)
+    column = getattr(TokenBatch(**{**TWO, name: given}), name)
+    assert column.tolist() == [-1, 0, 0]
+    column.sum().backward()
+    assert given.grad is not None
+    assert given.grad.tolist() == [1, 1, 1]
+
+
+def test_log_probs_of_undecided_responses_and_infinite_ones_are_not_refused() -> None:
+    """The first are read by nobody; a trainer skips an update with the second."""
+    batch = tokens([1, 1], [-1.0, 5.0], rewards=[1.0, NAN])
+    assert batch.logprobs.tolist() == [-1, 5]
+    assert tokens([1, 1], [-1.0, float("inf")]).logprobs.tolist() == [-1, float("inf")]
+
+
+def test_rounding_above_zero_does_not_change_an_objective() -> None:
+    """Also where a rule reads 1 − π_old, as in the binary KL of `dppo-kl`."""
+    objective = load_preset("dppo-kl").objective
+    lifted, exact = (
+        TokenBatch(
+            **{**TWO, "logprobs": [-1.0, up, -3.0]}, rewards=[1, 0], old_logprobs=[up, -2, up]
+        )
+        for up in (4e-4, 0.0)
+    )
+    plans = [objective.plan([batch]) for batch in (lifted, exact)]
+    assert plans[0].weights[0].tolist() == plans[1].weights[0].tolist()
+    assert plans[0].kept == plans[1].kept < 3
+    losses = [objective(batch).loss.item() for batch in (lifted, exact)]
+    assert losses[0] == losses[1] != 0
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ([[1, 1], [1, 0.5]], "mask is 0.5 at response 1, position 1; expected 1 at trained"),
+        ([[1.0, NAN], [1, 0]], "mask is nan at response 0, position 1"),
+        (torch.tensor([[1, 2], [1, 0]]), "mask is 2 at response 0, position 1"),
+        (np.array([[1, 0], [-1, 0]]), "mask is -1 at response 1, position 0"),
+        ([[1, None], [1, 0]], r"column 'mask' is \[1, None\] at response 0"),
+        ([[1, 0], [1]], "'mask' is .1. at response 1; expected 2 numbers as in the row before"),
+        ("ab", "column 'mask' is 'ab'; expected a tensor"),
+    ],
+)
+def test_a_mask_that_does_not_say_yes_or_no_is_refused(mask: Any, message: str) -> None:
+    with pytest.raises(BatchError, match=message):
+        TokenBatch.from_padded(mask, -torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32, torch.bfloat16])
+def test_a_mask_of_any_type_selects_the_same_tokens(dtype: torch.dtype) -> None:
+    mask = torch.tensor([[1, 0], [0, 1]]).to(dtype)
+    assert TokenBatch.from_padded(mask, -torch.arange(4.0).reshape(2, 2)).logprobs.tolist() == [
+        0,
+        -3,
+    ]
+
+
+@pytest.mark.parametrize("groups", [{}, {"groups": None}])
+def test_from_padded_with_rewards_needs_groups(groups: dict[str, Any]) -> None:
+    ones = torch.ones(4, 2)
+    with pytest.raises(BatchError, match=r"rewards and no groups.* Pass groups=\[...\]"):
+        TokenBatch.from_padded(ones, -ones, rewards=[1.0, 0, 0, 1], **groups)
+    assert TokenBatch.from_padded(ones, -ones, advantages=ones, **groups).groups.tolist() == [0] * 4
+    batch = TokenBatch.from_padded(ones, -ones, rewards=[1.0, 0, 0, 0], groups=[5, 5, 7, 7])
+    assert batch.groups.tolist() == [5, 5, 7, 7]

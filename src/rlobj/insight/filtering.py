@@ -148,7 +148,7 @@ class _Rows(Evaluator):
         self.dtype = torch.float64 if {*names} & {*_WIDE} else torch.float32
         self.comm, self.state, self.rows = SingleProcess(), {}, rows
         ones = torch.ones(len(rows), dtype=torch.int64)
-        self.table = TokenBatch(lengths=ones, groups=ones, logprobs=ones.float())
+        self.table = TokenBatch(lengths=ones, groups=ones, logprobs=-ones.float())
         self.decided = self.decided_responses = ones.bool()
 
     def _evaluate_Column(self, node: Any) -> Values:

@@ -25,6 +25,7 @@ from torch import Tensor
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.config.presets import load_preset
 from rlobj.integrations.columns import check_columns
+from rlobj.objectives.joining import trained_positions
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
@@ -208,7 +209,7 @@ def _advantages(table: TokenBatch, rollout_data: Mapping[str, Any]) -> list[Tens
 
 def _masks(data: Mapping[str, Any]) -> list[Tensor]:
     """The trained tokens of each response."""
-    return [mask.bool() for mask in data["loss_masks"]]
+    return [trained_positions(mask) for mask in data["loss_masks"]]
 
 
 def _flat(values: list[Tensor], masks: list[Tensor]) -> Tensor:

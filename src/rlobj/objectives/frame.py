@@ -77,18 +77,28 @@ class Frame(Evaluator):
         self._batch: dict[str, Tensor] = {}  # columns of the TokenBatch
         self._columns: dict[str, Tensor] = {}  # columns of rules
         self._units_by: dict[str, Units] = {}
-        error = ""
+        error, tokens, known = "", 0, 0
         try:
             self.table = _join(tables, columns)
             for name, who in columns.items():
                 self._batch[name] = self._read(name, who)
+            if "sampler_logprobs" in columns and self.table.sampler_logprobs is not None:
+                decided, unknown = self.table.decided, self.table.sampler_logprobs.isnan()
+                tokens, known = int(decided.sum()), int((decided & ~unknown).sum())
         except BatchError as exception:
             error = str(exception)
         double = any(table.logprobs.dtype == torch.float64 for table in tables)
-        failed, double = comm.sum(torch.tensor([int(bool(error)), int(double)])).tolist()
+        facts = comm.sum(torch.tensor([bool(error), double, tokens, known], dtype=torch.int64))
+        failed, double, tokens, known = facts.tolist()
         if failed:
             raise BatchError(
                 error or "another rank holds a table that cannot be used; see its error"
+            )
+        if tokens and not known:
+            raise BatchError(
+                f"column 'sampler_logprobs' is NaN at all {tokens} tokens of the update, from row 0 "
+                f"on; {columns.get('sampler_logprobs', 'the loss')} reads it. Pass the "
+                "log-probs that the sampler reported, or leave out what reads them"
             )
         self.dtype = torch.float64 if double else torch.float32
         self.device = self.table.logprobs.device

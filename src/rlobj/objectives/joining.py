@@ -10,6 +10,111 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 
+MAX_LOGPROB = 1e-3
+"""Nats; a log-prob above 0 and up to this one is rounding."""
+_BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "mask")
+
+
+def read_column(name: str, value: Any, device: torch.device | None = None) -> Tensor:
+    """A column as a tensor.
+
+    Args:
+        name: the column.
+        value: a tensor, an array or a list.
+        device: of the tensor; None = that of the value.
+
+    Raises:
+        BatchError: an entry is not a number, or has another size than the entries before it.
+    """
+    try:
+        found = torch.as_tensor(value, device=device)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        if isinstance(value, Tensor):
+            raise
+        raise BatchError(_mistake(name, value)) from None
+    if found.is_complex():
+        raise BatchError(f"column '{name}' must hold real numbers, got {found.dtype}")
+    return found
+
+
+def _mistake(name: str, value: Any) -> str:
+    """What is wrong with a value that is not a tensor of numbers."""
+    entries = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(entries, list | tuple):
+        return f"column '{name}' is {entries!r:.60}; expected a tensor or a list of numbers"
+    sizes = [_size(entry) for entry in entries]
+    row = next((i for i, size in enumerate(sizes) if size is None or size != sizes[0]), 0)
+    expected = f"{sizes[0][0]} numbers as in the row before" if sizes[0] else "a number"
+    place = f"{'response' if name in _BY_RESPONSE else 'row'} {row}"
+    return f"column '{name}' is {entries[row]!r:.60} at {place}; expected {expected}"
+
+
+def _size(entry: Any) -> torch.Size | None:
+    """The shape of an entry; None if it does not hold numbers."""
+    try:
+        return torch.as_tensor(entry).shape
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+
+
+def whole_numbers(name: str, values: Tensor) -> Tensor:
+    """A column of integers, int64.
+
+    Raises:
+        BatchError: a value is not a whole number.
+    """
+    whole = values.long()
+    if values.dtype.is_floating_point and (wrong := (whole != values).flatten()).any():
+        row = int(wrong.nonzero()[0])
+        given = values.flatten()[row].item()
+        raise BatchError(f"column '{name}' must hold integers, got {given} at response {row}")
+    return whole
+
+
+def trained_positions(mask: Any) -> Tensor:
+    """A mask of trained positions as booleans, in its own shape.
+
+    Raises:
+        BatchError: a value is neither 0 nor 1.
+    """
+    given = read_column("mask", mask)
+    trained = given.bool()
+    if (wrong := trained != given).any():
+        place = wrong.nonzero()[0].tolist()
+        names = ("response", "position")[-len(place) :]
+        where = ", ".join(f"{each} {i}" for each, i in zip(names, place, strict=False))
+        raise BatchError(
+            f"mask is {given[tuple(place)].item()} at {where}; expected 1 at trained positions, "
+            "else 0"
+        )
+    return trained
+
+
+def rounded_logprobs(table: Any, names: Iterable[str]) -> dict[str, Tensor]:
+    """Those columns that hold log-probs above 0, with 0 for what is rounding; the gradient stays.
+
+    Args:
+        table: a TokenBatch.
+        names: its columns of log-probs.
+
+    Raises:
+        BatchError: a log-prob of a decided response is finite and above `MAX_LOGPROB`.
+    """
+    columns = {name: x for name in names if (x := getattr(table, name)) is not None}
+    if not torch.stack([(values > 0).any() for values in columns.values()]).any():
+        return {}
+    for name, values in columns.items():
+        wrong = (values > MAX_LOGPROB) & values.isfinite() & table.decided
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise BatchError(
+                f"column '{name}' is {values[row].item():g} at row {row} ({table.row(row)}); "
+                f"expected log-probs, which are at most 0 (up to {MAX_LOGPROB:g} is rounding)"
+            )
+        rounded = (values > 0) & (values <= MAX_LOGPROB)
+        columns[name] = torch.where(rounded, values - values.detach(), values)
+    return columns
+
 
 def joined_columns(
     tables: Sequence[Any], per_row: Iterable[str], shared: Iterable[str]
@@ -65,7 +170,7 @@ def own_column(
             f"columns={{{name!r}: ...}}: a TokenBatch has a column of this name. Pass "
             f"TokenBatch({name}=...), or take another name"
         )
-    value = torch.as_tensor(value, device=logprobs.device)
+    value = read_column(name, value, logprobs.device)
     if value.shape == lengths.shape != logprobs.shape:
         value = value.repeat_interleave(lengths)
     if value.shape != logprobs.shape:
@@ -102,11 +207,16 @@ def flat_columns(
         per_token: the names of those that must be [B, T].
 
     Raises:
-        BatchError: an unknown column, or a wrong shape.
+        BatchError: an unknown column, a wrong value or shape, or rewards without groups.
     """
-    mask = torch.as_tensor(mask).bool()
+    mask = trained_positions(mask)
     if mask.dim() != 2:
         raise BatchError(f"mask must be [B, T], got shape {list(mask.shape)}")
+    if columns.get("rewards") is not None and columns.get("groups") is None:
+        raise BatchError(
+            "from_padded has rewards and no groups, which say what rewards are compared with. Pass "
+            "groups=[...]: one number for each response, the same for the responses of a prompt"
+        )
     flat: dict[str, Any] = {"groups": torch.zeros(len(mask), dtype=torch.int64)}
     for name, value in columns.items():
         if name not in known:
@@ -116,10 +226,12 @@ def flat_columns(
             own = flat_columns(mask, value, names, ())
             flat[name] = {key: own[key] for key in value}
             continue
-        if name in _REWARDS or isinstance(value, int) or value is None:
+        if value is None:
+            continue
+        if name in _REWARDS or isinstance(value, int):
             flat[name] = value
             continue
-        value = torch.as_tensor(value)
+        value = read_column(name, value)
         if value.shape == mask.shape:
             flat[name] = value[mask.to(value.device)]
             flat["_spread"] = flat.get("_spread", False) or name == "advantages"

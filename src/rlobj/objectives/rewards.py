@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -16,7 +18,8 @@ def check(
     """Check the rewards of a table.
 
     Raises:
-        BatchError: an infinite reward, or the number of names or weights is not K.
+        BatchError: an infinite reward, a weight that is not a finite number, or the number of names
+            or weights is not K.
     """
     if rewards is None:
         return
@@ -32,6 +35,10 @@ def check(
                 f"{what} has {len(values)} entries: {tuple(values)}; expected {count}, because "
                 f"column 'rewards' has shape {list(rewards.shape)}"
             )
+    if not all(
+        isinstance(weight, Real | Tensor) and math.isfinite(weight) for weight in weights or ()
+    ):
+        raise BatchError(f"reward_weights must be finite numbers, got {weights}")
     if names is not None and len(set(names)) < count:
         raise BatchError(f"reward_names must differ from each other, got {tuple(names)}")
 

@@ -26,6 +26,7 @@ PER_TOKEN = (
 )
 _OLD = ("old_logprobs", "old_entropy", "old_collision")
 _SHARED = ("reward_names", "reward_weights")  # the same in all tables of an update
+LOGPROBS = tuple(name for name in PER_TOKEN if name.endswith("logprobs"))
 COLUMN_NAMES = (
     *("lengths", *_PER_RESPONSE, *_SHARED, *PER_TOKEN),
     *("advantages", "columns", "index", "mask"),
@@ -36,7 +37,8 @@ COLUMN_NAMES = (
 class TokenBatch:
     """One row per trained token, response after response.
 
-    Columns in half precision are stored in float32; gradients flow back into the given tensors.
+    Columns in half precision are stored in float32; gradients flow back into the given tensors. A
+    log-prob above 0 is an error; up to 1e-3 it is rounding and is stored as 0, with its gradient.
 
     Attributes:
         lengths: int [B], trained tokens of each response (0 allowed).
@@ -96,25 +98,29 @@ class TokenBatch:
     _spread: bool = field(default=False, repr=False)  # advantages are [N] already
 
     def __post_init__(self) -> None:
-        logprobs = torch.as_tensor(self.logprobs)
+        logprobs = joining.read_column("logprobs", self.logprobs)
         if not logprobs.dtype.is_floating_point:
             raise BatchError(f"column 'logprobs' must be float, got {logprobs.dtype}")
         logprobs = joining.full_precision(logprobs, torch.float32)
         object.__setattr__(self, "logprobs", logprobs)
         for name in ("lengths", *_PER_RESPONSE, *PER_TOKEN[1:], "advantages"):
             value = getattr(self, name)
-            if value is None:
+            if value is None and name not in ("lengths", "groups"):
                 continue
-            value = torch.as_tensor(value, device=logprobs.device)
-            integer = name in ("lengths", "groups", "ids")
-            if integer and (value.dtype.is_floating_point and (value % 1 != 0).any()):
-                raise BatchError(f"column '{name}' must hold integers, got {value.dtype}")
-            value = value.long() if integer else joining.full_precision(value, logprobs.dtype)
+            value = joining.read_column(name, value, logprobs.device)
+            if value.dtype == torch.bool and name != "rewards":
+                raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
+            if name in ("lengths", "groups", "ids"):
+                value = joining.whole_numbers(name, value)
+            else:
+                value = joining.full_precision(value, logprobs.dtype)
             object.__setattr__(self, name, value)
         for name in _SHARED:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_shapes()
+        for name, values in joining.rounded_logprobs(self, LOGPROBS).items():
+            object.__setattr__(self, name, values)
         own = {
             name: joining.own_column(name, value, logprobs, self.lengths, COLUMN_NAMES)
             for name, value in self.columns.items()
@@ -360,13 +366,13 @@ class TokenBatch:
         """A table from [B, T] columns and a mask of the trained positions.
 
         Args:
-            mask: [B, T], non-zero at trained tokens.
+            mask: [B, T], 1 or True at trained tokens, else 0.
             logprobs: [B, T].
             columns: any other columns, [B, T]; groups, ids and advantages may be [B]; rewards are
-                [B] or [B, K]. `groups` defaults to one group for the whole batch.
+                [B] or [B, K] and need `groups`, which is one group by default.
 
         Raises:
-            BatchError: an unknown column, or a wrong shape.
+            BatchError: an unknown column, a wrong value or shape, or rewards without groups.
         """
         known = set(COLUMN_NAMES) - {"mask", "lengths"}
         flat = joining.flat_columns(mask, {"logprobs": logprobs, **columns}, known, PER_TOKEN)

@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlobj.base.errors import BatchError
+from rlobj.objectives.joining import trained_positions
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.operators import column
 from rlobj.objectives.statistics import Comm, gather
@@ -51,7 +52,7 @@ def rollout_table(data: TensorDict, device: torch.device, comm: Comm) -> TokenBa
             "trainer.use_v1=True and algorithm.rollout_correction.bypass_mode=False"
         )
     mask = data["loss_mask"]
-    kept = values(mask).bool()
+    kept = trained_positions(values(mask))
     uids = [str(uid) for uid in data["uid"]]
     sessions = [str(session) for session in data["session_id"]]
     rewards = torch.stack([row.double().sum() for row in data["rm_scores"].unbind()]).cpu()
