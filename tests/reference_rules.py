@@ -186,7 +186,7 @@ class Reference:
         for node in expression.walk():
             if type(node).__name__ == "Scan":
                 self.values(node.value, places)
-            elif type(node).__name__ in ("Aggregate", "Quantile"):
+            elif type(node).__name__ in ("Aggregate", "Quantile", "Rank"):
                 [self.number(node, place) for place in places]
             elif type(node).__name__ in ("Quantified", "Cut", "Sample"):
                 [self.outcome(node, place) for place in places]
@@ -282,6 +282,8 @@ class Reference:
                 return self.of_unit(self.aggregate, node, place)
             case "Quantile":
                 return self.of_unit(self.quantile, node, place)
+            case "Rank":
+                return self.rank(node, place)
             case "Scan":
                 return self.scan(node, place)
         raise AssertionError(f"no reference for {node}")
@@ -380,6 +382,21 @@ class Reference:
             return None
         best = sorted(numbers)[max(share(node.q, len(numbers), "ceil"), 1) - 1]
         return Approximate(best.value, max(number.error for number in numbers))
+
+    def rank(self, node: Any, place: Place) -> Approximate | None:
+        """(rank − 1)/(n − 1): the share of the others that are smaller; half of those that tie."""
+        tokens = node.by == "position" or node.value.level == Level.TOKEN
+        level, place = (Level.TOKEN, place) if tokens else (Level.RESPONSE, (place[0], None))
+        values = self.values(node.value, self.members(node, level, self.unit(node.by, place)))
+        own = values.pop(place, None)
+        if own is None or not values:
+            return own and Approximate(0.5)
+        for other in values.values():
+            not_close(own, other)
+        points = [
+            1.0 if x.value < own.value else 0.5 * (x.value == own.value) for x in values.values()
+        ]
+        return FUNCTIONS["/"](Approximate(sum(points)), Approximate(len(values)))
 
     def scan(self, node: Any, place: Place) -> Approximate | None:
         i, t = place

@@ -247,6 +247,10 @@ def language() -> dict[str, Objective]:
         ),
         "quantile by group": base.keep(prob <= prob.quantile(0.3, by="group")),
         "quantile by response": base.reweight(0.1 + prob.quantile(0.5, by="response")),
+        "rank": base.keep(entropy.rank(within=advantage > 0, by="group") < 0.7).reweight(
+            length.rank() + reward.rank(by="group") + prob.rank(by="position")
+        ),
+        "rank by response": base.replace(shape=advantage * surprisal.rank(by="response")),
         "suffix sum": base.reweight(clip(exp(-gap.suffix_sum(decay=0.9)), 0.8, 1.2)),
         "prefix sum": base.keep(abs(gap).prefix_sum() < 1),
         "functions": base.reweight(
@@ -339,6 +343,12 @@ def larger_numbers(expressions: tuple[Any, Any]) -> Any:
         st.builds(lambda f, x: f(x), st.sampled_from([abs, exp, log, sqrt, sign]), numbers),
         st.builds(
             lambda x, *s: x.quantile(*s), ranked(numbers), fractions, populations, cut_levels
+        ),
+        st.builds(
+            lambda x, *s: x.rank(*s),
+            numbers.filter(lambda x: x.level > Level.UPDATE),
+            populations,
+            levels,
         ),
         st.builds(when, rules, numbers, numbers),
         st.builds(lambda x, decay: x.prefix_sum(decay), numbers, decays),

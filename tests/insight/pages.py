@@ -259,7 +259,9 @@ class Rules:
         if chance < 0.15:
             units, q = self.pick("'update'", "'group'", "'response'"), self.pick("0.5", "0", "1")
             return f"({self.ranked(depth)}).quantile({q}, by={units}{self.options(within)})"
-        if chance < 0.3:
+        if chance < 0.22:
+            return f"({self.ranked(depth)}).rank({self.by(within)})"
+        if chance < 0.34:
             sides = f"{self.pick('prefix', 'suffix')}_sum({self.pick('', '0.5', '1')})"
             return f"({self.number(depth - 1)}).{sides}"
         if chance < 0.5:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from strategies import awkward_batch, tokens
+from strategies import NAN, awkward_batch, tokens
 from torch import Tensor
 
 from rlobj import (
@@ -379,3 +379,77 @@ def test_a_position_holds_the_responses_of_the_group_that_reach_it() -> None:
     assert weights("(entropy > 1).share(by='position')") == pytest.approx([0.5, 1, 0.5, 1, 1, 1])
     with pytest.raises(ConfigError, match="expected one of update, group, response"):
         parse("entropy.top(0.5, by='position')")
+
+
+RANKED = tokens(
+    [3, 1, 0, 2],
+    [-1.0] * 6,
+    groups=[7, 7, 7, 3],
+    advantages=[1.0, 1.0, 1.0, -1.0, 1.0, 1.0],
+    entropy=[0.5, 0.25, 0.5, 0.5, 2.0, -0.0],
+    rewards=[1.0, 0.0, 0.0, NAN],
+)
+"""Six tokens of two groups; the last response is undecided."""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("entropy.rank()", [2 / 3, 0, 2 / 3, 2 / 3]),
+        ("entropy.rank(by='response')", [0.75, 0, 0.75, 0.5]),
+        ("entropy.rank(by='group')", [2 / 3, 0, 2 / 3, 2 / 3]),
+        ("entropy.rank(by='position')", [0.5, 0.5, 0.5, 0.5]),
+        ("(-entropy).rank()", [1 / 3, 1, 1 / 3, 1 / 3]),
+        ("length.rank(by='group')", [1, 1, 1, 0.5]),  # lengths 3, 1 and 0: of responses
+        ("reward.rank(by='group')", [1, 1, 1, 0.25]),
+        ("length.rank(by='response')", [0.5] * 4),
+        ("entropy.mean(by='response').rank()", [0, 0, 0, 1]),
+        ("when(advantage > 0, entropy.rank(within=advantage > 0), 9)", [0.75, 0, 0.75, 9]),
+        ("when(advantage < 0, entropy.rank(advantage < 0), 9)", [9, 9, 9, 0.5]),
+    ],
+)
+def test_a_rank_equals_the_value_by_hand(text: str, expected: list[float]) -> None:
+    """(mean rank - 1)/(n - 1); the only value of a population has 0.5."""
+    assert parse(str(parse(text))) == parse(text)
+    shaped = Objective(shape=text).plan([RANKED]).advantages[0]
+    assert shaped[:4].tolist() == pytest.approx(expected, rel=1e-15)
+
+
+def test_a_rank_is_undefined_outside_of_its_population() -> None:
+    rank = parse("entropy.rank(within=advantage > 0)")
+    objective = Objective(keep=~(rank < 2))  # true nowhere, undefined at row 3
+    assert objective.plan([RANKED]).kept == 0
+    message = r"shape '.*' has no value: .* does not hold what is ranked at row 3"
+    with pytest.raises(BatchError, match=message):
+        Objective(shape=rank).plan([RANKED])
+    with pytest.raises(BatchError, match=r"'log.entropy - 0.5.' is NaN or infinite at row 0"):
+        Objective(keep="log(entropy - 0.5).rank() > 0.5").plan([RANKED])
+
+
+def test_explain_says_what_a_rank_is_among() -> None:
+    rules = (
+        Objective(shape="length.rank(by='group') + prob.rank(within=entropy > 1)").explain().rules
+    )
+    [[_, _, words]] = rules
+    assert "0 for the smallest length of each group's n responses, 1 for the largest" in words
+    assert "smallest prob of the update's n tokens with entropy > 1, 1 for the largest" in words
+
+
+def test_tokens_on_which_a_rank_is_undefined_are_in_the_last_phase() -> None:
+    first, last = Objective(split="entropy.rank(within=advantage > 0) > 0.5").phases
+    assert (first.plan([RANKED]).weights[0] != 0).tolist() == [
+        True,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert (last.plan([RANKED]).weights[0] != 0).tolist() == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError
+from rlobj.objectives import statistics
 from rlobj.objectives.rules import Expr, Level, Number, Rule, nodes
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
@@ -71,8 +72,8 @@ _COMPARE: dict[str, Callable[..., Tensor]] = {
     ">=": operator.ge,
 }
 _POPULATIONS = (
-    *(nodes.Aggregate, nodes.Quantified, nodes.Cut, nodes.Quantile, nodes.Sample, nodes.Scan),
-    nodes.CustomRule,
+    *(nodes.Aggregate, nodes.Quantified, nodes.Cut, nodes.Quantile, nodes.Rank, nodes.Sample),
+    *(nodes.Scan, nodes.CustomRule),
 )
 """Nodes that are evaluated once per update, wherever they occur."""
 
@@ -150,7 +151,9 @@ class Evaluator:
         if who:
             rows = (self.decided if where is None else where) & values.undefined
             self._check_finite(expression, values.wrong, rows)
-            self.refuse(rows, f"{who} '{expression}' has no value: a population is empty")
+            ranked = any(isinstance(node, nodes.Rank) for node in expression.walk())
+            note = ", or does not hold what is ranked" if ranked else ""
+            self.refuse(rows, f"{who} '{expression}' has no value: a population is empty{note}")
         return data.masked_fill(values.undefined, 0)
 
     def rule(self, expression: Rule | None) -> Tensor:
@@ -310,6 +313,26 @@ class Evaluator:
         wrong = _joined(rule.wrong, chosen(then.wrong, other.wrong))
         undefined = _joined(wrong, chosen(then.undefined, other.undefined))
         return Values(torch.where(rule.data, then.data, other.data), undefined, wrong)
+
+    def _evaluate_Scan(self, node: nodes.Scan) -> Values:
+        values = self._at(node.value, Level.TOKEN)
+        table, undefined = self.table, values.undefined
+        self._check_finite(node.value, values.wrong, self.decided)
+        positions = table.positions
+        if node.side == "suffix":
+            positions = (table.spread(table.lengths) - 1 - positions).flip(0)
+        longest = int(table.lengths.max()) if len(table.lengths) else 0
+
+        def along(data: Tensor, decay: float) -> Tensor:
+            data = data.expand(len(table))
+            if node.side == "prefix":
+                return statistics.scan(data, positions, decay, longest)
+            return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
+
+        if undefined is None:
+            return self._finite(node, Values(along(values.data, node.decay).to(self.dtype)))
+        data = along(values.data.masked_fill(undefined, 0), node.decay).to(self.dtype)
+        return self._finite(node, Values(data, along(undefined.double(), 1.0) > 0))
 
 
 def _joined(*masks: Tensor | None) -> Tensor | None:

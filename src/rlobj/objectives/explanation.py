@@ -142,6 +142,10 @@ def _meaning(node: Expr) -> str:
         case nodes.Quantile():
             tokens = _population(node.by, node.within)
             return f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {tokens}"
+        case nodes.Rank():
+            unit = "tokens" if node.level == Level.TOKEN else "responses"
+            population = _population(node.by, node.within, unit)
+            return f"{node}: 0 for the smallest {node.value} of {population}, 1 for the largest"
         case nodes.Sample():
             if not isinstance(node.amount, float):
                 return f"sample: {node.amount} random tokens with {node.rule}"

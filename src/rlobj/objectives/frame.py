@@ -96,9 +96,9 @@ class Frame(Evaluator):
             )
         if tokens and not known:
             raise BatchError(
-                f"column 'sampler_logprobs' is NaN at all {tokens} tokens of the update, from row 0 "
-                f"on; {columns.get('sampler_logprobs', 'the loss')} reads it. Pass the "
-                "log-probs that the sampler reported, or leave out what reads them"
+                f"column 'sampler_logprobs' is NaN at all {tokens} tokens of the update, from row "
+                f"0 on; {columns.get('sampler_logprobs', 'the loss')} reads it. Pass the log-probs "
+                "that the sampler reported, or leave out what reads them"
             )
         self.dtype = torch.float64 if double else torch.float32
         self.device = self.table.logprobs.device
@@ -244,6 +244,15 @@ class Frame(Evaluator):
         data = statistics.from_keys(cuts.to(keys.dtype))
         return self._per_response(node.by, data, places == 0)
 
+    def _evaluate_Rank(self, node: nodes.Rank) -> Values:
+        values, population = self._population(node.value, node.within, node.level)
+        unit, units = self._unit(node.by, node.level)[population], self._units(node.by)
+        keys = statistics.order_keys(values.data)[population].long()
+        data = torch.zeros(population.shape, dtype=self.dtype, device=self.device)
+        shares = statistics.shares_below(keys, unit, units.count, units.comm)
+        data[population] = shares.to(self.dtype)
+        return Values(data, ~population)
+
     def _evaluate_Aggregate(self, node: nodes.Aggregate) -> Values:
         level = node.counted
         values, population = self._population(node.of, node.within, level)
@@ -287,26 +296,6 @@ class Frame(Evaluator):
             return Values(found[0], None if undefined is None else undefined[0])
         member = self._units(by).member
         return Values(found[member], None if undefined is None else undefined[member])
-
-    def _evaluate_Scan(self, node: nodes.Scan) -> Values:
-        values = self._at(node.value, Level.TOKEN)
-        table, undefined = self.table, values.undefined
-        self._check_finite(node.value, values.wrong, self.decided)
-        positions = table.positions
-        if node.side == "suffix":
-            positions = (table.spread(table.lengths) - 1 - positions).flip(0)
-        longest = int(table.lengths.max()) if len(table.lengths) else 0
-
-        def along(data: Tensor, decay: float) -> Tensor:
-            data = data.expand(len(table))
-            if node.side == "prefix":
-                return statistics.scan(data, positions, decay, longest)
-            return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
-
-        if undefined is None:
-            return self._finite(node, Values(along(values.data, node.decay).to(self.dtype)))
-        data = along(values.data.masked_fill(undefined, 0), node.decay).to(self.dtype)
-        return self._finite(node, Values(data, along(undefined.double(), 1.0) > 0))
 
     def _evaluate_Sample(self, node: nodes.Sample) -> Values:
         candidates = self.rule(node.rule)

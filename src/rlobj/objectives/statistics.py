@@ -3,7 +3,8 @@
 Every function takes the values of this process and a `Comm`. All ranks must call it together. They
 get the same result to the bit, for any split and order of the tokens. Order statistics are found by
 counting the 16-bit digits of integer keys that keep the order of the values (float32: two passes,
-float64: four). So they need no sort and no gather, and work for any number of tokens.
+float64: four). So they need no sort and no gather, and work for any number of tokens. Only ranks
+gather the keys of all ranks.
 """
 
 from __future__ import annotations
@@ -248,6 +249,35 @@ def kth_smallest_by(keys: Tensor, k: Tensor, unit: Tensor, comm: Comm) -> Tensor
         k = k - torch.where(digit > 0, below.gather(1, (digit - 1).clamp(min=0)[:, None])[:, 0], 0)
         prefix = digit - 0x80 if sign else (prefix << 8) | digit
     return prefix
+
+
+def shares_below(keys: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
+    """(rank − 1)/(n − 1) of each key among the n keys of its unit over all ranks, float64 [N].
+
+    The smallest key has rank 1. Equal keys have the mean of their ranks. It is 0.5 if n is 1.
+
+    Args:
+        keys: int64, [N] on this rank.
+        unit: the unit of each key, from 0, int64 [N]; the same numbering on all ranks.
+        units: the number of units.
+        comm: the process group.
+    """
+    rows, start = gather(torch.stack([unit, keys], 1), comm)
+    order = rows[:, 1].argsort(stable=True)
+    order = order[rows[order, 0].argsort(stable=True)]  # by unit, and by key in each unit
+    ordered = rows[order]
+    begins = torch.ones(len(rows), dtype=torch.bool, device=keys.device)
+    begins[1:] = (ordered[1:] != ordered[:-1]).any(1)
+    run = begins.cumsum(0) - 1  # of equal keys
+    equal = run.bincount()
+    before = equal.cumsum(0) - equal
+    size = ordered[:, 0].bincount(minlength=units)
+    first, n = (size.cumsum(0) - size)[ordered[:, 0]], size[ordered[:, 0]]
+    below = 2 * (before[run] - first) + equal[run] - 1
+    shares = below.double() / (2 * (n - 1)).clamp(min=1)
+    found = torch.empty_like(shares)
+    found[order] = torch.where(n > 1, shares, 0.5)
+    return found[start : start + len(keys)]
 
 
 def scan(values: Tensor, positions: Tensor, decay: float, longest: int) -> Tensor:

@@ -100,6 +100,8 @@ def _text(node: Any) -> str:
             return _method(node, node.value, node.side, "fraction", skip=("side", "value"))
         case "Quantile":
             return _method(node, node.value, "quantile", "q", skip=("value",))
+        case "Rank":
+            return _method(node, node.value, "rank", skip=("value",))
         case "Sample":
             return _method(node, node.rule, "sample", "amount", skip=("rule",))
         case "Aggregate" | "Quantified":

@@ -5,6 +5,7 @@
     0.2 + 0.1 * entropy ** 2                   + - * / **
     entropy.top(0.2, within=advantage > 0)     the largest 20% of a population
     entropy.quantile(0.8)                      one number: the ceil(q·n)-th smallest value
+    length.rank(by="group")                    0 for a group's shortest response, 1 for its longest
     (covariance > 1).sample(5, seed=0)         a random subset of a rule's tokens
     reward.mean(by="group")                    one number for each group: the pass rate
     (prob < 0.002).any(by="response")          true on all tokens of a response with such a token
@@ -123,6 +124,18 @@ class Number(Expr):
     def quantile(self, q: float, within: Rule | str | None = None, by: By = "update") -> Number:
         """The ceil(q·n)-th smallest value: `x <= x.quantile(q)` is the same as `x.bottom(q)`."""
         return make("Quantile", self, q, _rule_or_none(within), by)
+
+    def rank(self, within: Rule | str | None = None, by: By = "update") -> Number:
+        """(rank − 1)/(n − 1) among the population's n values: 0 = smallest, 1 = largest.
+
+        Equal values have the mean of their ranks, and the only value of a population has 0.5. The
+        population is one of responses if the number is theirs, as for `mean`.
+
+        Args:
+            within: the population; all others are undefined. None = all.
+            by: one population for the update, or one for each group, position or response.
+        """
+        return make("Rank", self, _rule_or_none(within), by)
 
     def mean(self, by: By = "update", within: Rule | str | None = None) -> Number:
         """The mean over a population's tokens, or over its responses if the number is theirs.
@@ -280,7 +293,9 @@ def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
 
 def outside(rule: Rule) -> Rule:
     """The tokens that a rule does not select: also those on which it is undefined, unlike `~`."""
-    defined = not any(type(node).__name__ in ("Aggregate", "Quantile") for node in rule.walk())
+    defined = not any(
+        type(node).__name__ in ("Aggregate", "Quantile", "Rank") for node in rule.walk()
+    )
     return ~rule if defined else when(rule, 0, 1) > 0
 
 

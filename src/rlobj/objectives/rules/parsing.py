@@ -47,7 +47,7 @@ _HINTS = {
 """What was probably meant, by a pattern of the text around the error, or of Python's message."""
 _RULE_METHODS = ("sample", "any", "all", "count", "share")
 _METHODS = (
-    *("top", "bottom", "quantile", "mean", "sum", "min", "max", "prefix_sum", "suffix_sum"),
+    *("top", "bottom", "quantile", "rank", "mean", "sum", "min", "max", "prefix_sum", "suffix_sum"),
     *_RULE_METHODS,
 )
 

@@ -294,6 +294,33 @@
       return this.perMember(node, found, state);
     }
 
+    // (rank − 1)/(n − 1) of each member in its unit; equal numbers have the mean of their ranks.
+    rank(node) {
+      const [of, within] = node.parts;
+      const found = this.population(of, within, node.level);
+      const { numbers, ends, unit, count } = this.byUnit(found, node.by, node.level);
+      for (let k = 0; k < count; k++) numbers.subarray(ends[k], ends[k + 1]).sort();
+      const first = (from, to, reached) => { // the first place of a sorted unit that has reached a number
+        while (from < to) {
+          const middle = (from + to) >> 1;
+          if (reached(numbers[middle])) to = middle;
+          else from = middle + 1;
+        }
+        return from;
+      };
+      const size = unit.length, data = new this.Floats(size), state = new Uint8Array(size);
+      for (let i = 0; i < size; i++) {
+        const x = found.values.data[i], [from, to] = [ends[unit[i]], ends[unit[i] + 1]];
+        if (!found.members[i]) state[i] = UNDEFINED;
+        else if (to - from === 1) data[i] = 0.5;
+        else {
+          const below = first(from, to, (y) => y >= x) - from, upTo = first(from, to, (y) => y > x) - from;
+          data[i] = (below + upTo - 1) / (2 * (to - from - 1));
+        }
+      }
+      return { data, state };
+    }
+
     aggregate(node) {
       const [of, within] = node.parts;
       const level = node.counted;

@@ -21,8 +21,8 @@ const rules = (() => {
   for (const name of ["minimum", "maximum"]) FUNCTIONS[name] = ["number", "number"];
   const CUT = ["fraction", "within", "round", "at_least", "none_below", "by"];
   const METHODS = {
-    top: CUT, bottom: CUT, quantile: ["q", "within", "by"], prefix_sum: ["decay"],
-    suffix_sum: ["decay"], sample: ["size", "seed", "of", "round", "at_least"],
+    top: CUT, bottom: CUT, quantile: ["q", "within", "by"], rank: ["within", "by"],
+    prefix_sum: ["decay"], suffix_sum: ["decay"], sample: ["size", "seed", "of", "round", "at_least"],
   };
   for (const name of ["mean", "sum", "min", "max", "any", "all", "count", "share"])
     METHODS[name] = ["by", "within"];
@@ -366,6 +366,7 @@ const rules = (() => {
       if (!ranks) {
         check(owner.level > 0, `${name}() needs a column, and '${rules.text(owner)}' is the same for the whole update`);
         const counted = by === "position" || owner.level === 2 ? 2 : 1;
+        if (name === "rank") return this.node("rank", owner.from, { by, within, parts, level: counted });
         const isRule = name === "any" || name === "all";
         return this.node("aggregate", owner.from, { name, by, within, counted, parts, isRule, level: levels[by] });
       }

@@ -21,7 +21,7 @@ function openStore() {
   const ARRAYS = {
     float32: Float32Array, float64: Float64Array, int32: Int32Array, bool: Uint8Array, text: Int32Array,
   };
-  const POPULATIONS = ["aggregate", "cut", "quantile", "scan"];
+  const POPULATIONS = ["aggregate", "cut", "quantile", "rank", "scan"];
   const OPPOSITE = { surprisal: "logprob", old_surprisal: "old_logprob" };
   const own = new Map(); // as the page has them, per token or per response
   const loading = new Map(), lists = new Map(), wide = new Map(), kept = new Map();
