@@ -76,6 +76,19 @@ def test_check_reports_all_errors_of_a_file(tmp_path: Path) -> None:
     assert "^" in text
 
 
+def test_check_names_the_tables_on_which_training_would_fail(tmp_path: Path) -> None:
+    file = tmp_path / "spread.yaml"
+    spread = "length.max(by='group') - length.min(by='group')"
+    file.write_text(f"base: dapo-loss\nobjective:\n  shape: advantage / ({spread})\n")
+    text = output("presets", "check", str(file), code=2)
+    assert "spread.yaml: training fails at a table with" in text
+    assert "equal lengths: 'advantage / (length.max(by='group')" in text
+    assert "at row 0 (response 0, token 0)" in text
+    assert "is valid" not in text
+    file.write_text(f"base: dapo-loss\nobjective:\n  shape: advantage / maximum({spread}, 1)\n")
+    assert "is valid" in output("presets", "check", str(file))
+
+
 def test_check_accepts_every_preset() -> None:
     for name in preset_names():
         output("presets", "check", name)

@@ -298,3 +298,21 @@ def test_config_that_is_no_file_is_refused(tmp_path: Path) -> None:
         result = runner.invoke(app, ["train", "--config", str(tmp_path / name)])
         assert result.exit_code == 2
         assert reason in result.output
+
+
+def test_a_rule_without_a_value_is_mended_and_the_run_started_anew(tmp_path: Path) -> None:
+    """The command that the error gives works, also before the first checkpoint."""
+    write_config(tmp_path, steps=1)
+    for name, shape in (("bad", "advantage / (length - length)"), ("mended", "advantage")):
+        (tmp_path / f"{name}.yaml").write_text(f"base: dapo-loss\nobjective: {{shape: {shape}}}\n")
+    words = ["--config", "run.yaml", "--preset", "bad.yaml", "--out", "run"]
+    failed = program(["train", *words], tmp_path, code=1).stderr
+    assert "'advantage / (length - length)' is NaN or infinite at row 0" in failed
+    assert "The same step would fail again. Mend the rule" in failed
+    assert "--resume" not in failed
+    [command] = [line.split() for line in failed.splitlines() if line.startswith("  rlobj train")]
+    assert command[2] == "--from"
+    assert command[3] == "run"
+    again = [*command[1:4], "--preset", "mended.yaml", "--out", "anew"]
+    program(again, tmp_path)
+    assert RunDirectory(tmp_path / "anew").steps_saved() == 1

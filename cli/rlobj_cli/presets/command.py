@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from rlobj.base.errors import ConfigError
 from rlobj.config.presets import difference, load_preset, preset_names
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml, table
 from rlobj_cli.screen.options import described
@@ -119,12 +120,21 @@ def _dump(layers: list[Layer]) -> dict[str, Any]:
 def check(file: str) -> None:
     """Check a preset or configuration file and report all errors at once.
 
+    The objective is tried on small tables, such as one with equal rewards or lengths.
+
     [bold]Examples[/bold]
 
     \b  rlobj presets check my.yaml
     """
+    from rlobj.objectives.trials import problems
+
     title, layers = _read(file)
     config = _build(layers)
+    if found := list(problems(config.resolved_objective())):
+        raise ConfigError(
+            "\n  ".join([f"{file}: training fails at a table with", *found])
+            + "\nGuard what divides or takes a logarithm: when(x > 0, 1 / x, 0), maximum(x, 1e-6)"
+        )
     console = Console()
     valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
     console.print(valid, soft_wrap=True)

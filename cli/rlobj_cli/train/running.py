@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.config.layers import Layer, merged
 from rlobj.config.resuming import refuse_changes, trust_option
 from rlobj.config.run_config import RunConfig, build_config
@@ -169,6 +169,8 @@ def _shown(
         if isinstance(error, RunError) and error.finding in config.training.stop_on:
             if not console.quiet:
                 show_history(console, config, out, RunDirectory(out).lines())
+            raise
+        if isinstance(error.__cause__, BatchError):  # the same step would fail again
             raise
         if isinstance(error, RunError):
             raise RunError(f"{error}\n{_advice(out)}") from error

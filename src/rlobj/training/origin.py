@@ -12,7 +12,13 @@ from rlobj.config.layers import Layer, flattened, merged
 from rlobj.config.presets import load_preset
 from rlobj.config.resuming import require_trust
 from rlobj.config.run_config import build_config
-from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
+from rlobj.config.run_folder import (
+    checkpoints,
+    in_another_trainer,
+    is_run,
+    named_checkpoint,
+    read_settings,
+)
 from rlobj.training.storage.checkpoint import newest_sound, require_sound
 from rlobj.training.storage.run_directory import RunDirectory
 
@@ -23,7 +29,8 @@ def layers_from(
     """The layers of a new run with the settings of another one, and with its policy.
 
     Args:
-        origin: `RUN`, its newest checkpoint; `RUN@STEP`, or `RUN@best`.
+        origin: `RUN`, its newest checkpoint, or its own model before the first one; `RUN@STEP`, or
+            `RUN@best`.
         preset: whose objective replaces the run's; None = the one of `above`, if any.
         above: what the caller sets: (origin, partial RunConfig), later over earlier.
         trust: import the code that the run's settings name.
@@ -45,14 +52,17 @@ def layers_from(
         objective = dict(load_preset(preset).config.get("objective", {}))
         given = [(f"preset {preset}", {"preset": preset, "objective": objective}), *given]
         settings.pop("objective", None)
-    checkpoint = named_checkpoint(path, step or None)
-    if step:
-        require_sound(checkpoint)
-    else:
-        checkpoint = newest_sound(RunDirectory(path)) or checkpoint
-    settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
-    settings["origin"] = f"{path}@{step_of(checkpoint)}"
-    layers = [(f"run {path.name}@{step_of(checkpoint)}", settings), *given]
+    layer = f"run {path.name}"
+    if step or checkpoints(path) or in_another_trainer(path):
+        checkpoint = named_checkpoint(path, step or None)
+        if step:
+            require_sound(checkpoint)
+        else:
+            checkpoint = newest_sound(RunDirectory(path)) or checkpoint
+        settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
+        settings["origin"] = f"{path}@{step_of(checkpoint)}"
+        layer += f"@{step_of(checkpoint)}"
+    layers = [(layer, settings), *given]
     if not trust:
         require_trust(path, merged(layers), merged(given))
         with importing(False):  # also what `named_code` cannot see, such as the text of a rule

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from rlobj.base.errors import RlobjError, RunError
+from rlobj.base.errors import BatchError, RlobjError, RunError
+from rlobj.config.resuming import trust_option
+from rlobj.config.run_config import settings_of
 from rlobj.training.loop import stages
 from rlobj.training.loop.parts import Parts
 from rlobj.training.parallel.agreement import RankFailed
@@ -24,7 +26,7 @@ def guarded(step: Callable[[Parts], None]) -> Callable[[Parts], None]:
 
     @functools.wraps(step)
     def guarded_step(parts: Parts) -> None:
-        with explained(parts.learner.steps):
+        with explained(parts):
             try:
                 step(parts)
             except RankFailed:
@@ -45,16 +47,20 @@ def guarded(step: Callable[[Parts], None]) -> Callable[[Parts], None]:
 
 
 @contextlib.contextmanager
-def explained(step: int) -> Iterator[None]:
-    """Inside, errors of a step become RunErrors: the input was right, since steps are being made.
-
-    Args:
-        step: from 0.
-    """
+def explained(parts: Parts) -> Iterator[None]:
+    """Inside, errors become RunErrors: the input was right, since steps are being made."""
+    step = parts.learner.steps  # from 0
     try:
         yield
     except RunError:
         raise
+    except BatchError as error:
+        trust = trust_option(settings_of(parts.config))
+        raise RunError(
+            f"step {step + 1} failed: {error}\nThe same step would fail again. Mend the rule in a "
+            f"preset file, try it with rlobj presets check FILE.yaml, and start anew:\n"
+            f"  rlobj train --from {parts.run.path}{trust} --preset FILE.yaml"
+        ) from error
     except RlobjError as error:
         raise RunError(f"step {step + 1} failed: {error}") from error
     except OSError as error:

@@ -57,7 +57,7 @@ def run_training(
                 run_step(parts)
             except WaitEnded:  # the steps done are saved
                 break
-            with explained(parts.learner.steps):
+            with explained(parts):
                 stop_on_findings(parts)
                 if any_rank(ENDING.is_set(), parts.comm):
                     stages.save(parts, now=True)

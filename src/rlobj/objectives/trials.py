@@ -1,0 +1,77 @@
+"""Degenerate tables, on which an objective that divides by a spread or a mean has no value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from rlobj.base.errors import BatchError
+from rlobj.objectives.tokens import LOGPROBS, PER_TOKEN, TokenBatch
+
+_GROUPS, _LENGTHS, _REWARDS = (0, 0, 0, 0, 1, 1, 1, 1), (3, 1, 2, 5, 2, 4, 3, 1), (1, 0, 0, 1) * 2
+TABLES: dict[str, dict[str, Any]] = {
+    "rewards and lengths that differ": {},
+    "equal rewards": {"rewards": (1,) * 8},
+    "rewards of 0": {"rewards": (0,) * 8},
+    "equal lengths": {"lengths": (3,) * 8},
+    "one token in each response": {"lengths": (1,) * 8},
+    "an empty response": {"lengths": (0, 1, 2, 5, 2, 4, 3, 1)},
+    "a group of one response": {"groups": (0, 0, 0, 0, 1, 1, 1, 2)},
+    "one response": {"groups": (0,), "lengths": (3,), "rewards": (1,)},
+    "tokens with probability 1": {"logprobs": 0.0},
+}
+"""Each with what differs from the first one."""
+
+
+def problems(objective: Any) -> Iterator[str]:
+    """The name and the error, with its row, of each of `TABLES` on which an objective fails.
+
+    Advantages, plan, loss and gradient are computed. Code of your own is not run: an objective with
+    a part of kind `custom` is not tried.
+    """
+    if "custom" in str(objective.model_dump(mode="json")):
+        return
+    for name, given in TABLES.items():
+        try:
+            _try(objective, _table(objective, **given))
+        except BatchError as error:
+            yield f"{name}: {error}"
+
+
+def _try(objective: Any, table: TokenBatch) -> None:
+    state = objective.observe([table])
+    for phase in objective.phases:
+        plan = phase.plan([table], state)
+        leaf = table.logprobs.clone().requires_grad_()
+        phase.loss(table.replace(logprobs=leaf), plan).loss.backward()
+        for row in [] if leaf.grad is None else (~leaf.grad.isfinite()).nonzero()[:1, 0].tolist():
+            raise BatchError(f"the gradient is not finite at row {row} ({table.row(row)})")
+
+
+def _table(
+    objective: Any,
+    groups: tuple[int, ...] = _GROUPS,
+    lengths: tuple[int, ...] = _LENGTHS,
+    rewards: tuple[int, ...] = _REWARDS,
+    logprobs: float | None = None,
+) -> TokenBatch:
+    """A table with all columns; `logprobs` makes all tokens equal."""
+    size, names = sum(lengths), tuple(objective.needs.rewards)
+    base = torch.arange(size) % 5 / 4 + 0.25  # nats
+    columns: dict[str, Any] = dict.fromkeys(PER_TOKEN, base if logprobs is None else 0 * base)
+    columns |= {name: -columns[name] - 0.0 for name in LOGPROBS}
+    columns["collision"] = (-columns["entropy"]).exp()
+    if logprobs is None:
+        columns["old_logprobs"] = columns["logprobs"] - 0.01
+    own = torch.tensor(rewards).float()
+    return TokenBatch(
+        lengths=torch.tensor(lengths),
+        groups=torch.tensor(groups),
+        ids=torch.arange(len(lengths)),
+        rewards=own[:, None].expand(-1, len(names)) if names else own,
+        reward_names=names or None,
+        columns=dict.fromkeys(objective.columns, base),
+        **columns,
+    )
